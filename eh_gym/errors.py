@@ -1,0 +1,72 @@
+"""Every exception Elastic Horizon raises on purpose.
+
+    EHError
+    ├── ConfigError (ValueError)         an argument or setting is wrong; the message says the mend
+    ├── StateError (ValueError)          a saved state does not fit the object that loads it
+    ├── MissingBackendError              an environment's backend is not installed; the message names the command
+    ├── MissingExtraError (ImportError)  an optional dependency is not installed; the message names the command
+    └── WorkerError                      a backend process failed; its episode is lost, nothing else
+        ├── WorkerDied                   it exited, crashed or was killed
+        ├── WorkerTimeout                it did not answer within its deadline, and was killed
+        ├── WorkerProtocolError          it sent something that is not a frame, and was killed
+        ├── WorkerVersionMismatch        it speaks another protocol version
+        └── WorkerCallError              it answered that the call raised; the worker lives on
+"""
+
+__all__ = [
+    "ConfigError",
+    "EHError",
+    "MissingBackendError",
+    "MissingExtraError",
+    "StateError",
+    "WorkerCallError",
+    "WorkerDied",
+    "WorkerError",
+    "WorkerProtocolError",
+    "WorkerTimeout",
+    "WorkerVersionMismatch",
+]
+
+
+class EHError(Exception):
+    """Base of every error that Elastic Horizon raises on purpose."""
+
+
+class ConfigError(EHError, ValueError):
+    """An argument or setting is wrong."""
+
+
+class StateError(EHError, ValueError):
+    """A saved state does not fit the object that loads it."""
+
+
+class MissingBackendError(EHError, RuntimeError):
+    """An environment's backend is not installed."""
+
+
+class MissingExtraError(EHError, ImportError):
+    """An optional dependency is not installed."""
+
+
+class WorkerError(EHError, RuntimeError):
+    """A backend process failed."""
+
+
+class WorkerDied(WorkerError):
+    """The worker process exited, crashed or was killed."""
+
+
+class WorkerTimeout(WorkerError):
+    """The worker did not answer within its deadline and was killed."""
+
+
+class WorkerProtocolError(WorkerError):
+    """The worker sent bytes that are not a frame of the protocol and was killed."""
+
+
+class WorkerVersionMismatch(WorkerError):
+    """The worker speaks another version of the protocol."""
+
+
+class WorkerCallError(WorkerError):
+    """The worker answered that the call raised an exception; the worker lives on."""

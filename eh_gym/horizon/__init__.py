@@ -1,0 +1,1 @@
+"""How the horizon K is chosen."""

@@ -1,0 +1,57 @@
+"""What every horizon controller offers, and what an episode tells it.
+
+Left out: any base class with behaviour. A controller is whatever has these five members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = ["EpisodeOutcome", "HorizonController"]
+
+
+@dataclass(frozen=True)
+class EpisodeOutcome:
+    """How one finished episode ended.
+
+    Attributes:
+        length: Steps taken, >= 1.
+        horizon: The K that the episode was given at its reset, >= 1.
+        success: The environment's own verdict; False for every truncated episode.
+        truncated: Stopped by K (or by the environment's own truncation) rather than ended by the task's rules.
+        task_id: The task, where the environment names it.
+    """
+
+    length: int
+    horizon: int
+    success: bool
+    truncated: bool = False
+    task_id: str | None = None
+
+
+@runtime_checkable
+class HorizonController(Protocol):
+    """Decides how many steps the next episodes may take."""
+
+    @property
+    def horizon(self) -> int:
+        """The budget K that an episode starting now gets, in steps."""
+        ...
+
+    def record(self, outcome: EpisodeOutcome) -> None:
+        """Tells the controller how an episode ended. Thread-safe."""
+        ...
+
+    def update(self) -> dict[str, float]:
+        """Moves K once; called once per training step. Returns metrics named ``horizon/...``."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on exactly here, as JSON-serialisable values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from ``state``; raises StateError if it was not made by this kind of controller."""
+        ...
