@@ -1,0 +1,1 @@
+"""Gymnasium environments for LLM agents, and wrappers that find how many steps an agent really needs."""

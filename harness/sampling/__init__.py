@@ -1,0 +1,1 @@
+"""Samplers: token ids in, token ids and their log-probabilities out."""
