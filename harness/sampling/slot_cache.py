@@ -1,0 +1,97 @@
+"""A key-value cache with one row per episode, kept over turns.
+
+transformers' DynamicCache grows by concatenation: every new token copies the whole cache, and rows of different length
+leave holes that every later token attends over. Here each row is written at its own position in a buffer that is
+allocated once, and the live rows are kept together at the front, so that a forward pass over all of them reads a view.
+
+Left out: sliding windows and recurrent layers; `TransformersSampler` refuses such models.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+__all__ = ["SlotCache"]
+
+
+class SlotCache(Cache):
+    """Keys and values of `rows` episodes, each [rows, capacity, kv_heads, head_dim] a layer, allocated on first use.
+
+    Before each forward pass `place` says which rows take part and where their new tokens go. The last column is scrap
+    paper: padding tokens are written there, and no mask ever lets a token attend to it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._rows = 0
+        self._capacity = 0
+        self._index: Tensor | None = None
+        self._columns: Tensor | None = None
+        self._n = 0
+        self._width = 0
+
+    @property
+    def scrap_column(self) -> int:
+        """Where padding is written."""
+        return self._capacity - 1
+
+    def reserve(self, rows: int, columns: int) -> None:
+        """Makes room for `rows` episodes of up to `columns` tokens; what is stored stays."""
+        if rows <= self._rows and columns < self._capacity:
+            return
+        self._rows = max(self._rows, rows)
+        if columns >= self._capacity:
+            self._capacity = max(columns + 1, 2 * self._capacity)
+        self._keys = [self._grown(old) for old in self._keys]
+        self._values = [self._grown(old) for old in self._values]
+
+    def place(self, index: Tensor | None, n: int, columns: Tensor, width: int) -> None:
+        """Sets up the next forward pass.
+
+        Args:
+            index: int64 [n], the rows that take part, or None for rows 0 to n - 1 (no copy is made then).
+            n: How many rows take part.
+            columns: int64 [n, q], where each row's q new tokens are written.
+            width: How many columns are attended over.
+        """
+        self._index, self._n, self._columns, self._width = index, n, columns, width
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Stores [n, kv_heads, q, head_dim] and returns [n, kv_heads, width, head_dim]; called by the model's layers."""
+        while len(self._keys) <= layer_idx:
+            self._keys.append(self._like(key_states))
+            self._values.append(self._like(value_states))
+        return (
+            self._write(self._keys[layer_idx], key_states),
+            self._write(self._values[layer_idx], value_states),
+        )
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Copies the first `length` tokens of row `source` over row `target`."""
+        for buffer in (*self._keys, *self._values):
+            buffer[target, :length] = buffer[source, :length]
+
+    def _write(self, buffer: Tensor, states: Tensor) -> Tensor:
+        assert self._columns is not None, "place() comes before the forward pass"
+        rows = torch.arange(self._n, device=states.device) if self._index is None else self._index
+        buffer[rows[:, None], self._columns] = states.transpose(1, 2)
+        read = buffer[: self._n, : self._width] if self._index is None else buffer[self._index, : self._width]
+        return read.transpose(1, 2)
+
+    def _like(self, states: Tensor) -> Tensor:
+        _, heads, _, dim = states.shape
+        # Zeros, not empty: a masked column still enters the weighted sum with weight 0, and 0 * NaN is NaN.
+        return states.new_zeros(self._rows, self._capacity, heads, dim)
+
+    def _grown(self, old: Tensor) -> Tensor:
+        new = old.new_zeros(self._rows, self._capacity, *old.shape[2:])
+        new[: old.shape[0], : old.shape[1]] = old
+        return new

@@ -1,0 +1,218 @@
+"""Samples with the very module that is trained, through transformers: on any device, without an engine.
+
+The key-value cache is kept over an episode's turns, finished requests leave the batch at once, and each request draws
+from its own seed. Left out: paged memory, CUDA graphs, tensor parallelism; a real engine has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from eh_gym.errors import ConfigError
+from harness.sampling.base import Sample, SampleRequest, check_request
+from harness.sampling.slot_cache import SlotCache
+from harness.seeding import uniforms
+
+__all__ = ["TransformersSampler"]
+
+
+@dataclass
+class _Session:
+    """One episode: its row of the cache and the tokens whose keys and values lie there."""
+
+    row: int
+    cached: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Running:
+    """One request on its way: what is still to be fed to the model, and what came out so far."""
+
+    request: SampleRequest
+    session: _Session
+    feed: list[int]
+    uniforms: np.ndarray
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class TransformersSampler:
+    """A `Sampler` over a decoder-only transformers model with full attention in every layer.
+
+    Args:
+        model: The policy. It is used as it is, in eval mode and without gradients; its weights are never copied.
+        max_context: The most tokens of an episode; at most, and by default, the model's ``max_position_embeddings``.
+        max_prefill_tokens: The most padded tokens of one forward pass over new prompts; bounds the memory.
+
+    Raises:
+        ConfigError: The model has layers without full attention, or `max_context` exceeds its positions.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, *, max_context: int | None = None, max_prefill_tokens: int = 16_384
+    ) -> None:
+        config = model.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        if kinds != {"full_attention"}:
+            raise ConfigError(
+                f"TransformersSampler needs full attention in every layer, got {sorted(kinds)}; "
+                "use a model without sliding-window or recurrent layers"
+            )
+        positions = int(config.max_position_embeddings)
+        if max_context is not None and not 1 < max_context <= positions:
+            raise ConfigError(f"max_context must be in 2..{positions} (the model's positions), got {max_context}")
+        self._model = model
+        self._vocab_size = int(model.get_input_embeddings().weight.shape[0])
+        self._max_context = max_context or positions
+        self._max_prefill_tokens = max_prefill_tokens
+        self._version = 0
+        self._cache = SlotCache()
+        self._sessions: dict[Hashable, _Session] = {}
+        self._running: dict[Hashable, _Running] = {}
+
+    @property
+    def max_context(self) -> int:
+        """The most tokens, prompt and sample together, that one episode may hold."""
+        return self._max_context
+
+    @property
+    def pending(self) -> int:
+        """How many submitted requests have not come back yet."""
+        return len(self._running)
+
+    def submit(self, request: SampleRequest) -> None:
+        """Queues one request; see `Sampler.submit`."""
+        check_request(request, vocab_size=self._vocab_size, max_context=self._max_context)
+        if request.session in self._running:
+            raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
+        session = self._sessions.get(request.session)
+        if session is None:
+            session = self._sessions[request.session] = _Session(row=len(self._sessions))
+        prompt = list(request.prompt_ids)
+        # The last token is always fed anew: its logits are what the first sampled token is drawn from.
+        kept = _common_prefix(session.cached, prompt[:-1])
+        del session.cached[kept:]
+        self._cache.reserve(len(self._sessions), len(prompt) + request.max_tokens)
+        draws = uniforms(request.seed, request.max_tokens) if request.temperature > 0 else np.empty(0)
+        self._running[request.session] = _Running(request, session, prompt[kept:], draws)
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[SampleRequest, Sample]]:
+        """Feeds new prompts, or else one token of every running request; returns the finished ones."""
+        if not self._running:
+            return []
+        training = self._model.training
+        self._model.eval()
+        try:
+            running = list(self._running.values())
+            new = [r for r in running if not r.ids]
+            for batch in self._prefill_batches(new) if new else [running]:
+                self._forward(batch)
+        finally:
+            self._model.train(training)
+        return [(r.request, self._finish(r)) for r in running if _is_finished(r)]
+
+    def end_session(self, session: Hashable) -> None:
+        """Forgets an episode; the last row takes its place, so that the live rows stay together."""
+        self._running.pop(session, None)
+        gone = self._sessions.pop(session, None)
+        if gone is None:
+            return
+        last = len(self._sessions)
+        if gone.row != last:
+            moved = next(s for s in self._sessions.values() if s.row == last)
+            self._cache.move_row(last, gone.row, len(moved.cached))
+            moved.row = gone.row
+
+    def weights_changed(self) -> int:
+        """Drops every cached key and value. Returns the new policy version."""
+        for session in self._sessions.values():
+            session.cached.clear()
+        for running in self._running.values():
+            running.feed = list(running.request.prompt_ids) + running.ids
+        self._version += 1
+        return self._version
+
+    def _finish(self, running: _Running) -> Sample:
+        del self._running[running.request.session]
+        reason = "stop" if running.ids[-1] in running.request.stop_ids else "length"
+        return Sample(running.ids, running.logprobs, reason, self._version)  # type: ignore[arg-type]
+
+    def _prefill_batches(self, new: list[_Running]) -> list[list[_Running]]:
+        """Splits requests of like length into forward passes of at most `max_prefill_tokens` padded tokens."""
+        if len(new) * max(len(r.feed) for r in new) <= self._max_prefill_tokens:
+            return [new]
+        batches: list[list[_Running]] = []
+        for r in sorted(new, key=lambda r: -len(r.feed)):
+            if batches and (len(batches[-1]) + 1) * len(batches[-1][0].feed) <= self._max_prefill_tokens:
+                batches[-1].append(r)
+            else:
+                batches.append([r])
+        return batches
+
+    def _forward(self, batch: list[_Running]) -> None:
+        """Feeds every request's pending tokens and draws its next token."""
+        batch = sorted(batch, key=lambda r: r.session.row)
+        n, q = len(batch), max(len(r.feed) for r in batch)
+        ids = np.zeros((n, q), dtype=np.int64)
+        position = np.full((n, q), -1, dtype=np.int64)
+        for i, r in enumerate(batch):  # padded on the left: the last column is every row's last token
+            m = len(r.feed)
+            start = len(r.session.cached)
+            ids[i, q - m :] = r.feed
+            position[i, q - m :] = np.arange(start, start + m)
+            r.session.cached += r.feed
+        width = int(position.max()) + 1
+        rows = [r.session.row for r in batch]
+        device = self._model.device
+        positions = torch.from_numpy(position).to(device)
+        index = None if rows == list(range(n)) else torch.tensor(rows, device=device)
+        self._cache.place(index, n, positions.where(positions >= 0, self._cache.scrap_column), width)
+        positions = positions.clamp_min(0)
+        mask = torch.arange(width, device=device) <= positions[:, None, :, None]
+        output = self._model(
+            input_ids=torch.from_numpy(ids).to(device),
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self._draw(batch, output.logits[:, -1])
+
+    def _draw(self, batch: list[_Running], logits: Tensor) -> None:
+        """Draws one token a row by inverting the cumulative distribution at the request's own uniform number."""
+        temperature = torch.tensor([r.request.temperature or 1.0 for r in batch], device=logits.device)
+        logp = torch.log_softmax(logits.float() / temperature[:, None], dim=-1)
+        greedy = [r.request.temperature == 0 for r in batch]
+        u = np.array([0.0 if g else r.uniforms[len(r.ids)] for g, r in zip(greedy, batch, strict=True)])
+        # float64: over 150,000 tokens a float32 sum is off by more than the probability of most of them.
+        cdf = logp.double().exp().cumsum(-1)
+        at = torch.from_numpy(u).to(logits.device)[:, None] * cdf[:, -1:]
+        token = torch.searchsorted(cdf, at, right=True).clamp_max(cdf.shape[-1] - 1)
+        if any(greedy):
+            token = torch.where(torch.tensor(greedy, device=logits.device)[:, None], logp.argmax(-1, True), token)
+        chosen = logp.gather(1, token).squeeze(1).tolist()
+        for r, t, lp in zip(batch, token.squeeze(1).tolist(), chosen, strict=True):
+            r.ids.append(t)
+            r.logprobs.append(lp)
+            r.feed = [t]
+
+
+def _is_finished(running: _Running) -> bool:
+    return bool(running.ids) and (
+        running.ids[-1] in running.request.stop_ids or len(running.ids) >= running.request.max_tokens
+    )
+
+
+def _common_prefix(a: list[int], b: list[int]) -> int:
+    """The length of the longest common prefix."""
+    if a == b[: len(a)]:
+        return len(a)
+    return next(i for i, (x, y) in enumerate(zip(a + [-1], b + [-2], strict=False)) if x != y)
