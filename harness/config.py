@@ -1,0 +1,268 @@
+"""The settings of a training run: one dataclass, from which the flags, the help and the saved config are made.
+
+The class's own defaults are the paper's (Table "Complete hyperparameter settings"); `preset` gives those of the quick
+start where the model is the tiny one. Left out: anything an environment or a controller checks itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from eh_gym import ElasticHorizon, FixedHorizon, HorizonController, LinearHorizon, MultiplicativeHorizon, StagedHorizon
+from eh_gym.errors import ConfigError
+from harness.update import LossSettings
+from harness.warm_start import WarmStart
+
+__all__ = ["GRPOConfig", "make_controller", "preset"]
+
+
+@dataclass(frozen=True)
+class GRPOConfig:
+    """Trains an agent with GRPO on a Gymnasium text environment, under a horizon that is fixed, scheduled or elastic."""
+
+    env: str = "EH-Cabinet-v0"
+    """The environment's id."""
+    env_args: str = "{}"
+    """Further arguments of gym.make, as a JSON object: '{"categories": ["base"]}'."""
+    model: str = "tiny"
+    """tiny (made on the spot), a Hugging Face folder, or a hub id."""
+    wrapper: Literal["elastic", "fixed", "linear", "multiplicative", "tti", "none"] = "elastic"
+    """Who chooses the horizon K: the agent's successes, one K, a schedule, the paper's stage table, or nobody."""
+    seed: int = 0
+    """Decides the initial weights (tiny), the tasks, and every sampled token."""
+    run_dir: Path | None = None
+    """Where the run is kept; by default runs/ENV-WRAPPER-seedSEED. A folder that holds a run is refused."""
+    resume: Path | None = None
+    """Continue the run in this folder with its own settings; other flags are ignored."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights."""
+    threads: int = 1
+    """Torch threads; one is fastest for tiny models. 0 leaves torch's default."""
+
+    updates: int = 200
+    """Policy updates."""
+    tasks_per_update: int = 16
+    """Tasks in one update."""
+    group_size: int = 8
+    """Episodes per task (G)."""
+    slots: int = 0
+    """Environments stepped at once; 0 for as many as an update has episodes."""
+    temperature: float = 1.0
+    """Of the sampled actions."""
+    max_action_tokens: int = 1024
+    """The most tokens of one action."""
+    max_observation_tokens: int = 0
+    """A longer observation loses its middle; 0 keeps all."""
+    max_context: int = 0
+    """The most tokens of an episode, which then ends as truncated; 0 for the model's own."""
+
+    learning_rate: float = 1e-6
+    """AdamW's, after the warm-up."""
+    warmup_updates: int = 0
+    """Updates over which the learning rate rises from 0."""
+    final_lr_fraction: float = 1.0
+    """The learning rate falls linearly to this fraction of itself at the last update."""
+    adam_beta2: float = 0.999
+    """AdamW's second moment; its first is 0.9."""
+    weight_decay: float = 0.01
+    """AdamW's."""
+    minibatches: int = 1
+    """Optimizer steps per update."""
+    microbatch_tokens: int = 16_384
+    """Padded tokens in one forward pass; changes memory and speed, not the result."""
+    max_grad_norm: float = 1.0
+    """Gradients are clipped to this norm."""
+
+    clip_low: float = 0.2
+    """The probability ratio is clipped at 1 - clip_low."""
+    clip_high: float = 0.2
+    """The probability ratio is clipped at 1 + clip_high."""
+    kl_coef: float = 0.0
+    """Weight of the KL estimate to the initial policy."""
+    aggregation: Literal["seq-mean", "token-mean", "fixed-length"] = "token-mean"
+    """How token losses become one number."""
+    fixed_length: int = 0
+    """Tokens per episode that fixed-length divides by; 0 for k_max x max_action_tokens. Never moves with K."""
+    normalize_std: bool = True
+    """Divide advantages by the group's standard deviation; off for the mean alone (Dr.GRPO)."""
+    train_on_truncated: bool = True
+    """Whether episodes stopped by K enter the loss; they count in their group's mean in any case."""
+
+    k0: int = 15
+    """The horizon at the start; of fixed, the horizon."""
+    k_min: int = 5
+    """Elastic's lower bound; the step of multiplicative."""
+    k_max: int = 50
+    """The upper bound of every schedule, and the K of the evaluation."""
+    alpha: float = 0.1
+    """Elastic's smoothing."""
+    delta: float = 10.0
+    """Elastic's headroom over the boundary, in steps."""
+    buffer_size: int = 100
+    """Elastic's last N successes."""
+    min_successes: int = 20
+    """Elastic keeps K until it has seen so many successes."""
+    statistic: Literal["mean", "p50", "p75", "p90", "p95", "max"] = "p90"
+    """What elastic takes for the boundary of the successes' lengths."""
+    rounding: Literal["floor", "nearest", "floor-state"] = "floor"
+    """How elastic makes K whole: floor of a real state (default), nearest, or Algorithm 2's floored state, which stalls."""
+    linear_start: int = 10
+    """K of the linear schedule at update 0."""
+    linear_increment: float = 0.2
+    """K the linear schedule adds per update."""
+    stage_updates: int = 50
+    """Updates per stage of multiplicative: K = k_min (t // stage_updates + 1)."""
+    tti_stages: str = "0:15,50:20,100:30,150:50"
+    """tti's table, UPDATE:K,…"""
+
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    """Behaviour cloning before the first update."""
+    eval_split: str = "test"
+    """Held-out tasks for the evaluation before and after training."""
+    eval_tasks: int = 128
+    """How many of them; 0 for no evaluation."""
+    eval_rollouts: int = 8
+    """Sampled episodes per task (the k of mean@k and best@k)."""
+    checkpoint_every: int = 10
+    """Updates between checkpoints."""
+    keep_checkpoints: int = 2
+    """How many are kept."""
+    log_episodes_every: int = 1
+    """Updates between those whose episodes are written out; 0 for none."""
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "tasks_per_update", "max_action_tokens", "minibatches", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be >= 1, got {getattr(self, name)}; raise --{name.replace('_', '-')}")
+        if self.group_size < 2:
+            raise ConfigError(f"group_size must be >= 2, got {self.group_size}: one episode has nothing to compare with")
+        if self.temperature <= 0:
+            raise ConfigError(f"temperature must be > 0 in training, got {self.temperature}")
+        if self.keep_checkpoints < 1:
+            raise ConfigError(f"keep_checkpoints must be >= 1, got {self.keep_checkpoints}; a run must be resumable")
+        self.environment_args()
+        self.stages()
+
+    def environment_args(self) -> dict[str, Any]:
+        """`env_args` as a dict."""
+        try:
+            args = json.loads(self.env_args)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"env_args is not JSON ({error}); write --env-args '{{\"split\": \"train\"}}'") from error
+        if not isinstance(args, dict):
+            raise ConfigError(f"env_args must be a JSON object, got {self.env_args!r}")
+        return args
+
+    def stages(self) -> dict[int, int]:
+        """`tti_stages` as a table."""
+        try:
+            return {int(u): int(k) for u, k in (pair.split(":") for pair in self.tti_stages.split(","))}
+        except ValueError as error:
+            raise ConfigError(
+                f"tti_stages must be UPDATE:K pairs such as 0:15,50:20, got {self.tti_stages!r}"
+            ) from error
+
+    def loss_settings(self) -> LossSettings:
+        """What the policy update needs of these settings."""
+        same = {f.name for f in dataclasses.fields(LossSettings)} - {"fixed_length"}
+        fixed_length = self.fixed_length or self.k_max * self.max_action_tokens
+        return LossSettings(fixed_length=fixed_length, **{name: getattr(self, name) for name in same})
+
+    def learning_rate_at(self, update: int) -> float:
+        """The learning rate of one update: linear warm-up times linear decay."""
+        warm = min(1.0, (update + 1) / max(1, self.warmup_updates))
+        return self.learning_rate * warm * (1.0 - (1.0 - self.final_lr_fraction) * update / self.updates)
+
+    def to_json(self) -> str:
+        """The settings as JSON, paths as text."""
+        return json.dumps(dataclasses.asdict(self), indent=2, default=str)
+
+    @staticmethod
+    def from_json(text: str) -> GRPOConfig:
+        """The settings of an earlier run."""
+        values = json.loads(text)
+        values["warm_start"] = WarmStart(**values["warm_start"])
+        for name in ("run_dir", "resume"):
+            values[name] = Path(values[name]) if values[name] else None
+        return GRPOConfig(**values)
+
+
+def preset(argv: Sequence[str]) -> GRPOConfig:
+    """The defaults for a command line: the paper's with a real model, else the quick start's.
+
+    >>> preset(["--model", "Qwen/Qwen2.5-7B-Instruct"]).learning_rate
+    1e-06
+    >>> preset([]).updates
+    60
+    """
+    if _flag(argv, "model", GRPOConfig.model) != "tiny":
+        return GRPOConfig(dtype="bfloat16", threads=0)
+    quick = GRPOConfig(
+        updates=60,
+        tasks_per_update=8,
+        max_action_tokens=6,
+        learning_rate=7e-4,
+        warmup_updates=5,
+        final_lr_fraction=0.3,
+        adam_beta2=0.99,
+        weight_decay=0.0,
+        minibatches=2,
+        microbatch_tokens=6000,
+        k0=10,
+        linear_increment=40 / 60,
+        stage_updates=6,
+        tti_stages="0:15,15:20,30:30,45:50",
+        eval_rollouts=1,
+        warm_start=WarmStart(episodes=600, max_optimal_steps=9, polish_batches=100),
+    )
+    if not _flag(argv, "env", GRPOConfig.env).startswith("EH-BFCL"):
+        return quick
+    return dataclasses.replace(
+        quick,
+        updates=10,
+        tasks_per_update=8,
+        slots=64,
+        max_action_tokens=128,
+        max_observation_tokens=192,
+        learning_rate=1e-4,
+        microbatch_tokens=8192,
+        k0=15,
+        tti_stages="0:15,3:20,5:30,7:50",
+        linear_increment=4.0,
+        stage_updates=1,
+        eval_tasks=32,
+        warm_start=WarmStart(episodes=480, loss_target=0.15, max_batches=400, learning_rate=2e-3, batch_tokens=8192),
+    )
+
+
+def make_controller(config: GRPOConfig) -> HorizonController | None:
+    """The horizon controller that `wrapper` names; None for "none"."""
+    if config.wrapper == "none":
+        return None
+    if config.wrapper == "fixed":
+        return FixedHorizon(config.k0)
+    if config.wrapper == "linear":
+        return LinearHorizon(config.linear_start, config.k_max, config.linear_increment)
+    if config.wrapper == "multiplicative":
+        return MultiplicativeHorizon(config.k_min, config.k_max, config.stage_updates)
+    if config.wrapper == "tti":
+        return StagedHorizon(config.stages())
+    names = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
+    return ElasticHorizon(**{name: getattr(config, name) for name in names})
+
+
+def _flag(argv: Sequence[str], name: str, default: str) -> str:
+    """The value of one flag, before the flags are parsed."""
+    for i, word in enumerate(argv):
+        if word == f"--{name}" and i + 1 < len(argv):
+            return argv[i + 1]
+        if word.startswith(f"--{name}="):
+            return word.split("=", 1)[1]
+    return default

@@ -1,0 +1,106 @@
+"""The policy: a causal language model, its tokenizer and its chat format, loaded or made from scratch.
+
+Left out: anything about sampling or training; those take the model as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from eh_gym.errors import ConfigError
+from harness.chat import ChatFormat
+from harness.loss import token_entropy, token_logprobs
+from harness.tiny import TINY_BPE, TINY_WORDS, tiny_model, tiny_tokenizer, transcripts
+from harness.trajectory import Batch
+
+__all__ = ["Policy", "load_policy", "new_tiny_policy"]
+
+_TINY_TASKS = 600  # tasks of the training split that a tiny tokenizer is built from
+_FEW_WORDS = 256  # an environment that speaks fewer distinct words than this gets a word-level tokenizer
+
+
+@dataclass
+class Policy:
+    """A language model that acts."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    chat: ChatFormat
+
+    @property
+    def pad_id(self) -> int:
+        """The id used for padding; it is never attended to, so any id will do where a tokenizer names none."""
+        return int(self.tokenizer.pad_token_id or 0)
+
+    def score(self, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies of a batch under the present weights.
+
+        Args:
+            batch: B episodes of up to S tokens.
+            temperature: Of the distribution that is scored.
+
+        Returns:
+            ``logp`` and ``entropy``, both float32 [B, S - 1], of the tokens ``batch.ids[:, 1:]``; in nats.
+        """
+        logits = self.model(input_ids=batch.ids, use_cache=False).logits[:, :-1]
+        return token_logprobs(logits, batch.ids[:, 1:], temperature), token_entropy(logits, temperature)
+
+    def save(self, folder: Path) -> None:
+        """Writes a Hugging Face folder that ``from_pretrained`` loads."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def load_policy(
+    path: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    max_observation_tokens: int | None = None,
+) -> Policy:
+    """Loads a Hugging Face folder or hub id.
+
+    Raises:
+        ConfigError: There is no model at `path`, or its chat template can't be used.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa").to(device)
+    except OSError as error:
+        raise ConfigError(
+            f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give 'tiny', a folder with "
+            "config.json, model.safetensors and tokenizer files, or a hub id"
+        ) from error
+    return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))
+
+
+def new_tiny_policy(env: gym.Env[str, str], *, seed: int, max_observation_tokens: int | None = None) -> Policy:
+    """A tiny model with random weights and a tokenizer for `env`, whose tasks must be those of the training split.
+
+    Raises:
+        ConfigError: `env` has no expert to write the transcripts that the tokenizer is built from.
+    """
+    base = env.unwrapped
+    missing = [name for name in ("task_ids", "expert", "random_action") if not hasattr(base, name)]
+    if missing:
+        raise ConfigError(
+            f"--model tiny needs an environment with {', '.join(missing)}, which {base!r} lacks; "
+            "give --model a folder or hub id"
+        )
+    task_ids: Sequence[str] = base.task_ids  # type: ignore[attr-defined]
+    texts = list(transcripts(env, itertools.islice(task_ids, _TINY_TASKS), waste=0.3, max_steps=60))
+    few = len(set(" ".join(texts).split())) < _FEW_WORDS
+    shape = TINY_WORDS if few else TINY_BPE
+    tokenizer = tiny_tokenizer(shape, texts)
+    model = tiny_model(
+        shape, vocab_size=len(tokenizer), pad_id=tokenizer.pad_token_id, eos_id=tokenizer.eos_token_id, seed=seed
+    )
+    return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))

@@ -1,0 +1,182 @@
+"""One policy update: advantages, the clipped loss over micro-batches, the optimizer's steps.
+
+GRPO as the paper uses it (arXiv 2402.03300, KL coefficient 0): every episode's advantage is its reward relative to the
+other episodes of its task. Left out: value functions, and GAE, which with gamma = lambda = 1 and one reward at the end
+is that same advantage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.loss import aggregate, group_advantages, kl_k3, policy_loss
+from harness.policy import Policy
+from harness.trajectory import Batch, Trajectory, collate, microbatches
+
+__all__ = ["LossSettings", "select_episodes", "update_policy"]
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """How a batch of episodes becomes a gradient.
+
+    Attributes:
+        temperature: The sampler's; the loss is about the distribution that was sampled.
+        clip_low: The ratio is clipped at 1 - clip_low.
+        clip_high: The ratio is clipped at 1 + clip_high.
+        kl_coef: Weight of the KL estimate to the reference policy, 0 for none.
+        aggregation: How token losses become one number.
+        fixed_length: Tokens per episode that "fixed-length" divides by; a constant, so that it does not move with K.
+        normalize_std: Divide advantages by the group's standard deviation.
+        train_on_truncated: Whether truncated episodes enter the loss; they always count in their group's mean.
+        minibatches: Optimizer steps per update.
+        microbatch_tokens: The most padded tokens in one forward pass; changes memory, not the result.
+        max_grad_norm: Gradients are clipped to this norm.
+    """
+
+    temperature: float
+    clip_low: float
+    clip_high: float
+    kl_coef: float
+    aggregation: Literal["seq-mean", "token-mean", "fixed-length"]
+    fixed_length: int
+    normalize_std: bool
+    train_on_truncated: bool
+    minibatches: int
+    microbatch_tokens: int
+    max_grad_norm: float
+
+
+def select_episodes(
+    trajectories: Sequence[Trajectory], *, normalize_std: bool, train_on_truncated: bool
+) -> tuple[list[tuple[Trajectory, float]], float]:
+    """Pairs the episodes that teach something with their advantages.
+
+    An episode whose environment failed is dropped before its group's mean is taken: its reward says nothing about the
+    policy. A group whose rewards are all equal has no advantage and is dropped whole.
+
+    Returns:
+        The pairs, and the share of groups that were all equal.
+    """
+    groups: dict[int, list[Trajectory]] = {}
+    for t in trajectories:
+        if t.end != "environment-error":
+            groups.setdefault(t.group, []).append(t)
+    chosen: list[tuple[Trajectory, float]] = []
+    equal = 0
+    for group in groups.values():
+        rewards = torch.tensor([[t.reward for t in group]])
+        advantages = group_advantages(rewards, normalize_std=normalize_std)[0].tolist()
+        if not any(advantages):
+            equal += 1
+            continue
+        for t, advantage in zip(group, advantages, strict=True):
+            if t.action_tokens and advantage and (train_on_truncated or not t.truncated):
+                chosen.append((t, advantage))
+    return chosen, equal / max(1, len(groups))
+
+
+def update_policy(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    trajectories: Sequence[Trajectory],
+    settings: LossSettings,
+    *,
+    seed: int,
+    reference: Policy | None = None,
+) -> dict[str, float]:
+    """Improves the policy in place and returns ``train/...`` metrics.
+
+    Args:
+        policy: Its model is trained.
+        optimizer: Over the model's parameters; the learning rate is already set.
+        trajectories: One update's episodes.
+        settings: The loss.
+        seed: Draws which episodes share an optimizer step.
+        reference: The frozen policy of the KL term; needed if ``kl_coef`` is not 0.
+    """
+    chosen, equal_share = select_episodes(
+        trajectories, normalize_std=settings.normalize_std, train_on_truncated=settings.train_on_truncated
+    )
+    sums: dict[str, float] = dict.fromkeys(("loss", "entropy", "approx_kl", "clipped", "kl_ref", "grad_norm"), 0.0)
+    n_tokens = sum(t.action_tokens for t, _ in chosen)
+    difference, steps = 0.0, 0
+    policy.model.train()
+    order = np.random.default_rng(seed).permutation(len(chosen))
+    for part in np.array_split(order, settings.minibatches):
+        minibatch = [chosen[i] for i in part]
+        if not minibatch:
+            continue
+        optimizer.zero_grad(set_to_none=True)
+        first = _accumulate_gradients(policy, reference, minibatch, settings, sums)
+        difference = first if steps == 0 else difference
+        sums["grad_norm"] += float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), settings.max_grad_norm))
+        optimizer.step()
+        steps += 1
+    per_step, per_token = 1 / max(1, steps), 1 / max(1, n_tokens)
+    metrics = {
+        "train/loss": sums["loss"] * per_step,
+        "train/grad_norm": sums["grad_norm"] * per_step,
+        "train/entropy": sums["entropy"] * per_token if n_tokens else float("nan"),
+        "train/approx_kl": sums["approx_kl"] * per_token,
+        "train/clip_fraction": sums["clipped"] * per_token,
+        "train/zero_advantage_groups": equal_share,
+        "train/episodes_in_loss": float(len(chosen)),
+        "train/tokens_in_loss": float(n_tokens),
+        "train/logp_difference_max": difference,
+    }
+    if reference is not None:
+        metrics["train/kl_ref"] = sums["kl_ref"] * per_token
+    return metrics
+
+
+def _accumulate_gradients(
+    policy: Policy,
+    reference: Policy | None,
+    minibatch: list[tuple[Trajectory, float]],
+    settings: LossSettings,
+    sums: dict[str, float],
+) -> float:
+    """Adds one optimizer step's gradient, micro-batch by micro-batch; returns the largest |trainer - sampler| log-prob."""
+    n_tokens = sum(t.action_tokens for t, _ in minibatch)
+    difference = 0.0
+    for indices in microbatches([len(t.ids) for t, _ in minibatch], settings.microbatch_tokens):
+        batch = collate([minibatch[i][0] for i in indices], pad_id=policy.pad_id, device=policy.model.device)
+        advantages = torch.tensor([minibatch[i][1] for i in indices], device=policy.model.device)
+        mask, old_logp = batch.action_mask[:, 1:], batch.logprobs[:, 1:]
+        logp, entropy = policy.score(batch, settings.temperature)
+        per_token, clipped = policy_loss(
+            logp, old_logp, advantages, mask, clip_low=settings.clip_low, clip_high=settings.clip_high
+        )
+        if settings.kl_coef:
+            assert reference is not None, "kl_coef needs a reference policy"
+            kl = kl_k3(logp, _reference_logp(reference, batch, settings.temperature))
+            per_token = per_token + settings.kl_coef * kl
+            sums["kl_ref"] += float((kl.detach() * mask).sum())
+        loss = aggregate(
+            per_token,
+            mask,
+            mode=settings.aggregation,
+            n_episodes=len(minibatch),
+            n_tokens=n_tokens,
+            fixed_length=settings.fixed_length,
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            sums["loss"] += float(loss)
+            sums["entropy"] += float((entropy * mask).sum())
+            sums["approx_kl"] += float((kl_k3(logp, old_logp) * mask).sum())
+            sums["clipped"] += float((clipped & mask).sum())
+            difference = max(difference, float(((logp - old_logp).abs() * mask).max()))
+    return difference
+
+
+@torch.no_grad()
+def _reference_logp(reference: Policy, batch: Batch, temperature: float) -> Tensor:
+    return reference.score(batch, temperature)[0]

@@ -1,0 +1,250 @@
+"""Behaviour cloning from the environment's own expert, so that GRPO starts with successes to learn from.
+
+Without it a model with random weights never succeeds, every group's rewards are equal, and no advantage teaches
+anything. It stops at a loss target, not after a number of steps: such a loss falls in a phase transition whose time
+varies by seed. Left out: anything about a pretrained model, which has its ability already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from harness.policy import Policy
+from harness.seeding import derive_seed
+from harness.trajectory import Trajectory, collate, microbatches
+
+__all__ = ["WarmStart", "cached_warm_start", "demonstrations", "warm_start"]
+
+_FORMAT = 1  # raise it when the demonstrations, the models or the optimizer settings change: old caches are then ignored
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Settings of the warm start.
+
+    Attributes:
+        episodes: Expert demonstrations; 0 turns the warm start off.
+        max_optimal_steps: Only tasks whose shortest solution is at most this long, 0 for all. Short ones alone leave
+            long ones to be learned by GRPO.
+        max_steps: Steps after which a demonstration is left.
+        max_tokens: A longer demonstration is dropped.
+        loss_target: The cloning ends when the mean loss of 10 batches is below this, in nats per token.
+        max_batches: It ends after so many batches in any case.
+        learning_rate: Of the cloning.
+        batch_tokens: Padded tokens per batch.
+        polish_batches: Batches after that on demonstrations of which half waste steps, so that the policy explores.
+        polish_waste: The probability that a step of a wasteful demonstration is a random action.
+        polish_learning_rate: Of these last batches.
+    """
+
+    episodes: int = 0
+    max_optimal_steps: int = 0
+    max_steps: int = 60
+    max_tokens: int = 4096
+    loss_target: float = 0.03
+    max_batches: int = 500
+    learning_rate: float = 3e-3
+    batch_tokens: int = 600
+    polish_batches: int = 0
+    polish_waste: float = 0.6
+    polish_learning_rate: float = 1e-3
+
+
+def demonstrations(
+    env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, waste: float, count: int, seed: int
+) -> list[Trajectory]:
+    """Plays the expert and writes its episodes in the policy's own tokens.
+
+    Args:
+        env: With ``task_ids`` (of the training split), ``expert()`` and ``random_action(rng)``.
+        policy: Its chat format makes the ids.
+        settings: Which tasks count, and how long an episode may get.
+        waste: The probability that a step is a random action.
+        count: How many episodes; at most one per task.
+        seed: Draws the tasks and the wasted steps.
+    """
+    base = env.unwrapped
+    task_ids = base.task_ids  # type: ignore[attr-defined]
+    found: list[Trajectory] = []
+    for index in np.random.default_rng(derive_seed(seed, "tasks")).permutation(len(task_ids)):
+        if len(found) >= count:
+            break
+        task_id = task_ids[int(index)]
+        observation, info = env.reset(options={"task_id": task_id})
+        if settings.max_optimal_steps and info.get("optimal_steps", 0) > settings.max_optimal_steps:
+            continue
+        trajectory = Trajectory(task_id, group=len(found))
+        trajectory.add_prompt(policy.chat.prompt_ids(info["system_prompt"], observation))
+        rng = np.random.default_rng(derive_seed(seed, "waste", len(found)))
+        for _ in range(settings.max_steps):
+            action = base.random_action(rng) if rng.random() < waste else base.expert()  # type: ignore[attr-defined]
+            reply = policy.chat.reply_ids(action)
+            trajectory.ids += reply
+            trajectory.action_mask += [1] * len(reply)
+            trajectory.logprobs += [0.0] * len(reply)
+            observation, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                break
+            trajectory.add_prompt(policy.chat.observation_ids(observation, stopped=True))
+        if len(trajectory.ids) <= settings.max_tokens:
+            found.append(trajectory)
+    return found
+
+
+def warm_start(
+    env: gym.Env[str, str],
+    policy: Policy,
+    settings: WarmStart,
+    *,
+    seed: int,
+    on_batch: Callable[[int, float], None] = lambda batch, loss: None,
+) -> dict[str, float]:
+    """Clones the expert into the policy, in place.
+
+    Args:
+        env: The training split.
+        policy: Its model is trained.
+        settings: See `WarmStart`.
+        seed: Draws demonstrations and batches.
+        on_batch: Called after each batch with its number and loss.
+
+    Returns:
+        ``warm_start/loss`` (mean of the last 10 batches) and ``warm_start/steps`` (batches).
+    """
+    clean = demonstrations(
+        env, policy, settings, waste=0.0, count=settings.episodes, seed=derive_seed(seed, "demonstrations")
+    )
+    batches, loss = _clone(
+        policy,
+        clean,
+        settings,
+        learning_rate=settings.learning_rate,
+        limit=settings.max_batches,
+        target=settings.loss_target,
+        seed=derive_seed(seed, "clone"),
+        on_batch=on_batch,
+    )
+    if settings.polish_batches:
+        short = dataclasses.replace(settings, max_steps=min(40, settings.max_steps))
+        mixed = [
+            trajectory
+            for waste in (0.0, settings.polish_waste)
+            for trajectory in demonstrations(
+                env, policy, short, waste=waste, count=settings.episodes // 2, seed=derive_seed(seed, f"mixed-{waste}")
+            )
+        ]
+        more, loss = _clone(
+            policy,
+            mixed,
+            settings,
+            learning_rate=settings.polish_learning_rate,
+            limit=settings.polish_batches,
+            target=0.0,
+            seed=derive_seed(seed, "polish"),
+            on_batch=lambda batch, loss: on_batch(batches + batch, loss),
+        )
+        batches += more
+    return {"warm_start/loss": loss, "warm_start/steps": float(batches)}
+
+
+def cached_warm_start(
+    cache: Path,
+    env: gym.Env[str, str],
+    policy: Policy,
+    settings: WarmStart,
+    *,
+    seed: int,
+    on_batch: Callable[[int, float], None] = lambda batch, loss: None,
+) -> dict[str, float]:
+    """`warm_start`, or its result from an earlier run with the same environment, model, settings and seed.
+
+    The key covers the initial weights themselves, so that a changed tokenizer, model shape or seed never meets an old
+    cache. An entry is written whole or not at all.
+    """
+    entry = cache / "warm_start" / _cache_key(env, policy, settings, seed)
+    if (entry / "metrics.json").exists():
+        weights = torch.load(entry / "model.pt", weights_only=True, map_location=policy.model.device)
+        policy.model.load_state_dict(weights)
+        return dict(json.loads((entry / "metrics.json").read_text()))
+    metrics = warm_start(env, policy, settings, seed=seed, on_batch=on_batch)
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=".part-", dir=entry.parent))
+    try:
+        torch.save(policy.model.state_dict(), part / "model.pt")
+        (part / "metrics.json").write_text(json.dumps(metrics))
+        os.replace(part, entry)
+    except OSError:  # another run was faster
+        shutil.rmtree(part, ignore_errors=True)
+    return metrics
+
+
+def _cache_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, seed: int) -> str:
+    spec = env.spec
+    key = hashlib.blake2b(digest_size=16)
+    name = [spec.id, sorted((k, repr(v)) for k, v in spec.kwargs.items())] if spec else repr(env)
+    about = [_FORMAT, name, dataclasses.asdict(settings), seed, torch.__version__, torch.get_num_threads()]
+    key.update(json.dumps(about).encode())
+    for weight in policy.model.state_dict().values():
+        key.update(weight.detach().cpu().float().numpy().tobytes())
+    return key.hexdigest()
+
+
+def _clone(
+    policy: Policy,
+    demos: list[Trajectory],
+    settings: WarmStart,
+    *,
+    learning_rate: float,
+    limit: int,
+    target: float,
+    seed: int,
+    on_batch: Callable[[int, float], None],
+) -> tuple[int, float]:
+    """Cross-entropy on the demonstrations' action tokens. Returns the number of batches and the mean of the last 10."""
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
+    recent: deque[float] = deque(maxlen=10)
+    policy.model.train()
+    source = _shuffled_batches(demos, settings.batch_tokens, np.random.default_rng(seed))
+    batches = 0
+    while batches < limit:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * min(1.0, (batches + 1) / 20)
+        batch = collate(next(source), pad_id=policy.pad_id, device=policy.model.device)
+        logp, _ = policy.score(batch, 1.0)
+        mask = batch.action_mask[:, 1:]
+        loss = -(logp * mask).sum() / mask.sum()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        optimizer.step()
+        recent.append(float(loss))
+        batches += 1
+        on_batch(batches, recent[-1])
+        if batches > 20 and sum(recent) / len(recent) < target:
+            break
+    return batches, sum(recent) / max(1, len(recent))
+
+
+def _shuffled_batches(
+    demos: list[Trajectory], batch_tokens: int, rng: np.random.Generator
+) -> Iterator[list[Trajectory]]:
+    """Batches of like length in random order, pass after pass; the lengths are jittered so that batches differ."""
+    while True:
+        order = [demos[i] for i in rng.permutation(len(demos))]
+        lengths = [len(t.ids) + int(8 * rng.random()) for t in order]
+        batches = list(microbatches(lengths, batch_tokens))
+        for i in rng.permutation(len(batches)):
+            yield [order[j] for j in batches[i]]
