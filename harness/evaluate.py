@@ -1,0 +1,338 @@
+"""`python -m harness.evaluate`: mean@k and best@k of a policy on held-out tasks, at a fixed K, seed and temperature.
+
+Also without a model: the environment's own expert, random actions, or an agent that says nothing. Left out: training.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+import eh_gym
+from eh_gym import FixedHorizon
+from eh_gym.errors import ConfigError, EHError
+from harness.policy import Policy, load_policy
+from harness.rollout import EpisodeRequest, rollout
+from harness.runtime import pick_device, pick_dtype, set_threads
+from harness.sampling.transformers import TransformersSampler
+from harness.seeding import derive_seed
+from harness.trajectory import Trajectory
+
+__all__ = ["EvalResult", "Evaluation", "evaluate_policy", "evaluate_script", "summarise"]
+
+_Z = 1.959964  # two-sided 95 %
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Measures a policy on held-out tasks: mean@k, best@k and their 95 % intervals."""
+
+    env: str = "EH-Cabinet-v0"
+    """The environment's id."""
+    env_args: str = "{}"
+    """Further arguments of gym.make, as a JSON object."""
+    policy: str = "expert"
+    """expert, random or empty (no model), or a model: a run's checkpoint, a Hugging Face folder, a hub id."""
+    split: str | None = None
+    """By default test for a model, and all for the three that need none, which have nothing to hold out."""
+    tasks: int | None = None
+    """How many tasks, in the split's order; by default all of a finite split, and 128 of a generated one."""
+    rollouts: int | None = None
+    """Episodes per task (k); by default 8, and 1 where all would be alike (expert, empty, greedy)."""
+    horizon: int = 50
+    """The fixed K."""
+    temperature: float = 1.0
+    """Of the sampled actions; 0 is greedy."""
+    seed: int = 0
+    """Every sampled token is derived from it."""
+    slots: int = 64
+    """Environments stepped at once."""
+    max_action_tokens: int = 1024
+    """The most tokens of one action."""
+    max_observation_tokens: int = 0
+    """A longer observation loses its middle; 0 keeps all."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights."""
+    threads: int = 1
+    """Torch threads; 0 leaves torch's default."""
+    out: Path | None = None
+    """Where to write the result as JSON."""
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """What an evaluation found.
+
+    Attributes:
+        tasks: Number of tasks.
+        rollouts: Episodes per task, the k.
+        successes: Successful episodes.
+        mean_at_k: Share of successful episodes.
+        mean_interval: Its 95 % interval.
+        best_at_k: Share of tasks solved at least once.
+        best_interval: Its 95 % interval.
+        length_mean: Mean steps of all episodes.
+        length_success_mean: Mean steps of the successes; NaN without one.
+        length_success_p90: Their 90th percentile; NaN without one.
+        steps_per_optimum: Mean of steps over the shortest solution's, of the successes where it is known; else NaN.
+        truncated: Share of episodes stopped by K or the context.
+        environment_errors: Episodes lost to a failing environment; they are in no other figure.
+        tokens: All tokens of the episodes, prompts and actions.
+    """
+
+    tasks: int
+    rollouts: int
+    successes: int
+    mean_at_k: float
+    mean_interval: tuple[float, float]
+    best_at_k: float
+    best_interval: tuple[float, float]
+    length_mean: float
+    length_success_mean: float
+    length_success_p90: float
+    steps_per_optimum: float
+    truncated: float
+    environment_errors: int
+    tokens: int
+
+
+def wilson_interval(p: float, n: float) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a share `p` seen in `n` independent trials; never empty at 0 or 1.
+
+    >>> [round(x, 3) for x in wilson_interval(1.0, 100)]
+    [0.963, 1.0]
+    """
+    if n <= 0:
+        return 0.0, 1.0
+    centre, spread = p + _Z**2 / (2 * n), _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
+    scale = 1 + _Z**2 / n
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
+def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
+    """Turns episodes, grouped by task, into figures.
+
+    The interval of mean@k counts tasks, not episodes: the k episodes of a task are alike, so the share's variance is
+    taken between tasks and turned into the number of independent episodes that would have it (the design effect).
+    """
+    valid = [t for t in trajectories if t.end != "environment-error"]
+    by_task: dict[int, list[bool]] = {}
+    for t in valid:
+        by_task.setdefault(t.group, []).append(t.success)
+    if not by_task:
+        raise ConfigError("every episode ended with an environment error; see the episodes' own errors")
+    task_means = np.array([np.mean(s) for s in by_task.values()])
+    mean, best = float(np.mean([t.success for t in valid])), float(np.mean([any(s) for s in by_task.values()]))
+    n = len(task_means)
+    variance = float(task_means.var(ddof=1)) / n if n > 1 else 0.0
+    effective = mean * (1 - mean) / variance if variance > 0 else n
+    lengths = np.array([t.length for t in valid if t.success], dtype=float)
+    over = [t.length / t.optimal_steps for t in valid if t.success and t.optimal_steps]
+    nan = float("nan")
+    return EvalResult(
+        tasks=n,
+        rollouts=max(len(s) for s in by_task.values()),
+        successes=sum(t.success for t in valid),
+        mean_at_k=mean,
+        mean_interval=wilson_interval(mean, min(effective, len(valid))),
+        best_at_k=best,
+        best_interval=wilson_interval(best, n),
+        length_mean=float(np.mean([t.length for t in valid])),
+        length_success_mean=float(lengths.mean()) if len(lengths) else nan,
+        length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else nan,
+        steps_per_optimum=float(np.mean(over)) if over else nan,
+        truncated=float(np.mean([t.truncated for t in valid])),
+        environment_errors=len(trajectories) - len(valid),
+        tokens=sum(len(t.ids) for t in valid),
+    )
+
+
+def evaluate_policy(
+    policy: Policy,
+    env_id: str,
+    task_ids: Sequence[str],
+    *,
+    rollouts: int,
+    horizon: int,
+    temperature: float,
+    seed: int,
+    slots: int,
+    max_action_tokens: int,
+    env_args: dict[str, Any],
+    max_context: int | None = None,
+    on_end: Callable[[Trajectory], None] = lambda _: None,
+) -> list[Trajectory]:
+    """Plays every task `rollouts` times with a language model at K = `horizon`."""
+    requests = _requests(task_ids, rollouts, seed)
+    envs = eh_gym.make_vec(env_id, min(slots, len(requests)), FixedHorizon(horizon), record=False, **env_args)
+    try:
+        return rollout(
+            envs,
+            TransformersSampler(policy.model, max_context=max_context),
+            policy.chat,
+            requests,
+            horizon=horizon,
+            temperature=temperature,
+            max_action_tokens=max_action_tokens,
+            on_end=on_end,
+        )
+    finally:
+        envs.close()
+
+
+def evaluate_script(
+    name: str,
+    env_id: str,
+    task_ids: Sequence[str],
+    *,
+    rollouts: int,
+    horizon: int,
+    seed: int,
+    env_args: dict[str, Any],
+    on_end: Callable[[Trajectory], None] = lambda _: None,
+) -> list[Trajectory]:
+    """Plays every task without a model: "expert", "random" or "empty"."""
+    env = eh_gym.make_vec(env_id, 1, FixedHorizon(horizon), record=False, **env_args).envs[0]
+    base = env.unwrapped
+    done: list[Trajectory] = []
+    try:
+        for request in _requests(task_ids, rollouts, seed):
+            rng = np.random.default_rng(request.seed)
+            observation, info = env.reset(seed=request.seed % 2**31, options={"task_id": request.task_id})
+            t = Trajectory(request.task_id, request.group, horizon, prompt=observation)
+            t.optimal_steps = info.get("optimal_steps")
+            while "episode" not in info:
+                action = base.expert() if name == "expert" else base.random_action(rng) if name == "random" else ""
+                _, reward, _, _, info = env.step(action)
+                t.reward += reward
+            t.success = info["episode"]["success"]
+            t.turns = [None] * info["episode"]["length"]  # type: ignore[list-item]  # only their number is looked at
+            t.error = info.get("environment_error")
+            t.end = "environment-error" if t.error else "horizon" if info["episode"]["truncated"] else "terminated"
+            done.append(t)
+            on_end(t)
+    finally:
+        env.close()
+    return done
+
+
+def _requests(task_ids: Sequence[str], rollouts: int, seed: int) -> list[EpisodeRequest]:
+    return [
+        EpisodeRequest(task_id, group, derive_seed(seed, "evaluate", task_id, member))
+        for group, task_id in enumerate(task_ids)
+        for member in range(rollouts)
+    ]
+
+
+def held_out_tasks(env_id: str, env_args: dict[str, Any], count: int | None) -> list[str]:
+    """The first `count` tasks of a split; None for all, or for 128 where tasks are generated without end."""
+    env = eh_gym.make_vec(env_id, 1, **env_args).envs[0]
+    task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
+    if count is None:
+        count = len(task_ids) if len(task_ids) <= 10_000 else 128
+    env.close()
+    return list(task_ids[:count])
+
+
+def run(config: Evaluation, console: Console) -> EvalResult:
+    """Carries out one evaluation, with a progress bar."""
+    script = config.policy in ("expert", "random", "empty")
+    split = config.split or ("all" if script else "test")
+    env_args = {"split": split, **json.loads(config.env_args)}
+    tasks = held_out_tasks(config.env, env_args, config.tasks)
+    alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
+    rollouts = config.rollouts or (1 if alike else 8)
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("episodes", total=len(tasks) * rollouts)
+
+        def on_end(_: Trajectory) -> None:
+            progress.advance(bar)
+
+        if script:
+            played = evaluate_script(
+                config.policy,
+                config.env,
+                tasks,
+                rollouts=rollouts,
+                horizon=config.horizon,
+                seed=config.seed,
+                env_args=env_args,
+                on_end=on_end,
+            )
+        else:
+            set_threads(config.threads)
+            policy = load_policy(
+                config.policy,
+                dtype=pick_dtype(config.dtype),
+                device=pick_device(config.device),
+                max_observation_tokens=config.max_observation_tokens or None,
+            )
+            played = evaluate_policy(
+                policy,
+                config.env,
+                tasks,
+                rollouts=rollouts,
+                horizon=config.horizon,
+                temperature=config.temperature,
+                seed=config.seed,
+                slots=config.slots,
+                max_action_tokens=config.max_action_tokens,
+                env_args=env_args,
+                on_end=on_end,
+            )
+    result = summarise(played)
+    console.print(result_table(f"{config.policy} on {config.env}, split {split}, K = {config.horizon}", result))
+    if config.out is not None:
+        config.out.write_text(json.dumps({"config": asdict(config), "result": asdict(result)}, default=str, indent=2))
+    return result
+
+
+def result_table(title: str, result: EvalResult) -> Table:
+    """The result as a person reads it."""
+    table = Table(title=title, title_justify="left", show_header=False)
+
+    def share(p: float, interval: tuple[float, float]) -> str:
+        return f"{100 * p:.1f} %  (95 %: {100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
+
+    episodes = result.tasks * result.rollouts
+    table.add_row("successes", f"{result.successes}/{episodes - result.environment_errors}")
+    table.add_row(f"mean@{result.rollouts}", share(result.mean_at_k, result.mean_interval))
+    table.add_row(f"best@{result.rollouts}", share(result.best_at_k, result.best_interval))
+    table.add_row("steps, all / successes / P90", _lengths(result))
+    if not math.isnan(result.steps_per_optimum):
+        table.add_row("steps over the optimum", f"{result.steps_per_optimum:.2f}")
+    table.add_row("stopped by K or context", f"{100 * result.truncated:.1f} %")
+    if result.environment_errors:
+        table.add_row("lost to environment errors", str(result.environment_errors))
+    return table
+
+
+def _lengths(result: EvalResult) -> str:
+    return f"{result.length_mean:.1f} / {result.length_success_mean:.1f} / {result.length_success_p90:.1f}"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line."""
+    console = Console()
+    try:
+        run(tyro.cli(Evaluation, args=argv, prog="python -m harness.evaluate"), console)
+    except EHError as error:
+        console.print(f"[red]error:[/red] {error}", highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

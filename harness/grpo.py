@@ -1,0 +1,315 @@
+"""`python -m harness.grpo`: trains an agent with GRPO, under the horizon that `--wrapper` names.
+
+The loop reads from top to bottom in `train`: roll out, update the policy, tell the controller, log, save. Left out:
+several devices and engines other than transformers.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from rich.console import Console
+
+import eh_gym
+from eh_gym.errors import ConfigError, EHError
+from envs.runtime import cache_dir
+from harness.checkpoint import latest_checkpoint, load_training_state, save_checkpoint, save_training_state
+from harness.config import GRPOConfig, make_controller, preset
+from harness.display import Display
+from harness.episodes import write_episodes
+from harness.evaluate import EvalResult, evaluate_policy, held_out_tasks, summarise
+from harness.figure import draw_run
+from harness.metrics import MetricsLog
+from harness.policy import Policy, load_policy, new_tiny_policy
+from harness.rollout import EpisodeRequest, rollout
+from harness.runtime import package_versions, pick_device, pick_dtype, set_threads
+from harness.sampling.transformers import TransformersSampler
+from harness.seeding import derive_seed
+from harness.tasks import TaskStream
+from harness.trajectory import Trajectory
+from harness.update import update_policy
+from harness.warm_start import cached_warm_start
+
+__all__ = ["main", "train"]
+
+
+def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool = False) -> dict[str, Any]:
+    """Trains one policy; everything it leaves is in `run_dir`.
+
+    Args:
+        config: The settings.
+        run_dir: An empty or new folder, or with `resume` the folder of a run that was stopped.
+        display: Shows what happens.
+        resume: Go on from the newest checkpoint, if there is one.
+
+    Returns:
+        The evaluations ``{"before": …, "after": …}``, as in ``evaluation.json``.
+    """
+    started = time.perf_counter()
+    set_threads(config.threads)
+    env_args = config.environment_args()
+    env = gym.make(config.env, **env_args)
+    task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
+
+    policy = _load(config, env)
+    optimizer = torch.optim.AdamW(
+        policy.model.parameters(),
+        lr=config.learning_rate,
+        betas=(0.9, config.adam_beta2),
+        weight_decay=config.weight_decay,
+    )
+    controller = make_controller(config)
+    stream = TaskStream(task_ids, per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
+    totals = {"tokens": 0.0, "seconds": 0.0}
+
+    checkpoint = latest_checkpoint(run_dir / "checkpoints") if resume else None
+    if checkpoint is not None:
+        state = load_training_state(checkpoint, model=policy.model, optimizer=optimizer)
+        first, totals, evaluations = state["next_update"], state["totals"], state["evaluations"]
+        if controller is not None:
+            controller.load_state_dict(state["controller"])
+        display.note(f"resumed at update {first} from {checkpoint}")
+    else:
+        first, evaluations = 0, {}
+        if config.warm_start.episodes:
+            with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
+                cloned = cached_warm_start(
+                    cache_dir(), env, policy, config.warm_start, seed=config.seed, on_batch=on_batch
+                )
+            display.note(f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches")
+    env.close()
+    reference = _reference(policy, config, run_dir, first=checkpoint is None)
+    if not evaluations:
+        evaluations["before"] = _evaluate(config, policy, env_args, display, "before training")
+    training_started = time.perf_counter()
+
+    def save(next_update: int) -> None:
+        extra = {
+            "next_update": next_update,
+            "totals": totals | {"seconds": totals["seconds"] + time.perf_counter() - training_started},
+            "controller": controller.state_dict() if controller is not None else None,
+            "evaluations": evaluations,
+        }
+
+        def write(folder: Path) -> None:
+            save_training_state(folder, model=policy.model, optimizer=optimizer, extra=extra)
+            policy.tokenizer.save_pretrained(folder)
+
+        save_checkpoint(run_dir / "checkpoints", next_update, write=write, keep=config.keep_checkpoints)
+
+    if checkpoint is None:
+        save(0)
+    log = MetricsLog.resume(run_dir, first)
+    episodes = config.tasks_per_update * config.group_size
+    envs = eh_gym.make_vec(config.env, min(config.slots or episodes, episodes), controller, record=False, **env_args)
+    sampler = TransformersSampler(policy.model, max_context=config.max_context or None)
+    settings = config.loss_settings()
+    try:
+        with display.updates(first, config.updates) as progress:
+            for update in range(first, config.updates):
+                t0 = time.perf_counter()
+                horizon = controller.horizon if controller is not None else 0
+                requests = [
+                    EpisodeRequest(task_id, group, derive_seed(config.seed, "episode", update, group, member))
+                    for group, task_id in enumerate(stream.batch(update))
+                    for member in range(config.group_size)
+                ]
+                trajectories = rollout(
+                    envs,
+                    sampler,
+                    policy.chat,
+                    requests,
+                    horizon=horizon,
+                    temperature=config.temperature,
+                    max_action_tokens=config.max_action_tokens,
+                    on_end=progress.episode_ended(update, len(requests)),
+                )
+                t1 = time.perf_counter()
+
+                learning_rate = config.learning_rate_at(update)
+                for parameters in optimizer.param_groups:
+                    parameters["lr"] = learning_rate
+                trained = update_policy(
+                    policy,
+                    optimizer,
+                    trajectories,
+                    settings,
+                    seed=derive_seed(config.seed, "minibatches", update),
+                    reference=reference,
+                )
+                sampler.weights_changed()
+                t2 = time.perf_counter()
+
+                metrics = rollout_metrics(trajectories) | trained | {"train/lr": learning_rate}
+                if controller is not None:
+                    metrics["horizon/k"] = float(horizon)  # the K of these episodes; update() moves the next one's
+                    for t in trajectories:
+                        if t.end != "environment-error":
+                            controller.record(t.outcome())
+                    metrics |= {k: v for k, v in controller.update().items() if k != "horizon/k"}
+                totals["tokens"] += metrics["tokens/update"]
+                metrics["tokens/total"] = totals["tokens"]
+                metrics |= {"time/rollout_s": t1 - t0, "time/train_s": t2 - t1}
+                metrics["time/update_s"] = time.perf_counter() - t0
+                metrics["time/total_s"] = totals["seconds"] + time.perf_counter() - training_started
+                log.write(update, metrics)
+                if config.log_episodes_every and update % config.log_episodes_every == 0:
+                    write_episodes(run_dir / "episodes", update, trajectories)
+                if (update + 1) % config.checkpoint_every == 0 or update + 1 == config.updates:
+                    save(update + 1)
+                progress.update_ended(update, metrics)
+    finally:
+        envs.close()
+        log.close()
+
+    training_s = totals["seconds"] + time.perf_counter() - training_started
+    policy.save(run_dir / "model")
+    if "after" not in evaluations:
+        evaluations["after"] = _evaluate(config, policy, env_args, display, "after training")
+    (run_dir / "evaluation.json").write_text(json.dumps(evaluations, indent=2))
+    draw_run(run_dir / "metrics.jsonl", run_dir / "figure.png", title=f"{config.env}, {config.wrapper}, seed {config.seed}")
+    display.summary(config, run_dir, evaluations, training_s, time.perf_counter() - started)
+    return evaluations
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The ``rollout/…`` and ``tokens/…`` metrics of one update's episodes; the glossary has the formulas."""
+    valid = [t for t in trajectories if t.end != "environment-error"]
+    successes = [t for t in valid if t.success]
+    turns = [turn for t in valid for turn in t.turns]
+    lengths = [t.length for t in successes]
+    known = [t for t in valid if t.optimal_steps]
+    action, every = sum(t.action_tokens for t in valid), sum(len(t.ids) for t in valid)
+    return {
+        "rollout/success": _mean([t.success for t in valid]),
+        "rollout/success_ceiling": _mean([not t.horizon or (t.optimal_steps or 0) <= t.horizon for t in known]),
+        "rollout/reward_mean": _mean([t.reward for t in valid]),
+        "rollout/truncated": _mean([t.truncated for t in valid]),
+        "rollout/length_mean": _mean([t.length for t in valid]),
+        "rollout/length_success_mean": _mean(lengths),
+        "rollout/length_success_p90": float(np.percentile(lengths, 90)) if lengths else math.nan,
+        "rollout/steps_per_optimum": _mean([t.length / t.optimal_steps for t in successes if t.optimal_steps]),
+        "rollout/malformed": _mean([turn.malformed for turn in turns]),
+        "rollout/action_cut": _mean([turn.cut for turn in turns]),
+        "rollout/environment_errors": float(len(trajectories) - len(valid)),
+        "rollout/context_overflows": float(sum(t.end == "context" for t in valid)),
+        "rollout/episodes": float(len(valid)),
+        "rollout/steps": float(len(turns)),
+        "rollout/action_tokens": float(action),
+        "rollout/prompt_tokens": float(every - action),
+        "tokens/update": float(every),
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _load(config: GRPOConfig, env: gym.Env[str, str]) -> Policy:
+    limit = config.max_observation_tokens or None
+    if config.model == "tiny":
+        seed = derive_seed(config.seed, "weights") % 2**31
+        policy = new_tiny_policy(env, seed=seed, max_observation_tokens=limit)
+        policy.model.to(pick_device(config.device))
+        return policy
+    return load_policy(
+        config.model,
+        dtype=pick_dtype(config.dtype),
+        device=pick_device(config.device),
+        max_observation_tokens=limit,
+    )
+
+
+def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool) -> Policy | None:
+    """The frozen policy of the KL term: the one that the first update starts from, kept in the run folder."""
+    if not config.kl_coef:
+        return None
+    folder = run_dir / "reference"
+    if first:
+        model = copy.deepcopy(policy.model)
+        policy.save(folder)
+    else:
+        model = load_policy(folder, dtype=policy.model.dtype, device=str(policy.model.device)).model
+    return Policy(model.eval().requires_grad_(False), policy.tokenizer, policy.chat)
+
+
+def _evaluate(
+    config: GRPOConfig, policy: Policy, env_args: dict[str, Any], display: Display, when: str
+) -> dict[str, Any]:
+    """Sampled and greedy episodes on held-out tasks at K = k_max."""
+    if not config.eval_tasks:
+        return {}
+    held_out = {**env_args, "split": config.eval_split}
+    tasks = held_out_tasks(config.env, held_out, config.eval_tasks)
+    results: dict[str, EvalResult] = {}
+    for name, temperature, rollouts in (("sampled", config.temperature, config.eval_rollouts), ("greedy", 0.0, 1)):
+        with display.episodes(f"{name} evaluation {when}", len(tasks) * rollouts) as on_end:
+            played = evaluate_policy(
+                policy,
+                config.env,
+                tasks,
+                rollouts=rollouts,
+                horizon=config.k_max,
+                temperature=temperature,
+                seed=derive_seed(config.seed, "evaluation"),
+                slots=config.slots or config.tasks_per_update * config.group_size,
+                max_action_tokens=config.max_action_tokens,
+                env_args=held_out,
+                max_context=config.max_context or None,
+                on_end=on_end,
+            )
+        results[name] = summarise(played)
+    return {name: dataclasses.asdict(result) for name, result in results.items()}
+
+
+def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
+    """Makes or finds the run folder. Returns the settings to use, the folder, and whether it is a resumed run.
+
+    Raises:
+        ConfigError: The folder already holds a run, or, to resume, holds none.
+    """
+    if config.resume is not None:
+        saved = config.resume / "config.json"
+        if not saved.exists():
+            raise ConfigError(f"no run to resume in {config.resume}: it has no config.json; give the run's folder")
+        return GRPOConfig.from_json(saved.read_text()), config.resume, True
+    run_dir = config.run_dir or Path("runs") / f"{config.env}-{config.wrapper}-seed{config.seed}"
+    if (run_dir / "config.json").exists():
+        raise ConfigError(
+            f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --run-dir"
+        )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
+    (run_dir / "config.json").write_text(config.to_json())
+    return config, run_dir, False
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    console = Console()
+    try:
+        wanted = tyro.cli(GRPOConfig, args=words, default=preset(words), prog="python -m harness.grpo")
+        config, run_dir, resume = prepare(wanted)
+        display = Display(console)
+        display.plan(config, run_dir, resume=resume)
+        train(config, run_dir, display, resume=resume)
+    except EHError as error:
+        console.print(f"[red]error:[/red] {error}", highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
