@@ -1,0 +1,231 @@
+"""EH-Cabinet and EH-CabinetLocked: a filing cabinet whose notes lead from drawer to drawer to a two-digit code.
+
+Small enough for a model trained from scratch in a minute, with episodes whose needed length varies eightfold and more.
+Left out: rendering (the observations are the transcript) and a step limit (that is ElasticTimeLimit's).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+
+from eh_gym.errors import ConfigError
+from eh_gym.spaces import UnicodeText
+from envs.cabinet.tasks import DRAWERS, CabinetTask, TaskIds, make_task, success_ceiling, task_ids
+
+__all__ = ["CabinetEnv", "CabinetLockedEnv", "success_ceiling"]
+
+_CALL = re.compile(r"([a-z]+)\(([a-z0-9]*)\)")
+_MALFORMED = "error"
+_LONGEST_ACTION = 1_000_000  # characters; a bound for the space only, longer text is merely malformed
+
+_RULES = """\
+You work at a filing cabinet with 12 drawers, a to l. Only one drawer can be open at a time. The first message names \
+the drawer to start with. Each drawer of a chain holds a note: "next f" means that the chain goes on in drawer f, and \
+"code 7 3" means that the code is 73; other drawers are empty. Find the code and submit it.
+
+Reply with exactly one call and nothing else:
+open(x)     opens drawer x; fails while another drawer is open
+read()      reads the note in the open drawer
+close()     closes the open drawer
+list()      says which drawer is open
+{more}submit(NN)  submits the two-digit code NN and ends the task, so do it only once you know the code
+
+Anything else is answered with "error". Every reply counts as a step; use as few as you can."""
+
+
+class CabinetEnv(gym.Env[str, str]):
+    """The cabinet: 12 drawers, one open at a time, a chain of 1 to 11 notes, a code at its end.
+
+    ======================  ==============================================================
+    action                  observation
+    ======================  ==============================================================
+    (reset)                 ``start c``
+    ``open(x)``             ``ok``, or ``error open y`` while drawer y is open
+    ``read()``              ``next f``, ``code 7 3`` or ``empty``; ``error closed`` if no drawer is open
+    ``close()``             ``ok``, or ``error closed``
+    ``list()``              ``open x`` or ``closed``
+    ``submit(73)``          ``right`` (reward 1) or ``wrong`` (reward 0); ends the episode
+    anything else           ``error``; costs a step, and ``info["malformed"]`` is True
+    ======================  ==============================================================
+
+    White space around an action is ignored. The shortest solution takes 3 steps a drawer (``info["optimal_steps"]`` at
+    reset). ``info["success"]`` comes with the end. An environment can be pickled and copied at any moment, episode
+    included.
+
+    Args:
+        split: Where a seed draws its task from: train, dev, test or all. ``options={"task_id": ...}`` may name a task
+            of any split.
+
+    Raises:
+        ConfigError: The split, or later the task id, is not known.
+
+    Example:
+        >>> env = CabinetEnv(split="dev")
+        >>> observation, info = env.reset(seed=0)
+        >>> done = False
+        >>> while not done:
+        ...     observation, reward, done, truncated, info = env.step(env.expert())
+        >>> observation, reward, info["success"]
+        ('right', 1.0, True)
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
+    _has_lock: ClassVar[bool] = False
+    _system_prompt: ClassVar[str] = _RULES.format(more="")
+
+    def __init__(self, split: str = "train") -> None:
+        self.task_ids: TaskIds = task_ids(split)
+        self.observation_space = UnicodeText(32)
+        self.action_space = UnicodeText(_LONGEST_ACTION)
+        self._task: CabinetTask | None = None
+        self._notes: dict[str, str] = {}
+        self._open: str | None = None
+        self._read = 0  # chain[:_read] is known to the agent: what those notes say, it may act on
+        self._locked: str | None = None
+        self._refused = False  # the locked drawer has answered `locked` and was not unlocked since
+        self._over = True
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Starts an episode.
+
+        Args:
+            seed: Seeds the drawing of tasks; the same seed draws the same task.
+            options: ``{"task_id": id}`` names the task; without it one of ``task_ids`` is drawn.
+
+        Returns:
+            ``start x``, and the info: ``task_id``, ``system_prompt``, ``instruction``, ``optimal_steps``.
+        """
+        super().reset(seed=seed)
+        task_id = (options or {}).get("task_id")
+        if task_id is None:
+            task_id = self.task_ids[int(self.np_random.integers(len(self.task_ids)))]
+        elif task_id not in task_ids("all"):
+            raise ConfigError(
+                f"expected the id of a cabinet task, such as {self.task_ids[0]!r}, got {task_id!r}; "
+                "env.unwrapped.task_ids has those of the split"
+            )
+        task = make_task(task_id, locked=self._has_lock)
+        chain = task.chain
+        self._task = task
+        self._notes = {here: f"next {there}" for here, there in itertools.pairwise(chain)}
+        self._notes[chain[-1]] = f"code {task.code[0]} {task.code[1]}"
+        self._open, self._read, self._locked, self._refused, self._over = None, 0, task.locked, False, False
+        return f"start {chain[0]}", {
+            "task_id": task_id,
+            "system_prompt": self._system_prompt,
+            "instruction": f"Find the code; the first note is in drawer {chain[0]}.",
+            "optimal_steps": task.optimal_steps,
+        }
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Carries out one call; text that is none is answered ``error``, never with an exception.
+
+        Raises:
+            gymnasium.error.ResetNeeded: The episode has ended, or none has begun.
+        """
+        if self._over:
+            raise gym.error.ResetNeeded("this cabinet has no running episode; call reset() before step()")
+        match = _CALL.fullmatch(action.strip()) if isinstance(action, str) else None
+        if match is None:
+            return _MALFORMED, 0.0, False, False, {"malformed": True}
+        function, argument = match.groups()
+        if function == "submit" and argument:
+            self._over = True
+            success = argument == self._current().code
+            return (
+                "right" if success else "wrong",
+                float(success),
+                True,
+                False,
+                {"malformed": False, "success": success},
+            )
+        observation = self._call(function, argument)
+        return observation, 0.0, False, False, {"malformed": observation == _MALFORMED}
+
+    def _call(self, function: str, argument: str) -> str:
+        if function == "open" and len(argument) == 1 and argument in DRAWERS:
+            if self._open is not None:
+                return f"error open {self._open}"
+            self._open = argument
+            return "ok"
+        if argument:
+            return _MALFORMED
+        if function == "list":
+            return "closed" if self._open is None else f"open {self._open}"
+        if function not in ("read", "close"):
+            return _MALFORMED
+        if self._open is None:
+            return "error closed"
+        if function == "close":
+            self._open = None
+            return "ok"
+        place = self._current().chain.find(self._open)
+        self._read = max(self._read, place + 1)
+        return self._notes.get(self._open, "empty")
+
+    def _current(self) -> CabinetTask:
+        if self._task is None:
+            raise gym.error.ResetNeeded("this cabinet has no task yet; call reset() first")
+        return self._task
+
+    def expert(self) -> str:
+        """The next call of a perfect agent, which uses the notes read so far and nothing else, from any state."""
+        task = self._current()
+        if self._read == len(task.chain):
+            return f"submit({task.code})"
+        wanted = task.chain[self._read]
+        if self._open is None:
+            return f"open({wanted})"
+        return "read()" if self._open == wanted else "close()"
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """A call that wastes a step and can spoil nothing: list (1/2), read (3/10) or close (1/5)."""
+        draw = rng.random()
+        return "list()" if draw < 0.5 else "read()" if draw < 0.8 else "close()"
+
+
+class CabinetLockedEnv(CabinetEnv):
+    """The cabinet with a lock: in chains of 4 to 10 drawers one of them, never the first, is locked.
+
+    ``open(x)`` of that drawer answers ``locked`` until ``unlock()`` (``ok``, or ``nothing`` if no drawer was just found
+    locked) has freed it; the shortest solution takes 2 steps more. Demonstrations of short chains never show
+    ``locked``, so this skill has to be found by trial, in episodes that a small K never lets end.
+
+    Example:
+        >>> env = CabinetLockedEnv()
+        >>> env.reset(seed=0)[0].startswith("start "), env.step("unlock()")[0]
+        (True, 'nothing')
+    """
+
+    _has_lock = True
+    _system_prompt = _RULES.format(
+        more='unlock()    frees the drawer that just answered "locked"; then open it again\n'
+    )
+
+    def _call(self, function: str, argument: str) -> str:
+        if function == "unlock" and not argument:
+            if not self._refused:
+                return "nothing"
+            self._refused, self._locked = False, None
+            return "ok"
+        if function == "open" and argument == self._locked and self._open is None:
+            self._refused = True
+            return "locked"
+        return super()._call(function, argument)
+
+    def expert(self) -> str:
+        """The next call of a perfect agent; it unlocks as soon as a drawer that it still needs has refused it."""
+        still_needed = self._current().chain[self._read :]
+        if self._refused and self._locked is not None and self._locked in still_needed:
+            return "unlock()"
+        return super().expert()
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """A call that wastes a step and can spoil nothing: list (.35), unlock (.25), read (.25) or close (.15)."""
+        draw = rng.random()
+        return "list()" if draw < 0.35 else "unlock()" if draw < 0.6 else "read()" if draw < 0.85 else "close()"

@@ -1,0 +1,186 @@
+"""The tasks of EH-Cabinet: their ids, their splits, what stands in each, and how many a budget of K steps admits.
+
+A task is made from its id alone, so nothing is stored and every process agrees on it. Left out: a list of held-out
+*contents*. No id stands in two splits, but a chain of one drawer has only 12 x 100 contents and 28 % of all tasks are
+that short, so the same short puzzle turns up in every split; chains of four and more practically never repeat.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["DRAWERS", "SPLITS", "CabinetTask", "TaskIds", "make_task", "success_ceiling", "task_ids"]
+
+DRAWERS = "abcdefghijkl"
+LONGEST_CHAIN = 11
+LONGEST_LOCKED_CHAIN = 10
+LOCKED_FROM = 4  # drawers; shorter chains have no lock in the locked variant
+STEPS_PER_DRAWER = 3  # open, read, close; after the last drawer the third step is the submit
+UNLOCK_STEPS = 2  # unlock, open again
+
+_STOP = 0.28  # the chance that a chain ends at each of its drawers
+_SPLIT_SIZES = {"train": 1_000_000, "dev": 10_000, "test": 100_000}
+SPLITS = (*_SPLIT_SIZES, "all")
+
+
+def _at_most(longest: int) -> tuple[float, ...]:
+    """P(a chain has at most m drawers) for m = 1 .. longest: geometric, the tail lumped on the longest."""
+    return (*(1.0 - (1.0 - _STOP) ** m for m in range(1, longest)), 1.0)
+
+
+# The law of the chain's length, here alone: make_task draws from it and success_ceiling reads it.
+_LENGTH_CDF = {False: _at_most(LONGEST_CHAIN), True: _at_most(LONGEST_LOCKED_CHAIN)}
+
+
+@dataclass(frozen=True, slots=True)
+class CabinetTask:
+    """What stands in one cabinet.
+
+    Attributes:
+        task_id: Its id.
+        chain: The drawers to read, in order, 1 to 11 of them.
+        code: The two digits to submit.
+        locked: The drawer that is locked, one of ``chain[1:]``, or None.
+    """
+
+    task_id: str
+    chain: str
+    code: str
+    locked: str | None
+
+    @property
+    def optimal_steps(self) -> int:
+        """Steps of the shortest solution for an agent that is told only what it reads."""
+        return _optimal_steps(len(self.chain), self.locked is not None)
+
+
+def _optimal_steps(drawers: int, locked: bool) -> int:
+    return STEPS_PER_DRAWER * drawers + (UNLOCK_STEPS if locked else 0)
+
+
+def make_task(task_id: str, *, locked: bool = False) -> CabinetTask:
+    """Makes the task with this id; ``locked`` chooses the variant, which has other contents under the same ids.
+
+    Only ``random.Random(str).random()`` is used, the one sequence that Python promises to keep between versions.
+
+    Example:
+        >>> make_task("train-000000") == make_task("train-000000")
+        True
+        >>> make_task("train-000000", locked=True).locked in (None, *DRAWERS)
+        True
+    """
+    draw = random.Random(f"eh-cabinet{'-locked' if locked else ''}/{task_id}").random
+    length = 1 + bisect_right(_LENGTH_CDF[locked], draw())
+    drawers = list(DRAWERS)
+    for i in range(length):  # the first `length` places of a Fisher-Yates shuffle
+        j = i + int(draw() * (len(drawers) - i))
+        drawers[i], drawers[j] = drawers[j], drawers[i]
+    chain = "".join(drawers[:length])
+    code = f"{int(draw() * 100):02d}"
+    lock = chain[1 + int(draw() * (length - 1))] if locked and length >= LOCKED_FROM else None
+    return CabinetTask(task_id, chain, code, lock)
+
+
+def success_ceiling(k: int, *, locked: bool = False) -> float:
+    """The exact share of tasks whose shortest solution fits into ``k`` steps: the most any agent can reach at K = k.
+
+    With n drawers the optimum is 3n steps (plus 2 if locked and n >= 4), and P(n <= m) = 1 - 0.72^m below the longest
+    chain. Without a lock, K = 5, 10, 15, 20, 25, 30, 40 gives .280 .627 .807 .861 .928 .963 1.
+
+    Args:
+        k: Budget in steps; 0 and less give 0.
+        locked: For EH-CabinetLocked instead of EH-Cabinet.
+
+    Example:
+        >>> [round(success_ceiling(k), 3) for k in (2, 5, 10, 30, 33)]
+        [0.0, 0.28, 0.627, 0.963, 1.0]
+    """
+    cdf = _LENGTH_CDF[locked]
+    fitting = [n for n in range(1, len(cdf) + 1) if _optimal_steps(n, locked and n >= LOCKED_FROM) <= k]
+    return cdf[fitting[-1] - 1] if fitting else 0.0
+
+
+class TaskIds(Sequence[str]):
+    """The ids of some splits, one after the other, without a list of a million strings.
+
+    Args:
+        splits: Names out of train (1,000,000 tasks), dev (10,000) and test (100,000).
+
+    Example:
+        >>> ids = TaskIds("dev", "test")
+        >>> len(ids), ids[0], ids[-1], ids[9_999:10_001], "dev-010000" in ids, ids.index("test-000001")
+        (110000, 'dev-000000', 'test-099999', ['dev-009999', 'test-000000'], False, 10001)
+    """
+
+    def __init__(self, *splits: str) -> None:
+        self._splits = splits
+        self._length = sum(_SPLIT_SIZES[split] for split in splits)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        """The id at a place, counted from the end if negative, or the list of a slice."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._length))]
+        place = index + self._length if index < 0 else index
+        if place >= 0:
+            for split in self._splits:
+                if place < _SPLIT_SIZES[split]:
+                    return f"{split}-{place:06d}"
+                place -= _SPLIT_SIZES[split]
+        raise IndexError(f"expected a place in [-{self._length}, {self._length}), got {index}")
+
+    def _find(self, task_id: object) -> int | None:
+        if not isinstance(task_id, str):
+            return None
+        split, _, digits = task_id.partition("-")
+        if split not in self._splits or len(digits) != 6 or not (digits.isascii() and digits.isdigit()):
+            return None
+        if int(digits) >= _SPLIT_SIZES[split]:
+            return None
+        return sum(_SPLIT_SIZES[other] for other in self._splits[: self._splits.index(split)]) + int(digits)
+
+    def __contains__(self, task_id: object) -> bool:
+        return self._find(task_id) is not None
+
+    def index(self, task_id: object, start: int = 0, stop: int | None = None) -> int:
+        """The place of an id, found by arithmetic; ValueError if it is not in [start, stop)."""
+        place = self._find(task_id)
+        if place is None or place not in range(*slice(start, stop).indices(self._length)):
+            raise ValueError(f"{task_id!r} is not one of {self!r}")
+        return place
+
+    def count(self, task_id: object) -> int:
+        """1 if the id is one of these, else 0."""
+        return int(task_id in self)
+
+    def __eq__(self, other: object) -> bool:
+        return self._splits == other._splits if isinstance(other, TaskIds) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._splits)
+
+    def __repr__(self) -> str:
+        return f"TaskIds({', '.join(map(repr, self._splits))})"
+
+
+def task_ids(split: str) -> TaskIds:
+    """The ids of a split; "all" is train, dev and test one after the other.
+
+    Raises:
+        ConfigError: There is no such split.
+    """
+    if split not in SPLITS:
+        raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    return TaskIds(*_SPLIT_SIZES) if split == "all" else TaskIds(split)
