@@ -1,0 +1,77 @@
+"""harness -> envs -> eh_gym, and nothing points back."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import eh_gym
+
+ROOT = Path(eh_gym.__file__).resolve().parents[1]
+
+# What each package may import besides the standard library and itself.
+ALLOWED = {
+    "eh_gym": {"numpy", "gymnasium"},
+    "envs": {"numpy", "gymnasium", "eh_gym"},
+}
+# A backend runs in its own virtualenv, with what is installed there.
+BACKEND = {ROOT / "envs" / "bfcl" / "backend.py": {"bfcl_eval", "mpmath"}}
+
+_WALK = """
+import importlib, pkgutil, sys
+package = importlib.import_module({package!r})
+seen = 0
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    if module.name.rpartition(".")[2] not in ("__main__", "backend"):
+        importlib.import_module(module.name)
+        seen += 1
+wrong = sorted(set(m.partition(".")[0] for m in sys.modules) & {forbidden!r})
+assert seen > 3, seen
+assert not wrong, wrong
+"""
+
+
+def _imported(source):
+    """The top-level package of every import in a source, those inside functions and TYPE_CHECKING included."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: a relative import hides where it points"
+            yield node.module.partition(".")[0]
+
+
+def test_the_scan_sees_every_kind_of_import():
+    source = "import torch.nn\nfrom harness.x import y\ndef f():\n    import a, b\nif TYPE_CHECKING:\n    import c"
+    assert sorted(_imported(source)) == ["a", "b", "c", "harness", "torch"]
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_no_file_imports_what_its_layer_may_not(package):
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files
+    for file in files:
+        allowed = ALLOWED[package] | {package} | BACKEND.get(file, set())
+        wrong = {name for name in _imported(file.read_text("utf-8")) if name not in sys.stdlib_module_names | allowed}
+        assert not wrong, f"{file.relative_to(ROOT)} imports {wrong}"
+
+
+def test_the_worker_protocol_needs_the_standard_library_alone():
+    for file in sorted((ROOT / "eh_gym" / "worker").rglob("*.py")):
+        wrong = set(_imported(file.read_text("utf-8"))) - sys.stdlib_module_names - {"eh_gym"}
+        assert not wrong, f"{file.relative_to(ROOT)} imports {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("package", "forbidden"),
+    [
+        ("eh_gym", {"envs", "harness", "torch", "transformers", "bfcl_eval"}),
+        ("envs", {"harness", "torch", "transformers", "bfcl_eval"}),
+    ],
+)
+def test_a_fresh_interpreter_loads_nothing_of_another_layer(package, forbidden):
+    code = _WALK.format(package=package, forbidden=forbidden)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,83 @@
+import importlib
+import subprocess
+import sys
+
+import gymnasium as gym
+import pytest
+
+import eh_gym
+from eh_gym.errors import MissingBackendError
+from eh_gym.registration import ENTRY_POINTS, register_envs
+
+
+def _python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("env_id", ENTRY_POINTS)
+def test_ids_are_registered_without_a_step_limit(env_id):
+    spec = gym.spec(env_id)
+    assert spec.entry_point == ENTRY_POINTS[env_id]
+    assert spec.max_episode_steps is None
+
+
+def test_registering_again_keeps_the_users_own_entry():
+    mine = gym.envs.registration.EnvSpec("EH-Cabinet-v0", entry_point="elsewhere:Env")
+    before = gym.registry["EH-Cabinet-v0"]
+    gym.registry["EH-Cabinet-v0"] = mine
+    try:
+        register_envs()
+        assert gym.registry["EH-Cabinet-v0"] is mine
+    finally:
+        gym.registry["EH-Cabinet-v0"] = before
+
+
+def test_a_prefixed_id_needs_no_import():
+    done = _python("import gymnasium; print(gymnasium.make('eh_gym:EH-Cabinet-v0').reset(seed=0)[0])")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("start ")
+
+
+def test_importing_registers_and_does_nothing_else():
+    done = _python(
+        "import os, logging, gymnasium\n"
+        "environ, handlers, ids = dict(os.environ), list(logging.root.handlers), set(gymnasium.registry)\n"
+        "import eh_gym, sys\n"
+        "assert dict(os.environ) == environ and logging.root.handlers == handlers\n"
+        "assert all(i.startswith('EH-') for i in set(gymnasium.registry) - ids)\n"
+        "print(sorted(m for m in sys.modules if m.startswith('eh_gym')))"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == "['eh_gym', 'eh_gym.registration']"
+
+
+def test_appworld_says_that_it_is_not_there_yet():
+    with pytest.raises(MissingBackendError, match=r"not part of this release.*EH-Cabinet-v0.*EH-BFCL-v0"):
+        gym.make("EH-AppWorld-v0", split="train")
+
+
+@pytest.mark.parametrize("name", eh_gym.__all__)
+def test_every_public_name_resolves(name):
+    assert getattr(eh_gym, name) is not None
+    assert name in dir(eh_gym)
+
+
+def test_all_is_complete():
+    controllers = importlib.import_module("eh_gym.horizon").__all__
+    wrappers = importlib.import_module("eh_gym.wrappers").__all__
+    spaces = importlib.import_module("eh_gym.spaces").__all__
+    vector = importlib.import_module("eh_gym.vector").__all__
+    assert sorted(eh_gym.__all__) == sorted({*controllers, *wrappers, *spaces, *vector, "errors"})
+    assert list(eh_gym.__all__) == sorted(eh_gym.__all__)
+
+
+def test_the_errors_are_complete():
+    errors = eh_gym.errors
+    defined = {n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, Exception)}
+    assert set(errors.__all__) == defined
+    assert all(issubclass(getattr(errors, name), errors.EHError) for name in defined)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(AttributeError, match="no attribute 'ElasticLimit'; it has ElasticHorizon, ElasticTimeLimit"):
+        eh_gym.ElasticLimit  # noqa: B018

@@ -1,0 +1,114 @@
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from gymnasium.error import CustomSpaceError
+from gymnasium.spaces import Dict, Text, flatdim, flatten, flatten_space, unflatten
+from gymnasium.utils.passive_env_checker import check_observation_space
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, create_shared_memory, iterate
+
+from eh_gym.errors import ConfigError
+from eh_gym.spaces import UnicodeText
+
+
+@pytest.mark.parametrize("text", ["", "a", "naïve", "🧭" * 10, "a\nb\t\r\0", "\x1b[31m", "\ud800", np.str_("x")])
+def test_contains_any_string_up_to_max_length(text):
+    assert text in UnicodeText(10)
+    assert (text in UnicodeText(1)) == (len(text) <= 1)
+
+
+def test_counts_characters_not_bytes():
+    assert "🧭🧭" in UnicodeText(2)
+    assert "🧭🧭🧭" not in UnicodeText(2)
+
+
+@pytest.mark.parametrize("other", [None, 3, b"bytes", ["a"], ("a",), np.array("a")])
+def test_contains_nothing_but_strings(other):
+    assert other not in UnicodeText(10)
+
+
+def test_samples_are_contained_seeded_printable_and_partly_beyond_ascii():
+    space = UnicodeText(40, seed=7)
+    samples = [space.sample() for _ in range(200)]
+    assert all(sample in space for sample in samples)
+    assert all(character.isprintable() or character == "\n" for sample in samples for character in sample)
+    assert any(not sample.isascii() for sample in samples)
+    assert {len(sample) for sample in samples} >= {0, 40}
+    again = UnicodeText(40)
+    again.seed(7)
+    assert [again.sample() for _ in range(200)] == samples
+    assert [UnicodeText(40, seed=8).sample() for _ in range(200)] != samples
+
+
+def test_samples_of_a_huge_space_stay_short():
+    space = UnicodeText(10**9, seed=0)
+    assert max(len(space.sample()) for _ in range(50)) <= 256
+
+
+def test_sample_takes_the_masks_of_gymnasium():
+    space = UnicodeText(5, seed=0)
+    mask = np.zeros(len(space.character_list), dtype=np.int8)
+    mask[space.character_list.index("🧭")] = 1
+    assert space.sample(mask=(3, mask)) == "🧭🧭🧭"
+    assert space.sample(probability=(2, mask.astype(np.float64))) == "🧭🧭"
+
+
+def test_equality_is_that_of_the_length_and_excludes_plain_text():
+    assert UnicodeText(5) == UnicodeText(5)
+    assert UnicodeText(5) != UnicodeText(6)
+    plain = Text(5, min_length=0, charset=UnicodeText(5).characters)
+    assert plain != UnicodeText(5)
+    assert UnicodeText(5) != plain
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda space: pickle.loads(pickle.dumps(space))])
+def test_copies_are_equal_and_go_on_sampling_alike(duplicate):
+    space = UnicodeText(30, seed=3)
+    space.sample()
+    twin = duplicate(space)
+    assert twin == space
+    assert repr(twin) == "UnicodeText(30)"
+    assert [twin.sample() for _ in range(5)] == [space.sample() for _ in range(5)]
+
+
+@pytest.mark.parametrize("bad", [-1, 2.0, "3", None, True])
+def test_a_bad_length_is_refused(bad):
+    with pytest.raises(ConfigError, match="max_length must be an integer >= 0"):
+        UnicodeText(bad)
+
+
+def test_batches_like_gymnasiums_text():
+    space = UnicodeText(9, seed=0)
+    batched = batch_space(space, 3)
+    texts = ["", "ü", "🧭 north"]
+    joined = concatenate(space, texts, create_empty_array(space, 3))
+    assert joined == tuple(texts)
+    assert joined in batched
+    assert list(iterate(batched, joined)) == texts
+    assert create_empty_array(space, 3) in batched
+    assert len(set(batched.sample())) == 3
+
+
+def test_passes_gymnasiums_space_check():
+    check_observation_space(UnicodeText(9))
+
+
+def test_flattening_is_refused_with_a_reason():
+    space = UnicodeText(9)
+    assert not space.is_np_flattenable
+    for attempt in (
+        lambda: flatten(space, "abc"),
+        lambda: unflatten(space, np.zeros(9, dtype=np.int32)),
+        lambda: flatdim(space),
+        lambda: flatten_space(space),
+        lambda: flatten_space(Dict(text=space)),
+    ):
+        with pytest.raises(CustomSpaceError, match="no flattened form; tokenize the text instead"):
+            attempt()
+    assert flatdim(Text(9)) == 9  # gymnasium's own Text is left as it was
+
+
+def test_shared_memory_is_refused_with_the_mend():
+    with pytest.raises(CustomSpaceError, match="shared_memory=False"):
+        create_shared_memory(UnicodeText(9), n=2)

@@ -1,0 +1,208 @@
+import pickle
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from eh_gym.errors import ConfigError
+from envs.cabinet.env import CabinetEnv, CabinetLockedEnv
+from envs.cabinet.tasks import make_task, task_ids
+
+
+def _task_of_length(n, locked=False):
+    """The first task with n drawers, of which the last is not locked."""
+    tasks = (make_task(task_id, locked=locked) for task_id in task_ids("dev"))
+    return next(task for task in tasks if len(task.chain) == n and task.locked != task.chain[-1])
+
+
+def _start(n, locked=False):
+    task = _task_of_length(n, locked)
+    env = (CabinetLockedEnv if locked else CabinetEnv)()
+    observation, info = env.reset(options={"task_id": task.task_id})
+    assert (observation, info["optimal_steps"]) == (f"start {task.chain[0]}", task.optimal_steps)
+    return env, task
+
+
+def _say(env, action):
+    observation, reward, terminated, truncated, info = env.step(action)
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert info == {"malformed": observation == "error"}
+    return observation
+
+
+def test_a_whole_episode_by_hand():
+    env, task = _start(2)
+    first, second = task.chain
+    other = next(d for d in "abc" if d not in task.chain)
+    assert _say(env, "list()") == "closed"
+    assert _say(env, "read()") == "error closed"
+    assert _say(env, "close()") == "error closed"
+    assert _say(env, f"open({other})") == "ok"
+    assert _say(env, "read()") == "empty"
+    assert _say(env, f"open({first})") == f"error open {other}"
+    assert _say(env, "list()") == f"open {other}"
+    assert _say(env, "close()") == "ok"
+    assert _say(env, f"  open({first})\n") == "ok"
+    assert _say(env, "read()") == f"next {second}"
+    assert _say(env, "close()") == "ok"
+    assert _say(env, f"open({second})") == "ok"
+    assert _say(env, "read()") == f"code {task.code[0]} {task.code[1]}"
+    assert env.step(f"submit({task.code})") == ("right", 1.0, True, False, {"malformed": False, "success": True})
+
+
+def test_a_wrong_code_ends_the_episode_without_reward():
+    env, task = _start(1)
+    wrong = "00" if task.code != "00" else "01"
+    assert env.step(f"submit({wrong})") == ("wrong", 0.0, True, False, {"malformed": False, "success": False})
+    with pytest.raises(gym.error.ResetNeeded, match="call reset"):
+        env.step("list()")
+
+
+def test_a_step_before_the_first_reset_is_refused():
+    with pytest.raises(gym.error.ResetNeeded, match="call reset"):
+        CabinetEnv().step("list()")
+    with pytest.raises(gym.error.ResetNeeded, match="call reset"):
+        CabinetEnv().expert()
+
+
+_MALFORMED = [
+    *("", " ", "open", "open(", "open()", "open(m)", "open(ab)", "OPEN(a)", "open(a) read()", "read(a)", "close(1)"),
+    *("list(a)", "submit()", "unlock()", "say(hi)", "open(ä)", "опен(a)", "open(a)\0", "open(١)", "\ud800"),
+    *("x" * 100_000, "(" * 100_000, "a(" * 50_000),
+    *(None, 7, b"read()"),
+]
+
+
+@pytest.mark.parametrize("action", _MALFORMED, ids=range(len(_MALFORMED)))
+def test_anything_else_is_an_error_and_changes_nothing(action):
+    env, task = _start(2)
+    env.step(f"open({task.chain[0]})")
+    assert _say(env, action) == "error"
+    assert _say(env, "list()") == f"open {task.chain[0]}"
+
+
+def test_submit_of_anything_but_the_code_is_wrong():
+    env, _ = _start(1)
+    assert env.step("submit(abc)")[:3] == ("wrong", 0.0, True)
+
+
+def test_locks_by_hand():
+    env, task = _start(4, locked=True)
+    other = next(d for d in "abcde" if d not in task.chain)
+    assert _say(env, "unlock()") == "nothing"
+    assert _say(env, f"open({other})") == "ok"
+    assert _say(env, f"open({task.locked})") == f"error open {other}"
+    assert _say(env, "unlock()") == "nothing"  # a drawer stood open, so the lock was not met
+    assert _say(env, "close()") == "ok"
+    assert _say(env, f"open({task.locked})") == "locked"
+    assert _say(env, "list()") == "closed"
+    assert _say(env, f"open({task.locked})") == "locked"
+    assert _say(env, "unlock(a)") == "error"
+    assert _say(env, "unlock()") == "ok"
+    assert _say(env, "unlock()") == "nothing"
+    assert _say(env, f"open({task.locked})") == "ok"
+
+
+def _follow_expert(env, limit=60):
+    for step in range(1, limit + 1):
+        _, reward, terminated, _, info = env.step(env.expert())
+        if terminated:
+            return step, reward, info["success"]
+    return limit, 0.0, False
+
+
+@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv])
+def test_expert_solves_every_task_in_the_optimal_number_of_steps(env_class):
+    env = env_class(split="dev")
+    for task_id in env.task_ids[:300]:
+        _, info = env.reset(options={"task_id": task_id})
+        assert _follow_expert(env) == (info["optimal_steps"], 1.0, True)
+
+
+@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv])
+def test_expert_recovers_from_any_state(env_class):
+    env = env_class(split="test")
+    rng = np.random.default_rng(0)
+    calls = [*(f"open({d})" for d in "abcdefghijkl"), "read()", "read()", "close()", "close()", "unlock()", "nonsense"]
+    for seed in range(300):
+        _, info = env.reset(seed=seed)
+        for _ in range(int(rng.integers(40))):
+            env.step(calls[rng.integers(len(calls))])
+        steps, reward, success = _follow_expert(env)
+        assert (reward, success) == (1.0, True)
+        assert steps <= info["optimal_steps"] + 1  # at most one close more than from the start
+
+
+def test_expert_uses_notes_that_were_read_out_of_order():
+    env, task = _start(3)
+    for action in (f"open({task.chain[2]})", "read()"):
+        env.step(action)
+    assert env.expert() == f"submit({task.code})"
+
+
+def test_expert_leaves_a_lock_alone_that_it_no_longer_needs():
+    env, task = _start(4, locked=True)
+    env.step(f"open({task.locked})")
+    assert env.expert() == "unlock()"
+    for action in (f"open({task.chain[-1]})", "read()"):
+        env.step(action)
+    assert env.expert() == f"submit({task.code})"
+
+
+@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv])
+def test_random_actions_waste_steps_and_spoil_nothing(env_class):
+    env = env_class()
+    rng = np.random.default_rng(1)
+    seen = set()
+    for seed in range(50):
+        env.reset(seed=seed)
+        for _ in range(200):
+            action = env.random_action(rng) if rng.random() < 0.6 else env.expert()
+            seen.add(action.partition("(")[0])
+            _, reward, terminated, _, info = env.step(action)
+            assert not info["malformed"]
+            if terminated:
+                break
+        assert reward == 1.0
+    assert seen == {"open", "read", "close", "list", "submit"} | (
+        {"unlock"} if env_class is CabinetLockedEnv else set()
+    )
+
+
+def test_random_actions_have_the_documented_shares():
+    rng = np.random.default_rng(0)
+    draws = [CabinetLockedEnv().random_action(rng) for _ in range(4000)]
+    shares = {name: draws.count(name) / 4000 for name in ("list()", "unlock()", "read()", "close()")}
+    assert shares == pytest.approx({"list()": 0.35, "unlock()": 0.25, "read()": 0.25, "close()": 0.15}, abs=0.03)
+
+
+def test_the_seed_draws_from_the_split_and_the_option_from_any():
+    env = CabinetEnv(split="dev")
+    drawn = {env.reset(seed=seed)[1]["task_id"] for seed in range(50)}
+    assert len(drawn) > 45
+    assert all(task_id in env.task_ids for task_id in drawn)
+    assert env.reset(options={"task_id": "test-000001"})[1]["task_id"] == "test-000001"
+
+
+@pytest.mark.parametrize("task_id", ["dev-999999", "nope", 3, ""])
+def test_an_unknown_task_is_refused_with_the_mend(task_id):
+    with pytest.raises(ConfigError, match=r"such as 'dev-000000', got .*task_ids has those"):
+        CabinetEnv(split="dev").reset(options={"task_id": task_id})
+
+
+def test_the_prompt_states_the_rules_of_the_variant():
+    plain = CabinetEnv().reset(seed=0)[1]["system_prompt"]
+    locked = CabinetLockedEnv().reset(seed=0)[1]["system_prompt"]
+    assert all(call in plain for call in ("open(x)", "read()", "close()", "list()", "submit(NN)"))
+    assert "unlock()" not in plain
+    assert "unlock()" in locked
+
+
+@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv])
+def test_a_pickled_environment_goes_on_in_the_middle_of_an_episode(env_class):
+    env = env_class(split="dev")
+    env.reset(seed=4)
+    env.step(env.expert())
+    twin = pickle.loads(pickle.dumps(env))
+    assert _follow_expert(twin) == _follow_expert(env)
+    assert twin.reset() == env.reset()  # the generator of tasks goes along

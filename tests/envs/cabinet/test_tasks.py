@@ -1,0 +1,154 @@
+import random
+from collections import Counter
+
+import pytest
+
+from eh_gym.errors import ConfigError
+from envs.cabinet.tasks import DRAWERS, SPLITS, TaskIds, make_task, success_ceiling, task_ids
+
+
+def test_a_task_depends_on_its_id_and_on_nothing_else():
+    # Written down once: a change of the generator would silently change every published number.
+    task = make_task("train-000123")
+    assert (task.chain, task.code, task.locked) == ("da", "15", None)
+    task = make_task("train-000123", locked=True)
+    assert (task.chain, task.code, task.locked) == ("bijhdf", "25", "j")
+    random.seed(5)
+    assert make_task("train-000123", locked=True) == task
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_tasks_are_well_formed(locked):
+    for i in range(2000):
+        task = make_task(f"dev-{i:06d}", locked=locked)
+        n = len(task.chain)
+        assert 1 <= n <= (10 if locked else 11)
+        assert len(set(task.chain)) == n
+        assert set(task.chain) <= set(DRAWERS)
+        assert len(task.code) == 2
+        assert task.code.isdigit()
+        if locked and n >= 4:
+            assert task.locked in task.chain[1:]
+            assert task.optimal_steps == 3 * n + 2
+        else:
+            assert task.locked is None
+            assert task.optimal_steps == 3 * n
+
+
+def test_every_drawer_digit_and_lock_place_comes_up_about_equally_often():
+    tasks = [make_task(f"train-{i:06d}", locked=True) for i in range(6000)]
+    starts = Counter(task.chain[0] for task in tasks)
+    assert all(abs(starts[d] / 6000 - 1 / 12) < 0.02 for d in DRAWERS)  # sd .0036
+    digits = Counter(d for task in tasks for d in task.code)
+    assert all(abs(digits[d] / 12000 - 0.1) < 0.015 for d in "0123456789")  # sd .0027
+    fours = [task.chain.index(task.locked) for task in tasks if len(task.chain) == 4]
+    assert all(abs(fours.count(place) / len(fours) - 1 / 3) < 0.08 for place in (1, 2, 3))  # ~630 tasks, sd .019
+
+
+@pytest.mark.parametrize(
+    ("k", "expected"),
+    # 1 - .72^n for the most drawers n that fit: 3n <= K. FACTS has .29 .64 .81 .86 .93 .96, a sample of 4000 tasks.
+    [
+        (2, 0.0),
+        (3, 0.28),
+        (5, 0.28),
+        (10, 0.6268),
+        (15, 0.8065),
+        (20, 0.8607),
+        (25, 0.9278),
+        (30, 0.9626),
+        (32, 0.9626),
+    ],
+)
+def test_ceiling_by_hand(k, expected):
+    assert success_ceiling(k) == pytest.approx(expected, abs=1e-4)
+
+
+def test_ceiling_ends_at_one_with_the_longest_chain():
+    assert success_ceiling(33) == success_ceiling(50) == 1.0
+    assert success_ceiling(31, locked=True) < success_ceiling(32, locked=True) == 1.0  # 3 * 10 + 2
+    assert success_ceiling(0) == success_ceiling(-1) == 0.0
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_ceiling_is_the_share_of_tasks_that_fit(locked):
+    steps = [make_task(f"test-{i:06d}", locked=locked).optimal_steps for i in range(10_000)]
+    for k in range(1, 36):
+        share = sum(s <= k for s in steps) / len(steps)
+        assert share == pytest.approx(success_ceiling(k, locked=locked), abs=0.02)  # sd <= .005
+
+
+def test_a_lock_costs_two_steps_from_four_drawers_on():
+    assert success_ceiling(9, locked=True) == success_ceiling(9)
+    assert success_ceiling(13, locked=True) == success_ceiling(9)
+    assert success_ceiling(14, locked=True) == success_ceiling(12)
+
+
+@pytest.mark.parametrize(("split", "size"), [("train", 10**6), ("dev", 10**4), ("test", 10**5), ("all", 1_110_000)])
+def test_splits_are_sequences_of_ids(split, size):
+    ids = task_ids(split)
+    assert len(ids) == size
+    assert ids[-1] == ids[size - 1]
+    assert ids[-size] == ids[0]
+    assert ids[3:6] == [ids[3], ids[4], ids[5]]
+    assert ids[-1:-3:-1] == [ids[-1], ids[-2]]
+    assert ids[size - 2 : size + 5] == [ids[-2], ids[-1]]
+    for place in (0, 1, size // 2, size - 1):
+        assert ids[place] in ids
+        assert ids.index(ids[place]) == place
+        assert ids.count(ids[place]) == 1
+    for place in (size, -size - 1):
+        with pytest.raises(IndexError, match="expected a place in"):
+            ids[place]
+
+
+def test_all_is_the_other_splits_one_after_the_other_and_they_share_no_id():
+    everything = task_ids("all")
+    assert everything[10**6] == "dev-000000"
+    assert everything[10**6 + 10**4] == "test-000000"
+    for split in ("train", "dev", "test"):
+        assert all(task_ids(split)[0] not in task_ids(other) for other in SPLITS if other not in (split, "all"))
+
+
+@pytest.mark.parametrize(
+    "task_id",
+    [
+        "dev-010000",
+        "dev-00001",
+        "dev-0000001",
+        "dev-00000१",
+        "dev-",
+        "dev",
+        "",
+        "all-000000",
+        "dev--00001",
+        None,
+        7,
+        ["x"],
+    ],
+)
+def test_what_is_no_id(task_id):
+    assert task_id not in task_ids("all")
+    assert task_ids("all").count(task_id) == 0
+    with pytest.raises(ValueError, match="is not one of"):
+        task_ids("all").index(task_id)
+
+
+def test_index_keeps_to_its_bounds():
+    ids = task_ids("dev")
+    assert ids.index("dev-000005", 5, 6) == 5
+    assert ids.index("dev-009999", -1) == 9999
+    for bounds in ((6,), (0, 5)):
+        with pytest.raises(ValueError, match="is not one of"):
+            ids.index("dev-000005", *bounds)
+
+
+def test_equal_splits_are_equal():
+    assert task_ids("dev") == TaskIds("dev") != TaskIds("test")
+    assert hash(task_ids("all")) == hash(task_ids("all"))
+    assert task_ids("dev") != ["dev-000000"]
+
+
+def test_an_unknown_split_names_the_known_ones():
+    with pytest.raises(ConfigError, match="split must be one of train, dev, test, all, got 'validation'"):
+        task_ids("validation")
