@@ -1,1 +1,17 @@
-"""How the horizon K is chosen."""
+"""How the horizon K is chosen: fixed, by schedule, or from the agent's own successes."""
+
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
+from eh_gym.horizon.elastic import ElasticHorizon
+from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
+from eh_gym.horizon.shared import SharedHorizon
+
+__all__ = [
+    "ElasticHorizon",
+    "EpisodeOutcome",
+    "FixedHorizon",
+    "HorizonController",
+    "LinearHorizon",
+    "MultiplicativeHorizon",
+    "SharedHorizon",
+    "StagedHorizon",
+]

@@ -1,1 +1,5 @@
-"""wrappers."""
+"""Wrappers, one a file, each named for its effect."""
+
+from eh_gym.wrappers.elastic_time_limit import ElasticTimeLimit
+
+__all__ = ["ElasticTimeLimit"]

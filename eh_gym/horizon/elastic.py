@@ -1,0 +1,180 @@
+"""Elastic Horizon: K follows the lengths of the agent's own successes, up and down.
+
+Left out: any view of failures, tasks or the update index; the paper's controller has none.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from eh_gym.errors import ConfigError
+from eh_gym.horizon.controller import EpisodeOutcome
+from eh_gym.horizon.schedules import bounds, check_state, floor_to_steps, positive_int
+
+__all__ = ["ElasticHorizon", "Rounding", "Statistic"]
+
+Statistic = Literal["mean", "p50", "p75", "p90", "p95", "max"]
+Rounding = Literal["floor", "nearest", "floor-state"]
+
+_PERCENTILE: dict[Statistic, float] = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "max": 100.0}
+
+
+class ElasticHorizon:
+    """The paper's closed-loop controller (Algorithm 1; Eq. 5 to 7).
+
+    Once per update, if at least `min_successes` lengths of successes are in the buffer:
+
+        boundary = P90 of the last `buffer_size` lengths of successes             (Eq. 5)
+        target   = clip(boundary + delta, k_min, k_max)                           (Eq. 6)
+        K        = (1 - alpha) K + alpha target                                   (Eq. 7)
+
+    The percentile interpolates linearly between order statistics (numpy's default). Until the buffer holds
+    `min_successes`, K stays.
+
+    Where the paper disagrees with itself: Algorithm 1 keeps K real, the appendix's Algorithm 2 stores the floor of each
+    update. With alpha = 0.1 the stored integer cannot grow unless the target is at least 10 above it, so it stalls below
+    the frontier, wherever it started. The default keeps K real and floors only what is applied.
+
+    Args:
+        k0: K at the start, in k_min..k_max.
+        k_min: Lower bound of the target, in steps.
+        k_max: Upper bound of the target, in steps.
+        alpha: Smoothing, in (0, 1].
+        delta: Headroom over the boundary, in steps, >= 0.
+        buffer_size: How many successes are remembered (N).
+        min_successes: K moves only once the buffer holds so many (N_min), 1..buffer_size.
+        statistic: What of the lengths is the boundary; the others are the paper's ablation.
+        rounding: "floor" applies the floor of a real K (default). "nearest" applies the nearest integer, half to even (the
+            authors' released controller). "floor-state" is Algorithm 2, kept to show that it stalls.
+
+    Raises:
+        ConfigError: An argument is out of range.
+
+    >>> controller = ElasticHorizon(k0=15, min_successes=1)
+    >>> controller.record(EpisodeOutcome(length=12, horizon=15, success=True))
+    >>> controller.update()["horizon/target"], round(controller.k_real, 6), controller.horizon
+    (22.0, 15.7, 15)
+    """
+
+    def __init__(
+        self,
+        k0: int = 15,
+        k_min: int = 5,
+        k_max: int = 50,
+        alpha: float = 0.1,
+        delta: float = 10,
+        buffer_size: int = 100,
+        min_successes: int = 20,
+        statistic: Statistic = "p90",
+        rounding: Rounding = "floor",
+    ) -> None:
+        self.k_min, self.k_max = bounds(k_min, k_max)
+        self.k0 = positive_int("k0", k0)
+        if not self.k_min <= self.k0 <= self.k_max:
+            raise ConfigError(f"k0 must be in k_min..k_max ({self.k_min}..{self.k_max}), got {k0}; move k0 or a bound")
+        if not 0 < alpha <= 1:
+            raise ConfigError(f"alpha must be in (0, 1], got {alpha}; the paper's is 0.1")
+        if not (math.isfinite(delta) and delta >= 0):
+            raise ConfigError(f"delta must be >= 0 steps, got {delta}; the paper's is 10")
+        self.buffer_size = positive_int("buffer_size", buffer_size)
+        self.min_successes = positive_int("min_successes", min_successes)
+        if self.min_successes > self.buffer_size:
+            raise ConfigError(
+                f"min_successes must be <= buffer_size ({buffer_size}), got {min_successes}: K would never move; "
+                "lower min_successes or raise buffer_size"
+            )
+        if statistic not in ("mean", *_PERCENTILE):
+            raise ConfigError(f"statistic must be one of {', '.join(('mean', *_PERCENTILE))}, got {statistic!r}")
+        if rounding not in ("floor", "nearest", "floor-state"):
+            raise ConfigError(f"rounding must be one of floor, nearest, floor-state, got {rounding!r}")
+        self.alpha, self.delta, self.statistic, self.rounding = float(alpha), float(delta), statistic, rounding
+        self._k = float(self.k0)
+        self._lengths: deque[int] = deque(maxlen=self.buffer_size)
+        self._lock = threading.Lock()
+
+    @property
+    def k_real(self) -> float:
+        """K before rounding, in steps."""
+        return self._k
+
+    @property
+    def horizon(self) -> int:
+        """The budget K of an episode that starts now, in steps."""
+        return round(self._k) if self.rounding == "nearest" else floor_to_steps(self._k)
+
+    def record(self, outcome: EpisodeOutcome) -> None:
+        """Remembers the length of a success; anything else is ignored. Thread-safe."""
+        if outcome.success:
+            with self._lock:
+                self._lengths.append(outcome.length)
+
+    def update(self) -> dict[str, float]:
+        """Moves K once, if there are enough successes.
+
+        Returns:
+            ``horizon/k`` (the K of the next episodes), ``horizon/k_real``, ``horizon/boundary`` and ``horizon/target``
+            (NaN while there are too few successes), all in steps, and ``horizon/buffer_size``.
+        """
+        with self._lock:
+            boundary = target = math.nan
+            if len(self._lengths) >= self.min_successes:
+                boundary = self._boundary()
+                target = min(max(boundary + self.delta, float(self.k_min)), float(self.k_max))
+                # Eq. 7 in the form that leaves K exactly where it is when it has arrived.
+                self._k += self.alpha * (target - self._k)
+                if self.rounding == "floor-state":
+                    self._k = float(floor_to_steps(self._k))
+            return {
+                "horizon/k": float(self.horizon),
+                "horizon/k_real": self._k,
+                "horizon/boundary": boundary,
+                "horizon/target": target,
+                "horizon/buffer_size": float(len(self._lengths)),
+            }
+
+    def state_dict(self) -> dict[str, Any]:
+        """K, the buffer, and the settings that they belong to; JSON-serialisable."""
+        with self._lock:
+            return {
+                "kind": type(self).__name__,
+                "settings": self._settings(),
+                "k_real": self._k,
+                "lengths": list(self._lengths),
+            }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from `state`.
+
+        Raises:
+            StateError: `state` comes from another kind of controller or from other settings.
+        """
+        check_state(state, type(self).__name__, self._settings(), {"k_real", "lengths"})
+        with self._lock:
+            self._k = float(state["k_real"])
+            self._lengths = deque(map(int, state["lengths"]), maxlen=self.buffer_size)
+
+    def _boundary(self) -> float:
+        lengths = np.fromiter(self._lengths, dtype=np.float64)
+        return float(lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic]))
+
+    def _settings(self) -> dict[str, Any]:
+        names = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
+        return {name: getattr(self, name) for name in names}
+
+    def __repr__(self) -> str:
+        return f"ElasticHorizon({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            state = {k: v for k, v in vars(self).items() if k != "_lock"}
+            return state | {"_lengths": self._lengths.copy()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()

@@ -1,0 +1,171 @@
+"""Stops an episode after K steps, where K comes from a horizon controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, SupportsFloat, TypeVar
+
+import gymnasium as gym
+from gymnasium.utils import RecordConstructorArgs
+
+from eh_gym.errors import ConfigError
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
+
+__all__ = ["ElasticTimeLimit"]
+
+ObsType = TypeVar("ObsType")
+ActType = TypeVar("ActType")
+SuccessRule = Callable[[Any, float, bool, bool, dict[str, Any]], bool]
+
+
+class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs):
+    """Gives every episode the budget that the controller has at its reset, and tells the controller how it ended.
+
+    An episode that reaches K steps without ending is truncated with reward 0 (Elastic Horizon paper, Sec. 3.2); one that
+    ends on step K has ended. A running episode keeps its K. An episode that is reset before its end is not recorded.
+
+    The last step's info gets ``info["episode"]`` = ``{"length", "horizon", "success", "truncated", "task_id", "r", "l"}``
+    (r: the return, l: the length, as Stable-Baselines3 reads them), added to what an inner wrapper put there, and
+    ``info["TimeLimit.truncated"]``: whether K stopped it, on which Stable-Baselines3 bootstraps. Its `Monitor` replaces
+    ``info["episode"]``: put it inside this wrapper, or leave it out.
+
+    Args:
+        env: Any environment, text or not.
+        controller: Where K comes from. Several environments may share it.
+        success: Where the verdict of an ended episode stands: a key of the info, or a function of
+            ``(observation, reward, terminated, truncated, info)``. A truncated episode is never a success.
+        update_every: Call ``controller.update()`` after so many episodes of this environment; None if somebody else does,
+            as the training harness does once an update.
+        record: Tell the controller how episodes end. False if the owner does it, in an order of its own.
+        zero_reward_on_truncation: False keeps the environment's reward on step K, for dense rewards.
+
+    Raises:
+        ConfigError: An argument is wrong, or an episode ended and no success can be read.
+
+    >>> from eh_gym.horizon import FixedHorizon
+    >>> env = ElasticTimeLimit(gym.make("CartPole-v1"), FixedHorizon(3), success=lambda *step: False)
+    >>> _ = env.reset(seed=0)
+    >>> [env.step(0)[3] for _ in range(3)]
+    [False, False, True]
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[ObsType, ActType],
+        controller: HorizonController,
+        *,
+        success: str | SuccessRule = "success",
+        update_every: int | None = None,
+        record: bool = True,
+        zero_reward_on_truncation: bool = True,
+    ) -> None:
+        if not isinstance(controller, HorizonController):
+            raise ConfigError(
+                f"controller must have horizon, record, update, state_dict and load_state_dict, got {controller!r}; "
+                "eh_gym.FixedHorizon(K) is the simplest"
+            )
+        if update_every is not None and (update_every < 1 or not record):
+            raise ConfigError(
+                f"update_every must be >= 1 and needs record=True, got {update_every} with record={record}; "
+                "use update_every=None if somebody else updates the controller"
+            )
+        RecordConstructorArgs.__init__(
+            self,
+            _disable_deepcopy=True,
+            controller=controller,
+            success=success,
+            update_every=update_every,
+            record=record,
+            zero_reward_on_truncation=zero_reward_on_truncation,
+        )
+        gym.Wrapper.__init__(self, env)
+        self.controller = controller
+        self._success = success
+        self._update_every = update_every
+        self._record = record
+        self._zero_reward = zero_reward_on_truncation
+        self._horizon = 0
+        self._steps = 0
+        self._return = 0.0
+        self._task_id: str | None = None
+        self._running = False
+        self._episodes = 0
+
+    @property
+    def horizon(self) -> int:
+        """The K of the running, or the last, episode; 0 before the first."""
+        return self._horizon
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObsType, dict[str, Any]]:
+        """Starts an episode and latches its K."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._horizon = self.controller.horizon
+        self._steps, self._return, self._running = 0, 0.0, True
+        self._task_id = info.get("task_id")
+        return observation, info
+
+    def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Steps, and stops the episode if this was step K."""
+        if not self._running:
+            raise gym.error.ResetNeeded("the episode has ended, or none has begun; call reset() before step()")
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._steps += 1
+        cut = self._steps >= self._horizon and not terminated
+        if terminated or truncated or cut:
+            stopped = cut and not truncated
+            if stopped and self._zero_reward:
+                reward = 0.0
+            self._return += float(reward)
+            info = self._end(observation, reward, terminated, truncated or cut, stopped, info)
+            return observation, reward, terminated, truncated or cut, info
+        self._return += float(reward)
+        return observation, reward, terminated, truncated, info
+
+    def _end(
+        self,
+        observation: ObsType,
+        reward: SupportsFloat,
+        terminated: bool,
+        truncated: bool,
+        stopped: bool,
+        info: dict[str, Any],
+    ) -> dict[str, Any]:
+        self._running = False
+        outcome = EpisodeOutcome(
+            length=self._steps,
+            horizon=self._horizon,
+            success=terminated and not truncated and self._verdict(observation, float(reward), info),
+            truncated=truncated,
+            task_id=self._task_id,
+        )
+        episode = {
+            **info.get("episode", {}),
+            "length": outcome.length,
+            "horizon": outcome.horizon,
+            "success": outcome.success,
+            "truncated": outcome.truncated,
+            "task_id": outcome.task_id,
+            "r": self._return,
+            "l": outcome.length,
+        }
+        # What a failing backend cut short says nothing about the agent.
+        if self._record and "environment_error" not in info:
+            self.controller.record(outcome)
+            self._episodes += 1
+            if self._update_every is not None and self._episodes % self._update_every == 0:
+                self.controller.update()
+        # An inner TimeLimit's own mark stands: it truncated before K did.
+        limit = stopped or bool(info.get("TimeLimit.truncated", False))
+        return {**info, "episode": episode, "TimeLimit.truncated": limit}
+
+    def _verdict(self, observation: ObsType, reward: float, info: dict[str, Any]) -> bool:
+        if callable(self._success):
+            return bool(self._success(observation, reward, True, False, info))
+        if self._success not in info:
+            raise ConfigError(
+                f"the episode ended and its info has no {self._success!r} (it has {sorted(info)}); pass "
+                "ElasticTimeLimit(..., success=KEY) or success=lambda obs, reward, terminated, truncated, info: ..."
+            )
+        return bool(info[self._success])
