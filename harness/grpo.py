@@ -111,7 +111,7 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
 
     if checkpoint is None:
         save(0)
-    log = MetricsLog.resume(run_dir, first)
+    log = MetricsLog(run_dir, first)
     episodes = config.tasks_per_update * config.group_size
     envs = eh_gym.make_vec(config.env, min(config.slots or episodes, episodes), controller, record=False, **env_args)
     sampler = TransformersSampler(policy.model, max_context=config.max_context or None)

@@ -1,0 +1,107 @@
+"""Checkpoints that are there whole or not at all, so that a run killed at any moment resumes.
+
+A checkpoint is a Hugging Face folder (``from_pretrained`` loads it) with the optimizer, the random state and the run's own
+state beside the weights. Left out: several devices.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_model
+from transformers import PreTrainedModel
+
+from eh_gym.errors import StateError
+
+__all__ = ["latest_checkpoint", "load_training_state", "save_checkpoint", "save_training_state"]
+
+_NAME = re.compile(r"update-(\d{6,})")
+_PART = ".part-"
+
+
+def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None], keep: int) -> Path:
+    """Writes ``update-000030`` through a hidden folder that is renamed when all of it is on disk.
+
+    Args:
+        folder: Where the checkpoints are.
+        update: The next update to be done.
+        write: Fills the folder it is given.
+        keep: How many checkpoints stay, the new one included, >= 1.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(f"{_PART}*"):  # of a save that was killed
+        shutil.rmtree(leftover)
+    target, part = folder / f"update-{update:06d}", folder / f"{_PART}{update:06d}"
+    part.mkdir()
+    write(part)
+    for file in part.rglob("*"):
+        if file.is_file():
+            _sync(file)
+    _sync(part)
+    if target.exists():  # the same update, saved by a run that was then resumed from an earlier one
+        shutil.rmtree(target)
+    os.rename(part, target)
+    _sync(folder)
+    for old in _checkpoints(folder)[:-keep]:
+        shutil.rmtree(old)
+    return target
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint, or None."""
+    found = _checkpoints(folder)
+    return found[-1] if found else None
+
+
+def save_training_state(
+    folder: Path, *, model: PreTrainedModel, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
+) -> None:
+    """Writes the weights, the optimizer, torch's random state and `extra` (JSON) into a folder."""
+    model.save_pretrained(folder)
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    state = {"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "rng_cuda": cuda}
+    torch.save(state, folder / "training.pt")
+    (folder / "state.json").write_text(json.dumps(extra, indent=2))
+
+
+def load_training_state(folder: Path, *, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Loads what `save_training_state` wrote into `model` and `optimizer`, and returns the extra state.
+
+    Raises:
+        StateError: A file is missing or damaged, or belongs to a model of another shape.
+    """
+    try:
+        load_model(model, folder / "model.safetensors")
+        state = torch.load(folder / "training.pt", weights_only=True, map_location="cpu")
+        optimizer.load_state_dict(state["optimizer"])
+        extra = json.loads((folder / "state.json").read_text())
+    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
+        raise StateError(
+            f"the checkpoint {folder} can't be loaded ({error}); delete it to resume from the one before"
+        ) from error
+    torch.set_rng_state(state["rng"])
+    if state["rng_cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["rng_cuda"])
+    return dict(extra)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), key=lambda p: int(p.name[7:]))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,137 @@
+"""Every metric that is logged, with its unit and formula, and the log: one JSON line an update, and TensorBoard.
+
+The glossary is the only list: a name that is not in it is refused, and the documentation's table is made from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import ConfigError, StateError
+
+__all__ = ["GLOSSARY", "Metric", "MetricsLog", "glossary_markdown", "read_metrics"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One logged number."""
+
+    name: str
+    unit: str
+    formula: str
+
+
+_ALL = (
+    Metric("horizon/k", "steps", "the budget K that this update's episodes had"),
+    Metric("horizon/k_real", "steps", "the controller's real-valued K after this update; the next K is made from it"),
+    Metric("horizon/boundary", "steps", "the statistic (P90) of the remembered successes' lengths; none while too few"),
+    Metric("horizon/target", "steps", "boundary + headroom, clipped to k_min..k_max; none while too few successes"),
+    Metric("horizon/buffer_size", "successes", "how many lengths of successes the controller remembers"),
+    Metric("rollout/success", "share", "episodes with the environment's verdict 1 / episodes"),
+    Metric("rollout/success_ceiling", "share", "episodes whose shortest solution fits into K / episodes; where known"),
+    Metric("rollout/reward_mean", "reward", "mean of the episodes' summed rewards"),
+    Metric("rollout/truncated", "share", "episodes stopped by K, the environment's own limit or the context / episodes"),
+    Metric("rollout/length_mean", "steps", "mean steps of all episodes"),
+    Metric("rollout/length_success_mean", "steps", "mean steps of the successes"),
+    Metric("rollout/length_success_p90", "steps", "90th percentile of the successes' steps"),
+    Metric("rollout/steps_per_optimum", "ratio", "mean over successes of steps / shortest solution; where known"),
+    Metric("rollout/malformed", "share", "actions that are no valid call / actions"),
+    Metric("rollout/action_cut", "share", "actions cut at max_action_tokens / actions"),
+    Metric("rollout/environment_errors", "episodes", "lost to a failing environment; in no other figure"),
+    Metric("rollout/context_overflows", "episodes", "ended because the context was full"),
+    Metric("rollout/episodes", "episodes", "that count: all but those lost to a failing environment"),
+    Metric("rollout/steps", "steps", "of all episodes together"),
+    Metric("rollout/action_tokens", "tokens", "that the model wrote"),
+    Metric("rollout/prompt_tokens", "tokens", "of prompts and observations"),
+    Metric("tokens/update", "tokens", "action + prompt tokens of this update's episodes, each counted once"),
+    Metric("tokens/total", "tokens", "sum of tokens/update so far"),
+    Metric("train/loss", "nats", "the aggregated clipped loss, KL term included; mean over the optimizer steps"),
+    Metric("train/entropy", "nats", "mean entropy of the distributions that the trained tokens were drawn from"),
+    Metric("train/kl_ref", "nats", "mean k3 estimate of KL(policy || reference) over the trained tokens"),
+    Metric("train/approx_kl", "nats", "mean k3 estimate of KL(policy now || policy that sampled) over the trained tokens"),
+    Metric("train/clip_fraction", "share", "trained tokens whose gradient the clipping took away / trained tokens"),
+    Metric("train/grad_norm", "norm", "of the gradient before clipping; mean over the optimizer steps"),
+    Metric("train/lr", "rate", "the learning rate of this update"),
+    Metric("train/zero_advantage_groups", "share", "groups whose rewards are all equal / groups"),
+    Metric("train/episodes_in_loss", "episodes", "with an advantage, and not left out as truncated"),
+    Metric("train/tokens_in_loss", "tokens", "that the model wrote in those episodes"),
+    Metric("train/logp_difference_max", "nats", "max |trainer's - sampler's log-probability| before the first step"),
+    Metric("time/rollout_s", "seconds", "of this update's rollout"),
+    Metric("time/train_s", "seconds", "of this update's policy update"),
+    Metric("time/update_s", "seconds", "of this update in all"),
+    Metric("time/total_s", "seconds", "of all updates so far, in this process and those it resumed; no evaluation"),
+)
+
+GLOSSARY: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+"""Every metric by its name."""
+
+
+def glossary_markdown() -> str:
+    """The glossary as a table for the documentation."""
+    rows = [f"| `{m.name}` | {m.unit} | {m.formula.replace('|', chr(92) + '|')} |" for m in _ALL]
+    return "\n".join(["| metric | unit | what it is |", "| --- | --- | --- |", *rows])
+
+
+class MetricsLog:
+    """Appends metrics to ``metrics.jsonl`` and to TensorBoard.
+
+    Args:
+        run_dir: The run's folder.
+        next_update: The first update that will be written; lines of it and later ones, left by a run that was killed
+            after its last checkpoint, are cut off.
+    """
+
+    def __init__(self, run_dir: Path, next_update: int = 0) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._path = run_dir / "metrics.jsonl"
+        kept = [row for row in read_metrics(self._path) if row["update"] < next_update] if self._path.exists() else []
+        if len(kept) != next_update:
+            raise StateError(
+                f"{self._path} holds {len(kept)} updates before update {next_update}, where the checkpoint goes on; "
+                "it was edited or belongs to another run"
+            )
+        part = self._path.with_suffix(".part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        os.replace(part, self._path)
+        self._file = self._path.open("a")
+        self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=next_update)  # type: ignore[no-untyped-call]
+
+    def write(self, update: int, metrics: Mapping[str, float]) -> None:
+        """Writes one update; it is on disk when this returns.
+
+        Raises:
+            ConfigError: A name is not in the glossary.
+        """
+        for name in metrics:
+            if name not in GLOSSARY:
+                near = difflib.get_close_matches(name, GLOSSARY, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ConfigError(f"metric {name!r} is not in the glossary (harness/metrics.py){hint}")
+        row = {"update": update} | {k: v if math.isfinite(v) else None for k, v in metrics.items()}
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        for name, value in metrics.items():
+            if math.isfinite(value):
+                self._board.add_scalar(name, value, update)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Closes both."""
+        self._file.close()
+        self._board.close()  # type: ignore[no-untyped-call]
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a ``metrics.jsonl``; a last line that a killed run left unfinished is dropped."""
+    rows = []
+    for line in path.read_text().split("\n")[:-1]:  # what follows the last newline is no whole line
+        rows.append(json.loads(line))
+    return rows
