@@ -142,7 +142,9 @@ class GRPOConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be >= 1, got {getattr(self, name)}; raise --{name.replace('_', '-')}")
         if self.group_size < 2:
-            raise ConfigError(f"group_size must be >= 2, got {self.group_size}: one episode has nothing to compare with")
+            raise ConfigError(
+                f"group_size must be >= 2, got {self.group_size}: one episode has nothing to compare with"
+            )
         if self.temperature <= 0:
             raise ConfigError(f"temperature must be > 0 in training, got {self.temperature}")
         if self.keep_checkpoints < 1:
@@ -155,7 +157,7 @@ class GRPOConfig:
         try:
             args = json.loads(self.env_args)
         except json.JSONDecodeError as error:
-            raise ConfigError(f"env_args is not JSON ({error}); write --env-args '{{\"split\": \"train\"}}'") from error
+            raise ConfigError(f'env_args is not JSON ({error}); write --env-args \'{{"split": "train"}}\'') from error
         if not isinstance(args, dict):
             raise ConfigError(f"env_args must be a JSON object, got {self.env_args!r}")
         return args

@@ -58,10 +58,14 @@ class Display:
             f"learning rate {config.learning_rate}",
         )
         if config.warm_start.episodes:
-            table.add_row("warm start", f"{config.warm_start.episodes} demonstrations, to loss {config.warm_start.loss_target}")
+            table.add_row(
+                "warm start", f"{config.warm_start.episodes} demonstrations, to loss {config.warm_start.loss_target}"
+            )
         table.add_row(
             "evaluation",
-            f"{config.eval_tasks} tasks of split {config.eval_split}, K = {config.k_max}" if config.eval_tasks else "none",
+            f"{config.eval_tasks} tasks of split {config.eval_split}, K = {config.k_max}"
+            if config.eval_tasks
+            else "none",
         )
         table.add_row("seed", str(config.seed))
         table.add_row("run folder", str(run_dir))
@@ -103,7 +107,14 @@ class Display:
                 title=f"{config.eval_tasks} held-out tasks at K = {config.k_max}, {config.eval_rollouts} sampled per task",
                 title_justify="left",
             )
-            for column in ("", "sampled success", "95 % interval", "greedy success", "steps of successes", "over optimum"):
+            for column in (
+                "",
+                "sampled success",
+                "95 % interval",
+                "greedy success",
+                "steps of successes",
+                "over optimum",
+            ):
                 table.add_column(column)
             for when in ("before", "after"):
                 sampled, greedy = evaluations[when]["sampled"], evaluations[when]["greedy"]

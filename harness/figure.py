@@ -60,7 +60,9 @@ def draw_run(metrics_jsonl: Path, out_png: Path, *, title: str) -> None:
     total.yaxis.set_major_formatter(EngFormatter())
     total.set_ylabel("tokens so far")
 
-    handles, labels = (a + b for a, b in zip(bottom.get_legend_handles_labels(), total.get_legend_handles_labels(), strict=True))
+    handles, labels = (
+        a + b for a, b in zip(bottom.get_legend_handles_labels(), total.get_legend_handles_labels(), strict=True)
+    )
     bottom.legend(handles, labels, fontsize=8, frameon=False, loc="lower right")
     for axes in (top, middle):
         if axes.get_legend_handles_labels()[0]:

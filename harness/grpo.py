@@ -20,11 +20,11 @@ import gymnasium as gym
 import numpy as np
 import torch
 import tyro
+from envs.runtime import cache_dir
 from rich.console import Console
 
 import eh_gym
 from eh_gym.errors import ConfigError, EHError
-from envs.runtime import cache_dir
 from harness.checkpoint import latest_checkpoint, load_training_state, save_checkpoint, save_training_state
 from harness.config import GRPOConfig, make_controller, preset
 from harness.display import Display
@@ -88,7 +88,9 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                 cloned = cached_warm_start(
                     cache_dir(), env, policy, config.warm_start, seed=config.seed, on_batch=on_batch
                 )
-            display.note(f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches")
+            display.note(
+                f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches"
+            )
     env.close()
     reference = _reference(policy, config, run_dir, first=checkpoint is None)
     if not evaluations:
@@ -179,7 +181,9 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     if "after" not in evaluations:
         evaluations["after"] = _evaluate(config, policy, env_args, display, "after training")
     (run_dir / "evaluation.json").write_text(json.dumps(evaluations, indent=2))
-    draw_run(run_dir / "metrics.jsonl", run_dir / "figure.png", title=f"{config.env}, {config.wrapper}, seed {config.seed}")
+    draw_run(
+        run_dir / "metrics.jsonl", run_dir / "figure.png", title=f"{config.env}, {config.wrapper}, seed {config.seed}"
+    )
     display.summary(config, run_dir, evaluations, training_s, time.perf_counter() - started)
     return evaluations
 

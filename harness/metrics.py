@@ -37,7 +37,9 @@ _ALL = (
     Metric("rollout/success", "share", "episodes with the environment's verdict 1 / episodes"),
     Metric("rollout/success_ceiling", "share", "episodes whose shortest solution fits into K / episodes; where known"),
     Metric("rollout/reward_mean", "reward", "mean of the episodes' summed rewards"),
-    Metric("rollout/truncated", "share", "episodes stopped by K, the environment's own limit or the context / episodes"),
+    Metric(
+        "rollout/truncated", "share", "episodes stopped by K, the environment's own limit or the context / episodes"
+    ),
     Metric("rollout/length_mean", "steps", "mean steps of all episodes"),
     Metric("rollout/length_success_mean", "steps", "mean steps of the successes"),
     Metric("rollout/length_success_p90", "steps", "90th percentile of the successes' steps"),
@@ -55,7 +57,9 @@ _ALL = (
     Metric("train/loss", "nats", "the aggregated clipped loss, KL term included; mean over the optimizer steps"),
     Metric("train/entropy", "nats", "mean entropy of the distributions that the trained tokens were drawn from"),
     Metric("train/kl_ref", "nats", "mean k3 estimate of KL(policy || reference) over the trained tokens"),
-    Metric("train/approx_kl", "nats", "mean k3 estimate of KL(policy now || policy that sampled) over the trained tokens"),
+    Metric(
+        "train/approx_kl", "nats", "mean k3 estimate of KL(policy now || policy that sampled) over the trained tokens"
+    ),
     Metric("train/clip_fraction", "share", "trained tokens whose gradient the clipping took away / trained tokens"),
     Metric("train/grad_norm", "norm", "of the gradient before clipping; mean over the optimizer steps"),
     Metric("train/lr", "rate", "the learning rate of this update"),

@@ -108,7 +108,9 @@ def rollout(
             steps.append((slot, sample, action, envs.submit_step(slot, action)))
         for slot, sample, action, step in steps:
             observation, reward, terminated, truncated, info = step.result()
-            reason = _record_step(live[slot].trajectory, sample, action, (observation, reward, terminated, truncated, info))
+            reason = _record_step(
+                live[slot].trajectory, sample, action, (observation, reward, terminated, truncated, info)
+            )
             if reason is not None:
                 end(slot, reason, info.get("environment_error"))
             else:

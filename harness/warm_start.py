@@ -28,7 +28,9 @@ from harness.trajectory import Trajectory, collate, microbatches
 
 __all__ = ["WarmStart", "cached_warm_start", "demonstrations", "warm_start"]
 
-_FORMAT = 1  # raise it when the demonstrations, the models or the optimizer settings change: old caches are then ignored
+_FORMAT = (
+    1  # raise it when the demonstrations, the models or the optimizer settings change: old caches are then ignored
+)
 
 
 @dataclass(frozen=True)

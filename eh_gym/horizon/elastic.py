@@ -161,7 +161,9 @@ class ElasticHorizon:
 
     def _boundary(self) -> float:
         lengths = np.fromiter(self._lengths, dtype=np.float64)
-        return float(lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic]))
+        return float(
+            lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic])
+        )
 
     def _settings(self) -> dict[str, Any]:
         names = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
