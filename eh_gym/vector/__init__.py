@@ -1,1 +1,6 @@
-"""vector."""
+"""Many environments at once, stepped in threads: as one gymnasium.vector.VectorEnv, or slot by slot."""
+
+from eh_gym.vector.make import make_vec
+from eh_gym.vector.thread import ThreadVectorEnv
+
+__all__ = ["ThreadVectorEnv", "make_vec"]
