@@ -1,0 +1,36 @@
+"""The worker's side of EH-BFCL: runs in bfcl-eval's virtualenv and holds many episodes at once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from .calls import FORMATS
+from .episode import Episode, compact_document, instruction, task_of
+
+__all__ = ["handle"]
+
+_episodes: dict[str, Episode] = {}
+
+
+def handle(method: str, params: dict[str, Any]) -> Any:
+    """Answers one call of the environment.
+
+    ``describe(task_id)`` -> instruction, functions; ``start(episode, task_id, action_format)`` -> the first message;
+    ``step(episode, action)`` -> a StepResult; ``expert(episode)`` -> an action; ``finish(episode)``.
+    """
+    if method == "step":
+        return asdict(_episodes[params["episode"]].step(params["action"]))
+    if method == "expert":
+        return _episodes[params["episode"]].expert()
+    if method == "start":
+        assert params["action_format"] in FORMATS, params["action_format"]
+        episode = _episodes[params["episode"]] = Episode(params["task_id"], params["action_format"])
+        return episode.first_message
+    if method == "finish":
+        _episodes.pop(params["episode"], None)
+        return None
+    if method == "describe":
+        entry = task_of(params["task_id"]).entry
+        return {"instruction": instruction(entry), "functions": [compact_document(d) for d in entry.functions]}
+    raise ValueError(f"unknown method {method!r}")

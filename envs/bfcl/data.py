@@ -1,0 +1,91 @@
+"""BFCL's entries, ground truth and function documents, read from the JSON files inside bfcl-eval.
+
+bfcl-eval's own loader is left out: it needs packages that are not installed and creates folders on import.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Entry", "load_entry"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One multi-turn task.
+
+    Attributes:
+        task_id: The official id.
+        turns: The user's messages of each turn, joined; empty where only held-out functions are revealed.
+        ground_truth: The official calls of each turn, as source text.
+        classes: The simulators involved.
+        initial_config: Their start states.
+        functions: Documents shown from the start.
+        held_out: Documents revealed at a turn.
+    """
+
+    task_id: str
+    turns: tuple[str, ...]
+    ground_truth: tuple[tuple[str, ...], ...]
+    classes: tuple[str, ...]
+    initial_config: dict[str, Any]
+    functions: tuple[dict[str, Any], ...]
+    held_out: dict[int, tuple[dict[str, Any], ...]]
+
+    @property
+    def long_context(self) -> bool:
+        """Whether the simulators pad their results, as the long_context category does."""
+        return "long_context" in self.task_id
+
+
+def load_entry(task_id: str) -> Entry:
+    """One entry by its official id; KeyError if there is none."""
+    category = task_id.rsplit("_", 1)[0]
+    entry, answer = _category(category)[task_id]
+    functions = [document for name in entry["involved_classes"] for document in _documents(name)]
+    held_out = {
+        int(turn): tuple(d for name in names for d in functions if d["name"] == name)
+        for turn, names in entry.get("missed_function", {}).items()
+    }
+    hidden = {d["name"] for documents in held_out.values() for d in documents}
+    return Entry(
+        task_id=task_id,
+        turns=tuple("\n".join(message["content"] for message in turn) for turn in entry["question"]),
+        ground_truth=tuple(tuple(turn) for turn in answer["ground_truth"]),
+        classes=tuple(entry["involved_classes"]),
+        initial_config=entry["initial_config"],
+        functions=tuple(d for d in functions if d["name"] not in hidden),
+        held_out=held_out,
+    )
+
+
+@functools.cache
+def _data() -> Path:
+    spec = importlib.util.find_spec("bfcl_eval")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("bfcl_eval is not installed in this virtualenv; run python -m envs install bfcl --force")
+    return Path(spec.submodule_search_locations[0]) / "data"
+
+
+@functools.cache
+def _category(category: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    name = f"BFCL_v4_{category}.json"
+    entries, answers = _rows(_data() / name), _rows(_data() / "possible_answer" / name)
+    return {e["id"]: (e, a) for e, a in zip(entries, answers, strict=True) if e["id"] == a["id"]}
+
+
+@functools.cache
+def _documents(class_name: str) -> list[dict[str, Any]]:
+    from bfcl_eval.constants.executable_backend_config import MULTI_TURN_FUNC_DOC_FILE_MAPPING as FILES
+
+    return _rows(_data() / "multi_turn_func_doc" / FILES[class_name])
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]

@@ -1,0 +1,52 @@
+"""Which of BFCL's 200 scenarios are for training and which are held out.
+
+Each scenario stands in all four categories, so the splits are made by scenario, not by entry: an agent that trained on
+`multi_turn_base_17` has seen all there is to `multi_turn_long_context_17`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["CATEGORIES", "SPLITS", "scenarios", "task_ids"]
+
+CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
+SPLITS = ("train", "dev", "test", "all")
+
+_DOMAINS, _PER_DOMAIN = 4, 50  # 0-49 file system, 50-99 vehicle, 100-149 trading, 150-199 travel
+_TRAIN, _DEV = 30, 8  # of the 50; the other 12 are for test
+
+
+def scenarios(split: str) -> list[int]:
+    """The scenario indices of a split, ascending: 120 train, 32 dev, 48 test, 200 all; each domain has a quarter.
+
+    >>> [len(scenarios(split)) for split in SPLITS]
+    [120, 32, 48, 200]
+    """
+    if split not in SPLITS:
+        raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    if split == "all":
+        return list(range(_DOMAINS * _PER_DOMAIN))
+    found: list[int] = []
+    for domain in range(_DOMAINS):
+        order = list(range(domain * _PER_DOMAIN, (domain + 1) * _PER_DOMAIN))
+        random.Random(f"EH-BFCL-v0 splits, domain {domain}").shuffle(order)
+        parts = {"train": order[:_TRAIN], "dev": order[_TRAIN : _TRAIN + _DEV], "test": order[_TRAIN + _DEV :]}
+        found += parts[split]
+    return sorted(found)
+
+
+def task_ids(split: str, categories: Sequence[str] | None = None) -> list[str]:
+    """The entry ids of a split, category by category: ``multi_turn_base_0`` and so on.
+
+    Raises:
+        ConfigError: The split or a category is unknown.
+    """
+    wanted = CATEGORIES if categories is None else tuple(categories)
+    unknown = [c for c in wanted if c not in CATEGORIES]
+    if unknown or not wanted:
+        raise ConfigError(f"categories must be some of {', '.join(CATEGORIES)}, got {list(wanted)}")
+    return [f"multi_turn_{category}_{index}" for category in wanted for index in scenarios(split)]
