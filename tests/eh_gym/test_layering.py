@@ -16,8 +16,9 @@ ALLOWED = {
     "eh_gym": {"numpy", "gymnasium"},
     "envs": {"numpy", "gymnasium", "eh_gym"},
 }
-# A backend runs in its own virtualenv, with what is installed there.
-BACKEND = {ROOT / "envs" / "bfcl" / "backend.py": {"bfcl_eval", "mpmath"}}
+# What runs in a backend's own virtualenv may import what is installed there; the fresh interpreters below show that
+# importing the environment does not.
+BACKEND = {ROOT / "envs" / "bfcl": {"bfcl_eval", "mpmath"}}
 
 _WALK = """
 import importlib, pkgutil, sys
@@ -38,8 +39,7 @@ def _imported(source):
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: a relative import hides where it points"
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:  # a relative import cannot leave its package
             yield node.module.partition(".")[0]
 
 
@@ -53,7 +53,7 @@ def test_no_file_imports_what_its_layer_may_not(package):
     files = sorted((ROOT / package).rglob("*.py"))
     assert files
     for file in files:
-        allowed = ALLOWED[package] | {package} | BACKEND.get(file, set())
+        allowed = ALLOWED[package] | {package} | BACKEND.get(file.parent, set())
         wrong = {name for name in _imported(file.read_text("utf-8")) if name not in sys.stdlib_module_names | allowed}
         assert not wrong, f"{file.relative_to(ROOT)} imports {wrong}"
 
