@@ -27,7 +27,8 @@ class Lanes:
 
     Args:
         count: Lanes, numbered from 0.
-        max_workers: Threads; 0 runs every call in the thread that submits it, before ``submit`` returns.
+        max_workers: Threads; 0 runs every call in the thread that submits it, before ``submit`` returns. A callback
+            that submits again then runs inside the call before it; with threads it does not.
     """
 
     def __init__(self, count: int, max_workers: int) -> None:

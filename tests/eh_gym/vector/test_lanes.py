@@ -1,0 +1,167 @@
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import pytest
+from gymnasium.error import ClosedEnvironmentError
+
+from eh_gym.vector.lanes import Lanes
+
+WORKERS = [0, 1, 4]
+
+
+@pytest.fixture(params=WORKERS)
+def lanes(request):
+    lanes = Lanes(3, request.param)
+    yield lanes
+    lanes.close()
+
+
+def test_calls_of_one_lane_run_in_order_and_never_two_at_once():
+    lanes = Lanes(4, 8)
+    running, order, overlaps = [0] * 4, [[] for _ in range(4)], []
+
+    def call(lane, number):
+        running[lane] += 1
+        if running[lane] > 1:
+            overlaps.append((lane, number))
+        time.sleep(0.0005)
+        order[lane].append(number)
+        running[lane] -= 1
+        return number
+
+    futures = [lanes.submit(lane, call, lane, number) for number in range(30) for lane in range(4)]
+    assert [f.result(10) for f in futures] == [number for number in range(30) for _ in range(4)]
+    assert order == [list(range(30))] * 4
+    assert overlaps == []
+    lanes.close()
+
+
+def test_lanes_run_side_by_side():
+    lanes = Lanes(3, 3)
+    together = threading.Barrier(3)  # passes only when all three wait at once
+    for future in [lanes.submit(lane, together.wait, 10) for lane in range(3)]:
+        future.result(10)
+    lanes.close()
+
+
+def test_a_full_lane_does_not_keep_the_only_thread():
+    lanes = Lanes(2, 1)
+    done, go = [], threading.Event()
+    first = lanes.submit(0, go.wait, 10)
+    others = [lanes.submit(0, done.append, "a1"), lanes.submit(0, done.append, "a2"), lanes.submit(1, done.append, "b")]
+    go.set()
+    for future in [first, *others]:
+        future.result(10)
+    assert done == ["b", "a1", "a2"]
+    lanes.close()
+
+
+def test_an_exception_reaches_its_own_future_and_the_lane_goes_on(lanes):
+    failing = lanes.submit(0, int, "x")
+    after = lanes.submit(0, int, "7")
+    other = lanes.submit(1, int, "8")
+    with pytest.raises(ValueError, match="invalid literal"):
+        failing.result(10)
+    assert (after.result(10), other.result(10)) == (7, 8)
+
+
+def test_even_an_exit_in_a_call_is_caught(lanes):
+    def leave():
+        raise SystemExit(3)
+
+    assert isinstance(lanes.submit(0, leave).exception(10), SystemExit)
+    assert lanes.submit(0, int, "7").result(10) == 7
+
+
+def test_no_workers_means_the_callers_thread():
+    lanes = Lanes(1, 0)
+    future = lanes.submit(0, threading.get_ident)
+    assert future.done()
+    assert future.result() == threading.get_ident()
+    lanes.close()
+
+
+def test_workers_are_other_threads():
+    lanes = Lanes(1, 1)
+    assert lanes.submit(0, threading.get_ident).result(10) != threading.get_ident()
+    lanes.close()
+
+
+@pytest.mark.parametrize("max_workers", [1, 4])
+def test_a_callback_may_submit_to_its_own_lane(max_workers):
+    """As a rollout does: the answer to one step starts the next one."""
+    lanes = Lanes(1, max_workers)
+    steps, finished = [], threading.Event()
+
+    def again(future):
+        steps.append(future.result())
+        if len(steps) < 2000:  # deep enough to overflow the stack if each ran inside the one before
+            lanes.submit(0, int, len(steps)).add_done_callback(again)
+        else:
+            finished.set()
+
+    lanes.submit(0, int, 0).add_done_callback(again)
+    assert finished.wait(10)
+    assert steps == list(range(2000))
+    lanes.close()
+
+
+def test_whoever_waited_for_a_future_finds_the_lane_answered(lanes):
+    for _ in range(300):
+        lanes.submit(0, int).result(10)
+        assert lanes.unanswered(0) == 0
+
+
+def test_unanswered_counts_running_and_waiting_calls():
+    lanes = Lanes(2, 2)
+    go = threading.Event()
+    futures = [lanes.submit(0, go.wait, 10), lanes.submit(0, int), lanes.submit(0, int)]
+    assert (lanes.unanswered(0), lanes.unanswered(1)) == (3, 0)
+    go.set()
+    for future in futures:
+        future.result(10)
+    assert lanes.unanswered(0) == 0
+    lanes.close()
+
+
+def test_a_cancelled_call_is_skipped():
+    lanes = Lanes(1, 1)
+    go, ran = threading.Event(), []
+    first = lanes.submit(0, go.wait, 10)
+    second, third = lanes.submit(0, ran.append, 2), lanes.submit(0, ran.append, 3)
+    assert second.cancel()
+    go.set()
+    first.result(10)
+    third.result(10)
+    assert ran == [3]
+    assert lanes.unanswered(0) == 0
+    lanes.close()
+
+
+def test_close_waits_for_the_running_call_and_cancels_the_rest():
+    lanes = Lanes(1, 1)
+    started, go, ended = threading.Event(), threading.Event(), []
+
+    def slow():
+        started.set()
+        assert go.wait(10)
+        ended.append("slow")
+
+    running, waiting = lanes.submit(0, slow), lanes.submit(0, ended.append, "waiting")
+    assert started.wait(10)
+    closer = threading.Thread(target=lambda: (lanes.close(), ended.append("closed")))
+    closer.start()
+    with pytest.raises(CancelledError):
+        waiting.result(10)
+    assert ended == []
+    go.set()
+    closer.join(10)
+    assert running.done()
+    assert ended == ["slow", "closed"]
+
+
+def test_a_closed_lane_takes_no_calls(lanes):
+    lanes.close()
+    with pytest.raises(ClosedEnvironmentError, match="closed; build a new one"):
+        lanes.submit(0, int)

@@ -1,0 +1,72 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from eh_gym import ElasticHorizon, ElasticTimeLimit, FixedHorizon, make_vec
+from eh_gym.errors import ConfigError
+
+
+def test_without_a_controller_nothing_stops_an_episode():
+    envs = make_vec("EH-Cabinet-v0", 2, split="dev", max_workers=0)
+    envs.reset(seed=0)
+    for _ in range(100):
+        _, _, terminated, truncated, _ = envs.step(["list()"] * 2)
+        assert not (terminated | truncated).any()
+    assert not isinstance(envs.envs[0], ElasticTimeLimit)
+    assert all(ids == envs.envs[0].unwrapped.task_ids for ids in envs.get_attr("task_ids"))
+    envs.close()
+
+
+@pytest.mark.parametrize("max_workers", [0, None])
+def test_one_controller_serves_every_slot(max_workers):
+    controller = ElasticHorizon(k0=12, min_successes=4)
+    envs = make_vec("EH-Cabinet-v0", 4, controller, split="dev", max_workers=max_workers)
+    ids = envs.envs[0].unwrapped.task_ids
+    easy = [i for i in ids[:100] if envs.submit_reset(0, options={"task_id": i}).result(10)[1]["optimal_steps"] == 6][
+        :4
+    ]
+    envs.reset(options={"task_ids": easy})
+    for _ in range(6):
+        *_, terminated, _, infos = envs.step(envs.call("expert"))
+    assert terminated.all()
+    assert infos["episode"]["length"].tolist() == [6] * 4
+    assert infos["episode"]["horizon"].tolist() == [12] * 4
+    assert infos["episode"]["task_id"].tolist() == easy
+    envs.close()
+    before = controller.horizon
+    controller.update()  # four successes of 6 steps: K moves to (1 - .1) 12 + .1 (6 + 10) = 12.4, applied as 12
+    assert (before, controller.horizon) == (12, 12)
+    assert controller.state_dict() != ElasticHorizon(k0=12, min_successes=4).state_dict()
+
+
+def test_record_false_leaves_the_controller_alone():
+    controller = ElasticHorizon(k0=1, k_min=1, min_successes=1)
+    fresh = controller.state_dict()
+    envs = make_vec("EH-Cabinet-v0", 2, controller, record=False, max_workers=0)
+    envs.reset(seed=0)
+    *_, truncated, infos = envs.step(["list()"] * 2)
+    assert truncated.all()
+    assert infos["episode"]["truncated"].all()
+    assert controller.state_dict() == fresh
+    envs.close()
+
+
+def test_any_registered_environment_with_a_success_rule():
+    envs = make_vec(gym.spec("CartPole-v1"), 2, FixedHorizon(3), success=lambda *_: False, max_workers=0)
+    envs.reset(seed=0)
+    for _ in range(3):
+        *_, truncated, infos = envs.step(np.array([0, 1]))
+    assert truncated.all()
+    assert not infos["episode"]["success"].any()
+    envs.close()
+
+
+@pytest.mark.parametrize("num_envs", [0, -2])
+def test_no_slots_are_refused(num_envs):
+    with pytest.raises(ConfigError, match="num_envs must be >= 1"):
+        make_vec("EH-Cabinet-v0", num_envs)
+
+
+def test_unknown_environment_arguments_fail():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'spilt'"):
+        make_vec("EH-Cabinet-v0", 1, spilt="dev")

@@ -1,0 +1,421 @@
+import threading
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import eh_gym  # noqa: F401 - registers the ids
+from eh_gym.errors import ConfigError
+from eh_gym.spaces import UnicodeText
+from eh_gym.vector import ThreadVectorEnv
+
+WORKERS = [0, 1, 3]
+
+
+class Toy(gym.Env):
+    """Counts; the action is what happens: a str to echo, "end", "cut", "boom", or seconds to sleep as "0.01"."""
+
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
+    observation_space = UnicodeText(100)
+    action_space = UnicodeText(100)
+    render_mode = "ansi"
+
+    def __init__(self, name="toy"):
+        self.name, self.resets, self.steps, self.inside, self.log = name, 0, 0, 0, []
+
+    def _enter(self, what):
+        self.inside += 1
+        assert self.inside == 1, "two calls of one slot at once"
+        self.log.append(what)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._enter("reset")
+        if options and options.get("boom"):
+            self.inside -= 1
+            raise OSError("no reset")
+        self.resets, self.steps = self.resets + 1, 0
+        self.inside -= 1
+        return f"é {self.name} {self.resets}", {"options": options, "seed": seed}
+
+    def step(self, action):
+        self._enter(action)
+        try:
+            if action == "boom":
+                raise OSError(f"{self.name} broke")
+            if action[:2] == "0.":
+                time.sleep(float(action))
+            self.steps += 1
+            return f"{action} {self.steps}", 0.5, action == "end", action == "cut", {"n": self.steps}
+        finally:
+            self.inside -= 1
+
+    def render(self):
+        return f"{self.name}:{self.steps}"
+
+    def close(self):
+        self.log.append("close")
+
+
+@pytest.fixture(params=WORKERS)
+def toys(request):
+    envs = ThreadVectorEnv([lambda name=name: Toy(name) for name in "abc"], max_workers=request.param)
+    yield envs
+    envs.close()
+
+
+def _cartpoles(n):
+    return [lambda: gym.make("CartPole-v1") for _ in range(n)]
+
+
+def _both(fns, max_workers):
+    return ThreadVectorEnv(fns, max_workers=max_workers), SyncVectorEnv(fns, autoreset_mode=AutoresetMode.DISABLED)
+
+
+def _assert_same(ours, theirs):
+    assert data_equivalence(ours, theirs, exact=True), f"{ours}\n{theirs}"
+
+
+@pytest.mark.parametrize("max_workers", WORKERS)
+@pytest.mark.parametrize("seed", [3, [7, None, 1, 4]])
+def test_equals_gymnasiums_sync_vector_env(max_workers, seed):
+    ours, theirs = _both(_cartpoles(4), max_workers)
+    assert (ours.num_envs, ours.single_action_space) == (theirs.num_envs, theirs.single_action_space)
+    assert (ours.observation_space, ours.action_space) == (theirs.observation_space, theirs.action_space)
+    assert ours.metadata == theirs.metadata
+    first, same = ours.reset(seed=seed), theirs.reset(seed=seed)
+    if seed == 3:
+        _assert_same(first, same)
+    else:  # slot 1 is not seeded
+        np.testing.assert_array_equal(first[0][[0, 2, 3]], same[0][[0, 2, 3]])
+        seed = [7, 2, 1, 4]
+        _assert_same(ours.reset(seed=seed), theirs.reset(seed=seed))
+    rng = np.random.default_rng(0)
+    resets = 0
+    for step in range(200):
+        actions = rng.integers(2, size=4)
+        stepped = ours.step(actions)
+        _assert_same(stepped, theirs.step(actions))
+        ended = stepped[2] | stepped[3]
+        if ended.any():
+            resets += 1
+            again = [step + i for i in range(4)] if step % 2 else step
+            _assert_same(
+                ours.reset(seed=again, options={"reset_mask": ended}),
+                theirs.reset(seed=again, options={"reset_mask": ended}),
+            )
+    assert resets > 10
+    ours.close()
+    theirs.close()
+
+
+class Nested(gym.Env):
+    observation_space = Dict(x=Box(-1, 1, (2,), np.float32), n=Discrete(9), text=UnicodeText(20))
+    action_space = Dict(x=Box(-1, 1, (2,), np.float32), go=Discrete(2))
+
+    def _observe(self, x, n):
+        return {"x": np.asarray(x, np.float32), "n": np.int64(n), "text": f"ü{n}"}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._observe(self.np_random.uniform(-1, 1, 2), 0), {"deep": {"k": 1.0}, "array": np.arange(3)}
+
+    def step(self, action):
+        return self._observe(action["x"], action["go"]), 1, False, False, {"word": "w" if action["go"] else "v"}
+
+
+def test_nested_spaces_and_infos_equal_those_of_sync_vector_env():
+    ours, theirs = _both([Nested] * 3, None)
+    _assert_same(ours.reset(seed=1), theirs.reset(seed=1))
+    ours.action_space.seed(0)
+    for _ in range(5):
+        actions = ours.action_space.sample()
+        _assert_same(ours.step(actions), theirs.step(actions))
+    ours.close()
+
+
+def test_observations_of_an_earlier_step_are_not_overwritten():
+    envs = ThreadVectorEnv(_cartpoles(2))
+    first, _ = envs.reset(seed=0)
+    kept = first.copy()
+    envs.step(np.array([0, 1]))
+    np.testing.assert_array_equal(first, kept)
+    envs.close()
+
+
+def test_text_is_batched_as_a_tuple(toys):
+    observations, infos = toys.reset(seed=5)
+    assert observations == ("é a 1", "é b 1", "é c 1")
+    assert observations in toys.observation_space
+    assert infos["seed"].tolist() == [5, 6, 7]
+    observations, rewards, terminated, truncated, infos = toys.step(("hi", "end", "cut"))
+    assert observations == ("hi 1", "end 1", "cut 1")
+    assert (rewards.dtype, rewards.tolist()) == (np.dtype(np.float64), [0.5, 0.5, 0.5])
+    assert (terminated.tolist(), truncated.tolist()) == ([False, True, False], [False, False, True])
+    assert infos["n"].tolist() == [1, 1, 1]
+
+
+def test_a_masked_reset_leaves_the_others_where_they_are(toys):
+    toys.reset()
+    toys.step(("x", "end", "y"))
+    options = {"reset_mask": np.array([False, True, False]), "extra": 1}
+    observations, infos = toys.reset(options=options)
+    assert observations == ("x 1", "é b 2", "y 1")
+    assert infos["options"]["extra"].tolist() == [0, 1, 0]
+    assert set(options) == {"reset_mask", "extra"}  # the caller's dict is left alone
+    assert toys.step(("x", "x", "x"))[0] == ("x 2", "x 1", "x 2")
+
+
+def test_a_masked_first_reset_shows_the_others_as_empty(toys):
+    observations, _ = toys.reset(options={"reset_mask": np.array([False, True, False])})
+    assert observations == ("", "é b 1", "")
+
+
+def test_task_ids_go_to_their_slots(toys):
+    _, infos = toys.reset(options={"task_ids": ["t0", None, "t2"], "level": 3})
+    assert infos["options"]["task_id"].tolist() == ["t0", None, "t2"]
+    assert infos["options"]["_task_id"].tolist() == [True, False, True]
+    assert infos["options"]["level"].tolist() == [3, 3, 3]
+
+
+def test_one_task_id_goes_to_every_slot(toys):
+    _, infos = toys.reset(options={"task_id": "t"})
+    assert infos["options"]["task_id"].tolist() == ["t", "t", "t"]
+
+
+def test_options_are_not_shared_between_slots(toys):
+    toys.reset(options={"x": 1})
+    seen = [toys.submit_reset(i, options={"x": 1}).result(10)[1]["options"] for i in range(3)]
+    batched = ThreadVectorEnv([Toy] * 2, max_workers=0)
+    kept = []
+    for env in batched.envs:
+        env.reset = lambda seed=None, options=None: (kept.append(options), ("", {}))[1]
+    batched.reset(options={"x": 1})
+    assert kept[0] == kept[1] == seen[0] == {"x": 1}
+    assert kept[0] is not kept[1]
+
+
+def test_no_options_stay_none(toys):
+    _, infos = toys.reset()
+    assert infos["options"].tolist() == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("seed", "options", "message"),
+    [
+        ([1, 2], None, "expected 3 seeds, one a slot, got 2"),
+        (None, {"reset_mask": [True, False, True]}, r"reset_mask'\] must be a bool array of shape \(3,\)"),
+        (None, {"reset_mask": np.ones(4, bool)}, r"must be a bool array of shape \(3,\)"),
+        (None, {"reset_mask": np.ones(3, int)}, "must be a bool array"),
+        (None, {"reset_mask": np.zeros(3, bool)}, "at least one slot"),
+        (None, {"task_ids": ["a"]}, "must have 3 ids"),
+        (None, {"task_ids": "abc"}, "must have 3 ids"),
+        (None, {"task_ids": ["a"] * 3, "task_id": "a"}, "got both"),
+    ],
+)
+def test_bad_resets_are_refused_before_anything_moves(toys, seed, options, message):
+    with pytest.raises(ConfigError, match=message):
+        toys.reset(seed=seed, options=options)
+    assert toys.get_attr("resets") == (0, 0, 0)
+
+
+def test_stepping_an_ended_slot_is_refused_and_moves_no_slot(toys):
+    toys.reset()
+    toys.step(("end", "x", "cut"))
+    with pytest.raises(ResetNeeded, match=r"slots \[0, 2\] have no running episode.*reset_mask"):
+        toys.step(("x", "x", "x"))
+    assert toys.get_attr("steps") == (1, 1, 1)
+    with pytest.raises(ResetNeeded, match="slot 2 has no running episode"):
+        toys.submit_step(2, "x").result(10)
+    assert toys.submit_step(1, "x").result(10)[0] == "x 2"
+
+
+def test_stepping_before_the_first_reset_is_refused(toys):
+    with pytest.raises(ResetNeeded, match=r"slots \[0, 1, 2\]"):
+        toys.step(("x", "x", "x"))
+
+
+@pytest.mark.parametrize("actions", [("x", "x"), ("x",) * 4])
+def test_a_wrong_number_of_actions_is_refused(toys, actions):
+    toys.reset()
+    with pytest.raises(ConfigError, match="expected 3 actions"):
+        toys.step(actions)
+    assert toys.get_attr("steps") == (0, 0, 0)
+
+
+def test_a_failing_slot_raises_after_the_others_have_stepped(toys):
+    toys.reset()
+    with pytest.raises(OSError, match="b broke"):
+        toys.step(("0.02", "boom", "0.02"))
+    assert toys.get_attr("steps") == (1, 0, 1)
+    with pytest.raises(ResetNeeded, match=r"slots \[1\]"):
+        toys.step(("x", "x", "x"))
+    toys.reset(options={"reset_mask": np.array([False, True, False])})
+    assert toys.step(("x", "x", "x"))[0] == ("x 2", "x 1", "x 2")
+
+
+def test_a_failed_reset_leaves_the_slot_without_an_episode(toys):
+    toys.reset()
+    with pytest.raises(OSError, match="no reset"):
+        toys.submit_reset(0, options={"boom": True}).result(10)
+    with pytest.raises(ResetNeeded, match="slot 0"):
+        toys.submit_step(0, "x").result(10)
+
+
+def test_what_one_slot_raises_reaches_its_own_future_only(toys):
+    toys.reset()
+    failing, fine = toys.submit_step(0, "boom"), toys.submit_step(1, "x")
+    assert fine.result(10)[0] == "x 1"
+    assert isinstance(failing.exception(10), OSError)
+
+
+def test_calls_of_one_slot_queue_up_in_order(toys):
+    futures = [
+        toys.submit_reset(0, seed=1),
+        toys.submit_step(0, "0.01"),
+        toys.submit_step(0, "x"),
+        toys.submit_reset(0, seed=2),
+        toys.submit_reset(0, seed=3),
+        toys.submit_step(0, "y"),
+    ]
+    observations = [future.result(10)[0] for future in futures]
+    assert observations == ["é a 1", "0.01 1", "x 2", "é a 2", "é a 3", "y 1"]
+    assert toys.envs[0].log == ["reset", "0.01", "x", "reset", "reset", "y"]
+
+
+def test_slots_step_side_by_side():
+    together = threading.Barrier(3)
+
+    class Meets(Toy):
+        def step(self, action):
+            together.wait(10)  # passes only when all three are in their step
+            return super().step(action)
+
+    envs = ThreadVectorEnv([Meets] * 3)
+    envs.reset()
+    assert envs.step(("x",) * 3)[0] == ("x 1",) * 3
+    envs.close()
+
+
+def test_a_slow_slot_does_not_hold_up_another():
+    go = threading.Event()
+
+    class Waits(Toy):
+        def step(self, action):
+            assert action != "wait" or go.wait(10)
+            return super().step(action)
+
+    envs = ThreadVectorEnv([Waits] * 2)
+    envs.reset()
+    slow = envs.submit_step(0, "wait")
+    assert [envs.submit_step(1, "x").result(10)[0] for _ in range(5)][-1] == "x 5"
+    assert not slow.done()
+    with pytest.raises(AlreadyPendingCallError, match=r"slots \[0\] have calls in flight"):
+        envs.step(("x", "x"))
+    with pytest.raises(AlreadyPendingCallError, match=r"slots \[0\] have calls in flight"):
+        envs.reset()
+    go.set()
+    slow.result(10)
+    assert envs.step(("x", "x"))[0] == ("x 2", "x 6")
+    envs.close()
+
+
+@pytest.mark.parametrize("slot", [-1, 3])
+def test_an_unknown_slot_is_refused(toys, slot):
+    with pytest.raises(ConfigError, match=r"slot must be in 0 \.\. 2"):
+        toys.submit_step(slot, "x")
+    with pytest.raises(ConfigError, match=r"slot must be in 0 \.\. 2"):
+        toys.submit_reset(slot)
+
+
+def test_call_and_attributes(toys):
+    toys.reset(seed=9)
+    assert toys.get_attr("name") == ("a", "b", "c")
+    toys.set_attr("name", "z")
+    assert toys.call("render") == toys.render() == ("z:0",) * 3
+    toys.set_attr("name", ["p", "q", "r"])
+    assert toys.get_attr("name") == ("p", "q", "r")
+    assert toys.np_random_seed == (9, 10, 11)
+    assert toys.np_random[0] is toys.envs[0].np_random
+    with pytest.raises(ConfigError, match="expected 3 values"):
+        toys.set_attr("name", ["p"])
+    with pytest.raises(AttributeError):
+        toys.get_attr("nothing")
+
+
+def test_close_closes_every_environment_once_and_refuses_more(toys):
+    toys.reset()
+    toys.close()
+    toys.close()
+    assert [env.log.count("close") for env in toys.envs] == [1, 1, 1]
+    for call in (
+        toys.reset,
+        lambda: toys.step(("x",) * 3),
+        lambda: toys.submit_reset(0),
+        lambda: toys.get_attr("name"),
+    ):
+        with pytest.raises(ClosedEnvironmentError, match="closed"):
+            call()
+
+
+def test_close_waits_for_running_steps():
+    envs = ThreadVectorEnv([Toy] * 2)
+    envs.reset()
+    running = [envs.submit_step(0, "0.05"), envs.submit_step(1, "0.05")]
+    while any(not env.inside for env in envs.envs) and not all(f.done() for f in running):
+        time.sleep(0.001)
+    envs.close()
+    assert [future.result(0)[0] for future in running] == ["0.05 1"] * 2
+    assert [env.log[-1] for env in envs.envs] == ["close", "close"]
+
+
+def test_close_closes_the_rest_when_one_fails():
+    class Stuck(Toy):
+        def close(self):
+            super().close()
+            if self.name == "a":
+                raise OSError("cannot close")
+
+    envs = ThreadVectorEnv([lambda name=name: Stuck(name) for name in "ab"])
+    with pytest.raises(OSError, match="cannot close"):
+        envs.close()
+    assert [env.log for env in envs.envs] == [["close"], ["close"]]
+
+
+def test_a_failing_constructor_closes_what_was_built():
+    built = []
+
+    def first():
+        built.append(Toy())
+        return built[0]
+
+    def second():
+        raise OSError("cannot build")
+
+    with pytest.raises(OSError, match="cannot build"):
+        ThreadVectorEnv([first, second])
+    assert built[0].log == ["close"]
+
+
+def test_different_spaces_are_refused():
+    with pytest.raises(ConfigError, match=r"same observation_space; slot 0 has UnicodeText\(100\), slot 1"):
+        ThreadVectorEnv([Toy, lambda: gym.make("CartPole-v1")])
+
+
+@pytest.mark.parametrize(("fns", "max_workers"), [([], None), ([Toy], -1)])
+def test_bad_arguments_are_refused(fns, max_workers):
+    with pytest.raises(ConfigError, match="must"):
+        ThreadVectorEnv(fns, max_workers)
+
+
+def test_many_slots_share_few_threads():
+    envs = ThreadVectorEnv([Toy] * 100, max_workers=2)
+    envs.reset()
+    assert envs.step(["x"] * 100)[0] == ("x 1",) * 100
+    assert sum(thread.name.startswith("eh-slot") for thread in threading.enumerate()) <= 2
+    envs.close()
