@@ -10,25 +10,25 @@ from .episode import Episode, compact_document, instruction, task_of
 
 __all__ = ["handle"]
 
-_episodes: dict[str, Episode] = {}
+_episodes: dict[int, Episode] = {}
 
 
 def handle(method: str, params: dict[str, Any]) -> Any:
     """Answers one call of the environment.
 
-    ``describe(task_id)`` -> instruction, functions; ``start(episode, task_id, action_format)`` -> the first message;
-    ``step(episode, action)`` -> a StepResult; ``expert(episode)`` -> an action; ``finish(episode)``.
+    ``describe(task_id)`` -> instruction, functions; ``start(session, task_id, action_format)`` -> the first message;
+    ``step(session, action)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
     """
     if method == "step":
-        return asdict(_episodes[params["episode"]].step(params["action"]))
+        return asdict(_episodes[params["session"]].step(params["action"]))
     if method == "expert":
-        return _episodes[params["episode"]].expert()
+        return _episodes[params["session"]].expert()
     if method == "start":
         assert params["action_format"] in FORMATS, params["action_format"]
-        episode = _episodes[params["episode"]] = Episode(params["task_id"], params["action_format"])
+        episode = _episodes[params["session"]] = Episode(params["task_id"], params["action_format"])
         return episode.first_message
     if method == "finish":
-        _episodes.pop(params["episode"], None)
+        _episodes.pop(params["session"], None)
         return None
     if method == "describe":
         entry = task_of(params["task_id"]).entry

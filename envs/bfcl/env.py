@@ -1,0 +1,228 @@
+"""EH-BFCL: BFCL's multi-turn function calling, with the official simulators, rules and verdict.
+
+The simulators run in worker processes with bfcl-eval's own virtualenv; many environments share a worker. Left out: the
+categories that are no conversation (single calls, web search, memory), and upstream's `composite`, most of whose entries
+hold erroring calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils import EzPickle
+
+from eh_gym.errors import ConfigError, WorkerError
+from eh_gym.spaces import UnicodeText
+from eh_gym.worker import Session, backend_command, shared_pool
+from envs.bfcl.splits import task_ids
+from envs.runtime import backend_python
+
+__all__ = ["BFCLEnv"]
+
+_LONGEST = 10_000_000  # characters; a bound for the spaces only
+_RULES = """\
+You solve a user's requests by calling functions. In each message, call one or more of the functions below, or say in \
+words that you are done with the user's present request. After a message with calls you get their results; after a message \
+without a call the user speaks next. Use only what the user or a result tells you: if a needed value is missing or no \
+function fits, say so instead of guessing. At most 20 messages with calls are allowed per request. Nothing is confirmed or \
+asked back; what counts is the state that your calls leave and the results that they return.
+
+{format}
+
+The functions, one JSON document each:
+{functions}"""
+_FORMAT_RULES = {
+    "python": (
+        "Write calls as a Python list and nothing else, every argument by keyword:\n"
+        "[first_function(name='value', number=3), second_function()]"
+    ),
+    "hermes": (
+        "Write each call in a block of its own, with the tags on lines of their own:\n"
+        '<tool_call>\n{"name": "first_function", "arguments": {"name": "value", "number": 3}}\n</tool_call>'
+    ),
+}
+
+
+class BFCLEnv(gym.Env[str, str], EzPickle):
+    """A conversation with a user over stateful function calls: 200 scenarios in 4 categories.
+
+    The observation is the user's message, or the results of the calls just made; the action is the model's text. The
+    reward is the official verdict, 1 or 0, at the end; ``info["failure"]`` then names the first failed check as
+    ``{"turn", "kind"}``, the kind one of no_call, wrong_state, missing_result, step_limit.
+
+    ``info`` at reset: ``task_id`` (the official entry id), ``system_prompt``, ``instruction`` (the user's first words),
+    ``category``. At each step: ``turn`` (index of the user's turn), ``calls`` (executed by this action), ``malformed``
+    (looks like calls but is none); at the end ``success``. If the worker fails, the episode is truncated with
+    ``info["environment_error"]``, and the next reset gets a new worker.
+
+    Args:
+        split: train (120 scenarios), dev (32), test (48) or all (200); no scenario is in two of the first three.
+        categories: Some of base, miss_func, miss_param, long_context; None for all four.
+        action_format: "python" (``[f(a=1), g()]``) or "hermes" (``<tool_call>{json}</tool_call>``).
+        workers: Worker processes that all environments of this process with the same number share; None for one a core,
+            4 at most.
+        step_timeout_s: Seconds that a call of the worker may take, before it is killed.
+        max_observation_chars: A longer observation loses its middle, with a note in its place; None, as officially, keeps
+            all. Some results of long_context hold 200,000 characters.
+
+    Raises:
+        ConfigError: An argument is not one of those listed.
+        MissingBackendError: bfcl-eval is not installed; the message names the command.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
+
+    def __init__(
+        self,
+        split: str = "train",
+        categories: Sequence[str] | None = None,
+        action_format: str = "python",
+        workers: int | None = None,
+        step_timeout_s: float = 60.0,
+        max_observation_chars: int | None = None,
+    ) -> None:
+        EzPickle.__init__(self, split, categories, action_format, workers, step_timeout_s, max_observation_chars)
+        if action_format not in _FORMAT_RULES:
+            raise ConfigError(f"action_format must be one of {', '.join(_FORMAT_RULES)}, got {action_format!r}")
+        if max_observation_chars is not None and max_observation_chars < 200:
+            raise ConfigError(f"max_observation_chars must be >= 200, got {max_observation_chars}")
+        self.task_ids: Sequence[str] = task_ids(split, categories)
+        self.observation_space = UnicodeText(_LONGEST)
+        self.action_space = UnicodeText(_LONGEST)
+        self._action_format = action_format
+        self._workers = workers if workers is not None else min(os.cpu_count() or 1, 4)
+        if self._workers < 1:
+            raise ConfigError(f"workers must be >= 1, got {workers}")
+        self._timeout_s = step_timeout_s
+        self._max_chars = max_observation_chars
+        self._command = backend_command(backend_python("bfcl"), Path(__file__).with_name("backend.py"))
+        self._session: Session | None = None
+        self._functions: tuple[str, ...] = ()
+        self._running = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Starts an entry: ``options={"task_id": id}``, else one of ``task_ids`` drawn with the seed.
+
+        Raises:
+            ConfigError: There is no such entry.
+            WorkerError: No worker could be started, or it failed while loading the entry.
+        """
+        super().reset(seed=seed)
+        task_id = (options or {}).get("task_id")
+        if task_id is None:
+            task_id = self.task_ids[int(self.np_random.integers(len(self.task_ids)))]
+        elif task_id not in _every_task():
+            raise ConfigError(
+                f"expected a BFCL multi-turn entry such as {self.task_ids[0]!r}, got {task_id!r}; "
+                "env.unwrapped.task_ids has those of the split"
+            )
+        if self._session is None or not self._session.alive:
+            self._leave()
+            self._session = shared_pool(self._workers, self._command).session()
+        self._running = False
+        about = self._describe(self._session, task_id)
+        start = {"task_id": task_id, "action_format": self._action_format}
+        observation = self._session.call("start", start, self._timeout_s)
+        self._running = True
+        self._functions = about["names"]
+        return self._shown(observation), {
+            "task_id": task_id,
+            "system_prompt": _RULES.format(format=_FORMAT_RULES[self._action_format], functions=about["functions"]),
+            "instruction": about["instruction"],
+            "category": task_id.removeprefix("multi_turn_").rsplit("_", 1)[0],
+        }
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Sends one message; text without a call ends the user's turn.
+
+        Raises:
+            gymnasium.error.ResetNeeded: The episode has ended, or none has begun.
+        """
+        session = self._live()
+        try:
+            result = session.call("step", {"action": action}, self._timeout_s)
+        except WorkerError as error:
+            self._running = False
+            self._leave()
+            text = f"The environment failed, and this episode is over: {error}"
+            info = {"environment_error": f"{type(error).__name__}: {error}", "success": False, "malformed": False}
+            return self._shown(text), 0.0, False, True, info
+        info = {name: result[name] for name in ("turn", "calls", "malformed")}
+        if result["done"]:
+            self._running = False
+            info["success"] = result["success"]
+            if result["failure"] is not None:
+                info["failure"] = dict(zip(("turn", "kind"), result["failure"], strict=True))
+        return self._shown(result["observation"]), float(result["success"]), result["done"], False, info
+
+    def expert(self) -> str:
+        """The ground truth's next message, in this environment's format: one call a step, then "Done." to end the turn.
+
+        It follows the number of steps taken in the present turn, so it is right for an episode whose steps were the
+        expert's; after other steps the episode may be beyond repair.
+        """
+        return str(self._live().call("expert", {}, self._timeout_s))
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """A call without arguments of one of the entry's functions (2/3), or a message without a call (1/3)."""
+        if not self._functions or rng.random() < 1 / 3:
+            return "Done."
+        name = self._functions[int(rng.integers(len(self._functions)))]
+        if self._action_format == "python":
+            return f"[{name}()]"
+        return f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
+
+    def close(self) -> None:
+        """Frees the episode; the workers go on for other environments."""
+        self._leave()
+
+    def _live(self) -> Session:
+        if self._session is None or not self._running:
+            raise gym.error.ResetNeeded("this environment has no running episode; call reset() before step()")
+        return self._session
+
+    def _leave(self) -> None:
+        session, self._session = self._session, None
+        if session is None:
+            return
+        try:
+            if session.alive:
+                session.call("finish", {}, self._timeout_s)
+        except WorkerError:
+            pass  # it is gone, and the episode with it
+        finally:
+            session.close()
+
+    def _describe(self, session: Session, task_id: str) -> Mapping[str, Any]:
+        """What is the same in every episode of an entry; asked once in a process, for it is most of a reset's bytes."""
+        if task_id not in _described:
+            about = session.call("describe", {"task_id": task_id}, self._timeout_s)
+            documents = about["functions"]
+            _described[task_id] = {
+                "instruction": about["instruction"],
+                "names": tuple(d["name"] for d in documents),
+                "functions": "\n".join(json.dumps(d, separators=(",", ":")) for d in documents),
+            }
+        return _described[task_id]
+
+    def _shown(self, observation: str) -> str:
+        limit = self._max_chars
+        if limit is None or len(observation) <= limit:
+            return observation
+        half = (limit - 60) // 2
+        return f"{observation[:half]}\n[{len(observation) - 2 * half} characters left out]\n{observation[-half:]}"
+
+
+_described: dict[str, Mapping[str, Any]] = {}
+
+
+@functools.cache
+def _every_task() -> frozenset[str]:
+    return frozenset(task_ids("all"))
