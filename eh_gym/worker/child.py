@@ -1,0 +1,134 @@
+"""The program inside a worker process: reads calls, has the backend answer them.
+
+Standard library only and no import of eh_gym: a backend's virtualenv has neither it nor numpy nor gymnasium, so this file
+is run by its path. The parent imports it too, for the frames and the protocol version. Left out: deadlines and every
+other defence, which are the parent's business: a process that has gone wrong cannot be trusted to notice.
+
+    python -I child.py FOLDER/backend.py MAX_FRAME_BYTES
+
+The backend is a module with ``handle(method: str, params: dict) -> JSON value``. Its folder becomes the package
+``eh_backend``, so that ``from .sibling import name`` finds the files beside it and nothing in the folder shadows another
+module.
+
+A frame is four bytes of magic, the length of the body as a big-endian 32-bit integer, and the body: a JSON object.
+The child speaks first, twice: ``{"protocol": 1, ...}`` at once, and ``{"ready": true}`` or ``{"error": {...}}`` when the
+backend is loaded. Then each ``{"id", "method", "params"}`` gets ``{"id", "result"}`` or ``{"id", "error"}``.
+"""
+
+import importlib
+import json
+import os
+import struct
+import sys
+import threading
+import time
+import traceback
+import types
+
+MAGIC = b"EHW\x01"
+HEADER = struct.Struct(">4sI")
+PROTOCOL_VERSION = 1
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+PACKAGE = "eh_backend"
+
+
+def encode(message: object, max_frame_bytes: int) -> bytes:
+    """A message as one frame.
+
+    ASCII-only JSON, which carries lone surrogates (a model can write them) through unharmed.
+
+    Raises:
+        ValueError: The body is longer than ``max_frame_bytes``.
+        TypeError: The message is not JSON-serialisable.
+    """
+    body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    if len(body) > max_frame_bytes:
+        raise ValueError(f"the message takes {len(body):,} bytes; a frame holds at most {max_frame_bytes:,}")
+    return HEADER.pack(MAGIC, len(body)) + body
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _read(fd: int, size: int) -> bytes:
+    """Reads exactly ``size`` bytes; raises EOFError when the parent is gone."""
+    chunks = []
+    while size:
+        chunk = os.read(fd, min(size, 1 << 20))
+        if not chunk:
+            raise EOFError
+        chunks.append(chunk)
+        size -= len(chunk)
+    return b"".join(chunks)
+
+
+def _describe(error: BaseException) -> dict[str, str]:
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return {"type": type(error).__name__, "message": str(error)[:8000], "traceback": text[-8000:]}
+
+
+def _die_with(parent: int) -> None:
+    """Ends this process when its parent is gone, even while the backend hangs.
+
+    A hung backend does not read the end of its stdin. Linux's PR_SET_PDEATHSIG would be simpler, but it fires when the
+    parent's *thread* ends, and workers are started from short-lived ones.
+    """
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def _load(path: str) -> types.ModuleType:
+    folder, name = os.path.split(os.path.abspath(path))
+    package = types.ModuleType(PACKAGE)
+    package.__path__ = [folder]
+    sys.modules[PACKAGE] = package
+    return importlib.import_module(f"{PACKAGE}.{os.path.splitext(name)[0]}")
+
+
+def serve(backend_path: str, max_frame_bytes: int) -> None:
+    """Takes over stdin and stdout, loads the backend and answers until the parent goes away."""
+    parent = os.getppid()
+    requests, answers = os.dup(0), os.dup(1)  # not inheritable: the backend's own children do not hold them
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)  # from here on a print, also one from C code, goes to stderr and not between the frames
+    sys.stdout = sys.stderr
+    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+
+    hello = {"protocol": PROTOCOL_VERSION, "pid": os.getpid(), "python": ".".join(map(str, sys.version_info[:3]))}
+    _write(answers, encode(hello, max_frame_bytes))
+    try:
+        handle = _load(backend_path).handle
+    except Exception as error:
+        _write(answers, encode({"error": _describe(error)}, max_frame_bytes))
+        return
+    _write(answers, encode({"ready": True}, max_frame_bytes))
+
+    while True:
+        try:
+            magic, size = HEADER.unpack(_read(requests, HEADER.size))
+            call = json.loads(_read(requests, size))
+        except EOFError:
+            return
+        if magic != MAGIC:
+            raise SystemExit("the parent sent something that is not a frame")
+        try:
+            frame = encode({"id": call["id"], "result": handle(call["method"], call["params"])}, max_frame_bytes)
+        except Exception as error:
+            frame = encode({"id": call["id"], "error": _describe(error)}, max_frame_bytes)
+        _write(answers, frame)
+
+
+if __name__ == "__main__":
+    try:
+        serve(sys.argv[1], int(sys.argv[2]))
+    except BrokenPipeError:
+        pass  # the parent went away while it was being answered
+    finally:
+        sys.stderr.flush()
+    os._exit(0)  # without waiting for threads that the backend may have left

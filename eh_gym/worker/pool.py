@@ -1,0 +1,172 @@
+"""WorkerPool: a few worker processes shared by many sessions.
+
+Left out: moving a session to another worker. Its state lives in the process; when that dies, the session's calls raise
+and the owner opens a new session.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eh_gym.errors import ConfigError
+from eh_gym.worker import child
+from eh_gym.worker.process import Worker
+
+__all__ = ["Session", "WorkerPool", "close_shared_pools", "shared_pool"]
+
+
+class Session:
+    """One user's place in a worker; made by ``WorkerPool.session``. ``id`` is unique within the pool."""
+
+    def __init__(self, pool: WorkerPool, slot: _Slot, worker: Worker, session_id: int) -> None:
+        self.id = session_id
+        self._pool = pool
+        self._slot = slot
+        self._worker = worker
+        self._open = True
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker that holds this session still lives and the session is open."""
+        return self._open and self._worker.alive
+
+    def call(self, method: str, params: Mapping[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+        """``Worker.call`` with this session's id added to the parameters as ``"session"``."""
+        return self._worker.call(method, {**(params or {}), "session": self.id}, timeout_s)
+
+    def close(self) -> None:
+        """Gives the place back. Idempotent. Telling the backend to forget the session is the caller's part."""
+        if self._open:
+            self._open = False
+            self._pool._release(self._slot)
+
+
+class _Slot:
+    """A place for one worker, with the number of sessions on it."""
+
+    def __init__(self) -> None:
+        self.load = 0
+        self.worker: Worker | None = None
+        self.starting = threading.Lock()
+
+
+class WorkerPool:
+    """Several workers with the same command; sessions go where the fewest are. Thread-safe.
+
+    Workers start when they are first needed; one that has died is replaced when the next session is placed on it.
+
+    Args:
+        size: Most worker processes, >= 1.
+        command: As for ``Worker``.
+        start_timeout_s: As for ``Worker``.
+        max_frame_bytes: As for ``Worker``.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        command: Sequence[str],
+        *,
+        start_timeout_s: float = 60.0,
+        max_frame_bytes: int = child.MAX_FRAME_BYTES,
+    ) -> None:
+        if size < 1:
+            raise ConfigError(f"a pool needs at least one worker, got size={size}")
+        self._command = tuple(command)
+        self._start_timeout_s = start_timeout_s
+        self._max_frame_bytes = max_frame_bytes
+        self._slots = [_Slot() for _ in range(size)]
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def loads(self) -> list[int]:
+        """Open sessions on each worker."""
+        with self._lock:
+            return [slot.load for slot in self._slots]
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers that live."""
+        workers = [slot.worker for slot in self._slots]
+        return [w.pid for w in workers if w is not None and w.alive and w.pid is not None]
+
+    def session(self) -> Session:
+        """Places a new session on the worker with the fewest, starting or replacing it if need be.
+
+        Raises:
+            WorkerError: The worker could not be started (see ``Worker.start``).
+            ConfigError: The pool is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise ConfigError("the pool is closed; make a new one")
+            slot = min(self._slots, key=lambda slot: slot.load)
+            slot.load += 1
+            session_id = next(self._ids)
+        try:
+            with slot.starting:  # other slots go on meanwhile
+                if slot.worker is None or not slot.worker.alive:
+                    worker = Worker(
+                        self._command, start_timeout_s=self._start_timeout_s, max_frame_bytes=self._max_frame_bytes
+                    )
+                    worker.start()
+                    slot.worker = worker
+                return Session(self, slot, slot.worker, session_id)
+        except BaseException:
+            self._release(slot)
+            raise
+
+    def close(self) -> None:
+        """Ends all workers. Calls of open sessions raise WorkerDied afterwards."""
+        with self._lock:
+            self._closed = True
+        for slot in self._slots:
+            with slot.starting:
+                if slot.worker is not None:
+                    slot.worker.close()
+
+    def _release(self, slot: _Slot) -> None:
+        with self._lock:
+            slot.load -= 1
+
+
+_shared: dict[tuple[int, tuple[str, ...]], WorkerPool] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_pool(size: int, command: Sequence[str]) -> WorkerPool:
+    """The pool of this process with this size and command, made at the first use.
+
+    Many environments share it; it lives until ``close_shared_pools`` or the end of the process.
+    """
+    key = (size, tuple(command))
+    with _shared_lock:
+        if key not in _shared:
+            _shared[key] = WorkerPool(size, command)
+        return _shared[key]
+
+
+def close_shared_pools() -> None:
+    """Ends the workers of all shared pools; the next use starts new ones."""
+    with _shared_lock:
+        pools = list(_shared.values())
+        _shared.clear()
+    for pool in pools:
+        pool.close()
+
+
+def _forget_after_fork() -> None:
+    """A forked child starts its own workers: those of its parent answer the parent, and locks may be held for ever."""
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    _shared.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

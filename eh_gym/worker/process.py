@@ -1,0 +1,361 @@
+"""Worker: one backend process, called over its stdin and stdout with a deadline on every call.
+
+Left out: retries. A call that failed may have happened, so no call is ever sent twice; whoever owns the episode decides.
+POSIX only (Linux, macOS, WSL): deadlines rest on ``poll``, killing on process groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import (
+    ConfigError,
+    WorkerCallError,
+    WorkerDied,
+    WorkerError,
+    WorkerProtocolError,
+    WorkerTimeout,
+    WorkerVersionMismatch,
+)
+from eh_gym.worker import child
+
+__all__ = ["Worker", "backend_command"]
+
+_KEPT_STDERR = 64 * 1024  # bytes of a worker's stderr that are kept, the last ones
+_SHOWN_STDERR = 2000  # characters of it that an error message shows
+
+
+def backend_command(
+    python: str | Path, backend: str | Path, max_frame_bytes: int = child.MAX_FRAME_BYTES
+) -> tuple[str, ...]:
+    """The command that serves the backend module at ``backend`` with the interpreter ``python``.
+
+    ``-I`` keeps PYTHONPATH, the user's site-packages and the current folder out of the backend's virtualenv.
+    """
+    return (str(python), "-I", str(Path(child.__file__).resolve()), str(Path(backend).resolve()), str(max_frame_bytes))
+
+
+class Worker:
+    """One backend process. Thread-safe: calls from several threads are answered one after another.
+
+    Not usable in a forked copy of the process that started it: two processes reading one pipe would take each other's
+    answers, so a call there raises WorkerDied.
+
+    Args:
+        command: What to run, usually ``backend_command(python, backend)``.
+        start_timeout_s: Seconds until the backend must be loaded, > 0.
+        max_frame_bytes: The longest message either way.
+
+    Example:
+        >>> import sys, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     backend = Path(folder, "adder.py")
+        ...     _ = backend.write_text("def handle(method, params): return params['a'] + params['b']")
+        ...     with Worker(backend_command(sys.executable, backend)) as worker:
+        ...         worker.call("add", {"a": 2, "b": 3}, timeout_s=30)
+        5
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        start_timeout_s: float = 60.0,
+        max_frame_bytes: int = child.MAX_FRAME_BYTES,
+    ) -> None:
+        if not hasattr(select, "poll") or not hasattr(os, "killpg"):
+            raise ConfigError("backend workers need a POSIX system (Linux, macOS); on Windows, run inside WSL")
+        if start_timeout_s <= 0:
+            raise ConfigError(f"start_timeout_s must be > 0, got {start_timeout_s}")
+        self.command = tuple(command)
+        self._start_timeout_s = start_timeout_s
+        self._max_frame_bytes = max_frame_bytes
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+        self._calls = 0
+        self._gone = "it was not started"  # why calls are refused; empty while the worker lives
+        self._buried = False  # its pid was given back to the system: never signal it again
+        self._stderr = bytearray()
+        self._drain: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, None before ``start``."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether a call made now could be answered."""
+        process = self._process
+        return not self._gone and os.getpid() == self._owner and process is not None and process.poll() is None
+
+    @property
+    def stderr(self) -> str:
+        """The last of what the worker wrote to stderr, and to stdout outside the protocol."""
+        return bytes(self._stderr).decode("utf-8", "replace")
+
+    def start(self) -> None:
+        """Starts the process and waits until its backend is loaded. Does nothing if it lives already.
+
+        Raises:
+            WorkerDied: It could not be started, or exited.
+            WorkerTimeout: The backend was not loaded after ``start_timeout_s``.
+            WorkerVersionMismatch: It speaks another version of the protocol.
+            WorkerProtocolError: It wrote something else than frames.
+            WorkerCallError: Loading the backend raised.
+        """
+        with self._lock:
+            if self.alive:
+                return
+            self._spawn()
+            deadline = time.monotonic() + self._start_timeout_s
+            with self._killed_on_failure():
+                hello = self._receive(deadline, "its greeting", self._start_timeout_s)
+                if hello.get("protocol") != child.PROTOCOL_VERSION:
+                    raise WorkerVersionMismatch(
+                        f"the worker speaks protocol {hello.get('protocol')!r}, this process {child.PROTOCOL_VERSION}; "
+                        f"run it with the child.py of this installation. Command: {' '.join(self.command)}"
+                    )
+                ready = self._receive(deadline, "the backend to load", self._start_timeout_s)
+                if "error" in ready:
+                    raise WorkerCallError(f"the backend could not be loaded: {_told(ready['error'])}")
+
+    def call(self, method: str, params: Mapping[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+        """Has the backend do ``method`` and returns its result. Sent at most once, whatever happens.
+
+        Args:
+            method: Passed to the backend's ``handle``.
+            params: JSON-serialisable, at most ``max_frame_bytes`` of it.
+            timeout_s: Seconds for the answer, counted from when the worker is free.
+
+        Raises:
+            WorkerCallError: The backend raised, or the call or its answer does not fit in a frame. The worker lives on.
+            WorkerTimeout: No answer in time. The worker was killed, as with the two below.
+            WorkerProtocolError: Something came that is not the answer.
+            WorkerDied: The process ended, now or earlier, or belongs to another process.
+        """
+        with self._lock:
+            if os.getpid() != self._owner:
+                raise WorkerDied(f"the worker belongs to process {self._owner}; start one in this process")
+            if self._gone:
+                raise WorkerDied(f"the worker cannot be called: {self._gone}")
+            self._calls += 1
+            try:
+                frame = child.encode(
+                    {"id": self._calls, "method": method, "params": dict(params or {})}, self._max_frame_bytes
+                )
+            except (ValueError, TypeError, RecursionError) as error:
+                raise WorkerCallError(f"the call {method!r} was not sent: {error}") from error
+            deadline = time.monotonic() + timeout_s
+            with self._killed_on_failure():
+                self._send(frame, deadline, method, timeout_s)
+                answer = self._receive(deadline, f"the answer to {method!r}", timeout_s)
+                if answer.get("id") != self._calls or not ("result" in answer or "error" in answer):
+                    raise WorkerProtocolError(
+                        f"the worker answered {str(answer)[:200]} to call {self._calls} ({method!r})"
+                    )
+            if "error" in answer:
+                raise WorkerCallError(f"{method!r} raised {_told(answer['error'])}")
+            return answer["result"]
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Lets the process end by itself, killing it after ``timeout_s``. Idempotent."""
+        process = self._process
+        if process is None or os.getpid() != self._owner:
+            return
+        with self._lock:
+            if not self._buried and process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout_s)
+            self._bury("it was closed")
+
+    def kill(self) -> None:
+        """Kills the process and its children at once. A call in progress in another thread raises WorkerDied."""
+        process = self._process
+        if process is None or self._buried or os.getpid() != self._owner:
+            return
+        self._gone = self._gone or "it was killed"
+        if process.returncode is None:
+            _kill_group(process)
+        with self._lock:  # a call in progress has just lost its pipe, and lets go
+            self._bury("it was killed")
+
+    def __enter__(self) -> Worker:
+        """Starts the worker."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes the worker."""
+        self.close()
+
+    # ------------------------------------------------------------------ the process
+    def _spawn(self) -> None:
+        if self._process is not None:
+            self._bury("it was replaced")
+        self._stderr = bytearray()
+        self._owner = os.getpid()
+        self._calls = 0
+        try:
+            # A session of its own: Ctrl-C reaches only the parent, and killing the group takes grandchildren along.
+            self._process = process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                close_fds=True,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise WorkerDied(f"the worker could not be started: {error}. Command: {' '.join(self.command)}") from error
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        os.set_blocking(process.stdout.fileno(), False)
+        self._gone, self._buried = "", False
+        self._drain = threading.Thread(target=_keep_tail, args=(process.stderr, self._stderr), daemon=True)
+        self._drain.start()
+        weakref.finalize(self, _kill_if_ours, process, self._owner)  # also at interpreter exit
+
+    def _bury(self, why: str) -> None:
+        """Kills what is left and closes the pipes."""
+        self._gone = self._gone or why
+        process = self._process
+        if process is None or self._buried:
+            return
+        self._buried = True
+        _kill_group(process)  # grandchildren too; while one lives, the group's number cannot be anyone else's
+        process.wait()
+        if self._drain is not None:
+            self._drain.join(1.0)  # for the last words; a grandchild that escaped may hold stderr open
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    @contextlib.contextmanager
+    def _killed_on_failure(self) -> Any:
+        """Half a conversation cannot be continued: any failure inside kills the worker, KeyboardInterrupt included."""
+        try:
+            yield
+        except WorkerError as error:
+            self._bury(f"{type(error).__name__}: {error}")
+            raise type(error)(f"{error}{self._last_words()}") from error.__cause__
+        except BaseException as error:
+            self._bury(f"it was interrupted by {type(error).__name__}")
+            raise
+
+    def _last_words(self) -> str:
+        text = self.stderr.strip()
+        return f"\nThe worker's last output:\n{text[-_SHOWN_STDERR:]}" if text else ""
+
+    # ------------------------------------------------------------------ frames
+    def _send(self, frame: bytes, deadline: float, method: str, timeout_s: float) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        fd = self._process.stdin.fileno()
+        view = memoryview(frame)
+        while view:
+            try:
+                view = view[os.write(fd, view) :]
+            except BlockingIOError:
+                if not _wait(fd, select.POLLOUT, deadline):
+                    raise WorkerTimeout(f"the worker did not take the call {method!r} in {timeout_s:g} s") from None
+            except OSError as error:
+                raise self._ended() from error
+
+    def _receive(self, deadline: float, what: str, timeout_s: float) -> dict[str, Any]:
+        magic, size = child.HEADER.unpack(self._read(child.HEADER.size, deadline, what, timeout_s))
+        if magic != child.MAGIC:
+            raise WorkerProtocolError(f"waiting for {what}, the worker sent {magic!r}, which begins no frame")
+        if size > self._max_frame_bytes:
+            raise WorkerProtocolError(
+                f"the worker announced a frame of {size:,} bytes; the limit is {self._max_frame_bytes:,}"
+            )
+        body = self._read(size, deadline, what, timeout_s)
+        try:
+            message = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise WorkerProtocolError(f"the worker sent a frame that is not JSON: {error}") from error
+        if not isinstance(message, dict):
+            raise WorkerProtocolError(f"the worker sent a {type(message).__name__}, not an object")
+        return message
+
+    def _read(self, size: int, deadline: float, what: str, timeout_s: float) -> bytes:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        fd = self._process.stdout.fileno()
+        data = bytearray()
+        while len(data) < size:
+            if not _wait(fd, select.POLLIN, deadline):
+                raise WorkerTimeout(f"waited {timeout_s:g} s for {what}; the worker was killed")
+            try:
+                chunk = os.read(fd, min(size - len(data), 1 << 20))
+            except BlockingIOError:
+                continue
+            if not chunk:
+                raise self._ended()
+            data += chunk
+        return bytes(data)
+
+    def _ended(self) -> WorkerDied:
+        assert self._process is not None
+        try:
+            code: int | None = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            code = None  # it lives, but closed the pipe
+        if code is None:
+            return WorkerDied("the worker closed its end of the pipe; it was killed")
+        how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        return WorkerDied(f"the worker {how}")
+
+
+def _wait(fd: int, event: int, deadline: float) -> bool:
+    """Whether ``fd`` became ready before the deadline (time.monotonic seconds)."""
+    poll = select.poll()  # not select(): it fails for descriptors >= 1024
+    poll.register(fd, event)
+    remaining = deadline - time.monotonic()
+    return remaining > 0 and bool(poll.poll(remaining * 1000))
+
+
+def _keep_tail(pipe: Any, kept: bytearray) -> None:
+    """Reads ``pipe`` to its end, so that the worker never blocks on it, and keeps the last bytes."""
+    with contextlib.suppress(OSError, ValueError), pipe:
+        while chunk := os.read(pipe.fileno(), 65536):
+            kept += chunk
+            del kept[:-_KEPT_STDERR]
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _kill_if_ours(process: subprocess.Popen[bytes], owner: int) -> None:
+    """Ends a worker that nobody refers to any more, unless this is a fork of its owner."""
+    if os.getpid() == owner and process.returncode is None:
+        _kill_group(process)
+        process.wait()
+
+
+def _told(error: Any) -> str:
+    """An error as the child described it."""
+    if not isinstance(error, dict):
+        return str(error)
+    return f"{error.get('type')}: {error.get('message')}\n{error.get('traceback', '')}".rstrip()

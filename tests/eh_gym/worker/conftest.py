@@ -1,0 +1,124 @@
+"""Little real backends, written to a folder and served by this interpreter."""
+
+import sys
+import textwrap
+
+import pytest
+
+from eh_gym.worker import Worker, backend_command
+
+ECHO = """
+    import os, signal, subprocess, sys, time
+
+    def handle(method, params):
+        if method == "echo":
+            return params
+        if method == "add":
+            return params["a"] + params["b"]
+        if method == "pid":
+            return os.getpid()
+        if method == "hang":
+            while True:
+                time.sleep(0.01)
+        if method == "sleep":
+            time.sleep(params["s"])
+            return None
+        if method == "exit":
+            os._exit(params.get("status", 7))
+        if method == "sys_exit":
+            sys.exit(5)
+        if method == "abort":
+            os.kill(os.getpid(), signal.SIGSEGV)
+            time.sleep(60)
+        if method == "print":
+            print("a stray print")
+            sys.stdout.flush()
+            os.write(1, b"stray bytes on fd 1\\n")
+            subprocess.run([sys.executable, "-c", "print('from a child')"])
+            return "still fine"
+        if method == "chatter":
+            sys.stderr.write("x" * params["size"] + "\\nlast words\\n")
+            return None
+        if method == "garbage":
+            for fd in range(3, 32):
+                try:
+                    os.write(fd, b"HTTP/1.1 200 OK\\r\\n\\r\\n")
+                except OSError:
+                    pass
+            return None
+        if method == "huge":
+            import struct
+            for fd in range(3, 32):
+                try:
+                    os.write(fd, b"EHW\\x01" + struct.pack(">I", 2**31))
+                except OSError:
+                    pass
+            return None
+        if method == "not_json":
+            import struct
+            for fd in range(3, 32):
+                try:
+                    os.write(fd, b"EHW\\x01" + struct.pack(">I", 3) + b"{a}")
+                except OSError:
+                    pass
+            return None
+        if method == "twice":
+            import json, struct
+            body = json.dumps({"id": params["id"], "result": "early"}).encode()
+            for fd in range(3, 32):
+                try:
+                    os.write(fd, b"EHW\\x01" + struct.pack(">I", len(body)) + body)
+                except OSError:
+                    pass
+            return "late"
+        if method == "close_all":
+            os.closerange(0, 64)
+            return None
+        if method == "close_stdout":
+            os.close(1)
+            sys.stdout.close()
+            return "closed"
+        if method == "long":
+            return "y" * params["size"]
+        if method == "unserialisable":
+            return {1, 2}
+        if method == "stdin":
+            return sys.stdin.read()
+        if method == "spawn":
+            return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
+        raise KeyError(method)
+"""
+
+
+@pytest.fixture
+def make_backend(tmp_path):
+    """make_backend(source) -> command of a worker that serves it."""
+    count = iter(range(100))
+
+    def make(source=ECHO, **kwargs):
+        path = tmp_path / f"backend{next(count)}.py"
+        path.write_text(textwrap.dedent(source), encoding="utf-8")
+        return backend_command(sys.executable, path, **kwargs)
+
+    return make
+
+
+@pytest.fixture
+def make_worker(make_backend):
+    """make_worker(source) -> a started Worker, closed when the test is over."""
+    workers = []
+
+    def make(source=ECHO, *, start=True, **kwargs):
+        workers.append(Worker(make_backend(source), **kwargs))
+        if start:
+            workers[-1].start()
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        worker.close()
+
+
+@pytest.fixture
+def worker(make_worker):
+    return make_worker()

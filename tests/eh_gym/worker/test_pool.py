@@ -1,0 +1,119 @@
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from eh_gym.errors import ConfigError, WorkerDied, WorkerTimeout
+from eh_gym.worker import WorkerPool, close_shared_pools, shared_pool
+
+
+@pytest.fixture
+def pool(make_backend):
+    pool = WorkerPool(3, make_backend())
+    yield pool
+    pool.close()
+
+
+def test_sessions_go_where_the_fewest_are(pool):
+    sessions = [pool.session() for _ in range(6)]
+    assert pool.loads == [2, 2, 2]
+    assert len({session.call("pid", timeout_s=30) for session in sessions}) == 3
+    sessions[1].close()
+    sessions[1].close()  # counted once
+    assert pool.loads == [2, 1, 2]
+    pool.session()
+    assert pool.loads == [2, 2, 2]
+
+
+def test_workers_start_when_they_are_needed(pool):
+    assert pool.pids == []
+    pool.session()
+    assert len(pool.pids) == 1
+
+
+def test_calls_carry_the_session(pool):
+    first, second = pool.session(), pool.session()
+    assert first.call("echo", {"x": 1}, 30) == {"x": 1, "session": first.id}
+    assert first.id != second.id
+
+
+def test_a_dead_worker_is_replaced_at_the_next_use(make_backend):
+    pool = WorkerPool(1, make_backend())
+    first, neighbour = pool.session(), pool.session()
+    with pytest.raises(WorkerTimeout):
+        first.call("hang", timeout_s=0.3)
+    assert not first.alive
+    assert not neighbour.alive
+    with pytest.raises(WorkerDied):
+        neighbour.call("pid", timeout_s=5)
+    fresh = pool.session()
+    assert fresh.alive
+    assert fresh.call("pid", timeout_s=30) in pool.pids
+    with pytest.raises(WorkerDied):  # a session never moves to another worker silently
+        neighbour.call("pid", timeout_s=5)
+    pool.close()
+
+
+def test_sixteen_threads(pool):
+    def use(i):
+        session = pool.session()
+        answers = [session.call("add", {"a": i, "b": j}, 60) for j in range(20)]
+        session.close()
+        return answers == [i + j for j in range(20)]
+
+    with ThreadPoolExecutor(16) as threads:
+        assert all(threads.map(use, range(64)))
+    assert pool.loads == [0, 0, 0]
+    assert len(pool.pids) <= 3
+
+
+def test_a_worker_that_cannot_start_leaves_no_load(make_backend):
+    pool = WorkerPool(1, [*make_backend()[:-2], "/no/such/backend.py", "1000000"])
+    with pytest.raises(Exception, match=r"could not be loaded.*backend"):
+        pool.session()
+    assert pool.loads == [0]
+
+
+def test_a_closed_pool_says_so(pool):
+    session = pool.session()
+    pool.close()
+    assert not session.alive
+    with pytest.raises(ConfigError, match="the pool is closed"):
+        pool.session()
+
+
+def test_size():
+    with pytest.raises(ConfigError, match="size=0"):
+        WorkerPool(0, ["x"])
+
+
+def test_equal_settings_share_a_pool(make_backend):
+    command = make_backend()
+    assert shared_pool(1, command) is shared_pool(1, command)
+    assert shared_pool(2, command) is not shared_pool(1, command)
+    pid = shared_pool(1, command).session().call("pid", timeout_s=30)
+    close_shared_pools()
+    assert shared_pool(1, command).pids == []
+    assert shared_pool(1, command).session().call("pid", timeout_s=30) != pid
+    close_shared_pools()
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_child_gets_workers_of_its_own(make_backend):
+    command = make_backend()
+    pid = shared_pool(1, command).session().call("pid", timeout_s=30)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, str(shared_pool(1, command).session().call("pid", timeout_s=30)).encode())
+            close_shared_pools()
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        other = int(answer.read())
+    os.waitpid(child, 0)
+    assert other != pid
+    assert shared_pool(1, command).pids == [pid]
+    close_shared_pools()

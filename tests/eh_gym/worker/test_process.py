@@ -1,0 +1,353 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from eh_gym.errors import (
+    ConfigError,
+    WorkerCallError,
+    WorkerDied,
+    WorkerError,
+    WorkerProtocolError,
+    WorkerTimeout,
+    WorkerVersionMismatch,
+)
+from eh_gym.worker import Worker, backend_command
+
+
+def gone(pid, within_s=20.0):
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_answers_hundreds_of_calls_in_order(worker):
+    assert [worker.call("add", {"a": i, "b": 1}, timeout_s=30) for i in range(500)] == list(range(1, 501))
+
+
+def test_answers_sixteen_threads_each_their_own(worker):
+    def count(thread):
+        return [worker.call("echo", {"value": [thread, i]}, timeout_s=60)["value"] for i in range(50)]
+
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(count, range(16)))
+    assert answers == [[[thread, i] for i in range(50)] for thread in range(16)]
+
+
+@pytest.mark.parametrize("text", ["", "naïve 🧭", "\ud800 lone surrogate", "\x00\x01", "line\nbreak", "x" * 300_000])
+def test_carries_every_text_unharmed(worker, text):
+    assert worker.call("echo", {"text": text}, timeout_s=30)["text"] == text
+
+
+def test_a_hanging_call_is_killed_at_its_deadline(worker):
+    pid = worker.pid
+    with pytest.raises(WorkerTimeout, match=r"waited 0\.5 s for the answer to 'hang'"):
+        worker.call("hang", timeout_s=0.5)
+    assert gone(pid)
+    assert not worker.alive
+    with pytest.raises(WorkerDied, match=r"cannot be called: WorkerTimeout: waited 0\.5 s"):
+        worker.call("pid", timeout_s=5)
+
+
+def test_a_worker_that_does_not_read_cannot_block_the_caller(make_worker):
+    worker = make_worker("import time\ndef handle(method, params):\n    time.sleep(600)\n")
+    os.kill(worker.pid, signal.SIGSTOP)
+    with pytest.raises(WorkerTimeout, match="did not take the call"):
+        worker.call("big", {"text": "x" * 5_000_000}, timeout_s=0.5)
+
+
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [("exit", "exited with status 7"), ("sys_exit", "exited with status 5"), ("abort", "killed by signal SIGSEGV")],
+)
+def test_a_crash_says_how_it_ended(worker, method, how):
+    with pytest.raises(WorkerDied, match=how):
+        worker.call(method, timeout_s=30)
+    assert not worker.alive
+
+
+def test_death_between_calls_is_noticed(worker):
+    os.kill(worker.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while worker.alive and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not worker.alive
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        worker.call("pid", timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("garbage", "sent b'HTTP', which begins no frame"),
+        ("huge", r"announced a frame of 2,147,483,648 bytes; the limit is 67,108,864"),
+        ("not_json", "a frame that is not JSON"),
+    ],
+)
+def test_garbage_on_the_frame_stream_kills_the_worker(worker, method, message):
+    pid = worker.pid
+    with pytest.raises(WorkerProtocolError, match=message):
+        worker.call(method, timeout_s=30)
+    assert gone(pid)
+
+
+def test_a_second_answer_is_never_taken_for_the_next_calls(worker):
+    assert worker.call("twice", {"id": 1}, timeout_s=30) == "early"
+    with pytest.raises(WorkerProtocolError, match=r"'late'.* to call 2 \('pid'\)"):
+        worker.call("pid", timeout_s=30)
+
+
+def test_stray_prints_go_to_stderr_and_not_between_the_frames(worker):
+    assert worker.call("print", timeout_s=30) == "still fine"
+    assert worker.call("add", {"a": 1, "b": 2}, timeout_s=30) == 3
+    with pytest.raises(WorkerDied) as error:
+        worker.call("exit", timeout_s=30)
+    for words in ("a stray print", "stray bytes on fd 1", "from a child"):
+        assert words in str(error.value)
+
+
+def test_a_megabyte_on_stderr_never_blocks_and_its_tail_is_kept(worker):
+    for _ in range(5):
+        worker.call("chatter", {"size": 1_000_000}, timeout_s=30)
+    with pytest.raises(WorkerDied, match="last words"):
+        worker.call("exit", timeout_s=30)
+    assert len(worker.stderr) <= 64 * 1024
+
+
+def test_a_backend_that_closes_stdout_changes_nothing(worker):
+    assert worker.call("close_stdout", timeout_s=30) == "closed"
+    assert worker.call("add", {"a": 1, "b": 1}, timeout_s=30) == 2
+
+
+def test_a_backend_that_closes_every_descriptor_is_dead(worker):
+    with pytest.raises(WorkerDied):
+        worker.call("close_all", timeout_s=30)
+    assert not worker.alive
+
+
+def test_the_backend_cannot_read_the_calls(worker):
+    assert worker.call("stdin", timeout_s=30) == ""
+
+
+def test_a_raising_backend_is_reported_and_lives_on(worker):
+    with pytest.raises(WorkerCallError, match="'nothing' raised KeyError: 'nothing'") as error:
+        worker.call("nothing", timeout_s=30)
+    assert "in handle" in str(error.value)  # the traceback
+    with pytest.raises(WorkerCallError, match="not JSON serializable"):
+        worker.call("unserialisable", timeout_s=30)
+    assert worker.call("add", {"a": 2, "b": 2}, timeout_s=30) == 4
+
+
+def test_an_answer_or_call_longer_than_a_frame_is_an_error_and_the_worker_lives_on(make_backend):
+    with Worker(make_backend(max_frame_bytes=10_000), max_frame_bytes=10_000) as worker:
+        with pytest.raises(WorkerCallError, match=r"20,0\d\d bytes; a frame holds at most 10,000"):
+            worker.call("long", {"size": 20_000}, timeout_s=30)
+        with pytest.raises(WorkerCallError, match=r"'echo' was not sent: .* at most 10,000"):
+            worker.call("echo", {"text": "x" * 20_000}, timeout_s=30)
+        with pytest.raises(WorkerCallError, match=r"'echo' was not sent: .*not JSON serializable"):
+            worker.call("echo", {"value": object()}, timeout_s=30)
+        assert len(worker.call("long", {"size": 9_000}, timeout_s=30)) == 9_000
+
+
+FAKE = """
+    import json, struct, sys, time
+    def send(message):
+        body = json.dumps(message).encode()
+        sys.stdout.buffer.write(b"EHW\\x01" + struct.pack(">I", len(body)) + body)
+        sys.stdout.buffer.flush()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "message"),
+    [
+        ("send({'protocol': 999}); time.sleep(60)", WorkerVersionMismatch, "speaks protocol 999, this process 1"),
+        ("print('Welcome to the shell!'); sys.stdout.flush(); time.sleep(60)", WorkerProtocolError, "begins no frame"),
+        ("send([1])", WorkerProtocolError, "sent a list, not an object"),
+        ("sys.exit('no such module')", WorkerDied, r"exited with status 1\nThe worker's last output:\nno such module"),
+        ("time.sleep(600)", WorkerTimeout, r"waited 0\.7 s for its greeting"),
+        ("send({'protocol': 1}); time.sleep(600)", WorkerTimeout, r"waited 0\.7 s for the backend to load"),
+    ],
+)
+def test_a_bad_start_is_told_apart(tmp_path, script, error, message):
+    path = tmp_path / "fake.py"
+    path.write_text(textwrap.dedent(FAKE) + script)
+    worker = Worker([sys.executable, "-I", str(path)], start_timeout_s=0.7 if error is WorkerTimeout else 30)
+    with pytest.raises(error, match=message):
+        worker.start()
+    assert not worker.alive
+    assert gone(worker.pid)
+
+
+def test_a_command_that_is_not_there(tmp_path):
+    with pytest.raises(WorkerDied, match="could not be started"):
+        Worker([str(tmp_path / "no-python")]).start()
+
+
+def test_a_backend_that_cannot_be_imported_is_named(make_worker):
+    with pytest.raises(WorkerCallError, match=r"could not be loaded: ModuleNotFoundError.*no_such_package"):
+        make_worker("import no_such_package")
+
+
+def test_a_slow_start_is_waited_for(make_worker):
+    worker = make_worker("import time\ntime.sleep(1.5)\ndef handle(method, params):\n    return 'at last'\n")
+    assert worker.call("x", timeout_s=30) == "at last"
+
+
+def test_the_backend_finds_its_siblings_without_shadowing_other_modules(tmp_path):
+    (tmp_path / "json.py").write_text("NAME = 'sibling'")
+    (tmp_path / "back.py").write_text(
+        "import json\nfrom .json import NAME\ndef handle(method, params): return [NAME, json.loads('[1]')]"
+    )
+    with Worker(backend_command(sys.executable, tmp_path / "back.py")) as worker:
+        assert worker.call("x", timeout_s=30) == ["sibling", [1]]
+
+
+def test_the_child_needs_the_standard_library_alone(worker, make_worker):
+    loaded = make_worker(
+        "import sys\ndef handle(method, params):\n    return sorted(sys.modules)\n",
+    ).call("x", timeout_s=30)
+    assert not {"eh_gym", "numpy", "gymnasium"} & set(loaded)
+
+
+def test_restart_after_death(worker):
+    with pytest.raises(WorkerDied):
+        worker.call("exit", timeout_s=30)
+    worker.start()
+    assert worker.call("add", {"a": 1, "b": 2}, timeout_s=30) == 3
+
+
+def test_grandchildren_die_with_the_worker(worker):
+    grandchild = worker.call("spawn", timeout_s=30)
+    with pytest.raises(WorkerTimeout):
+        worker.call("hang", timeout_s=0.3)
+    assert gone(grandchild)
+
+
+def test_close_ends_the_process_and_is_idempotent(worker):
+    pid = worker.pid
+    worker.close()
+    worker.close()
+    assert gone(pid)
+    with pytest.raises(WorkerDied, match="it was closed"):
+        worker.call("pid", timeout_s=5)
+
+
+def test_kill_from_another_thread_frees_the_caller(worker):
+    threading.Timer(0.5, worker.kill).start()
+    with pytest.raises(WorkerDied):
+        worker.call("hang", timeout_s=60)
+    assert gone(worker.pid)
+
+
+def test_a_forgotten_worker_ends(make_backend):
+    worker = Worker(make_backend())
+    worker.start()
+    pid = worker.pid
+    del worker
+    assert gone(pid)
+
+
+def test_waiting_for_ones_turn_does_not_count_against_the_deadline(worker):
+    with ThreadPoolExecutor(2) as threads:
+        slow = threads.submit(worker.call, "sleep", {"s": 1.0}, 30)
+        time.sleep(0.3)
+        assert threads.submit(worker.call, "add", {"a": 1, "b": 1}, 0.6).result() == 2
+        slow.result()
+
+
+PARENT = """
+    import sys, time
+    from eh_gym.worker import Worker
+    worker = Worker(sys.argv[1:])
+    worker.start()
+    print(worker.call("pid", timeout_s=30), flush=True)
+    {then}
+"""
+
+
+@pytest.mark.parametrize(
+    "then",
+    ["time.sleep(600)", "worker.call('hang', timeout_s=600)"],
+    ids=["idle", "hanging"],
+)
+def test_the_worker_goes_when_its_parent_is_killed(make_backend, then):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PARENT.format(then=then)), *make_backend()], stdout=subprocess.PIPE
+    )
+    pid = int(parent.stdout.readline())
+    time.sleep(0.3)  # for the hanging call to be under way
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert gone(pid)
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_copy_may_neither_call_nor_kill_it(worker):
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            worker.call("pid", timeout_s=5)
+        except WorkerDied:
+            worker.close()
+            worker.kill()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert worker.call("add", {"a": 1, "b": 2}, timeout_s=30) == 3
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_copy_of_the_parent_does_not_keep_it_alive(make_backend):
+    then = "import os\nif os.fork() == 0:\n    time.sleep(30)\n    os._exit(0)\ntime.sleep(600)"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PARENT).format(then=then), *make_backend()], stdout=subprocess.PIPE
+    )
+    pid = int(parent.stdout.readline())
+    time.sleep(0.5)
+    copies = psutil.Process(parent.pid).children()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    try:
+        assert gone(pid, within_s=15)
+    finally:
+        for copy in copies:
+            if copy.pid != pid:
+                copy.kill()
+
+
+def test_another_worker_does_not_hold_ones_pipes(make_backend):
+    first, second = Worker(make_backend()), Worker(make_backend())
+    first.start()
+    second.start()
+    open_pipes = (
+        {os.readlink(f"/proc/{second.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{second.pid}/fd")}
+        if Path("/proc").exists()
+        else set()
+    )
+    ours = {os.readlink(f"/proc/self/fd/{first._process.stdin.fileno()}")} if open_pipes else set()
+    assert not open_pipes & ours
+    first.close()
+    second.close()
+
+
+def test_wrong_settings():
+    with pytest.raises(ConfigError, match="start_timeout_s must be > 0, got 0"):
+        Worker(["x"], start_timeout_s=0)
+    with pytest.raises(WorkerError, match="not started"):
+        Worker(["x"]).call("y")
