@@ -140,6 +140,18 @@ def test_expert_uses_notes_that_were_read_out_of_order():
     assert env.expert() == f"submit({task.code})"
 
 
+@pytest.mark.parametrize("again", ["first", "empty"])
+def test_expert_forgets_no_note_when_it_reads_another(again):
+    env, task = _start(3)
+    first, second, third = task.chain
+    for action in (f"open({first})", "read()", "close()", f"open({second})", "read()", "close()"):
+        env.step(action)
+    other = first if again == "first" else next(d for d in "abcd" if d not in task.chain)
+    for action in (f"open({other})", "read()", "close()"):
+        env.step(action)
+    assert env.expert() == f"open({third})"
+
+
 def test_expert_leaves_a_lock_alone_that_it_no_longer_needs():
     env, task = _start(4, locked=True)
     env.step(f"open({task.locked})")
