@@ -1,0 +1,89 @@
+"""``python -m envs install|doctor|list``: what the environments need, and what there is.
+
+Left out: anything that downloads without being asked. Importing or making an environment never installs its backend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from eh_gym.errors import EHError
+from envs import runtime
+from envs.bfcl import splits as bfcl
+from envs.cabinet.tasks import task_ids as cabinet_task_ids
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status, 0 if all is well."""
+    parser = argparse.ArgumentParser(prog="python -m envs", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    names = ", ".join(runtime.BACKENDS)
+    add = commands.add_parser("install", help="build a backend's virtualenv in the user's cache")
+    add.add_argument("backends", nargs="+", metavar="BACKEND", help=f"{names}, or all")
+    add.add_argument("--force", action="store_true", help="build it again even if it is there")
+    add = commands.add_parser("doctor", help="say what is installed, what is missing, and what mends it")
+    add.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{names}; all of them if none is named")
+    commands.add_parser("list", help="list the environments, their tasks and their backends")
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "install":
+            return _install(options.backends, force=options.force)
+        if options.command == "doctor":
+            return _doctor(options.backends)
+        return _list()
+    except EHError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _chosen(names: Sequence[str]) -> list[str]:
+    chosen = list(runtime.BACKENDS) if not names or "all" in names else list(dict.fromkeys(names))
+    for name in chosen:
+        runtime.get_backend(name)
+    return chosen
+
+
+def _install(names: Sequence[str], *, force: bool) -> int:
+    for name in _chosen(names):
+        runtime.install(name, force=force)
+    return 0
+
+
+def _doctor(names: Sequence[str]) -> int:
+    python = ".".join(map(str, sys.version_info[:3]))
+    print(f"python     {python}, numpy {version('numpy')}, gymnasium {version('gymnasium')}")
+    print(f"cache      {runtime.cache_dir()}")
+    bad = 0
+    for name in _chosen(names):
+        state = runtime.check(name)
+        print(f"{name:<10} {'ok' if state.ok else 'MISSING'}: {state.detail}")
+        if not state.ok:
+            bad += 1
+            print(f"{'':<10} to mend it, run: {state.mend}")
+    return 1 if bad else 0
+
+
+def _list() -> int:
+    cabinet = ", ".join(f"{split} {len(cabinet_task_ids(split)):,}" for split in ("train", "dev", "test"))
+    tasks = ", ".join(f"{split} {len(bfcl.task_ids(split)):,}" for split in ("train", "dev", "test", "all"))
+    state = runtime.check("bfcl")
+    bfcl_state = f"backend bfcl installed ({state.detail})" if state.ok else f"{state.detail}; run: {state.mend}"
+    rows = [
+        ("EH-Cabinet-v0", cabinet, "built in"),
+        ("EH-CabinetLocked-v0", cabinet, "built in"),
+        ("EH-BFCL-v0", tasks, bfcl_state),
+        ("EH-AppWorld-v0", "-", "not part of this release"),
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    for env_id, counts, backend in rows:
+        print(f"{env_id:<{widths[0]}}  {counts:<{widths[1]}}  {backend}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
