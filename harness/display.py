@@ -38,7 +38,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """One line."""
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def plan(self, config: GRPOConfig, run_dir: Path, *, resume: bool) -> None:
         """A table of what is about to happen."""
@@ -104,23 +104,16 @@ class Display:
         """The final table."""
         if config.eval_tasks:
             table = Table(
-                title=f"{config.eval_tasks} held-out tasks at K = {config.k_max}, {config.eval_rollouts} sampled per task",
+                title=f"success on {config.eval_tasks} held-out tasks at K = {config.k_max}, before and after training",
                 title_justify="left",
             )
-            for column in (
-                "",
-                "sampled success",
-                "95 % interval",
-                "greedy success",
-                "steps of successes",
-                "over optimum",
-            ):
+            for column in ("", "sampled", "95 % interval", "greedy", "steps", "over optimum"):
                 table.add_column(column)
             for when in ("before", "after"):
                 sampled, greedy = evaluations[when]["sampled"], evaluations[when]["greedy"]
                 low, high = sampled["mean_interval"]
                 table.add_row(
-                    f"{when} training",
+                    when,
                     f"{sampled['mean_at_k']:.3f}",
                     f"{low:.3f} to {high:.3f}",
                     f"{greedy['mean_at_k']:.3f}",

@@ -20,11 +20,12 @@ import gymnasium as gym
 import numpy as np
 import torch
 import tyro
-from envs.runtime import cache_dir
 from rich.console import Console
+from transformers.utils.logging import disable_progress_bar
 
 import eh_gym
 from eh_gym.errors import ConfigError, EHError
+from envs.runtime import cache_dir
 from harness.checkpoint import latest_checkpoint, load_training_state, save_checkpoint, save_training_state
 from harness.config import GRPOConfig, make_controller, preset
 from harness.display import Display
@@ -304,6 +305,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console()
+    disable_progress_bar()  # transformers' own; ours are enough
     try:
         wanted = tyro.cli(GRPOConfig, args=words, default=preset(words), prog="python -m harness.grpo")
         config, run_dir, resume = prepare(wanted)

@@ -169,7 +169,7 @@ def _accumulate_gradients(
         )
         loss.backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            sums["loss"] += float(loss)
+            sums["loss"] += loss.item()
             sums["entropy"] += float((entropy * mask).sum())
             sums["approx_kl"] += float((kl_k3(logp, old_logp) * mask).sum())
             sums["clipped"] += float((clipped & mask).sum())

@@ -232,7 +232,7 @@ def _clone(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
         optimizer.step()
-        recent.append(float(loss))
+        recent.append(loss.item())
         batches += 1
         on_batch(batches, recent[-1])
         if batches > 20 and sum(recent) / len(recent) < target:

@@ -213,6 +213,7 @@ def _is_finished(running: _Running) -> bool:
 
 def _common_prefix(a: list[int], b: list[int]) -> int:
     """The length of the longest common prefix."""
-    if a == b[: len(a)]:
-        return len(a)
-    return next(i for i, (x, y) in enumerate(zip(a + [-1], b + [-2], strict=False)) if x != y)
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:  # nearly always: a conversation only grows
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
