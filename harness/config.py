@@ -54,6 +54,8 @@ class GRPOConfig:
     """Episodes per task (G)."""
     slots: int = 0
     """Environments stepped at once; 0 for as many as an update has episodes."""
+    env_threads: int = 64
+    """Threads that step environments; 0 steps them in turn, fastest where a step takes microseconds."""
     temperature: float = 1.0
     """Of the sampled actions."""
     max_action_tokens: int = 1024
@@ -209,6 +211,7 @@ def preset(argv: Sequence[str]) -> GRPOConfig:
     quick = GRPOConfig(
         updates=60,
         tasks_per_update=8,
+        env_threads=0,
         max_action_tokens=6,
         learning_rate=7e-4,
         warmup_updates=5,
@@ -230,7 +233,7 @@ def preset(argv: Sequence[str]) -> GRPOConfig:
         quick,
         updates=10,
         tasks_per_update=8,
-        slots=64,
+        env_threads=64,
         max_action_tokens=128,
         max_observation_tokens=192,
         learning_rate=1e-4,

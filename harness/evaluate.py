@@ -170,6 +170,7 @@ def evaluate_policy(
     temperature: float,
     seed: int,
     slots: int,
+    env_threads: int,
     max_action_tokens: int,
     env_args: dict[str, Any],
     max_context: int | None = None,
@@ -177,7 +178,9 @@ def evaluate_policy(
 ) -> list[Trajectory]:
     """Plays every task `rollouts` times with a language model at K = `horizon`."""
     requests = _requests(task_ids, rollouts, seed)
-    envs = eh_gym.make_vec(env_id, min(slots, len(requests)), FixedHorizon(horizon), record=False, **env_args)
+    slots = min(slots, len(requests))
+    controller, threads = FixedHorizon(horizon), min(env_threads, slots)
+    envs = eh_gym.make_vec(env_id, slots, controller, record=False, max_workers=threads, **env_args)
     try:
         return rollout(
             envs,
@@ -289,6 +292,7 @@ def run(config: Evaluation, console: Console) -> EvalResult:
                 temperature=config.temperature,
                 seed=config.seed,
                 slots=config.slots,
+                env_threads=config.slots,
                 max_action_tokens=config.max_action_tokens,
                 env_args=env_args,
                 on_end=on_end,

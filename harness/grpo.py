@@ -116,7 +116,10 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         save(0)
     log = MetricsLog(run_dir, first)
     episodes = config.tasks_per_update * config.group_size
-    envs = eh_gym.make_vec(config.env, min(config.slots or episodes, episodes), controller, record=False, **env_args)
+    slots = min(config.slots or episodes, episodes)
+    envs = eh_gym.make_vec(
+        config.env, slots, controller, record=False, max_workers=min(config.env_threads, slots), **env_args
+    )
     sampler = TransformersSampler(policy.model, max_context=config.max_context or None)
     settings = config.loss_settings()
     try:
@@ -270,6 +273,7 @@ def _evaluate(
                 temperature=temperature,
                 seed=derive_seed(config.seed, "evaluation"),
                 slots=config.slots or config.tasks_per_update * config.group_size,
+                env_threads=config.env_threads,
                 max_action_tokens=config.max_action_tokens,
                 env_args=held_out,
                 max_context=config.max_context or None,

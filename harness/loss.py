@@ -1,14 +1,16 @@
 """The arithmetic of GRPO, as pure functions of tensors that check their ranks on entry.
 
 GRPO: arXiv 2402.03300, Eq. 3 and 4. Dr.GRPO (no standard deviation, constant length): arXiv 2503.20783. Clipping higher
-and token means (DAPO): arXiv 2503.14476. Left out: models, batching, and any choice of episodes.
+and token means (DAPO): arXiv 2503.14476. k3: Schulman, "Approximating KL Divergence", 2020. Left out: models, batching, and
+any choice of episodes.
 
 B is the number of episodes, S of tokens, V of the vocabulary; `mask` marks the tokens that the model wrote.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +20,13 @@ from eh_gym.errors import ConfigError
 __all__ = ["Aggregation", "aggregate", "group_advantages", "kl_k3", "policy_loss", "token_entropy", "token_logprobs"]
 
 Aggregation = Literal["seq-mean", "token-mean", "fixed-length"]
+
+# The exponential of a log-ratio above 88.7 is inf in float32, and inf * 0 is NaN, in the loss or in its gradient. A ratio
+# of e^20 says as much as any larger one: it is no estimate of anything.
+_MAX_LOG_RATIO = 20.0
+
+# The most logits, in numbers, that are held once more as float32: 64 MiB. A whole copy of 16k tokens of 152k words is 10 GB.
+_CHUNK = 2**24
 
 
 def group_advantages(rewards: Tensor, *, normalize_std: bool = True, eps: float = 1e-4) -> Tensor:
@@ -66,8 +75,11 @@ def policy_loss(
     _check_rank("advantages", advantages, 1)
     if len(advantages) != len(logp):
         raise ConfigError(f"advantages must hold one number for each of {len(logp)} episodes, got {len(advantages)}")
-    # Padding first: the exponential of garbage outside the mask could be inf, and inf * 0 is NaN.
-    ratio = (logp - old_logp).masked_fill(~mask, 0.0).exp()
+    if not (0 <= clip_low <= 1 and clip_high >= 0):
+        raise ConfigError(
+            f"clip_low must be in 0..1 and clip_high >= 0, got {clip_low} and {clip_high}; the paper has 0.2"
+        )
+    ratio = (logp - old_logp).masked_fill(~mask, 0.0).clamp(max=_MAX_LOG_RATIO).exp()
     a = advantages[:, None]
     free, bounded = ratio * a, ratio.clamp(1 - clip_low, 1 + clip_high) * a
     return (-torch.minimum(free, bounded)).masked_fill(~mask, 0.0), (bounded < free) & mask
@@ -81,10 +93,15 @@ def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
         ref_logp: float [B, S].
 
     Returns:
-        float [B, S], >= 0.
+        float [B, S], >= 0. Finite also for tokens that the policy did not sample, such as those of the prompt; they
+        mean nothing and are to be masked.
+
+    >>> kl_k3(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, -1.0]]))  # e^0 - 0 - 1, e^-1 + 1 - 1
+    tensor([[0.0000, 0.3679]])
     """
+    _check_rank("logp", logp, 2)
     _check_same("ref_logp", ref_logp, logp)
-    d = ref_logp - logp
+    d = (ref_logp - logp).clamp(max=_MAX_LOG_RATIO)
     return d.exp() - d - 1
 
 
@@ -109,7 +126,7 @@ def aggregate(
     """
     _check_rank("per_token", per_token, 2)
     _check_same("mask", mask, per_token)
-    kept = per_token * mask
+    kept = per_token.masked_fill(~mask, 0.0)
     if mode == "token-mean":
         return kept.sum() / n_tokens
     if mode == "seq-mean":
@@ -120,20 +137,24 @@ def aggregate(
 
 
 def token_logprobs(logits: Tensor, ids: Tensor, temperature: float) -> Tensor:
-    """Log-probabilities of given tokens.
+    """Log-probabilities of given tokens, with a gradient.
+
+    Needs the logits, their gradient, and 64 MiB: neither a float32 copy of the logits nor their softmax is ever held whole.
 
     Args:
-        logits: [B, S, V].
+        logits: [B, S, V], of any float type; the arithmetic is float32, or float64 for float64.
         ids: int64 [B, S].
         temperature: > 0.
 
     Returns:
-        float32 [B, S], in nats.
+        float32 (float64) [B, S], in nats.
     """
     _check_rank("logits", logits, 3)
-    _check_rank("ids", ids, 2)
-    scaled = logits.float() / temperature
-    return scaled.gather(2, ids[..., None]).squeeze(2) - scaled.logsumexp(dim=2)
+    if ids.shape != logits.shape[:2]:
+        raise ConfigError(f"ids must have shape {tuple(logits.shape[:2])}, as the logits, got {tuple(ids.shape)}")
+    _check_temperature(temperature)
+    logp: Tensor = _TokenLogprobs.apply(logits, ids, temperature)  # type: ignore[no-untyped-call]
+    return logp
 
 
 @torch.no_grad()
@@ -141,15 +162,63 @@ def token_entropy(logits: Tensor, temperature: float) -> Tensor:
     """Entropy of the distribution of every token, without gradient.
 
     Args:
-        logits: [B, S, V].
+        logits: [B, S, V], of any float type; the arithmetic is float32, or float64 for float64.
         temperature: > 0.
 
     Returns:
-        float32 [B, S], in nats.
+        float32 (float64) [B, S], in nats.
     """
     _check_rank("logits", logits, 3)
-    logp = torch.log_softmax(logits.float() / temperature, dim=2)
-    return -(logp.exp() * logp).sum(dim=2)
+    _check_temperature(temperature)
+    entropy = torch.empty(logits.shape[:2], dtype=_wide(logits), device=logits.device)
+    for part in _parts(logits):
+        logp = torch.log_softmax(logits[:, part].to(entropy.dtype) / temperature, dim=2)
+        entropy[:, part] = -(logp.exp() * logp).sum(dim=2)
+    return entropy
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """logits / T at the ids, less its logsumexp; backward computes the softmax again, a stretch of tokens at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, ids: Tensor, temperature: float) -> Tensor:
+        logp = torch.empty(ids.shape, dtype=_wide(logits), device=logits.device)
+        normaliser = torch.empty_like(logp)
+        for part in _parts(logits):
+            scaled = logits[:, part].to(logp.dtype) / temperature
+            normaliser[:, part] = scaled.logsumexp(dim=2)
+            logp[:, part] = scaled.gather(2, ids[:, part, None]).squeeze(2) - normaliser[:, part]
+        ctx.save_for_backward(logits, ids, normaliser)
+        ctx.temperature = temperature
+        return logp
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        logits, ids, normaliser = ctx.saved_tensors
+        result = torch.empty_like(logits)
+        for part in _parts(logits):
+            grad = grads[0][:, part, None]
+            scaled = logits[:, part].to(normaliser.dtype) / ctx.temperature
+            # d logp[id] / d scaled[v] = 1[v = id] - softmax(scaled)[v]
+            local = (scaled - normaliser[:, part, None]).exp_().mul_(-grad).scatter_add_(2, ids[:, part, None], grad)
+            result[:, part] = local.div_(ctx.temperature)
+        return result, None, None
+
+
+def _wide(logits: Tensor) -> torch.dtype:
+    return torch.promote_types(logits.dtype, torch.float32)
+
+
+def _parts(logits: Tensor) -> Iterator[slice]:
+    """Stretches of tokens with at most `_CHUNK` logits each."""
+    n_episodes, n_tokens, n_words = logits.shape
+    stretch = max(1, _CHUNK // max(1, n_episodes * n_words))
+    return (slice(start, start + stretch) for start in range(0, n_tokens, stretch))
+
+
+def _check_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise ConfigError(f"temperature must be > 0, got {temperature}; score greedy samples at temperature 1")
 
 
 def _check_rank(name: str, tensor: Tensor, rank: int) -> None:

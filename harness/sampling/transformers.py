@@ -86,6 +86,7 @@ class TransformersSampler:
         """How many submitted requests have not come back yet."""
         return len(self._running)
 
+    @torch.inference_mode()
     def submit(self, request: SampleRequest) -> None:
         """Queues one request; see `Sampler.submit`."""
         check_request(request, vocab_size=self._vocab_size, max_context=self._max_context)
@@ -118,6 +119,7 @@ class TransformersSampler:
             self._model.train(training)
         return [(r.request, self._finish(r)) for r in running if _is_finished(r)]
 
+    @torch.inference_mode()
     def end_session(self, session: Hashable) -> None:
         """Forgets an episode; the last row takes its place, so that the live rows stay together."""
         self._running.pop(session, None)

@@ -1,0 +1,167 @@
+"""Lockstep rollouts: one growing list of ids, K, the context, failing environments, and nothing left to timing."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import eh_gym
+from eh_gym import FixedHorizon, ThreadVectorEnv
+from eh_gym.errors import WorkerDied
+from eh_gym.wrappers import ElasticTimeLimit
+from harness.policy import Policy
+from harness.rollout import EpisodeRequest, rollout
+from harness.sampling.transformers import TransformersSampler
+from harness.trajectory import Trajectory
+from harness.update import update_policy
+
+
+def requests(n: int, group: int = 2) -> list[EpisodeRequest]:
+    return [EpisodeRequest(f"train-{i // group:06d}", i // group, seed=1000 + i) for i in range(n)]
+
+
+def play(policy: Policy, n: int = 12, *, k: int = 12, slots: int = 12, **changes: Any) -> list[Trajectory]:
+    envs = eh_gym.make_vec("EH-Cabinet-v0", slots, FixedHorizon(k), record=False)
+    settings: dict[str, Any] = {"horizon": k, "temperature": 1.0, "max_action_tokens": 6} | changes
+    max_context = settings.pop("max_context", None)
+    try:
+        sampler = TransformersSampler(policy.model, max_context=max_context)
+        return rollout(envs, sampler, policy.chat, requests(n), **settings)
+    finally:
+        envs.close()
+
+
+def test_the_ids_are_the_conversation_and_the_mask_is_what_the_model_wrote(trained: Policy) -> None:
+    for t in play(trained):
+        replies: list[list[int]] = []
+        for before, token, written in zip([0, *t.action_mask], t.ids, t.action_mask, strict=False):
+            if written and not before:
+                replies.append([])
+            if written:
+                replies[-1].append(token)
+        assert [trained.chat.reply_text(r) for r in replies] == [turn.action for turn in t.turns]
+        assert t.prompt in trained.chat.text(t.ids).replace(" ", "").replace("start", "start ")
+        assert len(t.ids) == len(t.action_mask) == len(t.logprobs)
+        assert all(lp == 0.0 for lp, written in zip(t.logprobs, t.action_mask, strict=True) if not written)
+
+
+def test_sampled_logprobs_are_those_that_the_trainer_recomputes(trained: Policy) -> None:
+    from harness.trajectory import collate
+
+    trajectories = play(trained)
+    batch = collate(trajectories, pad_id=trained.pad_id)
+    logp, _ = trained.score(batch, 1.0)
+    difference = ((logp - batch.logprobs[:, 1:]).abs() * batch.action_mask[:, 1:]).max()
+    assert difference < 1e-4
+
+
+def test_an_episode_that_reaches_k_is_truncated_without_reward(trained: Policy) -> None:
+    short = play(trained, k=4)
+    assert {t.end for t in short} == {"terminated", "horizon"}
+    for t in short:
+        assert t.length <= 4
+        assert t.truncated == (t.end == "horizon")
+        if t.truncated:
+            assert (t.length, t.reward, t.success) == (4, 0.0, False)
+        assert t.outcome().horizon == 4
+
+
+def test_the_environment_says_the_same_as_the_trajectory(trained: Policy) -> None:
+    """Replaying the recorded actions gives the recorded observations, reward and end."""
+    env = gym.make("EH-Cabinet-v0")
+    for t in play(trained, k=50):
+        observation, _ = env.reset(options={"task_id": t.task_id})
+        assert observation == t.prompt
+        for turn in t.turns:
+            observation, reward, terminated, _, info = env.step(turn.action)
+            assert (observation, info["malformed"]) == (turn.observation, turn.malformed)
+        assert (terminated, reward) == (t.end == "terminated", t.reward)
+
+
+def test_fewer_slots_than_episodes_play_the_same_episodes(trained: Policy) -> None:
+    every, few = play(trained, slots=12), play(trained, slots=5)
+    assert [t.ids for t in every] == [t.ids for t in few]
+    assert [t.success for t in every] == [t.success for t in few]
+
+
+def test_a_full_context_ends_the_episode_as_truncated(trained: Policy) -> None:
+    trajectories = play(trained, k=50, max_context=32)
+    assert all(len(t.ids) <= 32 + 8 for t in trajectories)  # the last observation may pass the limit, unseen
+    full = [t for t in trajectories if t.end == "context"]
+    assert full
+    assert all(t.truncated and not t.success and t.reward == 0 for t in full)
+
+
+class _Slow(gym.Wrapper):
+    """Answers after a random time, different in every run."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(random.Random().random() * 0.01)
+        return self.env.step(action)
+
+
+def test_the_order_in_which_environments_answer_changes_nothing(trained: Policy) -> None:
+    fixed = FixedHorizon(8)
+    make = lambda: ElasticTimeLimit(_Slow(gym.make("EH-Cabinet-v0")), fixed, record=False)  # noqa: E731
+    envs = ThreadVectorEnv([make] * 6)
+    arguments: dict[str, Any] = {"horizon": 8, "temperature": 1.0, "max_action_tokens": 6}
+    slow = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(12), **arguments)
+    envs.close()
+    fast = play(trained, k=8)
+    assert [t.ids for t in slow] == [t.ids for t in fast]
+
+
+class _Failing(gym.Wrapper):
+    """Fails in its third step, or while it is reset, as an environment does whose worker died."""
+
+    def __init__(self, env: gym.Env, *, at_reset: bool) -> None:
+        super().__init__(env)
+        self._at_reset, self._steps = at_reset, 0
+
+    def reset(self, **arguments: Any) -> Any:
+        self._steps = 0
+        if self._at_reset:
+            raise WorkerDied("gone")
+        return self.env.reset(**arguments)
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._steps == 3:
+            return "failed", 0.0, False, True, {"environment_error": "WorkerDied: gone", "success": False}
+        return self.env.step(action)
+
+
+@pytest.mark.parametrize("at_reset", [False, True])
+def test_a_failing_environment_costs_its_episode_only(trained: Policy, at_reset: bool) -> None:
+    fixed = FixedHorizon(30)
+    good = lambda: ElasticTimeLimit(gym.make("EH-Cabinet-v0"), fixed, record=False)  # noqa: E731
+    bad = lambda: ElasticTimeLimit(_Failing(gym.make("EH-Cabinet-v0"), at_reset=at_reset), fixed, record=False)  # noqa: E731
+    envs = ThreadVectorEnv([good, good, good, bad])
+    arguments: dict[str, Any] = {"horizon": 30, "temperature": 1.0, "max_action_tokens": 6}
+    played = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(4), **arguments)
+    envs.close()
+    assert [t.end == "environment-error" for t in played] == [False, False, False, True]
+    assert "gone" in (played[3].error or "")
+    assert not played[3].success
+    assert [t.ids for t in played[:3]] == [t.ids for t in play(trained, 4, k=30)[:3]]
+
+
+def test_zero_advantage_groups_leave_the_weights_alone(trained: Policy) -> None:
+    import copy
+
+    import torch
+
+    from harness.config import preset
+
+    policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+    trajectories = [t for t in play(trained, k=1)]  # nothing can succeed in one step
+    assert not any(t.success for t in trajectories)
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1.0)
+    metrics = update_policy(policy, optimizer, trajectories, preset([]).loss_settings(), seed=0)
+    assert metrics["train/zero_advantage_groups"] == 1.0
+    for a, b in zip(policy.model.parameters(), trained.model.parameters(), strict=True):
+        assert torch.equal(a, b)
