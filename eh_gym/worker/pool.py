@@ -165,6 +165,8 @@ def _forget_after_fork() -> None:
     """A forked child starts its own workers: those of its parent answer the parent, and locks may be held for ever."""
     global _shared_lock
     _shared_lock = threading.Lock()
+    for pool in _shared.values():
+        pool._lock = threading.Lock()  # sessions of the parent may still be closed here
     _shared.clear()
 
 

@@ -18,9 +18,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import EzPickle
 
-from eh_gym.errors import ConfigError, WorkerError
+from eh_gym.errors import ConfigError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
 from eh_gym.spaces import UnicodeText
 from eh_gym.worker import Session, backend_command, shared_pool
+from envs.bfcl.calls import LONGEST
 from envs.bfcl.splits import task_ids
 from envs.runtime import backend_python
 
@@ -69,8 +70,9 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         workers: Worker processes that all environments of this process with the same number share; None for one a core,
             4 at most.
         step_timeout_s: Seconds that a call of the worker may take, before it is killed.
-        max_observation_chars: A longer observation loses its middle, with a note in its place; None, as officially, keeps
-            all. Some results of long_context hold 200,000 characters.
+        max_observation_chars: Results longer than this lose their middle, with a note in its place, so that what is left
+            has this length at most; the user's words are never cut. None, as officially, keeps all: some results of
+            long_context hold 200,000 characters.
 
     Raises:
         ConfigError: An argument is not one of those listed.
@@ -123,16 +125,17 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
                 f"expected a BFCL multi-turn entry such as {self.task_ids[0]!r}, got {task_id!r}; "
                 "env.unwrapped.task_ids has those of the split"
             )
-        if self._session is None or not self._session.alive:
-            self._leave()
-            self._session = shared_pool(self._workers, self._command).session()
         self._running = False
-        about = self._describe(self._session, task_id)
-        start = {"task_id": task_id, "action_format": self._action_format}
-        observation = self._session.call("start", start, self._timeout_s)
+        try:
+            observation, about = self._begin(task_id)
+        except (WorkerDied, WorkerTimeout, WorkerProtocolError):
+            # Perhaps another environment's hanging call has just cost us both the worker. Nothing of this episode has
+            # happened yet, so begin it, in a new session, on a new worker; if that fails too, something is wrong.
+            self._leave()
+            observation, about = self._begin(task_id)
         self._running = True
         self._functions = about["names"]
-        return self._shown(observation), {
+        return observation, {
             "task_id": task_id,
             "system_prompt": _RULES.format(format=_FORMAT_RULES[self._action_format], functions=about["functions"]),
             "instruction": about["instruction"],
@@ -147,20 +150,21 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         """
         session = self._live()
         try:
-            result = session.call("step", {"action": action}, self._timeout_s)
+            result = session.call("step", {"action": action[: LONGEST + 1]}, self._timeout_s)  # longer is no call
         except WorkerError as error:
             self._running = False
             self._leave()
             text = f"The environment failed, and this episode is over: {error}"
             info = {"environment_error": f"{type(error).__name__}: {error}", "success": False, "malformed": False}
-            return self._shown(text), 0.0, False, True, info
+            return text, 0.0, False, True, info
         info = {name: result[name] for name in ("turn", "calls", "malformed")}
         if result["done"]:
             self._running = False
             info["success"] = result["success"]
             if result["failure"] is not None:
                 info["failure"] = dict(zip(("turn", "kind"), result["failure"], strict=True))
-        return self._shown(result["observation"]), float(result["success"]), result["done"], False, info
+        observation = self._shortened(result["observation"]) if result["calls"] else result["observation"]
+        return observation, float(result["success"]), result["done"], False, info
 
     def expert(self) -> str:
         """The ground truth's next message, in this environment's format: one call a step, then "Done." to end the turn.
@@ -182,6 +186,15 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
     def close(self) -> None:
         """Frees the episode; the workers go on for other environments."""
         self._leave()
+
+    def _begin(self, task_id: str) -> tuple[str, Mapping[str, Any]]:
+        """Starts the entry on a living worker: the first message, and what is the same in every episode of the entry."""
+        if self._session is None or not self._session.alive:
+            self._leave()
+            self._session = shared_pool(self._workers, self._command).session()
+        about = self._describe(self._session, task_id)
+        start = {"task_id": task_id, "action_format": self._action_format}
+        return str(self._session.call("start", start, self._timeout_s)), about
 
     def _live(self) -> Session:
         if self._session is None or not self._running:
@@ -212,12 +225,12 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             }
         return _described[task_id]
 
-    def _shown(self, observation: str) -> str:
+    def _shortened(self, results: str) -> str:
         limit = self._max_chars
-        if limit is None or len(observation) <= limit:
-            return observation
-        half = (limit - 60) // 2
-        return f"{observation[:half]}\n[{len(observation) - 2 * half} characters left out]\n{observation[-half:]}"
+        if limit is None or len(results) <= limit:
+            return results
+        half = (limit - 60) // 2  # the note takes less than 60
+        return f"{results[:half]}\n[{len(results) - 2 * half} characters left out]\n{results[-half:]}"
 
 
 _described: dict[str, Mapping[str, Any]] = {}
