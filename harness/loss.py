@@ -139,7 +139,8 @@ def aggregate(
 def token_logprobs(logits: Tensor, ids: Tensor, temperature: float) -> Tensor:
     """Log-probabilities of given tokens, with a gradient.
 
-    Needs the logits, their gradient, and 64 MiB: neither a float32 copy of the logits nor their softmax is ever held whole.
+    Besides the logits and their gradient it needs a few times 64 MiB: neither a float32 copy of the logits nor their softmax
+    is ever held whole.
 
     Args:
         logits: [B, S, V], of any float type; the arithmetic is float32, or float64 for float64.
