@@ -4,7 +4,7 @@ Standard library only and no import of eh_gym: a backend's virtualenv has neithe
 is run by its path. The parent imports it too, for the frames and the protocol version. Left out: deadlines and every
 other defence, which are the parent's business: a process that has gone wrong cannot be trusted to notice.
 
-    python -I child.py FOLDER/backend.py MAX_FRAME_BYTES
+    python -s child.py FOLDER/backend.py MAX_FRAME_BYTES
 
 The backend is a module with ``handle(method: str, params: dict) -> JSON value``. Its folder becomes the package
 ``eh_backend``, so that ``from .sibling import name`` finds the files beside it and nothing in the folder shadows another
@@ -125,6 +125,7 @@ def serve(backend_path: str, max_frame_bytes: int) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.pop(0)  # this file's folder, whose other files are not for the backend
     try:
         serve(sys.argv[1], int(sys.argv[2]))
     except BrokenPipeError:

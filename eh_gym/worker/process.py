@@ -41,9 +41,10 @@ def backend_command(
 ) -> tuple[str, ...]:
     """The command that serves the backend module at ``backend`` with the interpreter ``python``.
 
-    ``-I`` keeps PYTHONPATH, the user's site-packages and the current folder out of the backend's virtualenv.
+    Nothing of the caller's Python gets into the backend's: ``-s`` leaves out the user's site-packages, ``Worker`` the
+    PYTHON* variables, and the child its own folder. (``-I`` would do all three, and ignore PYTHONHASHSEED too.)
     """
-    return (str(python), "-I", str(Path(child.__file__).resolve()), str(Path(backend).resolve()), str(max_frame_bytes))
+    return (str(python), "-s", str(Path(child.__file__).resolve()), str(Path(backend).resolve()), str(max_frame_bytes))
 
 
 class Worker:
@@ -220,6 +221,7 @@ class Worker:
                 bufsize=0,
                 close_fds=True,
                 start_new_session=True,
+                env=_environment(),
             )
         except OSError as error:
             raise WorkerDied(f"the worker could not be started: {error}. Command: {' '.join(self.command)}") from error
@@ -324,6 +326,16 @@ class Worker:
             return WorkerDied("the worker closed its end of the pipe; it was killed")
         how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         return WorkerDied(f"the worker {how}")
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment without PYTHON* variables, and with a fixed hash seed.
+
+    A backend may print a set (BFCL's book_flight does, in an error). With the seed drawn by each process, the same
+    actions would be answered in other words by another worker.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return {**kept, "PYTHONHASHSEED": "0"}
 
 
 def _wait(fd: int, event: int, deadline: float) -> bool:

@@ -351,3 +351,16 @@ def test_wrong_settings():
         Worker(["x"], start_timeout_s=0)
     with pytest.raises(WorkerError, match="not started"):
         Worker(["x"]).call("y")
+
+
+def test_workers_agree_on_the_order_of_a_set_and_see_no_python_settings(make_worker, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/no/such/folder")
+    monkeypatch.setenv("PYTHONHASHSEED", "123")
+    source = """
+        import sys
+        def handle(method, params):
+            return [str({"first", "economy", "business", "a", "b", "c"}), sys.path]
+    """
+    answers = [make_worker(source).call("x", timeout_s=30) for _ in range(4)]
+    assert answers.count(answers[0]) == 4
+    assert not [path for path in answers[0][1] if "no/such" in path or path.endswith("worker")]
