@@ -79,7 +79,7 @@ def policy_loss(
         raise ConfigError(
             f"clip_low must be in 0..1 and clip_high >= 0, got {clip_low} and {clip_high}; the paper has 0.2"
         )
-    ratio = (logp - old_logp).masked_fill(~mask, 0.0).clamp(max=_MAX_LOG_RATIO).exp()
+    ratio = (logp - old_logp).clamp(max=_MAX_LOG_RATIO).exp()
     a = advantages[:, None]
     free, bounded = ratio * a, ratio.clamp(1 - clip_low, 1 + clip_high) * a
     return (-torch.minimum(free, bounded)).masked_fill(~mask, 0.0), (bounded < free) & mask

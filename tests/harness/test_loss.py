@@ -76,14 +76,15 @@ class TestPolicyLoss:
         assert_close(loss, tensor([[expected]]))
         assert clipped.tolist() == [[expected_clipped]]
 
-    def test_tokens_outside_the_mask_are_zero_whatever_they_hold(self):
-        logp = tensor([[-1.0, 800.0, math.inf, math.nan]]).requires_grad_()
-        mask = torch.tensor([[True, False, False, False]])
-        loss, clipped = policy_loss(logp, tensor([[-1.0, -800.0, 0.0, 0.0]]), tensor([-1.0]), mask)
-        assert loss.tolist() == [[1.0, 0.0, 0.0, 0.0]]
-        assert clipped.tolist() == [[False] * 4]
+    @pytest.mark.parametrize("advantage", [1.0, -1.0])
+    def test_tokens_outside_the_mask_are_zero_whatever_they_hold(self, advantage):
+        logp = tensor([[-1.0, 800.0, -800.0, math.inf, -math.inf, math.nan]]).requires_grad_()
+        mask = torch.tensor([[True] + [False] * 5])
+        loss, clipped = policy_loss(logp, tensor([[-1.0, 0.0, 0.0, 0.0, 0.0, 0.0]]), tensor([advantage]), mask)
+        assert loss.tolist() == [[-advantage, 0.0, 0.0, 0.0, 0.0, 0.0]]
+        assert clipped.tolist() == [[False] * 6]
         loss.sum().backward()
-        assert logp.grad.tolist() == [[1.0, 0.0, 0.0, 0.0]]  # d(1.0 ratio)/d logp = ratio = 1
+        assert logp.grad.tolist() == [[-advantage, 0.0, 0.0, 0.0, 0.0, 0.0]]  # d ratio / d logp = ratio = 1
 
     @pytest.mark.parametrize("advantage", [1.0, -1.0])
     def test_a_ratio_beyond_float32_gives_a_finite_gradient(self, advantage):
