@@ -150,7 +150,7 @@ class _UpdateBars:
         )
 
 
-def _number(value: float, form: str) -> str:
+def _number(value: float | None, form: str) -> str:
     return "-".rjust(len(f"{0.0:{form}}")) if value is None or math.isnan(value) else f"{value:{form}}"
 
 

@@ -85,9 +85,9 @@ class EvalResult:
         best_at_k: Share of tasks solved at least once.
         best_interval: Its 95 % interval.
         length_mean: Mean steps of all episodes.
-        length_success_mean: Mean steps of the successes; NaN without one.
-        length_success_p90: Their 90th percentile; NaN without one.
-        steps_per_optimum: Mean of steps over the shortest solution's, of the successes where it is known; else NaN.
+        length_success_mean: Mean steps of the successes; None without one.
+        length_success_p90: Their 90th percentile; None without one.
+        steps_per_optimum: Mean of steps over the shortest solution's, of the successes where it is known; else None.
         truncated: Share of episodes stopped by K or the context.
         environment_errors: Episodes lost to a failing environment; they are in no other figure.
         tokens: All tokens of the episodes, prompts and actions.
@@ -101,9 +101,9 @@ class EvalResult:
     best_at_k: float
     best_interval: tuple[float, float]
     length_mean: float
-    length_success_mean: float
-    length_success_p90: float
-    steps_per_optimum: float
+    length_success_mean: float | None
+    length_success_p90: float | None
+    steps_per_optimum: float | None
     truncated: float
     environment_errors: int
     tokens: int
@@ -141,7 +141,6 @@ def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
     effective = mean * (1 - mean) / variance if variance > 0 else n
     lengths = np.array([t.length for t in valid if t.success], dtype=float)
     over = [t.length / t.optimal_steps for t in valid if t.success and t.optimal_steps]
-    nan = float("nan")
     return EvalResult(
         tasks=n,
         rollouts=max(len(s) for s in by_task.values()),
@@ -151,9 +150,9 @@ def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
         best_at_k=best,
         best_interval=wilson_interval(best, n),
         length_mean=float(np.mean([t.length for t in valid])),
-        length_success_mean=float(lengths.mean()) if len(lengths) else nan,
-        length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else nan,
-        steps_per_optimum=float(np.mean(over)) if over else nan,
+        length_success_mean=float(lengths.mean()) if len(lengths) else None,
+        length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
+        steps_per_optimum=float(np.mean(over)) if over else None,
         truncated=float(np.mean([t.truncated for t in valid])),
         environment_errors=len(trajectories) - len(valid),
         tokens=sum(len(t.ids) for t in valid),
@@ -316,7 +315,7 @@ def result_table(title: str, result: EvalResult) -> Table:
     table.add_row(f"mean@{result.rollouts}", share(result.mean_at_k, result.mean_interval))
     table.add_row(f"best@{result.rollouts}", share(result.best_at_k, result.best_interval))
     table.add_row("steps, all / successes / P90", _lengths(result))
-    if not math.isnan(result.steps_per_optimum):
+    if result.steps_per_optimum is not None:
         table.add_row("steps over the optimum", f"{result.steps_per_optimum:.2f}")
     table.add_row("stopped by K or context", f"{100 * result.truncated:.1f} %")
     if result.environment_errors:
@@ -325,6 +324,8 @@ def result_table(title: str, result: EvalResult) -> Table:
 
 
 def _lengths(result: EvalResult) -> str:
+    if result.length_success_mean is None or result.length_success_p90 is None:
+        return f"{result.length_mean:.1f} / - / -"
     return f"{result.length_mean:.1f} / {result.length_success_mean:.1f} / {result.length_success_p90:.1f}"
 
 

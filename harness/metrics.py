@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import ConfigError, MissingExtraError, StateError
 
 __all__ = ["GLOSSARY", "Metric", "MetricsLog", "glossary_markdown", "read_metrics"]
 
@@ -89,12 +89,20 @@ class MetricsLog:
     Args:
         run_dir: The run's folder.
         next_update: The first update that will be written; lines of it and later ones, left by a run that was killed
-            after its last checkpoint, are cut off.
+            after its last checkpoint, are cut off, and TensorBoard hides its points of them.
+
+    Raises:
+        MissingExtraError: TensorBoard is not installed.
+        StateError: The lines before `next_update` are not all there, or can't be read.
     """
 
     def __init__(self, run_dir: Path, next_update: int = 0) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError(
+                f"TensorBoard is needed to log a run ({error}); run: pip install 'elastic-horizon[train]'"
+            ) from error
         self._path = run_dir / "metrics.jsonl"
         kept = [row for row in read_metrics(self._path) if row["update"] < next_update] if self._path.exists() else []
         if len(kept) != next_update:
@@ -103,29 +111,37 @@ class MetricsLog:
                 "it was edited or belongs to another run"
             )
         part = self._path.with_suffix(".part")
-        part.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        with part.open("w", encoding="ascii") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in kept))
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(part, self._path)
-        self._file = self._path.open("a")
+        self._file = self._path.open("a", encoding="ascii")
         self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=next_update)  # type: ignore[no-untyped-call]
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         """Writes one update; it is on disk when this returns.
 
+        Args:
+            update: Its index.
+            metrics: By name; what is NaN or infinite becomes null in the file and no point in TensorBoard.
+
         Raises:
-            ConfigError: A name is not in the glossary.
+            ConfigError: A name is not in the glossary; nothing is written.
         """
         for name in metrics:
             if name not in GLOSSARY:
                 near = difflib.get_close_matches(name, GLOSSARY, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise ConfigError(f"metric {name!r} is not in the glossary (harness/metrics.py){hint}")
-        row = {"update": update} | {k: v if math.isfinite(v) else None for k, v in metrics.items()}
+        row = {"update": update} | {k: float(v) if math.isfinite(v) else None for k, v in metrics.items()}
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
         for name, value in metrics.items():
             if math.isfinite(value):
                 self._board.add_scalar(name, value, update)  # type: ignore[no-untyped-call]
+        self._board.flush()  # type: ignore[no-untyped-call]  # a killed run's points before its checkpoint are not written again
 
     def close(self) -> None:
         """Closes both."""
@@ -134,8 +150,20 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ``metrics.jsonl``; a last line that a killed run left unfinished is dropped."""
-    rows = []
-    for line in path.read_text().split("\n")[:-1]:  # what follows the last newline is no whole line
-        rows.append(json.loads(line))
+    """The rows of a ``metrics.jsonl``, in order; a last line that a killed run left unfinished is dropped.
+
+    Raises:
+        StateError: Another line is not a row of metrics.
+    """
+    rows: list[dict[str, Any]] = []
+    whole = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is no whole line
+    for number, line in enumerate(whole, start=1):
+        try:
+            row = json.loads(line)
+            row["update"] = int(row["update"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise StateError(
+                f"line {number} of {path} is no row of metrics ({error!r}); restore the file, or start a new run"
+            ) from error
+        rows.append(row)
     return rows

@@ -1,0 +1,191 @@
+"""Training end to end: the same seed gives the same metrics, also after a kill; the log, the figure, the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from eh_gym.errors import ConfigError
+from harness.config import GRPOConfig
+from harness.display import Display
+from harness.grpo import main, prepare, rollout_metrics, train
+from harness.metrics import GLOSSARY, read_metrics
+from harness.trajectory import Trajectory, Turn
+
+
+def run(config: GRPOConfig, *, resume: bool = False) -> dict[str, Any]:
+    assert config.run_dir is not None
+    if not resume:
+        prepare(config)
+    return train(config, config.run_dir, Display(Console(quiet=True)), resume=resume)
+
+
+def metrics_of(config: GRPOConfig) -> list[dict[str, Any]]:
+    """The run's metrics, less those that a clock makes."""
+    assert config.run_dir is not None
+    rows = read_metrics(config.run_dir / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.grpo.cache_dir", lambda: cache)
+
+
+def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
+    threads = dataclasses.replace(quick, run_dir=tmp_path / "threads", env_threads=8)
+    no_start = dataclasses.replace(quick.warm_start, max_batches=1, polish_batches=0)
+    other = dataclasses.replace(quick, run_dir=tmp_path / "other", seed=1, updates=2, warm_start=no_start)
+    evaluations = [run(config) for config in (quick, threads, other)]
+    assert metrics_of(quick) == metrics_of(threads)
+    assert evaluations[0] == evaluations[1]
+    assert metrics_of(quick)[:2] != metrics_of(other)
+
+
+def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
+    evaluations = run(quick)
+    folder = quick.run_dir
+    assert folder is not None
+    rows = read_metrics(folder / "metrics.jsonl")
+    assert [row["update"] for row in rows] == [0, 1, 2, 3]
+    assert set(rows[-1]) - {"update"} <= set(GLOSSARY)
+    assert rows[0]["horizon/k"] == quick.k0
+    assert rows[0]["train/logp_difference_max"] < 1e-4
+    assert rows[-1]["tokens/total"] == sum(row["tokens/update"] for row in rows)
+    assert GRPOConfig.from_json((folder / "config.json").read_text()) == quick
+    assert "torch" in json.loads((folder / "versions.json").read_text())
+    assert json.loads((folder / "evaluation.json").read_text()) == json.loads(json.dumps(evaluations))
+    assert (folder / "figure.png").read_bytes()[:4] == b"\x89PNG"
+    assert list((folder / "tensorboard").glob("events.*"))
+    episodes = [json.loads(line) for line in (folder / "episodes" / "update-000003.jsonl").open()]
+    assert len(episodes) == quick.tasks_per_update * quick.group_size
+    assert sum(e["success"] for e in episodes) / len(episodes) == rows[3]["rollout/success"]
+    assert AutoModelForCausalLM.from_pretrained(folder / "model").num_parameters() > 0
+    assert AutoTokenizer.from_pretrained(folder / "model").chat_template
+
+
+def test_a_killed_run_resumes_to_the_same_metrics(
+    quick: GRPOConfig, tmp_path: Path, cache: Path, child_env: dict[str, str]
+) -> None:
+    """SIGKILL in the middle of training, at whatever it is doing, then --resume, twice."""
+    whole = dataclasses.replace(quick, updates=8, checkpoint_every=3)
+    run(whole)
+    killed = dataclasses.replace(whole, run_dir=tmp_path / "killed")
+    assert killed.run_dir is not None
+    prepare(killed)
+    log = killed.run_dir / "metrics.jsonl"
+    command = [sys.executable, "-m", "harness.grpo", "--resume", str(killed.run_dir)]
+    environment = {**child_env, "EH_CACHE_DIR": str(cache)}
+    for updates in (2, 5):  # after update 2: before the first periodic checkpoint; after 5: past one
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 240
+        while not log.exists() or len(log.read_text().splitlines()) < updates:
+            assert process.poll() is None, "the run ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert len(metrics_of(killed)) < whole.updates
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    assert metrics_of(killed) == metrics_of(whole)
+    assert (killed.run_dir / "evaluation.json").read_text() == (tmp_path / "run" / "evaluation.json").read_text()
+
+
+@pytest.mark.parametrize("wrapper", ["fixed", "linear", "multiplicative", "tti", "none"])
+def test_every_horizon_trains(quick: GRPOConfig, wrapper: Any) -> None:
+    config = dataclasses.replace(quick, wrapper=wrapper, updates=2, eval_tasks=0, k0=7, k_min=5, max_context=256)
+    run(config)
+    rows = metrics_of(config)
+    if wrapper == "none":
+        assert "horizon/k" not in rows[0]
+        assert rows[0]["rollout/length_mean"] > 0
+    else:
+        expected = {"fixed": 7, "linear": 10, "multiplicative": 5, "tti": 15}[wrapper]
+        assert rows[0]["horizon/k"] == expected
+
+
+def test_the_kl_term_keeps_its_reference_over_a_resume(quick: GRPOConfig, tmp_path: Path) -> None:
+    config = dataclasses.replace(quick, kl_coef=0.1, updates=2, eval_tasks=0)
+    whole = dataclasses.replace(config, run_dir=tmp_path / "whole")
+    run(whole)
+    assert metrics_of(whole)[1]["train/kl_ref"] > 0
+    run(dataclasses.replace(config, updates=2))
+    assert config.run_dir is not None
+    newest = config.run_dir / "checkpoints" / "update-000002"
+    newest.rename(config.run_dir / "gone")
+    run(config, resume=True)  # does update 1 again
+    assert metrics_of(config) == metrics_of(whole)
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean", "fixed-length"])
+def test_every_aggregation_trains(quick: GRPOConfig, aggregation: Any) -> None:
+    config = dataclasses.replace(
+        quick, aggregation=aggregation, normalize_std=False, train_on_truncated=False, updates=2, eval_tasks=0
+    )
+    run(config)
+    assert all(math.isfinite(row["train/loss"]) for row in metrics_of(config))
+
+
+def test_metrics_show_their_arithmetic() -> None:
+    def episode(length: int, *, success: bool, end: Any = "terminated", optimal: int | None = 3) -> Trajectory:
+        t = Trajectory("t", 0, horizon=4, success=success, reward=float(success), end=end, optimal_steps=optimal)
+        t.ids, t.action_mask = [1] * (2 * length), [0, 1] * length
+        t.turns = [Turn("a", "o", cut=i == 0, malformed=i < 2) for i in range(length)]
+        return t
+
+    m = rollout_metrics(
+        [
+            episode(3, success=True),
+            episode(4, success=False, end="horizon", optimal=6),
+            episode(1, success=False),
+            episode(9, success=False, end="environment-error"),
+        ]
+    )
+    assert m["rollout/success"] == pytest.approx(1 / 3)
+    assert m["rollout/success_ceiling"] == pytest.approx(2 / 3)  # 3 <= 4, 6 > 4, 3 <= 4
+    assert m["rollout/truncated"] == pytest.approx(1 / 3)
+    assert m["rollout/length_mean"] == pytest.approx((3 + 4 + 1) / 3)
+    assert m["rollout/length_success_mean"] == 3.0
+    assert m["rollout/steps_per_optimum"] == 1.0
+    assert m["rollout/malformed"] == pytest.approx((2 + 2 + 1) / 8)
+    assert m["rollout/action_cut"] == pytest.approx(3 / 8)
+    assert m["rollout/environment_errors"] == 1.0
+    assert (m["tokens/update"], m["rollout/action_tokens"], m["rollout/prompt_tokens"]) == (16.0, 8.0, 8.0)
+
+
+def test_a_folder_with_a_run_is_refused(quick: GRPOConfig) -> None:
+    prepare(quick)
+    with pytest.raises(ConfigError, match="already holds a run; continue it with --resume"):
+        prepare(quick)
+
+
+def test_resuming_nothing_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no run to resume in .*; give the run's folder"):
+        prepare(dataclasses.replace(quick, resume=tmp_path / "nowhere"))
+
+
+def test_bad_settings_end_with_a_sentence_and_no_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--k0", "60", "--run-dir", str(tmp_path / "x"), "--eval-tasks", "0", "--warm-start.episodes", "0"])
+    assert exit_.value.code == 2
+    out = capsys.readouterr().out
+    assert "k0 must be in k_min..k_max (5..50), got 60" in out
+    assert "Traceback" not in out
+
+
+def test_unknown_flags_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--wraper", "elastic"])
+    assert "wraper" in capsys.readouterr().err
