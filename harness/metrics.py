@@ -71,6 +71,10 @@ _ALL = (
     Metric("time/train_s", "seconds", "of this update's policy update"),
     Metric("time/update_s", "seconds", "of this update in all"),
     Metric("time/total_s", "seconds", "of all updates so far, in this process and those it resumed; no evaluation"),
+    Metric(
+        "warm_start/loss", "nats", "cross-entropy per trained token, mean of the last 10 batches; shown, not logged"
+    ),
+    Metric("warm_start/steps", "batches", "that the warm start took; shown, not logged"),
 )
 
 GLOSSARY: dict[str, Metric] = {metric.name: metric for metric in _ALL}
@@ -117,7 +121,7 @@ class MetricsLog:
             os.fsync(file.fileno())
         os.replace(part, self._path)
         self._file = self._path.open("a", encoding="ascii")
-        self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=next_update)  # type: ignore[no-untyped-call]
+        self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=next_update)
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         """Writes one update; it is on disk when this returns.
@@ -140,13 +144,13 @@ class MetricsLog:
         os.fsync(self._file.fileno())
         for name, value in metrics.items():
             if math.isfinite(value):
-                self._board.add_scalar(name, value, update)  # type: ignore[no-untyped-call]
-        self._board.flush()  # type: ignore[no-untyped-call]  # a killed run's points before its checkpoint are not written again
+                self._board.add_scalar(name, value, update)
+        self._board.flush()  # a killed run's points before its checkpoint are not written again
 
     def close(self) -> None:
         """Closes both."""
         self._file.close()
-        self._board.close()  # type: ignore[no-untyped-call]
+        self._board.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
