@@ -93,6 +93,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         EzPickle.__init__(self, split, categories, action_format, workers, step_timeout_s, max_observation_chars)
         if action_format not in _FORMAT_RULES:
             raise ConfigError(f"action_format must be one of {', '.join(_FORMAT_RULES)}, got {action_format!r}")
+        if step_timeout_s <= 0:
+            raise ConfigError(f"step_timeout_s must be > 0, got {step_timeout_s}")
         if max_observation_chars is not None and max_observation_chars < 200:
             raise ConfigError(f"max_observation_chars must be >= 200, got {max_observation_chars}")
         self.task_ids: Sequence[str] = task_ids(split, categories)

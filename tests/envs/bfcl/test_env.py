@@ -1,0 +1,426 @@
+import collections
+import json
+import os
+import pickle
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from eh_gym.errors import ConfigError, MissingBackendError
+from eh_gym.worker import backend_command, shared_pool
+from envs.bfcl import env as env_module
+from envs.bfcl.splits import task_ids
+
+
+def finish(env, action=None):
+    """Plays the running episode to its end: with the expert, or with one action over and over."""
+    for _ in range(1000):
+        observation, reward, terminated, truncated, info = env.step(action or env.unwrapped.expert())
+        if terminated or truncated:
+            return observation, reward, terminated, info
+    raise AssertionError("the episode does not end")
+
+
+def pool_pids(workers):
+    env = gym.make("EH-BFCL-v0", workers=workers)
+    return shared_pool(workers, env.unwrapped._command).pids
+
+
+@pytest.mark.parametrize("action_format", ["python", "hermes"])
+def test_ground_truth_earns_800_of_800(make, action_format):
+    def play_all(category):
+        env = make(categories=[category], action_format=action_format, workers=4)
+        rewards, steps = [], []
+        for task_id in env.unwrapped.task_ids:
+            env.reset(options={"task_id": task_id})
+            most, count, turn = 0, 0, 0
+            done = False
+            while not done:
+                _, reward, done, _, info = env.step(env.unwrapped.expert())
+                count = count + 1 if info["calls"] and info["turn"] == turn else 0
+                turn = info["turn"]
+                most = max(most, count)
+            rewards.append(reward)
+            steps.append(most)
+        return sum(rewards), max(steps)
+
+    with ThreadPoolExecutor(4) as threads:
+        totals = list(threads.map(play_all, ["base", "miss_func", "miss_param", "long_context"]))
+    assert [total for total, _ in totals] == [200.0] * 4
+    assert max(most for _, most in totals) <= 18
+
+
+def test_an_empty_agent_earns_0_of_800(make):
+    env = make()
+    total = 0.0
+    for task_id in env.unwrapped.task_ids:
+        env.reset(options={"task_id": task_id})
+        _, reward, terminated, info = finish(env, "[]")
+        assert terminated
+        assert info["failure"]["kind"] == "no_call"
+        total += reward
+    assert total == 0.0
+
+
+def test_what_reset_tells(make):
+    env = make()
+    observation, info = env.reset(options={"task_id": "multi_turn_miss_func_0"})
+    assert info["task_id"] == "multi_turn_miss_func_0"
+    assert info["category"] == "miss_func"
+    assert info["instruction"] == observation
+    documents = [json.loads(line) for line in info["system_prompt"].splitlines() if line.startswith('{"name"')]
+    names = {document["name"] for document in documents}
+    assert {"ls", "cd", "mkdir"} <= names
+    assert "sort" not in names  # held out until turn 3
+    assert all(set(document) == {"name", "description", "parameters"} for document in documents)
+    assert not any("This tool belongs to" in document["description"] for document in documents)
+
+
+def test_held_out_functions_are_revealed_at_their_turn(make):
+    env = make()
+    env.reset(options={"task_id": "multi_turn_miss_func_0"})
+    observation, info = "", {"turn": 0}
+    while info["turn"] < 3:
+        observation, _, _, _, info = env.step(env.unwrapped.expert())
+    first, last = observation.splitlines()
+    assert json.loads(first)["name"] == "sort"
+    assert last == "I have updated some more functions you can choose from. What about now?"
+
+
+def test_a_held_out_function_can_be_called_before_it_is_shown(make):
+    env = make()  # as officially: what is documented and what runs are two things
+    env.reset(options={"task_id": "multi_turn_miss_func_0"})
+    observation, _, _, _, info = env.step("[sort(file_name='nothing')]")
+    assert "not defined" not in observation
+    assert info["calls"] == 1
+
+
+def test_results_in_both_formats(make):
+    env = make()
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    assert env.step("[pwd(), cd(folder='nowhere')]")[0] == (
+        '{"current_working_directory": "/workspace"}\n{"error": "cd: \'nowhere\': No such file or directory"}'
+    )
+    hermes = make(action_format="hermes")
+    hermes.reset(options={"task_id": "multi_turn_base_0"})
+    assert hermes.step('<tool_call>\n{"name": "pwd", "arguments": {}}\n</tool_call>')[0] == (
+        '<tool_response>\n{"current_working_directory": "/workspace"}\n</tool_response>'
+    )
+
+
+def test_the_21st_step_of_a_turn_ends_the_entry(make):
+    env = make()
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    for _ in range(20):
+        assert env.step("[pwd()]")[2] is False
+    _, reward, terminated, truncated, info = env.step("[pwd()]")
+    assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
+
+
+def test_the_21st_step_of_the_last_turn_may_still_succeed(make):
+    """Officially an entry cut short in its last turn is checked like any other."""
+    env = make()
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    info = {"turn": 0}
+    last = 3
+    while info["turn"] < last:
+        info = env.step(env.unwrapped.expert())[4]
+    steps = 0
+    while (action := env.unwrapped.expert()) != "Done.":
+        env.step(action)
+        steps += 1
+    for _ in range(20 - steps):
+        assert env.step("[pwd()]")[2] is False
+    _, reward, terminated, _, _ = env.step("[pwd()]")
+    assert (reward, terminated) == (1.0, True)
+
+
+@pytest.mark.parametrize("message", ["Done.", "[]", "", "I cannot do that.", "{}", "[3]", "pwd"])
+def test_a_message_without_a_call_ends_the_users_turn(make, message):
+    env = make()
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    assert env.step(message)[4] == {"turn": 1, "calls": 0, "malformed": False}
+
+
+def test_malformed_calls_are_told_apart_from_none(make):
+    env = make()
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    assert env.step("[cd(folder='document'")[4]["malformed"] is True
+
+
+def test_step_before_reset_and_after_the_end(make):
+    env = make().unwrapped
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step("[]")
+    env.reset(seed=0)
+    finish(env, "[]")
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step("[]")
+
+
+def test_a_seed_draws_the_same_tasks(make):
+    first, second = make(split="train"), make(split="train")
+    drawn = [
+        [env.reset(seed=7)[1]["task_id"], *(env.reset()[1]["task_id"] for _ in range(5))] for env in (first, second)
+    ]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) > 1
+    assert set(drawn[0]) <= set(task_ids("train"))
+
+
+def test_long_results_lose_their_middle_by_the_stated_rule(make):
+    script = "[cd(folder='workspace'), ls(a=True), cat(file_name='summary.txt'), find(path='.')]"
+    texts = {}
+    for limit in (None, 400):
+        env = make(max_observation_chars=limit)
+        first, _ = env.reset(options={"task_id": "multi_turn_long_context_1"})
+        texts[limit] = env.step(script)[0]
+        assert env.reset(options={"task_id": "multi_turn_long_context_1"})[0] == first
+    whole, cut = texts[None], texts[400]
+    assert len(whole) > 400
+    assert len(cut) <= 400
+    head, note, tail = cut[:170], cut[171:-171], cut[-170:]
+    assert whole.startswith(head)
+    assert whole.endswith(tail)
+    assert note == f"[{len(whole) - 340} characters left out]"
+
+
+def test_the_cut_does_not_change_the_verdict(make):
+    env = make(max_observation_chars=200, categories=["long_context"])
+    for index in (0, 38, 60, 110, 160):
+        env.reset(options={"task_id": f"multi_turn_long_context_{index}"})
+        assert finish(env)[1] == 1.0
+
+
+def test_pickled_environments_play_alike(make):
+    env = make(categories=["base"], action_format="hermes", workers=1).unwrapped
+    again = pickle.loads(pickle.dumps(env))
+    assert again.reset(seed=3) == env.reset(seed=3)
+    assert finish(again)[1] == 1.0
+    again.close()
+
+
+def test_many_environments_share_the_workers_and_keep_apart(make):
+    """64 interleaved episodes of few tasks: each sees what it sees alone."""
+    ids = [f"multi_turn_base_{i}" for i in (0, 55, 90, 101, 151)]
+
+    def transcript(env, task_id, others=()):
+        seen = [env.reset(options={"task_id": task_id})[0]]
+        done = False
+        while not done:
+            observation, reward, done, _, _ = env.step(env.unwrapped.expert())
+            seen.append((observation, reward))
+        return seen
+
+    alone = {task_id: transcript(make(), task_id) for task_id in ids}
+    envs = [make(workers=2) for _ in range(64)]
+    with ThreadPoolExecutor(16) as threads:
+        together = list(threads.map(transcript, envs, [ids[i % len(ids)] for i in range(64)]))
+    assert together == [alone[ids[i % len(ids)]] for i in range(64)]
+    assert len(pool_pids(2)) <= 2
+
+
+def test_random_actions_are_harmless_calls(make):
+    rng = np.random.default_rng(0)
+    for action_format in ("python", "hermes"):
+        env = make(action_format=action_format)
+        env.reset(options={"task_id": "multi_turn_base_0"})
+        kinds = collections.Counter()
+        for _ in range(60):
+            _, _, terminated, truncated, info = env.step(env.unwrapped.random_action(rng))
+            assert not truncated
+            kinds[info["calls"]] += 1
+            if terminated:
+                env.reset(options={"task_id": "multi_turn_base_0"})
+        assert kinds[0] > 5
+        assert kinds[1] > 20
+
+
+def test_a_dead_worker_ends_its_episodes_and_only_those(make):
+    doomed, other = make(workers=2), make(workers=2)
+    doomed.reset(options={"task_id": "multi_turn_base_0"})
+    other.reset(options={"task_id": "multi_turn_base_1"})
+    pid = doomed.unwrapped._session.call("step", {"action": ""}, 30) and doomed.unwrapped._session._worker.pid
+    os.kill(pid, signal.SIGKILL)
+    observation, reward, terminated, truncated, info = doomed.step("[pwd()]")
+    assert (reward, terminated, truncated, info["success"]) == (0.0, False, True, False)
+    assert info["environment_error"].startswith("WorkerDied: ")
+    assert "The environment failed" in observation
+    if other.unwrapped._session._worker.pid != pid:
+        assert finish(other)[1] == 1.0
+    doomed.reset(options={"task_id": "multi_turn_base_0"})
+    assert finish(doomed)[1] == 1.0
+
+
+def test_a_worker_that_dies_before_reset_costs_nothing(make):
+    env = make(workers=1)
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    os.kill(env.unwrapped._session._worker.pid, signal.SIGKILL)
+    env.reset(options={"task_id": "multi_turn_base_2"})
+    assert finish(env)[1] == 1.0
+
+
+SLOW = """
+import time
+from pathlib import Path
+def handle(method, params):
+    if method == "describe":
+        return {"instruction": "", "functions": []}
+    if method == "step" and params["action"] == "hang":
+        time.sleep(600)
+    return "hello" if method == "start" else {}
+"""
+
+
+def test_a_hanging_step_truncates_the_episode_and_the_next_reset_gets_a_fresh_worker(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(env_module, "_described", {})
+    (tmp_path / "slow.py").write_text(SLOW)
+    env = make(workers=1, step_timeout_s=0.5)
+    env.unwrapped._command = backend_command(sys.executable, tmp_path / "slow.py")
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    pid = env.unwrapped._session._worker.pid
+    _, reward, terminated, truncated, info = env.step("hang")
+    assert (reward, terminated, truncated, info["success"]) == (0.0, False, True, False)
+    assert info["environment_error"].startswith("WorkerTimeout: waited 0.5 s for the answer to 'step'")
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    assert env.unwrapped._session._worker.pid != pid
+
+
+def test_close_frees_the_episode(make):
+    first, second = make(workers=3), make(workers=3)
+    for env in (first, second):
+        env.reset(seed=0)
+    pool = shared_pool(3, first.unwrapped._command)
+    before = sum(pool.loads)
+    first.close()
+    first.close()
+    assert sum(pool.loads) == before - 1
+    assert finish(second)[1] == 1.0
+
+
+HOSTILE = [
+    "[__import__('os').system('touch {mark}')]",
+    "[pwd(a=__import__('os').system('touch {mark}'))]",
+    "[ls(a=open('{mark}', 'w'))]",
+    "[(lambda: open('{mark}', 'w'))()]",
+    "[pwd.__globals__['os'].system('touch {mark}')]",
+    "[ls(a=[open('{mark}', 'w') for _ in range(3)])]",
+    "[ls(**{{'a': open('{mark}', 'w')}})]",
+    "[ls(a=f\"{{open('{mark}', 'w')}}\")]",
+    "[ls(a=(x := open('{mark}', 'w')))]",
+    "[exec(a=\"open('{mark}', 'w')\"), eval(a=\"open('{mark}', 'w')\"), breakpoint(), exit(), input(a=1)]",
+    '<tool_call>\n{{"name": "open(\'{mark}\', \'w\') or ls", "arguments": {{}}}}\n</tool_call>',
+    '<tool_call>\n{{"name": "ls", "arguments": {{"a=open(\'{mark}\', \'w\'), b": 1}}}}\n</tool_call>',
+]
+HEAVY = [
+    "[power(base=7, exponent=10**8)]",
+    "[power(base=7, exponent=100000000)]",
+    "[power(base=" + "9" * 4000 + ", exponent=9999)]",
+    "[logarithm(value=3.0, base=2.0, precision=20000000)]",
+    "[square_root(number=2, precision=100000000)]",
+    "[round_number(number=5, decimal_places=-100000000)]",
+    "[mean(numbers=[10**10**10])]",
+    "[echo(content='a' * 10**10)]",
+    "[echo(content='%9999999999d' % 1)]",
+    "[echo(content=10**64**64)]",
+    "[" + "(" * 10_000,
+    "[ls(a=" + "[" * 10_000 + "]" * 10_000 + ")]",
+    "[ls(a=" + "-" * 10_000 + "1)]",
+    "[ls(a=" + "1+" * 10_000 + "1)]",
+    "[ls(a=" + "ls(a=" * 10_000 + "1" + ")" * 10_000 + ")]",
+    "<tool_call>\n" * 16_000,
+    "<tool_call>\n" + "[" * 100_000 + "\n</tool_call>",
+    "x" * 1_000_000,
+    "[echo(content='" + "x" * 1_000_000 + "')]",
+    "🧭" * 1_000_000,
+    "[ls(a=NaN), ls(a=nan), ls(a=inf), ls(a=1e999), ls(a=-1e999)]",
+    '<tool_call>\n{"name": "ls", "arguments": {"a": NaN, "b": Infinity}}\n</tool_call>',
+    "\x00",
+    "[echo(content='\x00')]",
+    "\ud800",
+    "[echo(content='\ud800')]",
+]
+
+
+@pytest.mark.parametrize("action_format", ["python", "hermes"])
+def test_hostile_text_has_no_effect(make, tmp_path, action_format):
+    mark = tmp_path / "mark"
+    env = make(action_format=action_format)
+    for text in HOSTILE:
+        env.reset(options={"task_id": "multi_turn_base_15"})
+        _, reward, _, truncated, info = env.step(text.format(mark=mark))
+        assert not truncated, (text, info)
+        assert reward == 0.0
+        assert not mark.exists(), text
+
+
+@pytest.mark.parametrize("action_format", ["python", "hermes"])
+def test_heavy_text_neither_hangs_nor_crashes(make, action_format):
+    env = make(action_format=action_format, step_timeout_s=20.0)  # each takes well under a second
+    for text in HEAVY:
+        env.reset(options={"task_id": "multi_turn_base_15"})
+        pid = env.unwrapped._session._worker.pid
+        _, reward, _, truncated, info = env.step(text)
+        assert not truncated, (text[:100], info)
+        assert reward == 0.0
+        assert env.unwrapped._session._worker.pid == pid
+
+
+def test_a_folder_that_holds_itself_is_a_wrong_state_and_no_crash(make):
+    env = make()
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    env.step("[mkdir(dir_name='a'), cp(source='a', destination='a'), cp(source='a', destination='a')]")
+    assert "recursion" in env.step("[find(path='.')]")[0]
+    _, reward, terminated, info = finish(env, "[]")
+    assert (reward, terminated, info["failure"]) == (0.0, True, {"turn": 0, "kind": "wrong_state"})
+
+
+def test_two_workers_answer_a_set_in_the_same_order(make):
+    """book_flight prints a set in an error; with a hash seed drawn by each process its order would differ."""
+    text = (
+        "[book_flight(access_token='abc123xyz', card_id='144756014165', travel_date='2026-11-10', travel_from='SFO', "
+    )
+    text += "travel_to='LAX', travel_class='none')]"
+    seen = set()
+    for _ in range(4):
+        env = make(workers=1)
+        env.reset(options={"task_id": "multi_turn_base_151"})
+        seen.add(env.step(text)[0])
+        env.unwrapped._session._worker.kill()
+    assert len(seen) == 1
+    assert "Must be one of" in seen.pop()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"split": "training"}, "split must be one of train, dev, test, all, got 'training'"),
+        ({"categories": ["composite"]}, "categories must be some of base, miss_func, miss_param, long_context"),
+        ({"categories": []}, "categories must be some of"),
+        ({"action_format": "json"}, "action_format must be one of python, hermes, got 'json'"),
+        ({"workers": 0}, "workers must be >= 1, got 0"),
+        ({"max_observation_chars": 10}, "max_observation_chars must be >= 200, got 10"),
+        ({"step_timeout_s": 0}, "step_timeout_s must be > 0, got 0"),
+    ],
+)
+def test_wrong_arguments_say_what_is_right(make, kwargs, message):
+    with pytest.raises(ConfigError, match=message):
+        make(**kwargs)
+
+
+@pytest.mark.parametrize("task_id", ["multi_turn_base_200", "multi_turn_composite_0", "", "multi_turn_base_01", 3])
+def test_an_unknown_task_says_what_there_is(make, task_id):
+    with pytest.raises(ConfigError, match="expected a BFCL multi-turn entry such as 'multi_turn_base_0'"):
+        make().reset(options={"task_id": task_id})
+
+
+def test_without_the_backend_the_command_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
+    with pytest.raises(MissingBackendError, match=r"run: python -m envs install bfcl"):
+        gym.make("EH-BFCL-v0")
