@@ -4,9 +4,7 @@ import os
 import pickle
 import signal
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np

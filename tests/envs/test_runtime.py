@@ -1,0 +1,221 @@
+import json
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from eh_gym.errors import ConfigError, EHError, MissingBackendError
+from envs import runtime
+
+TINY = runtime.Backend("tiny", "1.0", {"tinydist": "1.0"})
+
+# Stands for uv: makes a real virtualenv, and "installs" by writing the distribution's metadata.
+FAKE_UV = """
+    #!{python}
+    import os, pathlib, subprocess, sys, time
+    log = pathlib.Path({log!r})
+    with log.open("a") as file:
+        file.write(" ".join(sys.argv[1:3]) + "\\n")
+    if sys.argv[1] == "venv":
+        time.sleep({delay})
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", sys.argv[-1]], check=True)
+    else:
+        if {fail}:
+            sys.exit("no route to host")
+        assert "--no-deps" in sys.argv
+        python = sys.argv[sys.argv.index("--python") + 1]
+        for pin in [a for a in sys.argv if "==" in a]:
+            name, version = pin.split("==")
+            version = {version!r} or version
+            site = subprocess.check_output([python, "-c", "import site; print(site.getsitepackages()[0])"], text=True)
+            folder = pathlib.Path(site.strip(), f"{{name}}-{{version}}.dist-info")
+            folder.mkdir()
+            (folder / "METADATA").write_text(f"Name: {{name}}\\nVersion: {{version}}\\n")
+"""
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(runtime, "BACKENDS", {"tiny": TINY})
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def uv(tmp_path, monkeypatch):
+    """uv(...) puts the stand-in on PATH; returns the file with a line per call."""
+
+    def install(*, fail=False, version="", delay=0.0):
+        log = tmp_path / "uv.log"
+        script = tmp_path / "bin" / "uv"
+        script.parent.mkdir(exist_ok=True)
+        source = textwrap.dedent(FAKE_UV).strip()
+        script.write_text(
+            source.format(python=sys.executable, log=str(log), fail=fail, version=version, delay=delay) + "\n"
+        )
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+        return log
+
+    return install
+
+
+def quiet(_):
+    pass
+
+
+def test_builds_where_the_cache_is_and_once(cache, uv):
+    log, said = uv(), []
+    python = runtime.install("tiny", say=said.append)
+    assert python == runtime.backend_python("tiny")
+    assert cache in python.parents
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}" if sys.implementation.name == "cpython" else ""
+    assert tag in runtime.venv_dir(TINY).name
+    assert said == [f"tiny: installing tinydist 1.0 into {runtime.venv_dir(TINY)}", "tiny: done"]
+    runtime.install("tiny", say=said.append)
+    assert said[-1] == f"tiny: tinydist 1.0 is installed in {runtime.venv_dir(TINY)}"
+    assert log.read_text().splitlines() == ["venv --quiet", "pip install"]
+
+
+def test_force_builds_again(cache, uv):
+    log = uv()
+    runtime.install("tiny", say=quiet)
+    (runtime.venv_dir(TINY) / "stale").touch()
+    runtime.install("tiny", force=True, say=quiet)
+    assert not (runtime.venv_dir(TINY) / "stale").exists()
+    assert len(log.read_text().splitlines()) == 4
+
+
+def test_an_interrupted_installation_is_seen_and_rebuilt(cache, uv):
+    log = uv()
+    runtime.install("tiny", say=quiet)
+    (runtime.venv_dir(TINY) / ".complete").unlink()
+    with pytest.raises(MissingBackendError):
+        runtime.backend_python("tiny")
+    state = runtime.check("tiny")
+    assert (state.ok, state.detail, state.mend) == (
+        False,
+        "its installation was interrupted",
+        "python -m envs install tiny",
+    )
+    runtime.install("tiny", say=quiet)
+    assert runtime.check("tiny").ok
+    assert len(log.read_text().splitlines()) == 4
+
+
+def test_a_failed_installation_leaves_nothing_and_says_why(cache, uv):
+    uv(fail=True)
+    with pytest.raises(EHError, match=r"failed with status 1:\nno route to host\n\ncheck the network"):
+        runtime.install("tiny", say=quiet)
+    assert not runtime.venv_dir(TINY).exists()
+    assert runtime.check("tiny").detail == "not installed"
+
+
+def test_two_installations_at_once_build_once(cache, uv):
+    log, said = uv(delay=1.0), []
+    with ThreadPoolExecutor(2) as threads:
+        pythons = list(threads.map(lambda _: runtime.install("tiny", say=said.append), range(2)))
+    assert pythons[0] == pythons[1]
+    assert log.read_text().splitlines() == ["venv --quiet", "pip install"]
+    assert any(line.startswith("waiting for another installation") for line in said)
+
+
+def test_the_lock_goes_with_its_process(cache, uv):
+    uv()
+    lock = runtime.venv_dir(TINY).with_name(f".{runtime.venv_dir(TINY).name}.lock")
+    lock.parent.mkdir(parents=True)
+    code = f"import fcntl, os; f = open({str(lock)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 9
+    said = []
+    runtime.install("tiny", say=said.append)
+    assert not [line for line in said if "waiting" in line]
+
+
+def test_another_version_is_not_ok(cache, uv):
+    uv(version="0.9")
+    with pytest.raises(EHError, match=r"holds tinydist 0\.9 instead of tinydist 1\.0"):
+        runtime.install("tiny", say=quiet)
+    state = runtime.check("tiny")
+    assert (state.ok, state.mend) == (False, "python -m envs install tiny --force")
+
+
+@pytest.mark.parametrize(
+    ("script", "detail"),
+    [("exit 3", "its packages are not there"), (None, "its interpreter does not run")],
+)
+def test_a_broken_interpreter_is_not_ok(cache, uv, script, detail):
+    uv()
+    python = runtime.install("tiny", say=quiet)
+    python.unlink()
+    python.write_text(f"#!/bin/sh\n{script}\n" if script else "not a program")
+    python.chmod(0o755)
+    state = runtime.check("tiny")
+    assert not state.ok
+    assert state.detail.startswith(detail)
+
+
+def test_missing_packages_are_not_ok(cache, uv):
+    uv()
+    runtime.install("tiny", say=quiet)
+    [metadata] = runtime.venv_dir(TINY).rglob("tinydist-*/METADATA")
+    metadata.unlink()
+    metadata.parent.rmdir()
+    assert "PackageNotFoundError" in runtime.check("tiny").detail
+
+
+def test_without_uv_it_uses_venv_and_pip(cache, tmp_path, monkeypatch):
+    """The real thing, from a wheel made here; pip itself is gone afterwards."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    info = "tinydist-1.0.dist-info"
+    files = {
+        "tinydist.py": "x = 1\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: tinydist\nVersion: 1.0\nRequires-Dist: no-such-dependency\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    with zipfile.ZipFile(wheels / "tinydist-1.0-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+    monkeypatch.setattr(runtime.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    python = runtime.install("tiny", say=quiet)
+    asks = "import tinydist, importlib.util as u, json; print(json.dumps([tinydist.x, u.find_spec('pip') is None]))"
+    assert json.loads(subprocess.check_output([str(python), "-I", "-c", asks])) == [1, True]
+
+
+def test_unknown_backends():
+    with pytest.raises(ConfigError, match="there is no backend 'bfc'; choose from bfcl"):
+        runtime.backend_python("bfc")
+    with pytest.raises(ConfigError, match="AppWorld is not part of this release"):
+        runtime.install("appworld")
+
+
+def test_missing_names_the_command(cache):
+    with pytest.raises(MissingBackendError, match=r"tinydist 1\.0.*run: python -m envs install tiny$"):
+        runtime.backend_python("tiny")
+
+
+@pytest.mark.parametrize(
+    ("environment", "platform", "expected"),
+    [
+        ({"EH_CACHE_DIR": "/a/b"}, "linux", "/a/b"),
+        ({"XDG_CACHE_HOME": "/x"}, "linux", "/x/elastic-horizon"),
+        ({}, "linux", "/home/me/.cache/elastic-horizon"),
+        ({}, "darwin", "/home/me/Library/Caches/elastic-horizon"),
+    ],
+)
+def test_where_the_cache_is(monkeypatch, environment, platform, expected):
+    for name in ("EH_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": "/home/me", **environment}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(runtime.sys, "platform", platform)
+    assert runtime.cache_dir() == Path(expected)
