@@ -235,7 +235,7 @@ def preset(argv: Sequence[str]) -> GRPOConfig:
         tasks_per_update=8,
         env_threads=64,
         max_action_tokens=128,
-        max_observation_tokens=192,
+        max_observation_tokens=96,
         learning_rate=1e-4,
         microbatch_tokens=8192,
         k0=15,
@@ -243,7 +243,17 @@ def preset(argv: Sequence[str]) -> GRPOConfig:
         linear_increment=4.0,
         stage_updates=1,
         eval_tasks=32,
-        warm_start=WarmStart(episodes=480, loss_target=0.15, max_batches=400, learning_rate=2e-3, batch_tokens=8192),
+        # Only the tasks with short transcripts are cloned, closely enough that whole episodes succeed.
+        warm_start=WarmStart(
+            episodes=480,
+            max_tokens=400,
+            loss_target=0.04,
+            max_batches=600,
+            batch_tokens=2048,
+            polish_batches=150,
+            polish_waste=0.0,
+            polish_learning_rate=5e-4,
+        ),
     )
 
 

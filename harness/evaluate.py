@@ -208,7 +208,7 @@ def evaluate_script(
 ) -> list[Trajectory]:
     """Plays every task without a model: "expert", "random" or "empty"."""
     env = eh_gym.make_vec(env_id, 1, FixedHorizon(horizon), record=False, **env_args).envs[0]
-    base = env.unwrapped
+    base: Any = env.unwrapped
     done: list[Trajectory] = []
     try:
         for request in _requests(task_ids, rollouts, seed):
@@ -219,7 +219,7 @@ def evaluate_script(
             while "episode" not in info:
                 action = base.expert() if name == "expert" else base.random_action(rng) if name == "random" else ""
                 _, reward, _, _, info = env.step(action)
-                t.reward += reward
+                t.reward += float(reward)
             t.success = info["episode"]["success"]
             t.turns = [None] * info["episode"]["length"]  # type: ignore[list-item]  # only their number is looked at
             t.error = info.get("environment_error")

@@ -74,6 +74,7 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     controller = make_controller(config)
     stream = TaskStream(task_ids, per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
     totals = {"tokens": 0.0, "seconds": 0.0}
+    evaluations: dict[str, Any] = {}
 
     checkpoint = latest_checkpoint(run_dir / "checkpoints") if resume else None
     if checkpoint is not None:
@@ -83,7 +84,7 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
             controller.load_state_dict(state["controller"])
         display.note(f"resumed at update {first} from {checkpoint}")
     else:
-        first, evaluations = 0, {}
+        first = 0
         if config.warm_start.episodes:
             with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
                 cloned = cached_warm_start(
@@ -230,7 +231,7 @@ def _load(config: GRPOConfig, env: gym.Env[str, str]) -> Policy:
     if config.model == "tiny":
         seed = derive_seed(config.seed, "weights") % 2**31
         policy = new_tiny_policy(env, seed=seed, max_observation_tokens=limit)
-        policy.model.to(pick_device(config.device))
+        torch.nn.Module.to(policy.model, torch.device(pick_device(config.device)))
         return policy
     return load_policy(
         config.model,

@@ -73,7 +73,8 @@ def load_policy(
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa").to(device)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
+        torch.nn.Module.to(model, torch.device(device))
     except OSError as error:
         raise ConfigError(
             f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give 'tiny', a folder with "

@@ -9,9 +9,18 @@ import torch
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["package_versions", "pick_device", "pick_dtype", "set_threads"]
+__all__ = ["cpu_name", "package_versions", "pick_device", "pick_dtype", "set_threads"]
 
 _PACKAGES = ("elastic-horizon", "gymnasium", "numpy", "torch", "transformers", "tokenizers", "tyro")
+
+
+def cpu_name() -> str:
+    """The processor, as the system names it."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
 def pick_device(name: str) -> str:
@@ -42,7 +51,7 @@ def set_threads(threads: int) -> None:
 
 def package_versions() -> dict[str, str]:
     """Versions of Python, the platform and the packages that decide a run's figures."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    found = {"python": platform.python_version(), "platform": platform.platform(), "cpu": cpu_name()}
     for name in _PACKAGES:
         try:
             found[name] = version(name)

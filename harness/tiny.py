@@ -56,7 +56,7 @@ class TinyModel:
 
 
 TINY_WORDS = TinyModel("words", 0, 64, 2, 2, 192, 2048, 0.1)
-TINY_BPE = TinyModel("bpe", 2048, 128, 4, 4, 384, 4096, 0.05)
+TINY_BPE = TinyModel("bpe", 2048, 128, 2, 4, 384, 4096, 0.05)
 
 
 def tiny_model(shape: TinyModel, *, vocab_size: int, pad_id: int, eos_id: int, seed: int) -> Qwen2ForCausalLM:
@@ -74,11 +74,12 @@ def tiny_model(shape: TinyModel, *, vocab_size: int, pad_id: int, eos_id: int, s
         bos_token_id=None,
         eos_token_id=eos_id,
         pad_token_id=pad_id,
-        attn_implementation="sdpa",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen2ForCausalLM(config)
+        model = Qwen2ForCausalLM(config)
+        model.set_attn_implementation("sdpa")
+        return model
 
 
 def tiny_tokenizer(shape: TinyModel, texts: Iterable[str]) -> PreTrainedTokenizerFast:

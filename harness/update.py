@@ -167,7 +167,7 @@ def _accumulate_gradients(
             n_tokens=n_tokens,
             fixed_length=settings.fixed_length,
         )
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         with torch.no_grad():
             sums["loss"] += loss.item()
             sums["entropy"] += float((entropy * mask).sum())

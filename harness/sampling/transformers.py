@@ -68,7 +68,7 @@ class TransformersSampler:
         if max_context is not None and not 1 < max_context <= positions:
             raise ConfigError(f"max_context must be in 2..{positions} (the model's positions), got {max_context}")
         self._model = model
-        self._vocab_size = int(model.get_input_embeddings().weight.shape[0])
+        self._vocab_size = int(config.vocab_size)
         self._max_context = max_context or positions
         self._max_prefill_tokens = max_prefill_tokens
         self._version = 0

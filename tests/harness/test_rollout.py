@@ -158,7 +158,7 @@ def test_zero_advantage_groups_leave_the_weights_alone(trained: Policy) -> None:
     from harness.config import preset
 
     policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
-    trajectories = [t for t in play(trained, k=1)]  # nothing can succeed in one step
+    trajectories = list(play(trained, k=1))  # nothing can succeed in one step
     assert not any(t.success for t in trajectories)
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1.0)
     metrics = update_policy(policy, optimizer, trajectories, preset([]).loss_settings(), seed=0)
