@@ -102,10 +102,15 @@ def main() -> None:
                 rates[name].append(tokens / (time.process_time() - start))
     ratios = [a / b for a, b in zip(rates["sampler"], rates["generate"], strict=True)]
 
-    print(f"{args.episodes} episodes of EH-Cabinet-v0, K = {args.horizon}, {args.repeats} interleaved repeats, one thread")
+    print(
+        f"{args.episodes} episodes of EH-Cabinet-v0, K = {args.horizon}, {args.repeats} interleaved repeats, one thread"
+    )
     print(f"{cpu_name()}, torch {torch.__version__}, transformers {transformers.__version__}")
     print(f"{'':34} {'median':>8} {'min':>8} {'max':>8}")
-    for name, title in (("sampler", "this sampler, tokens per CPU-s"), ("generate", "generate per turn, tokens per CPU-s")):
+    for name, title in (
+        ("sampler", "this sampler, tokens per CPU-s"),
+        ("generate", "generate per turn, tokens per CPU-s"),
+    ):
         values = rates[name]
         print(f"{title:34} {statistics.median(values):8.0f} {min(values):8.0f} {max(values):8.0f}")
     print(f"{'ratio':34} {statistics.median(ratios):8.2f} {min(ratios):8.2f} {max(ratios):8.2f}")

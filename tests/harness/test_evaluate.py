@@ -1,0 +1,128 @@
+"""mean@k, best@k and their intervals; policies with and without a model; the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from harness.evaluate import Evaluation, evaluate_policy, main, run, summarise, wilson_interval
+from harness.policy import Policy
+from harness.trajectory import Trajectory, Turn
+
+
+def episode(group: int, *, success: bool, length: int = 3, end: Any = "terminated") -> Trajectory:
+    t = Trajectory("t", group, horizon=9, success=success, reward=float(success), end=end, optimal_steps=3)
+    t.turns = [Turn("a", "o", cut=False, malformed=False)] * length
+    t.ids, t.action_mask = [1] * length, [1] * length
+    return t
+
+
+def test_mean_and_best_show_their_arithmetic() -> None:
+    result = summarise(
+        [
+            episode(0, success=True, length=3),
+            episode(0, success=False, length=9, end="horizon"),
+            episode(1, success=False),
+            episode(1, success=False),
+            episode(2, success=True, length=6),
+            episode(2, success=True, length=9),
+            episode(2, success=False, end="environment-error"),
+        ]
+    )
+    assert (result.tasks, result.rollouts, result.successes) == (3, 2, 3)
+    assert result.mean_at_k == pytest.approx(3 / 6)
+    assert result.best_at_k == pytest.approx(2 / 3)  # tasks 0 and 2
+    assert result.length_success_mean == pytest.approx((3 + 6 + 9) / 3)
+    assert result.steps_per_optimum == pytest.approx((1 + 2 + 3) / 3)
+    assert result.truncated == pytest.approx(1 / 6)
+    assert result.environment_errors == 1
+
+
+def test_intervals_are_wilsons() -> None:
+    # p = 1/2, n = 4, z = 1.96: centre 1/2, half width z sqrt(1/16 + z^2/64) / (1 + z^2/4)
+    low, high = wilson_interval(0.5, 4)
+    z = 1.959964
+    half = z * (1 / 16 + z**2 / 64) ** 0.5 / (1 + z**2 / 4)
+    assert (low, high) == pytest.approx((0.5 - half, 0.5 + half))
+    assert wilson_interval(0.0, 800)[0] == 0.0
+    assert 0 < wilson_interval(0.0, 800)[1] < 0.006
+
+
+def test_episodes_of_one_task_do_not_count_as_independent() -> None:
+    """8 equal rollouts of each task carry no more than one; 8 independent ones carry more."""
+    alike = summarise([episode(g, success=g % 2 == 0) for g in range(20) for _ in range(8)])
+    mixed = summarise([episode(g, success=m % 2 == 0) for g in range(20) for m in range(8)])
+    single = summarise([episode(g, success=g % 2 == 0) for g in range(20)])
+    width = lambda r: r.mean_interval[1] - r.mean_interval[0]  # noqa: E731
+    assert width(alike) == pytest.approx(width(single), rel=0.05)
+    assert width(mixed) < width(alike)
+
+
+def test_only_environment_errors_is_an_error_with_a_reason() -> None:
+    with pytest.raises(ValueError, match="every episode ended with an environment error"):
+        summarise([episode(0, success=False, end="environment-error")])
+
+
+def quiet(**settings: Any) -> Any:
+    return run(Evaluation(**settings), Console(quiet=True))
+
+
+@pytest.mark.parametrize("env", ["EH-Cabinet-v0", "EH-CabinetLocked-v0"])
+def test_the_expert_solves_everything_and_the_empty_agent_nothing(env: str) -> None:
+    expert = quiet(env=env, policy="expert", tasks=40)
+    assert (expert.mean_at_k, expert.best_at_k, expert.steps_per_optimum) == (1.0, 1.0, 1.0)
+    assert expert.rollouts == 1
+    empty = quiet(env=env, policy="empty", tasks=10, horizon=7)
+    assert (empty.successes, empty.truncated, empty.length_mean) == (0, 1.0, 7.0)
+    assert empty.length_success_mean is None
+
+
+def test_the_expert_at_a_small_k_reaches_the_ceiling_and_no_more() -> None:
+    result = quiet(policy="expert", tasks=400, horizon=9)
+    from envs.cabinet.env import success_ceiling
+
+    low, high = result.mean_interval
+    assert low <= success_ceiling(9) <= high
+
+
+@pytest.mark.usefixtures("bfcl_python")
+def test_bfcl_expert_and_empty_agent_on_the_test_split() -> None:
+    assert quiet(env="EH-BFCL-v0", policy="expert", split="test").mean_at_k == 1.0
+    assert quiet(env="EH-BFCL-v0", policy="empty", split="test", env_args='{"categories": ["base"]}').successes == 0
+
+
+def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained: Policy, tmp_path: Path) -> None:
+    trained.save(tmp_path / "model")
+    settings = {"policy": str(tmp_path / "model"), "tasks": 6, "rollouts": 3, "max_action_tokens": 6}
+    first, second = quiet(**settings, slots=18), quiet(**settings, slots=18, out=tmp_path / "result.json")
+    assert first == second
+    assert json.loads((tmp_path / "result.json").read_text())["result"]["mean_at_k"] == first.mean_at_k
+    assert (first.tasks, first.rollouts) == (6, 3)
+
+
+def test_greedy_episodes_of_a_task_are_alike(trained: Policy) -> None:
+    played = evaluate_policy(
+        trained,
+        "EH-Cabinet-v0",
+        ["test-000001"],
+        rollouts=3,
+        horizon=20,
+        temperature=0.0,
+        seed=0,
+        slots=3,
+        env_threads=0,
+        max_action_tokens=6,
+        env_args={"split": "test"},
+    )
+    assert len({tuple(t.ids) for t in played}) == 1
+
+
+def test_a_missing_model_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--policy", "/no/such/model", "--tasks", "1"])
+    assert exit_.value.code == 2
+    assert "no model can be loaded from" in capsys.readouterr().out
