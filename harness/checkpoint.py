@@ -1,13 +1,15 @@
 """Checkpoints that are there whole or not at all, so that a run killed at any moment resumes.
 
 A checkpoint is a Hugging Face folder (``from_pretrained`` loads it) with the optimizer, the random state and the run's own
-state beside the weights. Left out: several devices.
+state beside the weights. A folder gets the name of a checkpoint after its last file is on disk, and loses it before its first
+file goes. Left out: several devices.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -26,6 +28,18 @@ __all__ = ["latest_checkpoint", "load_training_state", "save_checkpoint", "save_
 _NAME = re.compile(r"update-(\d{6,})")
 _PART = ".part-"
 
+# What json, torch and safetensors raise at files that are missing, empty, cut, overwritten or another model's.
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    KeyError,
+    RuntimeError,
+    pickle.UnpicklingError,
+    SafetensorError,
+)
+
 
 def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None], keep: int) -> Path:
     """Writes ``update-000030`` through a hidden folder that is renamed when all of it is on disk.
@@ -35,23 +49,25 @@ def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None],
         update: The next update to be done.
         write: Fills the folder it is given.
         keep: How many checkpoints stay, the new one included, >= 1.
+
+    Returns:
+        The new checkpoint.
     """
+    assert keep >= 1, f"keep must be >= 1, got {keep}; a run must be resumable"
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{_PART}*"):  # of a save that was killed
         shutil.rmtree(leftover)
     target, part = folder / f"update-{update:06d}", folder / f"{_PART}{update:06d}"
     part.mkdir()
     write(part)
-    for file in part.rglob("*"):
-        if file.is_file():
-            _sync(file)
-    _sync(part)
+    for path in [*part.rglob("*"), part]:
+        _sync(path)
     if target.exists():  # the same update, saved by a run that was then resumed from an earlier one
-        shutil.rmtree(target)
+        _remove(target)
     os.rename(part, target)
     _sync(folder)
     for old in _checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+        _remove(old)
     return target
 
 
@@ -65,7 +81,7 @@ def save_training_state(
     folder: Path, *, model: PreTrainedModel, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
 ) -> None:
     """Writes the weights, the optimizer, torch's random state and `extra` (JSON) into a folder."""
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, max_shard_size="1000GB")  # one file, which is what `load_training_state` reads
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     state = {"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "rng_cuda": cuda}
     torch.save(state, folder / "training.pt")
@@ -76,27 +92,39 @@ def load_training_state(folder: Path, *, model: PreTrainedModel, optimizer: torc
     """Loads what `save_training_state` wrote into `model` and `optimizer`, and returns the extra state.
 
     Raises:
-        StateError: A file is missing or damaged, or belongs to a model of another shape.
+        StateError: A file is missing or damaged, or belongs to a model of another shape. Then a part may be loaded already.
     """
+    name = "state.json"
     try:
-        load_model(model, folder / "model.safetensors")
-        state = torch.load(folder / "training.pt", weights_only=True, map_location="cpu")
+        extra = dict(json.loads((folder / name).read_text()))
+        name = "model.safetensors"
+        load_model(model, folder / name)
+        name = "training.pt"
+        state = torch.load(folder / name, weights_only=True, map_location="cpu")
         optimizer.load_state_dict(state["optimizer"])
-        extra = json.loads((folder / "state.json").read_text())
-    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
+        torch.set_rng_state(state["rng"])
+        if state["rng_cuda"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(state["rng_cuda"])
+    except _UNREADABLE as error:
+        # The first sentence alone: torch goes on to advise loading untrusted pickles.
+        reason = " ".join(str(error).split()).split(". ")[0] or type(error).__name__
         raise StateError(
-            f"the checkpoint {folder} can't be loaded ({error}); delete it to resume from the one before"
+            f"{name} of the checkpoint {folder} can't be loaded ({reason}); delete {folder.name} to resume from the one before"
         ) from error
-    torch.set_rng_state(state["rng"])
-    if state["rng_cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["rng_cuda"])
-    return dict(extra)
+    return extra
 
 
 def _checkpoints(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), key=lambda p: int(p.name[7:]))
+
+
+def _remove(checkpoint: Path) -> None:
+    """Takes its name first: a kill while its files go must not leave half of it under that name."""
+    hidden = checkpoint.with_name(f"{_PART}{checkpoint.name}")
+    os.rename(checkpoint, hidden)
+    shutil.rmtree(hidden)
 
 
 def _sync(path: Path) -> None:
