@@ -46,7 +46,7 @@ class TransformersSampler:
     """A `Sampler` over a decoder-only transformers model with full attention in every layer.
 
     Args:
-        model: The policy. It is used as it is, in eval mode and without gradients; its weights are never copied.
+        model: The policy. It is used as it is, without gradients, and left in eval mode; its weights are never copied.
         max_context: The most tokens of an episode; at most, and by default, the model's ``max_position_embeddings``.
         max_prefill_tokens: The most padded tokens of one forward pass over new prompts; bounds the memory.
 
@@ -108,15 +108,12 @@ class TransformersSampler:
         """Feeds new prompts, or else one token of every running request; returns the finished ones."""
         if not self._running:
             return []
-        training = self._model.training
-        self._model.eval()
-        try:
-            running = list(self._running.values())
-            new = [r for r in running if not r.ids]
-            for batch in self._prefill_batches(new) if new else [running]:
-                self._forward(batch)
-        finally:
-            self._model.train(training)
+        if self._model.training:  # switching walks over all modules, so it is not switched back; the trainer does that
+            self._model.eval()
+        running = list(self._running.values())
+        new = [r for r in running if not r.ids]
+        for batch in self._prefill_batches(new) if new else [running]:
+            self._forward(batch)
         return [(r.request, self._finish(r)) for r in running if _is_finished(r)]
 
     @torch.inference_mode()
