@@ -56,11 +56,11 @@ def names(folder):
 class TestSaveCheckpoint:
     def test_is_named_after_its_update_and_the_newest_is_found(self, tmp_path):
         folder = tmp_path / "new" / "checkpoints"
-        for update in (0, 9, 10, 1_000_000):
+        for update in (0, 9, 10, 999_999, 1_000_000):
             saved = save_checkpoint(folder, update, write=note(str(update)), keep=9)
             assert latest_checkpoint(folder) == saved
             assert (saved / "note").read_text() == str(update)
-        assert names(folder) == ["update-000000", "update-000009", "update-000010", "update-1000000"]
+        assert names(folder) == ["update-000000", "update-000009", "update-000010", "update-1000000", "update-999999"]
 
     @pytest.mark.parametrize(
         ("keep", "left"), [(1, ["update-000030"]), (2, ["update-000020", "update-000030"]), (9, None)]
