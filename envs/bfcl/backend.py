@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from .calls import FORMATS
@@ -20,7 +19,7 @@ def handle(method: str, params: dict[str, Any]) -> Any:
     ``step(session, action)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
     """
     if method == "step":
-        return asdict(_episodes[params["session"]].step(params["action"]))
+        return vars(_episodes[params["session"]].step(params["action"]))
     if method == "expert":
         return _episodes[params["session"]].expert()
     if method == "start":

@@ -19,8 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .calls import FORMATS, DecodeError, execute, to_hermes, to_python
+from .calls import FORMATS, DecodeError, to_hermes, to_python
 from .data import Entry, load_entry
+from .execution import execute
 
 __all__ = ["Episode", "StepResult", "instruction", "task_of"]
 

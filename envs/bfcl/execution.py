@@ -1,0 +1,145 @@
+"""From calls to results, as bfcl-eval carries them out but without eval().
+
+bfcl-eval evaluates model text as Python: imports, open() and the rest all run. Here a call is admitted only by its bare
+name in the table of the simulators' methods, with literals and further such calls as arguments; that changes none of the
+5,887 ground-truth calls. Left out with it: Python's own functions, which upstream runs when a model names one.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from .calls import Methods, PlainCall, arithmetic
+
+__all__ = ["execute"]
+
+# MathAPI's exponents, precisions and places; ground truth has 10 at most, and 10**8 would hang the process.
+_MATH_CAP = 10_000
+_POWER_CAP = 200_000  # bits of an integer power
+_BLOCKED = {"kill", "exit", "quit", "remove", "unlink", "popen", "Popen", "run"}
+_BEFORE_BRACKET = re.compile(r"\b([a-zA-Z_]\w*)\s*(?=\()")
+
+
+def execute(call: str | PlainCall, methods: Methods) -> str:
+    """Carries out one call and returns its result as bfcl-eval words it; errors are results too."""
+    try:
+        if isinstance(call, PlainCall):
+            _refuse_blocked(call.name, methods)
+            result = _invoke(call.name, methods, [], dict(call.arguments))
+        else:
+            result = _run(_admitted(call, methods), methods)
+    except Exception as error:
+        return f"Error during execution: {error}"
+    if type(result) is str:
+        return result
+    if type(result) is dict:
+        try:
+            return json.dumps(result)
+        except (TypeError, ValueError):
+            return str(result)
+    return str(result)
+
+
+def _admitted(source: str, methods: Methods) -> ast.Call:
+    """Parses a call text with upstream's rewriting, which also reaches into text arguments.
+
+    Upstream replaces every ``name(`` by ``instance.name(`` with a regular expression. In a text argument that drops blanks
+    before a bracket and puts an instance's name before a method's.
+    """
+    source = _BEFORE_BRACKET.sub(lambda match: match.group(1), source)
+    head = source.split("(")[0]
+    head = head.split(".")[1] if "." in head else head
+    _refuse_blocked(head, methods)
+    node = ast.parse(source.lstrip(" \t"), "<string>", "eval").body  # eval() strips the same
+    if not isinstance(node, ast.Call):
+        raise ValueError("not a function call")
+    if source.count("(") > 1:  # else no text argument has a bracket, and there is nothing to walk for
+        for part in ast.walk(node):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str) and "(" in part.value:
+                part.value = _BEFORE_BRACKET.sub(
+                    lambda match: ("_inst." if match.group(1) in methods else "") + match.group(1), part.value
+                )
+    return node
+
+
+def _refuse_blocked(name: str, methods: Methods) -> None:
+    if name in _BLOCKED and name not in methods:
+        raise PermissionError(f"Function call {name} is not allowed.")
+
+
+def _run(node: ast.Call, methods: Methods) -> Any:
+    if not isinstance(node.func, ast.Name) or node.func.id not in methods:
+        inner = node.func
+        while isinstance(inner, ast.Attribute):
+            inner = inner.value
+        raise NameError(f"name '{getattr(inner, 'id', '?')}' is not defined")
+    positional = [_value(argument, methods) for argument in node.args]
+    keywords: dict[str, Any] = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise ValueError("** is not supported")
+        keywords[keyword.arg] = _value(keyword.value, methods)
+    return _invoke(node.func.id, methods, positional, keywords)
+
+
+def _invoke(name: str, methods: Methods, positional: list[Any], keywords: dict[str, Any]) -> Any:
+    if name not in methods:
+        raise NameError(f"name '{name}' is not defined")
+    method = methods[name]
+    _cap_mathematics(name, method, positional, keywords)
+    # A fresh list for a mutable default: upstream's post_tweet shares one between all episodes of the process.
+    for place, parameter, default in _list_defaults(getattr(method, "__func__", method)):
+        if parameter not in keywords and place > len(positional):
+            keywords[parameter] = list(default)
+    return method(*positional, **keywords)
+
+
+@functools.cache
+def _list_defaults(function: Callable[..., Any]) -> list[tuple[int, str, list[Any]]]:
+    """Place (self counted), name and default of each parameter whose default is a list, as the class was written."""
+    parameters = enumerate(inspect.signature(function).parameters.values())
+    return [(i, p.name, list(p.default)) for i, p in parameters if isinstance(p.default, list)]
+
+
+def _value(node: ast.expr, methods: Methods) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Call):
+        return _run(node, methods)
+    if isinstance(node, ast.List):
+        return [_value(e, methods) for e in node.elts]
+    if isinstance(node, ast.Tuple):
+        return tuple(_value(e, methods) for e in node.elts)
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {_value(k, methods): _value(v, methods) for k, v in pairs if k is not None}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        value = _value(node.operand, methods)
+        return -value if isinstance(node.op, ast.USub) else +value
+    if isinstance(node, ast.BinOp):
+        return arithmetic(node)
+    if isinstance(node, ast.Name):
+        raise NameError(f"name '{node.id}' is not defined")
+    raise ValueError(f"unsupported argument: {type(node).__name__}")
+
+
+def _cap_mathematics(name: str, method: Callable[..., Any], positional: list[Any], keywords: dict[str, Any]) -> None:
+    if name not in ("power", "logarithm", "square_root", "round_number"):
+        return
+    try:
+        given = inspect.signature(method).bind(*positional, **keywords).arguments
+    except TypeError:
+        return  # the call itself will say what is wrong
+    for argument in ("precision", "exponent", "decimal_places"):
+        value = given.get(argument, 0)
+        if isinstance(value, int | float) and abs(value) > _MATH_CAP:
+            raise ValueError(f"{argument} must be at most {_MATH_CAP}")
+    base, exponent = given.get("base"), given.get("exponent")
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > _POWER_CAP:
+        raise ValueError(f"the result must have at most {_POWER_CAP} bits")
