@@ -88,6 +88,7 @@ class Worker:
         self._calls = 0
         self._gone = "it was not started"  # why calls are refused; empty while the worker lives
         self._buried = False  # its pid was given back to the system: never signal it again
+        self._unread = bytearray()  # of the worker's frames
         self._stderr = bytearray()
         self._drain: threading.Thread | None = None
 
@@ -208,7 +209,7 @@ class Worker:
     def _spawn(self) -> None:
         if self._process is not None:
             self._bury("it was replaced")
-        self._stderr = bytearray()
+        self._unread, self._stderr = bytearray(), bytearray()
         self._owner = os.getpid()
         self._calls = 0
         try:
@@ -303,18 +304,21 @@ class Worker:
         assert self._process is not None
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
-        data = bytearray()
-        while len(data) < size:
+        # Usually one read brings the whole answer. What is left over belongs to no call: the next one will take it for its
+        # answer, and see that it is not.
+        while len(self._unread) < size:
             if not _wait(fd, select.POLLIN, deadline):
                 raise WorkerTimeout(f"waited {timeout_s:g} s for {what}; the worker was killed")
             try:
-                chunk = os.read(fd, min(size - len(data), 1 << 20))
+                chunk = os.read(fd, 1 << 16)
             except BlockingIOError:
                 continue
             if not chunk:
                 raise self._ended()
-            data += chunk
-        return bytes(data)
+            self._unread += chunk
+        data = bytes(self._unread[:size])
+        del self._unread[:size]
+        return data
 
     def _ended(self) -> WorkerDied:
         assert self._process is not None
