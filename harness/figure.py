@@ -1,17 +1,28 @@
-"""The picture of a run: K, success and tokens by update, drawn from its metrics.jsonl alone."""
+"""The picture of a run: K, success and tokens by update, drawn from its metrics.jsonl alone.
+
+Left out: pyplot, whose windows, backends and styles are the caller's; and several runs in one picture.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 
+from eh_gym.errors import MissingExtraError
 from harness.metrics import read_metrics
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+except ImportError as error:
+    raise MissingExtraError(
+        f"matplotlib is needed to draw a run ({error}); run: pip install 'elastic-horizon[train]'"
+    ) from error
 
 __all__ = ["draw_run"]
 
@@ -23,54 +34,76 @@ def draw_run(metrics_jsonl: Path, out_png: Path, *, title: str) -> None:
     """Draws three panels over the updates: K with its boundary and target, success with its ceiling, tokens.
 
     Args:
-        metrics_jsonl: The run's metrics; columns may be missing or empty.
-        out_png: Written whole.
+        metrics_jsonl: The run's metrics; columns may be missing or empty, rows few or none.
+        out_png: 1080 x 1200 pixels, written whole.
         title: Above the panels.
+
+    Raises:
+        StateError: `metrics_jsonl` is damaged.
     """
     rows = read_metrics(metrics_jsonl)
     x = np.array([row["update"] for row in rows], dtype=float)
-    figure = Figure(figsize=(7.2, 7.6), dpi=150, layout="constrained")
+    figure = Figure(figsize=(7.2, 8.0), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=11)
     top, middle, bottom = figure.subplots(3, 1, sharex=True)
 
+    _line(top, x, _column(rows, "horizon/k"), "K", color=_BLUE, linewidth=2, drawstyle="steps-mid", zorder=3)
+    _line(top, x, _column(rows, "horizon/boundary"), "boundary", color=_GREEN, linestyle="--")
     _line(top, x, _column(rows, "horizon/target"), "target", color=_ORANGE, linestyle=":")
-    _line(top, x, _column(rows, "horizon/boundary"), "boundary (P90)", color=_GREEN, linestyle="--")
-    if _line(top, x, _column(rows, "horizon/k"), "K", color=_BLUE, linewidth=2, drawstyle="steps-mid"):
-        top.set_ylim(bottom=0)
-    else:
-        top.text(0.5, 0.5, "no horizon", transform=top.transAxes, ha="center", color=_GREY)
     top.set_ylabel("steps")
 
     success = _column(rows, "rollout/success")
-    _line(middle, x, success, None, color=_BLUE, linewidth=0.8, alpha=0.4)
-    _line(middle, x, _smooth(success), "success, mean of 5 updates", color=_BLUE, linewidth=2)
+    _line(middle, x, _smooth(success), "success, mean of 5 updates", color=_BLUE, linewidth=2, zorder=3)
+    _line(middle, x, success, "each update", color=_BLUE, linewidth=0.8, alpha=0.45)
     _line(middle, x, _column(rows, "rollout/success_ceiling"), "ceiling at K", color=_GREY, linestyle="--", linewidth=1)
-    middle.set_ylim(0, 1.02)
+    middle.set_ylim(-0.02, 1.02)
     middle.set_ylabel("share of episodes")
 
-    _line(bottom, x, _column(rows, "tokens/update"), "tokens per update", color=_BLUE, linewidth=2)
-    bottom.set_ylim(bottom=0)
-    bottom.set_ylabel("tokens per update")
-    bottom.set_xlabel("update")
-    bottom.yaxis.set_major_formatter(EngFormatter())
     total = bottom.twinx()
+    _line(bottom, x, _column(rows, "tokens/update"), "tokens per update", color=_BLUE, linewidth=2)
     _line(total, x, _column(rows, "tokens/total"), "tokens so far (right)", color=_ORANGE, linestyle="--")
-    total.set_ylim(bottom=0)
-    total.yaxis.set_major_formatter(EngFormatter())
+    bottom.set_ylabel("tokens per update")
     total.set_ylabel("tokens so far")
+    bottom.set_xlabel("update")
+    bottom.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    if rows:
+        bottom.set_xlim(x[0] - 0.5, x[-1] + 0.5)
 
-    handles, labels = (
-        a + b for a, b in zip(bottom.get_legend_handles_labels(), total.get_legend_handles_labels(), strict=True)
-    )
-    bottom.legend(handles, labels, fontsize=8, frameon=False, loc="lower right")
-    for axes in (top, middle):
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8, frameon=False, loc="lower right")
-    for axes in (top, middle, bottom):
+    for axes in (top, bottom, total):
+        axes.set_ylim(bottom=0)
+    for axes in (bottom, total):
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+    for axes, others in ((top, ()), (middle, ()), (bottom, (total,))):
+        _legend_above(axes, *others)
         axes.grid(alpha=0.25, linewidth=0.5)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(out_png, format="png")
+    total.spines["top"].set_visible(False)
+
+    part = out_png.with_name(out_png.name + ".part")
+    figure.savefig(part, format="png")
+    os.replace(part, out_png)
+
+
+def _legend_above(axes: Axes, *others: Axes) -> None:
+    """One row above the panel, where no line can run through it; a panel without lines says so."""
+    lines = [line for a in (axes, *others) for line in a.get_lines()]
+    if lines:
+        labels = [str(line.get_label()) for line in lines]
+        axes.legend(
+            lines,
+            labels,
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            borderaxespad=0.2,
+            ncols=len(lines),
+            fontsize=8,
+            frameon=False,
+        )
+        return
+    axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color=_GREY)
+    for a in (axes, *others):
+        a.set_yticks([])
 
 
 def _column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
@@ -78,14 +111,13 @@ def _column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
 
 
 def _smooth(values: np.ndarray, width: int = 5) -> np.ndarray:
-    """The mean of the last `width` values."""
-    return np.array([values[max(0, i - width + 1) : i + 1].mean() for i in range(len(values))])
+    """The mean of those of the last `width` values that are known; NaN where this one is not."""
+    windows = (values[max(0, i - width + 1) : i + 1] for i in range(len(values)))
+    return np.array([np.nanmean(window) if np.isfinite(window[-1]) else np.nan for window in windows])
 
 
-def _line(axes: Axes, x: np.ndarray, y: np.ndarray, label: str | None, **style: Any) -> bool:
-    """Draws the points there are; a single one as a dot. Returns whether there was any."""
+def _line(axes: Axes, x: np.ndarray, y: np.ndarray, label: str, **style: Any) -> None:
+    """Draws the points there are, if any; a single one as a dot."""
     known = np.isfinite(y)
-    if not known.any():
-        return False
-    axes.plot(x[known], y[known], label=label, marker="o" if known.sum() == 1 else None, **style)
-    return True
+    if known.any():
+        axes.plot(x[known], y[known], label=label, marker="o" if known.sum() == 1 else None, **style)
