@@ -1,1 +1,13 @@
 """GRPO training of LLM agents on many environments at once, under any horizon controller."""
+
+from importlib.util import find_spec
+
+from eh_gym.errors import MissingExtraError
+
+_NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "tyro", "rich", "tensorboard", "matplotlib")
+_missing = [name for name in _NEEDED if find_spec(name) is None]
+if _missing:
+    raise MissingExtraError(
+        f"the harness needs {', '.join(_missing)}; run: pip install 'elastic-horizon[train]'. "
+        "The environments and wrappers (import eh_gym) work without"
+    )

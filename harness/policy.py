@@ -13,7 +13,14 @@ from pathlib import Path
 import gymnasium as gym
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from eh_gym.errors import ConfigError
 from harness.chat import ChatFormat
@@ -72,7 +79,7 @@ def load_policy(
         ConfigError: There is no model at `path`, or its chat template can't be used.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = _load_tokenizer(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
         torch.nn.Module.to(model, torch.device(device))
     except OSError as error:
@@ -81,6 +88,19 @@ def load_policy(
             "config.json, model.safetensors and tokenizer files, or a hub id"
         ) from error
     return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))
+
+
+def _load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer as it was saved.
+
+    For some model types, Qwen2 among them, AutoTokenizer takes the model's usual class whatever the folder says, and that
+    class puts its own word splitting in the place of the saved one. A folder that names the generic class is taken at its
+    word: the tiny models' tokenizers are such.
+    """
+    if get_tokenizer_config(path).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
+        saved: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(path)
+        return saved
+    return AutoTokenizer.from_pretrained(path)
 
 
 def new_tiny_policy(env: gym.Env[str, str], *, seed: int, max_observation_tokens: int | None = None) -> Policy:
