@@ -36,7 +36,7 @@ class GRPOConfig:
     seed: int = 0
     """Decides the initial weights (tiny), the tasks, and every sampled token."""
     run_dir: Path | None = None
-    """Where the run is kept; by default runs/ENV-WRAPPER-seedSEED. A folder that holds a run is refused."""
+    """Where the run is kept; by default runs/ENV-WRAPPER-seedSEED, numbered if taken. A folder given here must not hold a run."""
     resume: Path | None = None
     """Continue the run in this folder with its own settings; other flags are ignored."""
     device: str = "auto"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import json
 import math
 import sys
@@ -295,7 +296,7 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
         if not saved.exists():
             raise ConfigError(f"no run to resume in {config.resume}: it has no config.json; give the run's folder")
         return GRPOConfig.from_json(saved.read_text()), config.resume, True
-    run_dir = config.run_dir or Path("runs") / f"{config.env}-{config.wrapper}-seed{config.seed}"
+    run_dir = config.run_dir or _free_folder(Path("runs") / f"{config.env}-{config.wrapper}-seed{config.seed}")
     if (run_dir / "config.json").exists():
         raise ConfigError(
             f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --run-dir"
@@ -304,6 +305,12 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
     (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
     (run_dir / "config.json").write_text(config.to_json())
     return config, run_dir, False
+
+
+def _free_folder(name: Path) -> Path:
+    """`name`, or if it is taken `name-2`, `name-3`, …"""
+    numbered = (name.with_name(f"{name.name}-{n}") for n in itertools.count(2))
+    return next(folder for folder in itertools.chain([name], numbered) if not folder.exists())
 
 
 def main(argv: Sequence[str] | None = None) -> None:
