@@ -308,7 +308,7 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
 
 
 def _free_folder(name: Path) -> Path:
-    """`name`, or if it is taken `name-2`, `name-3`, …"""
+    """The folder `name`, or where that is taken the first free one of `name-2`, `name-3` and so on."""
     numbered = (name.with_name(f"{name.name}-{n}") for n in itertools.count(2))
     return next(folder for folder in itertools.chain([name], numbered) if not folder.exists())
 
