@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon.controller import EpisodeOutcome
 from eh_gym.horizon.schedules import bounds, check_state, floor_to_steps, positive_int
 
@@ -26,20 +26,23 @@ _PERCENTILE: dict[Statistic, float] = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p
 
 
 class ElasticHorizon:
-    """The paper's closed-loop controller (Algorithm 1; Eq. 5 to 7).
+    """The closed-loop controller of the Elastic Horizon paper (Eq. 5 to 7; Algorithm 1, lines 7 to 18).
 
     Once per update, if at least `min_successes` lengths of successes are in the buffer:
 
-        boundary = P90 of the last `buffer_size` lengths of successes             (Eq. 5)
-        target   = clip(boundary + delta, k_min, k_max)                           (Eq. 6)
-        K        = (1 - alpha) K + alpha target                                   (Eq. 7)
+        boundary = P90 of the last `buffer_size` lengths of successes       (Eq. 5; line 15)
+        target   = clip(boundary + delta, k_min, k_max)                     (Eq. 6, clipped as in Eq. 7; line 16)
+        K        = (1 - alpha) K + alpha target                             (Eq. 7, restated as Eq. 9; line 17)
 
-    The percentile interpolates linearly between order statistics (numpy's default). Until the buffer holds
-    `min_successes`, K stays.
+    The percentile is numpy's linear one, ``np.percentile(lengths, 90)``; the paper names none. Until the buffer holds
+    `min_successes`, K stays (line 14).
 
-    Where the paper disagrees with itself: Algorithm 1 keeps K real, the appendix's Algorithm 2 stores the floor of each
-    update. With alpha = 0.1 the stored integer cannot grow unless the target is at least 10 above it, so it stalls below
-    the frontier, wherever it started. The default keeps K real and floors only what is applied.
+    Where the paper disagrees with itself: Algorithm 1 keeps K real; the appendix's Algorithm 2 (line 31) stores the floor
+    of each update. With alpha = 0.1 the stored integer cannot grow unless the target is at least 10 above it, so it stalls
+    below the frontier, and where it stalls depends on where it started. The default keeps K real and floors only what is
+    applied.
+
+    A success longer than its K can't be seen, so the lengths are cut off at K; `delta` is what lets K grow past them.
 
     Args:
         k0: K at the start, in k_min..k_max.
@@ -112,7 +115,7 @@ class ElasticHorizon:
         """Remembers the length of a success; anything else is ignored. Thread-safe."""
         if outcome.success:
             with self._lock:
-                self._lengths.append(outcome.length)
+                self._lengths.append(int(outcome.length))
 
     def update(self) -> dict[str, float]:
         """Moves K once, if there are enough successes.
@@ -152,12 +155,17 @@ class ElasticHorizon:
         """Goes on from `state`.
 
         Raises:
-            StateError: `state` comes from another kind of controller or from other settings.
+            StateError: `state` comes from another kind of controller or from other settings, or was edited.
         """
         check_state(state, type(self).__name__, self._settings(), {"k_real", "lengths"})
+        k, lengths = state["k_real"], state["lengths"]
+        if not isinstance(k, (int, float)) or not self.k_min <= k <= self.k_max:
+            raise StateError(f"k_real must be in {self.k_min}..{self.k_max}, got {k!r}; the state was cut or edited")
+        if not isinstance(lengths, list) or not all(isinstance(n, int) for n in lengths):
+            raise StateError(f"lengths must be a list of whole numbers, got {lengths!r}; the state was cut or edited")
         with self._lock:
-            self._k = float(state["k_real"])
-            self._lengths = deque(map(int, state["lengths"]), maxlen=self.buffer_size)
+            self._k = float(k)
+            self._lengths = deque(lengths, maxlen=self.buffer_size)
 
     def _boundary(self) -> float:
         lengths = np.fromiter(self._lengths, dtype=np.float64)

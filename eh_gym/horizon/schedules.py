@@ -6,6 +6,8 @@ Each is a pure function of the update index, so a resumed run cannot drift. Left
 from __future__ import annotations
 
 import math
+import numbers
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +22,7 @@ class _Schedule:
 
     def __init__(self) -> None:
         self._updates = 0
+        self._lock = threading.Lock()
 
     @property
     def horizon(self) -> int:
@@ -35,8 +38,9 @@ class _Schedule:
 
     def update(self) -> dict[str, float]:
         """Counts one update. Returns ``horizon/k``, the K of the next episodes."""
-        self._updates += 1
-        return {"horizon/k": float(self.horizon)}
+        with self._lock:
+            self._updates += 1
+            return {"horizon/k": float(self.horizon)}
 
     def state_dict(self) -> dict[str, Any]:
         """The number of updates, and the settings that it belongs to."""
@@ -49,7 +53,10 @@ class _Schedule:
             StateError: `state` comes from another kind of controller or from other settings.
         """
         check_state(state, type(self).__name__, self._settings(), {"updates"})
-        self._updates = int(state["updates"])
+        updates = state["updates"]
+        if not isinstance(updates, int) or updates < 0:
+            raise StateError(f"updates must be a whole number >= 0, got {updates!r}; the state was cut or edited")
+        self._updates = updates
 
     def _settings(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -57,6 +64,13 @@ class _Schedule:
     def __repr__(self) -> str:
         settings = ", ".join(f"{k}={v!r}" for k, v in self._settings().items())
         return f"{type(self).__name__}({settings})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
 
 
 class FixedHorizon(_Schedule):
@@ -82,9 +96,11 @@ class FixedHorizon(_Schedule):
 
 
 class LinearHorizon(_Schedule):
-    """K = min(k_min + delta t, k_max) after t updates, floored (Elastic Horizon paper, Eq. 3; AgentGym-RL's ScalingInter).
+    """K = min(k_min + delta t, k_max) after t updates, floored (Elastic Horizon paper, Eq. 3).
 
-    The paper's run: ``LinearHorizon(10, 50, 0.2)`` reaches 50 at update 200.
+    The paper's stand-in for AgentGym-RL's ScalingInter is ``LinearHorizon(10, 50, 0.2)`` (Eq. 12), which reaches 50 at
+    update 200; AgentGym-RL's own code climbs in stages, see `StagedHorizon`. The floor is ours: the paper leaves the rounding
+    open.
 
     Args:
         k_min: K at update 0, >= 1.
@@ -105,7 +121,7 @@ class LinearHorizon(_Schedule):
 
     def horizon_at(self, update: int) -> int:
         """K after `update` updates."""
-        return min(floor_to_steps(self.k_min + self.delta * update), self.k_max)
+        return floor_to_steps(min(self.k_min + self.delta * update, self.k_max))
 
     def _settings(self) -> dict[str, Any]:
         return {"k_min": self.k_min, "k_max": self.k_max, "delta": self.delta}
@@ -140,11 +156,12 @@ class MultiplicativeHorizon(_Schedule):
 class StagedHorizon(_Schedule):
     """K from a table: each entry holds from its update on until the next.
 
-    The paper's TTI baseline is ``StagedHorizon({0: 15, 50: 20, 100: 30, 150: 50})`` (Appendix, "Baseline
-    Implementations"); AgentGym-RL's staircase is ``StagedHorizon({0: 10, 100: 20, 200: 30})`` with its rounds as keys.
+    The paper's TTI baseline is ``StagedHorizon({0: 15, 50: 20, 100: 30, 150: 50})`` (Elastic Horizon paper, appendix
+    "Baseline Implementations": these K are no multiples of 15, so Eq. 4 can't make them). AgentGym-RL's
+    ``scaling_inter_stepwise`` with rounds [10, 20, 30] every 100 steps is ``StagedHorizon({0: 10, 100: 20, 200: 30})``.
 
     Args:
-        stages: {update: K}, with an entry for update 0; K >= 1.
+        stages: {update: K}, with an entry for update 0; K >= 1. K may fall from one stage to the next.
 
     >>> h = StagedHorizon({0: 15, 50: 20, 100: 30, 150: 50})
     >>> [h.horizon_at(t) for t in (0, 49, 50, 149, 150, 999)]
@@ -153,13 +170,12 @@ class StagedHorizon(_Schedule):
 
     def __init__(self, stages: Mapping[int, int]) -> None:
         super().__init__()
+        for update in stages:
+            if not _is_whole(update) or update < 0:
+                raise ConfigError(f"stages must be keyed by updates, whole and >= 0, got {update!r}; use {{update: K}}")
         if 0 not in stages:
             raise ConfigError(f"stages must say K at update 0, got updates {sorted(stages)}; add 0: K")
-        for update, k in stages.items():
-            if not isinstance(update, int) or update < 0:
-                raise ConfigError(f"stages must be keyed by updates >= 0, got {update!r}")
-            positive_int(f"stages[{update}]", k)
-        self.stages = dict(sorted(stages.items()))
+        self.stages = {int(update): positive_int(f"stages[{update}]", stages[update]) for update in sorted(stages)}
 
     def horizon_at(self, update: int) -> int:
         """K after `update` updates."""
@@ -170,10 +186,14 @@ class StagedHorizon(_Schedule):
 
 
 def positive_int(name: str, value: int) -> int:
-    """`value`, if it is a whole number >= 1."""
-    if isinstance(value, bool) or int(value) != value or value < 1:
-        raise ConfigError(f"{name} must be a whole number >= 1, got {value!r}")
+    """`value`, if it is a whole number >= 1, numpy's included."""
+    if not _is_whole(value) or value < 1:
+        raise ConfigError(f"{name} must be a whole number >= 1, got {value!r}; pass an int such as 15")
     return int(value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def bounds(k_min: int, k_max: int) -> tuple[int, int]:
@@ -187,10 +207,11 @@ def bounds(k_min: int, k_max: int) -> tuple[int, int]:
 def floor_to_steps(k: float) -> int:
     """Floor, but a value that is whole up to rounding error counts as whole.
 
-    In floating point 0.9 * 19 + 0.1 * 29 is 19.999999999999996, where Eq. 7 says 20.
+    In floating point 7 + 0.7 * 170 is 125.99999999999999, where exact arithmetic says 126. The tolerance, 1e-9 of a step,
+    is far above the rounding error of any sum here and far below anything that a budget could mean.
 
-    >>> floor_to_steps(0.9 * 19 + 0.1 * 29), floor_to_steps(19.999)
-    (20, 19)
+    >>> floor_to_steps(7 + 0.7 * 170), floor_to_steps(19.999)
+    (126, 19)
     """
     return math.floor(k + 1e-9)
 

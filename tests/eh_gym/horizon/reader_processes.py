@@ -1,0 +1,59 @@
+"""What the reader processes of test_shared.py do; importable by name under every start method."""
+
+import os
+
+from eh_gym.errors import ConfigError
+from eh_gym.horizon import EpisodeOutcome
+
+
+def outcome(writer, i):
+    # Long task ids, so that lines fall over page boundaries soon.
+    return EpisodeOutcome(
+        length=i % 50 + 1, horizon=50, success=i % 3 > 0, truncated=i % 3 == 0, task_id=f"{writer}/{i}"
+    )
+
+
+def record(shared, writer, count):
+    for i in range(count):
+        shared.record(outcome(writer, i))
+
+
+def record_until_killed(shared, writer, connection):
+    """Says after each outcome that record() has returned."""
+    i = 0
+    while True:
+        shared.record(outcome(writer, i))
+        connection.send_bytes(i.to_bytes(4, "little"))
+        i += 1
+
+
+def follow(shared, connection, last):
+    """Sends each K as it changes, until `last`."""
+    k = None
+    while k != last:
+        if shared.horizon != k:
+            k = shared.horizon
+            connection.send(k)
+
+
+def watch(shared, connection):
+    """Sends the set of all K seen until the other end says stop, and how often it looked."""
+    seen, looks = set(), 0
+    connection.send("looking")
+    while not connection.poll():
+        for _ in range(10_000):
+            seen.add(shared.horizon)
+        looks += 10_000
+    connection.send((seen, looks))
+
+
+def try_to_own(shared, connection):
+    """Sends the errors of all that belongs to the owner, then leaves as a process that cleans up after itself."""
+    errors = []
+    for call in (shared.update, shared.state_dict, lambda: shared.load_state_dict({})):
+        try:
+            call()
+        except ConfigError as error:
+            errors.append(str(error))
+    shared.close()
+    connection.send((errors, os.getpid()))

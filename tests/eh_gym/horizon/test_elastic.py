@@ -1,0 +1,355 @@
+import json
+import math
+import threading
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eh_gym.errors import ConfigError, StateError
+from eh_gym.horizon import ElasticHorizon, EpisodeOutcome
+
+LEVELS = {"p50": 50, "p75": 75, "p90": 90, "p95": 95, "max": 100}
+STATISTICS = ["mean", *LEVELS]
+
+
+def succeed(controller, *lengths):
+    for length in lengths:
+        controller.record(EpisodeOutcome(length=length, horizon=controller.horizon, success=True))
+
+
+def one(k0, target, **settings):
+    """A controller at k0 whose next target is `target`, after one update."""
+    controller = ElasticHorizon(k0, 1, 200, delta=0, buffer_size=1, min_successes=1, **settings)
+    succeed(controller, target)
+    controller.update()
+    return controller
+
+
+class Slow:
+    """The paper's Algorithm 1 (or 2), lines 7 to 18, in exact fractions and without a thought for speed."""
+
+    def __init__(self, k0, k_min, k_max, alpha, delta, buffer_size, min_successes, statistic, rounding):
+        self.k, self.k_min, self.k_max = Fraction(k0), k_min, k_max
+        self.alpha, self.delta = Fraction(str(alpha)), Fraction(str(delta))
+        self.size, self.least, self.statistic, self.rounding = buffer_size, min_successes, statistic, rounding
+        self.buffer = []
+
+    def update(self, episodes):
+        for length, success in episodes:
+            if success:
+                self.buffer.append(length)
+                if len(self.buffer) > self.size:
+                    self.buffer.pop(0)
+        if len(self.buffer) >= self.least:
+            target = min(max(self.boundary() + self.delta, self.k_min), self.k_max)
+            self.k = (1 - self.alpha) * self.k + self.alpha * target
+            if self.rounding == "floor-state":
+                self.k = Fraction(math.floor(self.k))
+
+    def boundary(self):
+        if self.statistic == "mean":
+            return Fraction(sum(self.buffer), len(self.buffer))
+        place = Fraction(LEVELS[self.statistic], 100) * (len(self.buffer) - 1)
+        low, high = sorted(self.buffer)[math.floor(place)], sorted(self.buffer)[math.ceil(place)]
+        return low + (place - math.floor(place)) * (high - low)
+
+
+def test_the_arithmetic_of_one_update():
+    controller = ElasticHorizon(min_successes=10)
+    succeed(controller, 3, 4, 5, 6, 7, 8, 9, 10, 11, 21)
+    # P90 of ten lengths stands at place 0.9 * 9 = 8.1 from 0: 11 + 0.1 * (21 - 11) = 12. Target 12 + 10 = 22.
+    # K = 0.9 * 15 + 0.1 * 22 = 15.7, of which 15 is applied.
+    assert controller.update() == pytest.approx(
+        {
+            "horizon/k": 15,
+            "horizon/k_real": 15.7,
+            "horizon/boundary": 12,
+            "horizon/target": 22,
+            "horizon/buffer_size": 10,
+        }
+    )
+    # K = 0.9 * 15.7 + 0.1 * 22 = 16.33.
+    assert controller.update()["horizon/k_real"] == pytest.approx(16.33)
+    assert controller.horizon == 16
+
+
+@pytest.mark.parametrize(
+    ("statistic", "boundary"),
+    # Places 0.5 * 9 = 4.5, 0.75 * 9 = 6.75, 8.1, 8.55 and 9 among 1, 2, 3, 4, 5, 7, 8, 10, 20, 40.
+    [("mean", 10.0), ("p50", 6.0), ("p75", 9.5), ("p90", 22.0), ("p95", 31.0), ("max", 40.0)],
+)
+def test_each_statistic(statistic, boundary):
+    controller = ElasticHorizon(min_successes=1, statistic=statistic)
+    succeed(controller, 10, 20, 40, 8, 7, 5, 4, 3, 2, 1)
+    assert controller.update()["horizon/boundary"] == pytest.approx(boundary)
+
+
+def test_the_target_is_clipped_not_the_boundary():
+    high, low = ElasticHorizon(min_successes=1), ElasticHorizon(k_min=5, delta=0, min_successes=1)
+    succeed(high, 45)
+    succeed(low, 2)
+    assert high.update()["horizon/boundary"] == 45
+    assert high.update()["horizon/target"] == 50
+    assert low.update()["horizon/target"] == 5
+
+
+def test_cold_start_leaves_k_alone_until_the_last_needed_success():
+    controller = ElasticHorizon(k0=15, min_successes=3)
+    succeed(controller, 40, 40)
+    metrics = controller.update()
+    assert (metrics["horizon/k"], metrics["horizon/k_real"], metrics["horizon/buffer_size"]) == (15, 15, 2)
+    assert math.isnan(metrics["horizon/boundary"])
+    assert math.isnan(metrics["horizon/target"])
+    succeed(controller, 40)
+    assert controller.update()["horizon/k_real"] == pytest.approx(0.9 * 15 + 0.1 * 50)
+
+
+def test_failures_are_not_looked_at():
+    controller = ElasticHorizon(min_successes=1)
+    succeed(controller, 7)
+    for truncated in (True, False):
+        controller.record(EpisodeOutcome(length=15, horizon=15, success=False, truncated=truncated))
+    metrics = controller.update()
+    assert (metrics["horizon/boundary"], metrics["horizon/buffer_size"]) == (7, 1)
+
+
+def test_the_oldest_success_leaves_first():
+    controller = ElasticHorizon(buffer_size=3, min_successes=1, statistic="max")
+    succeed(controller, 40, 9, 8, 7)
+    assert controller.update()["horizon/boundary"] == 9
+    assert controller.state_dict()["lengths"] == [9, 8, 7]
+
+
+def test_recording_alone_moves_nothing():
+    controller = ElasticHorizon(min_successes=1)
+    succeed(controller, *[40] * 50)
+    assert (controller.horizon, controller.k_real) == (15, 15)
+
+
+@pytest.mark.parametrize("alpha", ["0.05", "0.1", "0.3", "0.7", "1.0"])
+@pytest.mark.parametrize("rounding", ["floor", "floor-state"])
+def test_one_update_floors_as_exact_arithmetic_does_for_all_integer_pairs(alpha, rounding):
+    exact = Fraction(alpha)
+    wrong = [
+        (k, target)
+        for k in range(5, 51)
+        for target in range(5, 51)
+        if one(k, target, alpha=float(alpha), rounding=rounding).horizon != math.floor((1 - exact) * k + exact * target)
+    ]
+    assert wrong == []
+
+
+def test_k_stays_exactly_where_it_has_arrived():
+    # Eq. 7 as written, (1 - 0.3) * 3 + 0.3 * 3, is 2.9999999999999996 in floating point.
+    assert math.floor((1 - 0.3) * 3 + 0.3 * 3) == 2
+    assert one(3, 3, alpha=0.3).k_real == 3
+
+
+def test_nearest_rounds_the_applied_k_half_to_even():
+    assert [one(15, target, rounding="nearest").horizon for target in (19, 20, 21, 30)] == [15, 16, 16, 16]
+    assert one(16, 21, rounding="nearest").horizon == 16  # 16.5
+
+
+@pytest.mark.parametrize("rounding", ["floor", "nearest", "floor-state"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_it_equals_the_slow_implementation(rounding, data):
+    size = data.draw(st.integers(1, 12))
+    args = (
+        data.draw(st.integers(5, 50)),
+        5,
+        50,
+        data.draw(st.sampled_from([0.1, 0.2, 0.5, 1.0])),
+        data.draw(st.sampled_from([0, 0.5, 3, 10, 20])),
+        size,
+        data.draw(st.integers(1, size)),
+        data.draw(st.sampled_from(STATISTICS)),
+        rounding,
+    )
+    fast, slow = ElasticHorizon(*args), Slow(*args)
+    for _ in range(data.draw(st.integers(1, 15))):
+        episodes = data.draw(st.lists(st.tuples(st.integers(1, 60), st.booleans()), max_size=8))
+        for length, success in episodes:
+            fast.record(EpisodeOutcome(length=length, horizon=50, success=success))
+        slow.update(episodes)
+        metrics = fast.update()
+        assert fast.k_real == pytest.approx(float(slow.k), abs=1e-10)
+        nearest = round(fast.k_real)
+        assert (
+            metrics["horizon/k"]
+            == fast.horizon
+            == (nearest if rounding == "nearest" else math.floor(slow.k + Fraction(1, 10**9)))
+        )
+        assert fast.state_dict()["lengths"] == slow.buffer
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    k0=st.integers(5, 50),
+    alpha=st.floats(0.01, 1.0),
+    lengths=st.lists(st.lists(st.integers(1, 10**6), max_size=5), max_size=20),
+    statistic=st.sampled_from(STATISTICS),
+    rounding=st.sampled_from(["floor", "nearest", "floor-state"]),
+)
+def test_k_stays_within_its_bounds_and_moves_towards_the_target(k0, alpha, lengths, statistic, rounding):
+    controller = ElasticHorizon(k0, alpha=alpha, min_successes=1, statistic=statistic, rounding=rounding)
+    for batch in lengths:
+        succeed(controller, *batch)
+        before, metrics = controller.k_real, controller.update()
+        assert 5 <= controller.k_real <= 50
+        assert 5 <= controller.horizon <= 50
+        if not math.isnan(metrics["horizon/target"]) and rounding != "floor-state":
+            low, high = sorted((before, metrics["horizon/target"]))
+            assert low - 1e-9 <= controller.k_real <= high + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30),
+    more=st.integers(1, 20),
+    statistic=st.sampled_from(STATISTICS),
+    rounding=st.sampled_from(["floor", "nearest", "floor-state"]),
+)
+def test_longer_successes_never_make_k_smaller(lengths, more, statistic, rounding):
+    shorter, longer = (ElasticHorizon(min_successes=1, statistic=statistic, rounding=rounding) for _ in range(2))
+    for length in lengths:
+        succeed(shorter, length)
+        succeed(longer, length + more)
+        shorter.update()
+        longer.update()
+        assert longer.horizon >= shorter.horizon
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    past=st.lists(st.lists(st.integers(1, 60), max_size=5), max_size=8),
+    future=st.lists(st.lists(st.integers(1, 60), max_size=5), max_size=8),
+    rounding=st.sampled_from(["floor", "nearest", "floor-state"]),
+)
+def test_a_state_that_went_through_json_has_the_same_future(past, future, rounding):
+    make = lambda: ElasticHorizon(buffer_size=7, min_successes=3, rounding=rounding)  # noqa: E731
+    first, second = make(), make()
+    for batch in past:
+        succeed(first, *batch)
+        first.update()
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    for batch in future:
+        succeed(first, *batch)
+        succeed(second, *batch)
+        assert str(first.update()) == str(second.update())  # as text, for NaN equals NaN there
+    assert first.state_dict() == second.state_dict()
+
+
+# The simulation of the paper's own contradiction: an agent whose successes need the lengths of its AppWorld table
+# (P50 14, P90 37.21, at most 50), 128 episodes a step, each a success if K lets it end.
+
+
+def simulate(k0, updates=200, seed=0, **settings):
+    rng = np.random.default_rng(seed)
+    sigma = math.log(37.21 / 14) / 1.2816
+    controller = ElasticHorizon(k0=k0, **settings)
+    seen = []
+    for _ in range(updates):
+        needed = np.clip(np.round(14 * np.exp(sigma * rng.standard_normal(128))), 1, 50).astype(int)
+        succeed(controller, *needed[needed <= controller.horizon].tolist())
+        controller.update()
+        seen.append(controller.k_real)
+    return seen
+
+
+def test_the_real_state_forgets_where_it_started():
+    ends = [np.mean(simulate(k0)[-50:]) for k0 in (10, 15, 50)]
+    assert max(ends) - min(ends) < 1.0
+    assert min(ends) > 30
+
+
+def test_the_floored_state_stalls_where_it_started():
+    low, middle, high = (np.mean(simulate(k0, rounding="floor-state")[-50:]) for k0 in (10, 15, 50))
+    real = np.mean(simulate(10)[-50:])
+    assert low < real - 10
+    assert middle < real - 10
+    assert high > low + 5
+
+
+def test_the_floored_state_with_headroom_5_never_leaves_15():
+    # It would need a target of 25, a P90 of 20, but no success is longer than 15: the target is at most 20, and
+    # floor(0.9 * 15 + 0.1 * 20) = floor(15.5) = 15. Nor does it fall: the target is at least 15 as long as P90 >= 10.
+    assert simulate(15, delta=5, rounding="floor-state") == [15.0] * 200
+    assert simulate(15, delta=5)[-1] > 20
+
+
+def test_the_floored_state_rises_only_where_the_target_is_ten_above():
+    assert [one(15, target, rounding="floor-state").horizon for target in (14, 15, 16, 24, 25)] == [14, 15, 15, 15, 16]
+
+
+def test_many_threads_record_and_none_is_lost():
+    controller = ElasticHorizon(buffer_size=8 * 500, min_successes=1)
+    start = threading.Barrier(9)
+
+    def play(thread):
+        start.wait()
+        for i in range(500):
+            succeed(controller, thread * 500 + i + 1)
+
+    threads = [threading.Thread(target=play, args=(t,)) for t in range(8)]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    while any(thread.is_alive() for thread in threads):
+        controller.update()
+        controller.state_dict()
+    for thread in threads:
+        thread.join()
+    assert sorted(controller.state_dict()["lengths"]) == list(range(1, 4001))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"k0": 60}, r"k0 must be in k_min..k_max \(5..50\), got 60; move k0 or a bound"),
+        ({"k0": 3}, r"k0 must be in k_min..k_max \(5..50\), got 3"),
+        ({"k_min": 0}, r"k_min must be a whole number >= 1, got 0"),
+        ({"k_max": 2}, r"k_max must be >= k_min \(5\), got 2; raise k_max or lower k_min"),
+        ({"alpha": 0}, r"alpha must be in \(0, 1\], got 0"),
+        ({"alpha": 1.5}, r"alpha must be in \(0, 1\], got 1.5"),
+        ({"alpha": float("nan")}, r"alpha must be in \(0, 1\], got nan"),
+        ({"delta": -1}, r"delta must be >= 0 steps, got -1"),
+        ({"delta": float("inf")}, r"delta must be >= 0 steps, got inf"),
+        ({"buffer_size": 0}, r"buffer_size must be a whole number >= 1, got 0"),
+        ({"buffer_size": 10}, r"min_successes must be <= buffer_size \(10\), got 20: K would never move; lower"),
+        ({"min_successes": 0}, r"min_successes must be a whole number >= 1, got 0"),
+        ({"statistic": "p91"}, r"statistic must be one of mean, p50, p75, p90, p95, max, got 'p91'"),
+        ({"rounding": "ceil"}, r"rounding must be one of floor, nearest, floor-state, got 'ceil'"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_the_mend(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        ElasticHorizon(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k_real": 51.0}, r"k_real must be in 5..50, got 51.0"),
+        ({"k_real": float("nan")}, r"k_real must be in 5..50, got nan"),
+        ({"k_real": None}, r"k_real must be in 5..50, got None"),
+        ({"lengths": "1234"}, r"lengths must be a list of whole numbers, got '1234'"),
+        ({"lengths": [3, "4"]}, r"lengths must be a list of whole numbers"),
+    ],
+)
+def test_an_edited_state_is_refused_and_changes_nothing(change, message):
+    controller = ElasticHorizon()
+    succeed(controller, 9)
+    before = controller.state_dict()
+    with pytest.raises(StateError, match=message):
+        controller.load_state_dict(before | change)
+    assert controller.state_dict() == before
+
+
+def test_numpy_lengths_can_be_saved():
+    controller = ElasticHorizon()
+    succeed(controller, np.int64(9))
+    assert json.loads(json.dumps(controller.state_dict()))["lengths"] == [9]

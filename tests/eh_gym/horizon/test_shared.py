@@ -1,0 +1,290 @@
+import copy
+import gc
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from eh_gym.errors import ConfigError, StateError
+from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, SharedHorizon
+
+METHODS = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
+DEADLINE_S = 60
+
+
+@pytest.fixture(params=METHODS)
+def context(request):
+    return multiprocessing.get_context(request.param)
+
+
+@pytest.fixture
+def ledger(make_ledger):
+    return make_ledger()
+
+
+@pytest.fixture
+def shared(ledger):
+    with SharedHorizon(ledger) as shared:
+        yield shared
+
+
+def start(context, target, *args):
+    process = context.Process(target=target, args=args, daemon=True)
+    process.start()
+    return process
+
+
+def join(*processes):
+    for process in processes:
+        process.join(DEADLINE_S)
+        assert process.exitcode == 0
+
+
+def recorded(ledger):
+    return Counter(outcome.task_id for outcome in ledger.outcomes)
+
+
+def test_several_writers_are_all_heard_once_and_in_their_order(context, readers, shared, ledger):
+    processes = [start(context, readers.record, shared, writer, 300) for writer in range(3)]
+    while any(process.is_alive() for process in processes):
+        shared.update()
+        readers.record(shared, f"owner{len(ledger.outcomes)}", 1)
+    join(*processes)
+    shared.update()
+    for writer in range(3):
+        mine = [outcome for outcome in ledger.outcomes if outcome.task_id.startswith(f"{writer}/")]
+        assert mine == [readers.outcome(writer, i) for i in range(300)]
+    assert set(recorded(ledger).values()) == {1}
+
+
+def test_a_killed_writer_loses_nothing_that_record_returned_for(context, readers, shared, ledger):
+    pipes = [context.Pipe(duplex=False) for _ in range(3)]
+    processes = [
+        start(context, readers.record_until_killed, shared, writer, send) for writer, (_, send) in enumerate(pipes)
+    ]
+    acknowledged = []
+    for i, (process, (receive, send)) in enumerate(zip(processes, pipes, strict=True)):
+        send.close()
+        last = -1
+        while last < 200 + 100 * i:
+            assert receive.poll(DEADLINE_S)
+            last = int.from_bytes(receive.recv_bytes(), "little")
+            shared.update()
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(DEADLINE_S)
+        try:
+            while receive.poll():
+                last = int.from_bytes(receive.recv_bytes(), "little")
+        except EOFError:
+            pass
+        acknowledged.append(last)
+    shared.record(EpisodeOutcome(9, 15, True, task_id="after"))
+    shared.update()
+    heard = recorded(ledger)
+    assert set(heard.values()) == {1}
+    assert heard.pop("after") == 1
+    for writer, last in enumerate(acknowledged):
+        mine = sorted(int(task.split("/")[1]) for task in heard if task.startswith(f"{writer}/"))
+        # The one outcome whose record() was under way may be there or not.
+        assert mine in (list(range(last + 1)), list(range(last + 2)))
+
+
+def test_a_stump_left_by_a_killed_writer_harms_nobody(shared, ledger, readers):
+    readers.record(shared, "a", 1)
+    whole = os.pread(shared._journal, 1000, 0)
+    for cut in range(1, len(whole)):
+        os.write(shared._journal, whole[:cut])  # as if it had been killed there
+        shared.update()
+        readers.record(shared, cut, 1)
+        shared.update()
+    # Cut before its last newline, the outcome is all there and counts; it is the same one each time here.
+    assert recorded(ledger) == {"a/0": 2, **{f"{cut}/0": 1 for cut in range(1, len(whole))}}
+
+
+def test_half_a_line_is_heard_once_it_is_whole(shared, ledger, readers):
+    readers.record(shared, "a", 1)
+    whole = os.pread(shared._journal, 1000, 0)
+    shared.update()
+    for half in (whole[:20], whole[20:]):
+        assert recorded(ledger) == {"a/0": 1}
+        os.write(shared._journal, half)
+        shared.update()
+    assert recorded(ledger) == {"a/0": 2}
+
+
+def test_running_readers_see_k_change(context, readers, make_ledger):
+    with SharedHorizon(make_ledger((15, 16, 21, 30, 7))) as shared:
+        receive, send = context.Pipe(duplex=False)
+        process = start(context, readers.follow, shared, send, 7)
+        for expected in (15, 16, 21, 30, 7):
+            assert receive.poll(DEADLINE_S)
+            assert receive.recv() == expected
+            if expected != 7:
+                shared.update()
+        join(process)
+
+
+def test_a_reader_never_sees_a_k_that_nobody_set(context, readers, make_ledger):
+    # struct.pack_into zeroes the bytes before it sets them: a reader in between would see K = 0.
+    with SharedHorizon(make_ledger((15, 50))) as shared:
+        here, there = context.Pipe()
+        process = start(context, readers.watch, shared, there)
+        assert here.poll(DEADLINE_S)
+        assert here.recv() == "looking"
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            shared.update()
+        here.send("stop")
+        seen, looks = here.recv()
+        join(process)
+    assert looks >= 10_000
+    assert seen <= {15, 50}
+
+
+def test_only_the_owner_updates_saves_loads_and_removes(context, readers, shared, ledger):
+    receive, send = context.Pipe(duplex=False)
+    process = start(context, readers.try_to_own, shared, send)
+    assert receive.poll(DEADLINE_S)
+    errors, pid = receive.recv()
+    join(process)
+    assert pid != os.getpid()
+    assert [error.split("(")[0] for error in errors] == ["update", "state_dict", "load_state_dict"]
+    assert all("call it on the original, in the process that made it" in error for error in errors)
+    assert (shared._folder / "journal").exists()
+    assert ledger.updates == 0
+
+
+def test_an_unrelated_process_joins_by_the_pickle(shared, ledger):
+    code = """if True:
+        import pickle, sys
+        from eh_gym.horizon import EpisodeOutcome
+        shared = pickle.load(sys.stdin.buffer)
+        shared.record(EpisodeOutcome(length=shared.horizon, horizon=15, success=True, task_id="far"))
+    """
+    subprocess.run([sys.executable, "-c", code], input=pickle.dumps(shared), check=True, timeout=DEADLINE_S)
+    shared.update()
+    assert ledger.outcomes == [EpisodeOutcome(15, 15, True, task_id="far")]
+
+
+def test_many_threads_record_while_others_update_and_save(shared, ledger, readers):
+    writers = [threading.Thread(target=readers.record, args=(shared, t, 300)) for t in range(6)]
+
+    def own():
+        while any(writer.is_alive() for writer in writers):
+            shared.update()
+            shared.state_dict()
+
+    threads = [*writers, *(threading.Thread(target=own) for _ in range(3))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shared.update()
+    assert recorded(ledger) == {f"{t}/{i}": 1 for t in range(6) for i in range(300)}
+
+
+def test_the_state_is_the_controllers_own_with_all_that_was_recorded():
+    outcome = EpisodeOutcome(length=9, horizon=15, success=True)
+    plain = ElasticHorizon(min_successes=1)
+    plain.record(outcome)
+    with SharedHorizon(ElasticHorizon(min_successes=1)) as shared:
+        shared.record(outcome)
+        assert shared.state_dict() == plain.state_dict()
+        assert shared.state_dict() == plain.state_dict()  # not heard twice
+        shared.update()
+        plain.update()
+    with SharedHorizon(ElasticHorizon(min_successes=1)) as resumed:
+        resumed.load_state_dict(plain.state_dict())
+        assert (resumed.update(), resumed.horizon) == (plain.update(), plain.horizon)
+
+
+def test_loading_a_state_shows_its_k_and_leaves_behind_what_came_before():
+    saved = ElasticHorizon(k0=15, min_successes=1, alpha=1)
+    saved.record(EpisodeOutcome(20, 50, True))
+    saved.update()
+    with SharedHorizon(ElasticHorizon(k0=15, min_successes=1, alpha=1)) as shared:
+        copied = pickle.loads(pickle.dumps(shared))
+        shared.record(EpisodeOutcome(3, 15, True))
+        shared.load_state_dict(saved.state_dict())
+        assert copied.horizon == shared.horizon == 30
+        assert shared.state_dict()["lengths"] == [20]
+        with pytest.raises(StateError, match="expected the state of a ElasticHorizon, got that of FixedHorizon"):
+            shared.load_state_dict(FixedHorizon(3).state_dict())
+        assert shared.horizon == 30
+
+
+def test_every_field_and_any_task_id_comes_through(shared, ledger):
+    outcomes = [
+        EpisodeOutcome(1, 2, True, False, None),
+        EpisodeOutcome(50, 50, False, True, "line\nbreak"),
+        EpisodeOutcome(3, 50, False, False, 'ünï"code\u2028 \ud800'),
+        EpisodeOutcome(3, 50, True, False, "x" * 100_000),
+    ]
+    for outcome in outcomes:
+        shared.record(outcome)
+    shared.update()
+    assert ledger.outcomes == outcomes
+
+
+def test_close_removes_the_files_and_those_who_joined_go_on(ledger):
+    shared = SharedHorizon(ledger)
+    copied, pickled = pickle.loads(pickle.dumps(shared)), pickle.dumps(shared)
+    shared.close()
+    shared.close()
+    assert not shared._folder.exists()
+    copied.record(EpisodeOutcome(4, 15, True))
+    shared.update()
+    assert len(ledger.outcomes) == 1
+    with pytest.raises(ConfigError, match="is closed; keep its owner alive"):
+        pickle.loads(pickled)
+
+
+def test_files_and_descriptors_go_with_the_object(ledger):
+    shared = SharedHorizon(ledger)
+    folder, descriptor = shared._folder, shared._journal
+    os.fstat(descriptor)
+    del shared
+    gc.collect()
+    assert not folder.exists()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_files_go_when_the_owner_exits_but_not_when_its_child_does():
+    code = """if True:
+        import os, sys
+        from eh_gym.horizon import FixedHorizon, SharedHorizon
+        shared = SharedHorizon(FixedHorizon(3))
+        if os.fork() == 0:
+            sys.exit()  # with all exit handlers, unlike multiprocessing's children
+        os.wait()
+        print(shared._folder, os.path.exists(shared._folder / "journal"))
+    """
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=DEADLINE_S)
+    folder, existed = ran.stdout.split()
+    assert existed == "True"
+    assert not os.path.exists(folder)
+
+
+def test_a_deep_copy_is_the_same_object(shared):
+    assert copy.deepcopy({"controller": shared})["controller"] is shared
+
+
+def test_a_full_disk_is_said(shared, monkeypatch):
+    monkeypatch.setattr(os, "write", lambda fd, line: len(line) - 1)
+    with pytest.raises(OSError, match=r"bytes of an outcome fit into .*; free some space"):
+        shared.record(EpisodeOutcome(4, 15, True))
+
+
+def test_wrong_controllers_are_refused(shared):
+    with pytest.raises(ConfigError, match="shared already; use it as it is"):
+        SharedHorizon(shared)
+    with pytest.raises(ConfigError, match="must be a HorizonController, got 15; pass ElasticHorizon"):
+        SharedHorizon(15)
