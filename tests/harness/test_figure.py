@@ -98,6 +98,11 @@ def test_panels_share_the_updates_and_zero(draw):
     top, middle, bottom, total = draw(rows(30)).axes
     assert top.get_xlim() == middle.get_xlim() == bottom.get_xlim() == (-0.5, 29.5)
     assert [axes.get_ylim()[0] for axes in (top, bottom, total)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_no_tick_stands_between_two_updates(draw, n):
+    bottom = draw(rows(n)).axes[2]
     assert all(tick == round(tick) for tick in bottom.get_xticks())
 
 
