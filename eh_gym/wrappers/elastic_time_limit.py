@@ -1,4 +1,7 @@
-"""Stops an episode after K steps, where K comes from a horizon controller."""
+"""Stops an episode after K steps, where K comes from a horizon controller.
+
+Left out: telling the agent how many steps are left (that changes the observations), and autoreset.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,17 @@ SuccessRule = Callable[[Any, float, bool, bool, dict[str, Any]], bool]
 class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs):
     """Gives every episode the budget that the controller has at its reset, and tells the controller how it ended.
 
-    An episode that reaches K steps without ending is truncated with reward 0 (Elastic Horizon paper, Sec. 3.2); one that
-    ends on step K has ended. A running episode keeps its K. An episode that is reset before its end is not recorded.
+    An episode that reaches K steps without ending is truncated with reward 0 (Elastic Horizon paper, Sec. 3.2; Algorithm 2,
+    lines 8 to 16); one that ends on step K has ended. A running episode keeps its K. An episode that is reset before its
+    end is dropped: it is not recorded. Nor is one with ``info["environment_error"]``, which says nothing about the agent.
 
     The last step's info gets ``info["episode"]`` = ``{"length", "horizon", "success", "truncated", "task_id", "r", "l"}``
-    (r: the return, l: the length, as Stable-Baselines3 reads them), added to what an inner wrapper put there, and
-    ``info["TimeLimit.truncated"]``: whether K stopped it, on which Stable-Baselines3 bootstraps. Its `Monitor` replaces
-    ``info["episode"]``: put it inside this wrapper, or leave it out.
+    (r: the return, l: the length), added to what an inner wrapper put there, and ``info["TimeLimit.truncated"]``: whether K
+    stopped it. The environment's own info is left as it is.
+
+    Stable-Baselines3 logs r and l, and bootstraps the value of the last observation where ``TimeLimit.truncated`` is true.
+    Its `Monitor` replaces ``info["episode"]``, and gymnasium's `RecordEpisodeStatistics` fails where there is one: put
+    them inside this wrapper, or leave them out. What the controller hears is the same in every order.
 
     Args:
         env: Any environment, text or not.
@@ -41,6 +48,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
 
     Raises:
         ConfigError: An argument is wrong, or an episode ended and no success can be read.
+        gymnasium.error.ResetNeeded: `step` was called after the end, or before the first reset.
 
     >>> from eh_gym.horizon import FixedHorizon
     >>> env = ElasticTimeLimit(gym.make("CartPole-v1"), FixedHorizon(3), success=lambda *step: False)
@@ -64,6 +72,10 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
                 f"controller must have horizon, record, update, state_dict and load_state_dict, got {controller!r}; "
                 "eh_gym.FixedHorizon(K) is the simplest"
             )
+        if not (isinstance(success, str) or callable(success)):
+            raise ConfigError(
+                f"success must be a key of the info or a function, got {success!r}; the default is 'success'"
+            )
         if update_every is not None and (update_every < 1 or not record):
             raise ConfigError(
                 f"update_every must be >= 1 and needs record=True, got {update_every} with record={record}; "
@@ -85,10 +97,9 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self._record = record
         self._zero_reward = zero_reward_on_truncation
         self._horizon = 0
-        self._steps = 0
+        self._left = 0  # steps until K; 0 where no episode is running
         self._return = 0.0
         self._task_id: str | None = None
-        self._running = False
         self._episodes = 0
 
     @property
@@ -99,42 +110,40 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
-        """Starts an episode and latches its K."""
+        """Starts an episode and latches its K. A running episode is dropped, unrecorded."""
+        self._left = 0  # should the environment's reset fail, the old episode must not go on
         observation, info = self.env.reset(seed=seed, options=options)
         self._horizon = self.controller.horizon
-        self._steps, self._return, self._running = 0, 0.0, True
+        self._left, self._return = self._horizon, 0.0
         self._task_id = info.get("task_id")
         return observation, info
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps, and stops the episode if this was step K."""
-        if not self._running:
+        left = self._left - 1
+        if left < 0:
             raise gym.error.ResetNeeded("the episode has ended, or none has begun; call reset() before step()")
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self._steps += 1
-        cut = self._steps >= self._horizon and not terminated
-        if terminated or truncated or cut:
-            stopped = cut and not truncated
-            if stopped and self._zero_reward:
-                reward = 0.0
+        if terminated or truncated or not left:
+            return self._end(observation, reward, bool(terminated), bool(truncated), info)
+        self._left = left
+        if reward:  # sparse rewards are nearly all zeros, and this line is a fifth of the wrapper's cost
             self._return += float(reward)
-            info = self._end(observation, reward, terminated, truncated or cut, stopped, info)
-            return observation, reward, terminated, truncated or cut, info
-        self._return += float(reward)
         return observation, reward, terminated, truncated, info
 
     def _end(
-        self,
-        observation: ObsType,
-        reward: SupportsFloat,
-        terminated: bool,
-        truncated: bool,
-        stopped: bool,
-        info: dict[str, Any],
-    ) -> dict[str, Any]:
-        self._running = False
+        self, observation: ObsType, reward: SupportsFloat, terminated: bool, truncated: bool, info: dict[str, Any]
+    ) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+        steps, self._left = self._horizon - self._left + 1, 0
+        failed = "environment_error" in info
+        cut = steps == self._horizon and not terminated
+        stopped = cut and not failed
+        truncated = truncated or cut
+        if stopped and self._zero_reward:
+            reward = 0.0
+        self._return += float(reward)
         outcome = EpisodeOutcome(
-            length=self._steps,
+            length=steps,
             horizon=self._horizon,
             success=terminated and not truncated and self._verdict(observation, float(reward), info),
             truncated=truncated,
@@ -150,15 +159,14 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             "r": self._return,
             "l": outcome.length,
         }
-        # What a failing backend cut short says nothing about the agent.
-        if self._record and "environment_error" not in info:
+        if self._record and not failed:
             self.controller.record(outcome)
             self._episodes += 1
             if self._update_every is not None and self._episodes % self._update_every == 0:
                 self.controller.update()
-        # An inner TimeLimit's own mark stands: it truncated before K did.
+        # A mark set further in stands: a limit in there stopped the episode before K did.
         limit = stopped or bool(info.get("TimeLimit.truncated", False))
-        return {**info, "episode": episode, "TimeLimit.truncated": limit}
+        return observation, reward, terminated, truncated, {**info, "episode": episode, "TimeLimit.truncated": limit}
 
     def _verdict(self, observation: ObsType, reward: float, info: dict[str, Any]) -> bool:
         if callable(self._success):

@@ -1,0 +1,389 @@
+import copy
+import json
+import pickle
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeAwareObservation, TimeLimit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eh_gym.errors import ConfigError
+from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, SharedHorizon, StagedHorizon
+from eh_gym.wrappers import ElasticTimeLimit
+
+ON = (0.0, False, False, {})
+
+
+def won(reward=1.0, **info):
+    return (reward, True, False, {"success": True, **info})
+
+
+def lost(**info):
+    return (0.0, True, False, {"success": False, **info})
+
+
+def never(*_):
+    return False
+
+
+def play(env, steps):
+    env.reset()
+    return [env.step(0) for _ in range(steps)]
+
+
+def test_reaching_k_truncates_with_reward_zero(scripted, journal):
+    controller = journal(3)
+    env = ElasticTimeLimit(
+        scripted((0.5, False, False, {}), (0.25, False, False, {}), (9.0, False, False, {"x": 1})), controller
+    )
+    first, second, third = play(env, 3)
+    assert first[1:] == (0.5, False, False, {})
+    assert second[1:] == (0.25, False, False, {})
+    assert third[1:4] == (0.0, False, True)
+    assert third[4] == {
+        "x": 1,
+        "TimeLimit.truncated": True,
+        "episode": {"length": 3, "horizon": 3, "success": False, "truncated": True, "task_id": None, "r": 0.75, "l": 3},
+    }
+    assert controller.outcomes == [EpisodeOutcome(3, 3, success=False, truncated=True, task_id=None)]
+
+
+def test_ending_on_step_k_is_an_end(scripted, journal):
+    controller = journal(3)
+    env = ElasticTimeLimit(scripted(ON, ON, won()), controller)
+    *_, (_, reward, terminated, truncated, info) = play(env, 3)
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    assert info["TimeLimit.truncated"] is False
+    assert info["episode"]["success"] is True
+    assert controller.outcomes == [EpisodeOutcome(3, 3, success=True, truncated=False)]
+
+
+def test_a_success_that_k_stopped_is_none(scripted, journal):
+    # The environment says success on a step that does not end the episode: K does, and that is a failure.
+    controller = journal(2)
+    env = ElasticTimeLimit(scripted(ON, (1.0, False, False, {"success": True})), controller)
+    *_, (_, reward, _, truncated, info) = play(env, 2)
+    assert (reward, truncated, info["episode"]["success"]) == (0.0, True, False)
+    assert controller.outcomes[0].success is False
+
+
+def test_k_of_one(scripted, journal):
+    controller = journal(1)
+    assert play(ElasticTimeLimit(scripted(ON), controller), 1)[0][3] is True
+    assert play(ElasticTimeLimit(scripted(won()), controller), 1)[0][2:4] == (True, False)
+
+
+def test_a_running_episode_keeps_its_k(scripted, journal):
+    controller = journal(4, 2)
+    env = ElasticTimeLimit(scripted(), controller)
+    env.reset()
+    assert env.horizon == 4
+    env.step(0)
+    controller.update()
+    env.step(0)
+    assert env.step(0)[3] is False
+    assert env.step(0)[3] is True
+    assert [step[3] for step in play(env, 2)] == [False, True]
+    assert [(o.length, o.horizon) for o in controller.outcomes] == [(4, 4), (2, 2)]
+
+
+@pytest.mark.parametrize("ended", [won(), lost(), (0.0, False, True, {}), ON], ids=["won", "lost", "truncated", "by K"])
+def test_the_outcome_is_told_once_and_a_step_after_the_end_is_refused(scripted, journal, ended):
+    controller, inner = journal(1), scripted(ended)
+    env = ElasticTimeLimit(inner, controller)
+    play(env, 1)
+    for _ in range(2):
+        with pytest.raises(gym.error.ResetNeeded, match=r"the episode has ended.*call reset\(\) before step\(\)"):
+            env.step(0)
+    assert len(controller.outcomes) == 1
+    assert len(inner.actions) == 1
+    assert play(env, 1)[0][4]["episode"]["length"] == 1
+
+
+def test_a_step_before_the_first_reset_is_refused(scripted, journal):
+    inner = scripted()
+    with pytest.raises(gym.error.ResetNeeded, match="none has begun"):
+        ElasticTimeLimit(inner, journal(5)).step(0)
+    assert inner.actions == []
+
+
+def test_a_failed_reset_leaves_no_running_episode(scripted, journal):
+    inner = scripted()
+    env = ElasticTimeLimit(inner, journal(5))
+    play(env, 1)
+    inner.fail_on_reset = True
+    with pytest.raises(RuntimeError, match="no reset"):
+        env.reset()
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(0)
+
+
+def test_an_episode_reset_before_its_end_is_dropped(scripted, journal):
+    controller = journal(3)
+    env = ElasticTimeLimit(scripted((1.0, False, False, {})), controller)
+    play(env, 2)
+    info = play(env, 3)[-1][4]
+    assert len(controller.outcomes) == 1
+    assert (info["episode"]["l"], info["episode"]["r"]) == (3, 1.0)
+
+
+def test_the_environments_info_is_left_as_it_is(scripted, journal):
+    ended = won(episode={"t": 0.5, "length": -1})
+    inner = scripted(ended, reset_info={"task_id": "train/7"})
+    before = copy.deepcopy(ended)
+    info = play(ElasticTimeLimit(inner, journal(5)), 1)[0][4]
+    assert inner.infos[0] is ended[3]
+    assert ended == before
+    assert info["episode"]["t"] == 0.5
+    assert (info["episode"]["length"], info["episode"]["task_id"]) == (1, "train/7")
+
+
+def test_the_environments_own_truncation_is_no_success_and_not_ks_doing(scripted, journal):
+    controller = journal(5)
+    env = ElasticTimeLimit(scripted(ON, (0.5, False, True, {"success": True})), controller)
+    _, reward, _, truncated, info = play(env, 2)[-1]
+    assert (reward, truncated, info["TimeLimit.truncated"]) == (0.5, True, False)
+    assert controller.outcomes == [EpisodeOutcome(2, 5, success=False, truncated=True)]
+
+
+def test_where_both_truncate_on_step_k_it_counts_as_ks(scripted, journal):
+    # Or else an inner limit equal to K would let the reward through that K takes away.
+    env = ElasticTimeLimit(TimeLimit(scripted((1.0, False, False, {}), (1.0, False, False, {})), 2), journal(2))
+    _, reward, _, truncated, info = play(env, 2)[-1]
+    assert (reward, truncated, info["TimeLimit.truncated"], info["episode"]["r"]) == (0.0, True, True, 1.0)
+
+
+def test_a_mark_set_further_in_stands(scripted, journal):
+    env = ElasticTimeLimit(scripted((0.0, False, True, {"TimeLimit.truncated": True})), journal(5))
+    assert play(env, 1)[0][4]["TimeLimit.truncated"] is True
+
+
+def test_ended_and_truncated_at_once_is_no_success(scripted, journal):
+    controller = journal(5)
+    play(ElasticTimeLimit(scripted((1.0, True, True, {"success": True})), controller), 1)
+    assert controller.outcomes == [EpisodeOutcome(1, 5, success=False, truncated=True)]
+
+
+def test_dense_rewards_can_be_kept_on_step_k(scripted, journal):
+    env = ElasticTimeLimit(scripted((1.0, False, False, {})), journal(1), zero_reward_on_truncation=False)
+    _, reward, _, truncated, info = play(env, 1)[0]
+    assert (reward, truncated, info["episode"]["r"]) == (1.0, True, 1.0)
+
+
+@pytest.mark.parametrize("k", [5, 1], ids=["before K", "on step K"])
+def test_a_failed_environment_is_not_held_against_the_agent(scripted, journal, k):
+    controller = journal(k)
+    failed = (0.0, False, True, {"success": False, "environment_error": "worker died"})
+    env = ElasticTimeLimit(scripted(failed), controller, update_every=1)
+    info = play(env, 1)[0][4]
+    assert controller.outcomes == []
+    assert controller.updates == 0
+    assert info["TimeLimit.truncated"] is False
+    assert info["episode"]["truncated"] is True
+    assert info["episode"]["success"] is False
+
+
+def test_success_from_another_key_and_from_a_function(scripted, journal):
+    seen = []
+
+    def rule(*step):
+        seen.append(step)
+        return step[1] > 0.5
+
+    for success, reward, expected in (("is_success", 0.0, True), (rule, 0.6, True), (rule, 0.4, False)):
+        controller = journal(5)
+        env = ElasticTimeLimit(scripted((reward, True, False, {"is_success": np.True_})), controller, success=success)
+        assert play(env, 1)[0][4]["episode"]["success"] is expected
+        assert controller.outcomes[0].success is expected
+    observation, reward, terminated, truncated, info = seen[0]
+    assert observation.tolist() == [0.5, 0.5]
+    assert (reward, terminated, truncated, info) == (0.6, True, False, {"is_success": np.True_})
+
+
+def test_a_verdict_that_is_not_there_is_asked_for(scripted, journal):
+    env = ElasticTimeLimit(scripted((1.0, True, False, {"won": True, "score": 3})), journal(5))
+    with pytest.raises(
+        ConfigError, match=r"no 'success' \(it has \['score', 'won'\]\); pass ElasticTimeLimit\(\.\.\., success=KEY\)"
+    ):
+        play(env, 1)
+
+
+def test_no_verdict_is_asked_for_where_k_stopped_it(scripted, journal):
+    assert play(ElasticTimeLimit(scripted(), journal(1), success=lambda *_: 1 / 0), 1)[0][3] is True
+
+
+def test_update_every_counts_this_wrappers_recorded_episodes(scripted, journal):
+    controller = journal(1)
+    env, other = (ElasticTimeLimit(scripted(), controller, update_every=n) for n in (3, None))
+    updates = []
+    for _ in range(7):
+        play(env, 1)
+        play(other, 1)
+        updates.append(controller.updates)
+    assert updates == [0, 0, 1, 1, 1, 2, 2]
+    assert len(controller.outcomes) == 14
+
+
+def test_record_false_tells_the_controller_nothing(scripted, journal):
+    controller = journal(1)
+    info = play(ElasticTimeLimit(scripted(), controller, record=False), 1)[0][4]
+    assert controller.outcomes == []
+    assert info["episode"]["truncated"] is True
+
+
+def test_numpy_flags_and_rewards_become_plain_values_in_the_episode(scripted, journal):
+    won, cut = (np.float32(0.1), np.True_, np.False_, {"success": np.True_}), (np.float32(0.1), np.False_, np.True_, {})
+    for last, success in ((won, True), (cut, False)):
+        info = play(ElasticTimeLimit(scripted(last), journal(5)), 1)[0][4]
+        episode = json.loads(json.dumps(info["episode"]))
+        assert (episode["success"], episode["truncated"]) == (success, not success)
+        assert episode["r"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"controller": 15}, r"controller must have horizon, record.*got 15; eh_gym.FixedHorizon\(K\)"),
+        ({"success": None}, r"success must be a key of the info or a function, got None"),
+        ({"update_every": 0}, r"update_every must be >= 1 and needs record=True, got 0 with record=True"),
+        ({"update_every": 2, "record": False}, r"needs record=True, got 2 with record=False; use update_every=None"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_the_mend(scripted, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        ElasticTimeLimit(scripted(), **{"controller": FixedHorizon(3), **arguments})
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    horizons=st.lists(st.integers(1, 6), min_size=1, max_size=8),
+    ends=st.lists(st.tuples(st.integers(1, 7), st.sampled_from(["won", "lost", "truncated"])), min_size=1, max_size=8),
+    rewards=st.lists(st.sampled_from([0.0, 1.0, -0.5]), min_size=7, max_size=7),
+)
+def test_it_equals_a_slow_implementation(scripted, journal, horizons, ends, rewards):
+    controller = journal(*horizons)
+    for end, how in ends:
+        k = controller.horizon
+        flags = {"won": (True, False, True), "lost": (True, False, False), "truncated": (False, True, True)}[how]
+        script = [
+            (r, *(flags[:2] if t == end else (False, False)), {"success": flags[2]})
+            for t, r in enumerate(rewards, start=1)
+        ]
+        length = min(end, k)
+        reached = end > k or (end == k and how == "truncated")
+        success = how == "won" and end <= k
+        steps = play(ElasticTimeLimit(scripted(*script), controller), length)
+        controller.update()
+        assert [s[2] or s[3] for s in steps] == [False] * (length - 1) + [True]
+        total = sum(rewards[:length]) - (rewards[length - 1] if reached else 0.0)
+        assert steps[-1][4]["episode"] == {
+            "length": length, "horizon": k, "success": success, "truncated": reached or (how == "truncated" and end <= k),
+            "task_id": None, "r": total, "l": length,
+        }  # fmt: skip
+        assert sum(s[1] for s in steps) == total
+        assert steps[-1][4]["TimeLimit.truncated"] is reached
+        assert controller.outcomes[-1] == EpisodeOutcome(length, k, success, steps[-1][3])
+    assert len(controller.outcomes) == len(ends)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: gym.make("CartPole-v1"),
+        lambda: gym.make("Pendulum-v1"),
+        lambda: TimeAwareObservation(gym.make("CartPole-v1"), flatten=False),
+        lambda: gym.make("eh_gym:EH-Cabinet-v0"),
+    ],
+    ids=["discrete", "continuous", "dict", "text"],
+)
+@pytest.mark.filterwarnings("ignore:.*WARN.*:UserWarning")
+def test_the_environment_checker_passes(make):
+    env = ElasticTimeLimit(make(), FixedHorizon(6), success=never)
+    check_env(env, skip_render_check=True)
+    env.reset(seed=3)
+    steps, terminated, truncated = 0, False, False
+    while not (terminated or truncated):
+        observation, _, terminated, truncated, info = env.step(env.action_space.sample())
+        steps += 1
+        assert observation in env.observation_space
+    assert truncated == (steps == 6 and not terminated)
+    assert info["episode"]["length"] == steps
+
+
+def test_a_text_environment_can_end_within_k():
+    env = ElasticTimeLimit(gym.make("eh_gym:EH-Cabinet-v0"), ElasticHorizon(k0=50, min_successes=1))
+    _, reset_info = env.reset(seed=0)
+    ended = False
+    while not ended:
+        _, reward, terminated, truncated, info = env.step(env.unwrapped.expert())
+        ended = terminated or truncated
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    episode = info["episode"]
+    assert (episode["success"], episode["task_id"], episode["r"]) == (True, reset_info["task_id"], 1.0)
+    assert env.controller.state_dict()["lengths"] == [episode["length"]] == [reset_info["optimal_steps"]]
+
+
+def test_its_spec_makes_it_again_around_the_same_controller():
+    controller = ElasticHorizon(k0=7)
+    env = ElasticTimeLimit(gym.make("CartPole-v1"), controller, success=never, update_every=4)
+    again = gym.make(env.spec)
+    assert isinstance(again, ElasticTimeLimit)
+    assert again.controller is controller
+    assert again._saved_kwargs["update_every"] == 4
+
+
+def test_it_can_be_pickled_in_mid_episode():
+    env = ElasticTimeLimit(gym.make("CartPole-v1"), FixedHorizon(3), success=never)
+    env.reset(seed=0)
+    env.step(0)
+    again = pickle.loads(pickle.dumps(env))
+    assert [again.step(1)[3] for _ in range(2)] == [False, True]
+
+
+def test_gymnasiums_own_statistics_may_stand_inside_or_outside():
+    inside = ElasticTimeLimit(RecordEpisodeStatistics(gym.make("CartPole-v1")), FixedHorizon(3), success=never)
+    outside = RecordEpisodeStatistics(ElasticTimeLimit(gym.make("CartPole-v1"), FixedHorizon(3), success=never))
+    assert play(inside, 3)[-1][4]["episode"]["l"] == 3
+    with pytest.raises(AssertionError):  # it insists on writing info["episode"] itself
+        play(outside, 3)
+
+
+def test_environments_in_threads_share_one_controller(scripted):
+    controller = ElasticHorizon(k0=20, buffer_size=4 * 50, min_successes=1)
+
+    def work():
+        env = ElasticTimeLimit(scripted(ON, won()), controller)
+        for _ in range(50):
+            play(env, 2)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert controller.state_dict()["lengths"] == [2] * 200
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_environments_in_gymnasiums_processes_share_one_controller(context):
+    with SharedHorizon(StagedHorizon({0: 2, 1: 3})) as shared:
+
+        def make():
+            return ElasticTimeLimit(gym.make("CartPole-v1"), shared, success=lambda *_: False)
+
+        envs = gym.vector.AsyncVectorEnv([make] * 2, context=context)
+        try:
+            envs.reset(seed=0)
+            lengths = []
+            while len(lengths) < 3:
+                *_, truncations, infos = envs.step(np.array([0, 1]))
+                if truncations.all():
+                    lengths.append(infos["episode"]["length"].tolist())
+                    shared.update()
+        finally:
+            envs.close()
+    assert lengths == [[2, 2], [3, 3], [3, 3]]
