@@ -1,0 +1,170 @@
+"""What the horizon costs: a controller's update, a wrapped step, a shared read and a shared record.
+
+Every figure is a ratio between two things timed in turn in this one process, so that a busy machine slows both; the table
+gives the median of the repeats and their range. Left out: environments that do something, which make every ratio smaller.
+
+    python benchmarks/controller.py [--repeats 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
+
+from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, HorizonController, LinearHorizon, SharedHorizon
+from eh_gym.wrappers import ElasticTimeLimit
+
+K = 50
+PAPER_STEP_S = 320 / 8 / 200 * 3600  # "320 device-hours", 8 devices, 200 training steps
+OUTCOME = EpisodeOutcome(length=12, horizon=K, success=True, task_id="cabinet-train-000017")
+
+
+class Nothing(gym.Env[int, int]):
+    """The cheapest environment there is, so that all that is timed is the wrapper."""
+
+    def __init__(self, reward: float) -> None:
+        self.reward = reward
+
+    observation_space = gym.spaces.Discrete(2)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        """Does nothing."""
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        """Gives the reward that it was made with."""
+        return 0, self.reward, False, False, {}
+
+
+def play(env: gym.Env[int, int], episodes: int) -> Callable[[], int]:
+    """Steps of episodes that K stops, their resets and ends included."""
+
+    def run() -> int:
+        step = env.step
+        for _ in range(episodes):
+            env.reset()
+            for _ in range(K):
+                step(0)
+        return episodes * K
+
+    return run
+
+
+def repeat(call: Callable[[], object], times: int) -> Callable[[], int]:
+    """`times` calls."""
+
+    def run() -> int:
+        for _ in range(times):
+            call()
+        return times
+
+    return run
+
+
+def compare(ours: Callable[[], int], base: Callable[[], int], repeats: int) -> tuple[list[float], list[float]]:
+    """Seconds a call of both, taken in turn, after one round that doesn't count."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for i in range(repeats + 1):
+        for which, run in enumerate((ours, base)):
+            start = time.perf_counter()
+            calls = run()
+            if i:
+                times[which].append((time.perf_counter() - start) / calls)
+    return times
+
+
+def full(controller: ElasticHorizon) -> ElasticHorizon:
+    """The controller with its buffer full."""
+    for length in np.random.default_rng(0).integers(1, K, size=controller.buffer_size):
+        controller.record(EpisodeOutcome(length=int(length), horizon=K, success=True))
+    return controller
+
+
+def main() -> None:
+    """Times everything and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=15, help="interleaved repeats of each comparison")
+    repeats = parser.parse_args().repeats
+
+    elastic = full(ElasticHorizon())
+    linear = LinearHorizon(10, K, 0.2)
+    lengths = np.random.default_rng(0).integers(1, K, size=100)
+    shared = SharedHorizon(full(ElasticHorizon(k0=K)))
+    plain = full(ElasticHorizon(k0=K))
+
+    def elastic_limit(env: gym.Env[Any, Any], controller: HorizonController) -> ElasticTimeLimit[Any, Any]:
+        return ElasticTimeLimit(env, controller, success=lambda *_: False)
+
+    def car() -> gym.Env[Any, Any]:  # an episode lasts until its limit: rolling back, it never reaches the goal
+        return gym.make("MountainCar-v0", max_episode_steps=-1, disable_env_checker=True)
+
+    def busy() -> None:  # one training step of the paper: 16 tasks x 8 rollouts, then the update
+        for _ in range(128):
+            elastic.record(OUTCOME)
+        elastic.update()
+
+    rows = [
+        ("ElasticHorizon.update", "np.percentile of its buffer", repeat(elastic.update, 300),
+         repeat(lambda: np.percentile(lengths, 90), 300)),
+        ("ElasticHorizon.update", "LinearHorizon.update", repeat(elastic.update, 300), repeat(linear.update, 300)),
+        ("128 records and an update", "ElasticHorizon.update", repeat(busy, 50), repeat(elastic.update, 300)),
+        ("step, fixed K, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), FixedHorizon(K)), 200),
+         play(TimeLimit(Nothing(0.0), K), 200)),
+        ("step, elastic K, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), ElasticHorizon(k0=K)), 200),
+         play(TimeLimit(Nothing(0.0), K), 200)),
+        ("step, shared K, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), shared), 200),
+         play(TimeLimit(Nothing(0.0), K), 200)),
+        ("step, elastic K, reward 1", "TimeLimit", play(elastic_limit(Nothing(1.0), ElasticHorizon(k0=K)), 200),
+         play(TimeLimit(Nothing(1.0), K), 200)),
+        ("step, elastic K, reward 1", "TimeLimit and episode stats", play(elastic_limit(Nothing(1.0), ElasticHorizon(k0=K)), 200),
+         play(RecordEpisodeStatistics(TimeLimit(Nothing(1.0), K)), 200)),
+        ("step, elastic K, MountainCar", "TimeLimit", play(elastic_limit(car(), ElasticHorizon(k0=K)), 20),
+         play(TimeLimit(car(), K), 20)),
+        ("SharedHorizon.horizon", "ElasticHorizon.horizon", repeat(lambda: shared.horizon, 20_000),
+         repeat(lambda: plain.horizon, 20_000)),
+        ("SharedHorizon.record", "ElasticHorizon.record", repeat(lambda: shared.record(OUTCOME), 2_000),
+         repeat(lambda: plain.record(OUTCOME), 2_000)),
+    ]  # fmt: skip
+
+    print(f"command     python {' '.join(sys.argv)}")
+    print(f"cpu         {cpu_model()}")
+    print(f"versions    python {platform.python_version()}, gymnasium {gym.__version__}, numpy {np.__version__}")
+    print(f"repeats     {repeats}, interleaved; K = {K}; medians, ratios with their range")
+    print()
+    print(f"{'this':<32}{'that':<28}{'this us':>9}{'that us':>9}{'ratio':>8}   range")
+    for name, against, ours, base in rows:
+        a, b = compare(ours, base, repeats)
+        ratios = sorted(x / y for x, y in zip(a, b, strict=True))
+        print(
+            f"{name:<32}{against:<28}{statistics.median(a) * 1e6:>9.2f}{statistics.median(b) * 1e6:>9.2f}"
+            f"{statistics.median(ratios):>8.2f}   {ratios[0]:.2f}..{ratios[-1]:.2f}"
+        )
+    a, _ = compare(repeat(busy, 50), repeat(elastic.update, 50), repeats)
+    share = statistics.median(a) / PAPER_STEP_S
+    print()
+    print(
+        f"128 records and an update: {share:.0e} of the paper's training step (7B: {PAPER_STEP_S:.0f} s); it claims < 1e-3"
+    )
+    shared.close()
+
+
+def cpu_model() -> str:
+    """The processor's name where Linux tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+if __name__ == "__main__":
+    main()
