@@ -1,16 +1,16 @@
 """Every exception Elastic Horizon raises on purpose.
 
-    EHError
-    ├── ConfigError (ValueError)         an argument or setting is wrong; the message says the mend
-    ├── StateError (ValueError)          a saved state does not fit the object that loads it
-    ├── MissingBackendError              an environment's backend is not installed; the message names the command
-    ├── MissingExtraError (ImportError)  an optional dependency is not installed; the message names the command
-    └── WorkerError                      a backend process failed; its episode is lost, nothing else
-        ├── WorkerDied                   it exited, crashed or was killed
-        ├── WorkerTimeout                it did not answer within its deadline, and was killed
-        ├── WorkerProtocolError          it sent something that is not a frame, and was killed
-        ├── WorkerVersionMismatch        it speaks another protocol version
-        └── WorkerCallError              it answered that the call raised; the worker lives on
+EHError
+├── ConfigError (ValueError)         an argument or setting is wrong; the message says the mend
+├── StateError (ValueError)          a saved state does not fit the object that loads it
+├── MissingBackendError              an environment's backend is not installed; the message names the command
+├── MissingExtraError (ImportError)  an optional dependency is not installed; the message names the command
+└── WorkerError                      a backend process failed; its episode is lost, nothing else
+    ├── WorkerDied                   it exited, crashed or was killed
+    ├── WorkerTimeout                it did not answer within its deadline, and was killed
+    ├── WorkerProtocolError          it sent something that is not a frame, and was killed
+    ├── WorkerVersionMismatch        it speaks another protocol version
+    └── WorkerCallError              it answered that the call raised; the worker lives on
 """
 
 __all__ = [
