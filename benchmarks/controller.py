@@ -29,7 +29,7 @@ PAPER_STEP_S = 320 / 8 / 200 * 3600  # "320 device-hours", 8 devices, 200 traini
 OUTCOME = EpisodeOutcome(length=12, horizon=K, success=True, task_id="cabinet-train-000017")
 
 
-class Nothing(gym.Env[int, int]):
+class Nothing(gym.Env[Any, Any]):
     """The cheapest environment there is, so that all that is timed is the wrapper."""
 
     def __init__(self, reward: float) -> None:
@@ -47,7 +47,7 @@ class Nothing(gym.Env[int, int]):
         return 0, self.reward, False, False, {}
 
 
-def play(env: gym.Env[int, int], episodes: int) -> Callable[[], int]:
+def play(env: gym.Env[Any, Any], episodes: int) -> Callable[[], int]:
     """Steps of episodes that K stops, their resets and ends included."""
 
     def run() -> int:
