@@ -155,7 +155,6 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             result = session.call("step", {"action": action[: LONGEST + 1]}, self._timeout_s)  # longer is no call
         except WorkerError as error:
             self._running = False
-            self._leave()
             text = f"The environment failed, and this episode is over: {error}"
             info = {"environment_error": f"{type(error).__name__}: {error}", "success": False, "malformed": False}
             return text, 0.0, False, True, info

@@ -143,14 +143,11 @@ class Episode:
 
     def _same(self, states: dict[str, dict[str, Any]]) -> bool:
         """Whether every public attribute of the ground truth's simulators has its value here."""
-        try:
-            return all(
-                getattr(self._simulators[name], key) == value
-                for name, state in states.items()
-                for key, value in state.items()
-            )
-        except (AttributeError, RecursionError):  # an attribute was never set; `cp a a` makes a folder hold itself
-            return False
+        return all(
+            getattr(self._simulators[name], key) == value
+            for name, state in states.items()
+            for key, value in state.items()
+        )
 
     def _fail(self, kind: str) -> None:
         self._failure = self._failure or (self._turn, kind)

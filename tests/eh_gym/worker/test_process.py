@@ -23,6 +23,15 @@ from eh_gym.errors import (
 from eh_gym.worker import Worker, backend_command
 
 
+FAKE = """
+    import json, struct, sys, time
+    def send(message):
+        body = json.dumps(message).encode()
+        sys.stdout.buffer.write(b"EHW\\x01" + struct.pack(">I", len(body)) + body)
+        sys.stdout.buffer.flush()
+"""
+
+
 def gone(pid, within_s=20.0):
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
@@ -60,11 +69,13 @@ def test_a_hanging_call_is_killed_at_its_deadline(worker):
         worker.call("pid", timeout_s=5)
 
 
-def test_a_worker_that_does_not_read_cannot_block_the_caller(make_worker):
-    worker = make_worker("import time\ndef handle(method, params):\n    time.sleep(600)\n")
-    os.kill(worker.pid, signal.SIGSTOP)
-    with pytest.raises(WorkerTimeout, match="did not take the call"):
-        worker.call("big", {"text": "x" * 5_000_000}, timeout_s=0.5)
+def test_a_worker_that_does_not_read_cannot_block_the_caller(tmp_path):
+    path = tmp_path / "deaf.py"
+    path.write_text(textwrap.dedent(FAKE) + "send({'protocol': 1}); send({'ready': True}); time.sleep(30)")
+    with Worker([sys.executable, "-I", str(path)]) as worker:
+        with pytest.raises(WorkerTimeout, match=r"did not take the call 'big' in 0\.5 s"):
+            worker.call("big", {"text": "x" * 5_000_000}, timeout_s=0.5)
+        assert gone(worker.pid)
 
 
 @pytest.mark.parametrize(
@@ -158,15 +169,6 @@ def test_an_answer_or_call_longer_than_a_frame_is_an_error_and_the_worker_lives_
         with pytest.raises(WorkerCallError, match=r"'echo' was not sent: .*not JSON serializable"):
             worker.call("echo", {"value": object()}, timeout_s=30)
         assert len(worker.call("long", {"size": 9_000}, timeout_s=30)) == 9_000
-
-
-FAKE = """
-    import json, struct, sys, time
-    def send(message):
-        body = json.dumps(message).encode()
-        sys.stdout.buffer.write(b"EHW\\x01" + struct.pack(">I", len(body)) + body)
-        sys.stdout.buffer.flush()
-"""
 
 
 @pytest.mark.parametrize(

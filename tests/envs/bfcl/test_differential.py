@@ -149,7 +149,7 @@ def tasks(bfcl_python):
 def test_verdicts_and_results_are_bfcl_evals(batch, make, play, upstream, isolated, tasks):
     rng = random.Random(f"differential {batch}")
     envs = {action_format: make(action_format=action_format) for action_format in ("python", "hermes")}
-    verdicts = []
+    verdicts, aliased = [], 0
     for i in range(BATCH):
         task_id = f"multi_turn_{CATEGORIES[i % 4]}_{rng.randrange(200)}"
         action_format = rng.choice(["python", "hermes"])
@@ -175,8 +175,9 @@ def test_verdicts_and_results_are_bfcl_evals(batch, make, play, upstream, isolat
         as_it_is = upstream.call("play", told, timeout_s=60)
         if (as_it_is["valid"], as_it_is["results"]) != (expected["valid"], expected["results"]):
             assert aliasing_can_matter(task_id, tasks[task_id][1]), (task_id, script)
-            tasks.setdefault("aliased", []).append(task_id)
+            aliased += 1
     assert {True, False} == set(verdicts)  # else nothing was compared
+    print(f"{len(verdicts)} episodes, {sum(verdicts)} successes, {aliased} that upstream's aliasing bugs touched")
 
 
 def shown(results, action_format):
