@@ -22,7 +22,6 @@ from eh_gym.errors import (
 )
 from eh_gym.worker import Worker, backend_command
 
-
 FAKE = """
     import json, struct, sys, time
     def send(message):
