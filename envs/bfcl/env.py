@@ -71,8 +71,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             4 at most.
         step_timeout_s: Seconds that a call of the worker may take, before it is killed.
         max_observation_chars: Results longer than this lose their middle, with a note in its place, so that what is left
-            has this length at most; the user's words are never cut. None, as officially, keeps all: some results of
-            long_context hold 200,000 characters.
+            has this length at most; the user's words are never cut. None, as officially, keeps all: those of
+            long_context reach 32,000 characters along the ground truth.
 
     Raises:
         ConfigError: An argument is not one of those listed.
