@@ -19,7 +19,7 @@ from eh_gym.errors import ConfigError
 
 __all__ = ["ChatFormat"]
 
-_REPLY, _OBSERVATION = "EH-REPLY-MARK", "EH-OBSERVATION-MARK"
+_REPLY, _OBSERVATION = "Eh-Reply-Mark", "Eh-Observation-Mark"  # in both cases, so that a changed case shows
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,89 @@
+"""Settings: presets, checks, and the flags made from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import tyro
+
+from eh_gym import ElasticHorizon, FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
+from eh_gym.errors import ConfigError
+from harness.config import GRPOConfig, make_controller, preset
+
+
+def parse(*words: str) -> GRPOConfig:
+    return tyro.cli(GRPOConfig, args=list(words), default=preset(words))
+
+
+def test_a_real_model_gets_the_papers_settings() -> None:
+    c = parse("--model", "Qwen/Qwen2.5-7B-Instruct")
+    assert (c.learning_rate, c.tasks_per_update, c.group_size, c.updates) == (1e-6, 16, 8, 200)
+    assert (c.kl_coef, c.clip_low, c.clip_high) == (0.0, 0.2, 0.2)
+    assert (c.k0, c.k_min, c.k_max, c.alpha, c.delta, c.buffer_size, c.min_successes) == (15, 5, 50, 0.1, 10, 100, 20)
+    assert (c.linear_start, c.linear_increment, c.tti_stages) == (10, 0.2, "0:15,50:20,100:30,150:50")
+    assert c.warm_start.episodes == 0
+
+
+def test_flags_override_the_preset_and_reach_the_nested_settings() -> None:
+    c = parse("--wrapper", "tti", "--k-max", "40", "--warm-start.loss-target", "0.1", "--no-normalize-std")
+    assert (c.wrapper, c.k_max, c.warm_start.loss_target, c.normalize_std) == ("tti", 40, 0.1, False)
+    assert c.warm_start.episodes == preset([]).warm_start.episodes
+    assert parse("--env=EH-BFCL-v0").max_observation_tokens == 96
+
+
+@pytest.mark.parametrize("argv", [[], ["--env", "EH-BFCL-v0"], ["--model", "x"]])
+def test_settings_survive_their_file(argv: list[str]) -> None:
+    assert GRPOConfig.from_json(preset(argv).to_json()) == preset(argv)
+
+
+def test_the_learning_rate_warms_up_and_decays() -> None:
+    c = dataclasses.replace(preset([]), learning_rate=1.0, warmup_updates=4, updates=10, final_lr_fraction=0.5)
+    # update 1: 2/4 of the warm-up, times 1 - 0.5 * 1/10; update 8: 1 - 0.5 * 8/10
+    assert c.learning_rate_at(1) == pytest.approx(0.5 * 0.95)
+    assert c.learning_rate_at(8) == pytest.approx(0.6)
+    assert dataclasses.replace(GRPOConfig()).learning_rate_at(199) == 1e-6
+
+
+def test_the_fixed_length_does_not_move_with_k() -> None:
+    c = dataclasses.replace(GRPOConfig(), max_action_tokens=100, k_max=50)
+    assert c.loss_settings().fixed_length == dataclasses.replace(c, k0=30).loss_settings().fixed_length == 5000
+    assert dataclasses.replace(c, fixed_length=7).loss_settings().fixed_length == 7
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "kind", "k"),
+    [
+        ("elastic", ElasticHorizon, 15),
+        ("fixed", FixedHorizon, 15),
+        ("linear", LinearHorizon, 10),
+        ("multiplicative", MultiplicativeHorizon, 5),
+        ("tti", StagedHorizon, 15),
+    ],
+)
+def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) -> None:
+    controller = make_controller(GRPOConfig(wrapper=wrapper))
+    assert isinstance(controller, kind)
+    assert controller.horizon == k
+
+
+def test_none_is_no_controller() -> None:
+    assert make_controller(GRPOConfig(wrapper="none")) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"updates": 0}, "updates must be >= 1, got 0; raise --updates"),
+        ({"group_size": 1}, "group_size must be >= 2, got 1"),
+        ({"temperature": 0.0}, "temperature must be > 0 in training"),
+        ({"keep_checkpoints": 0}, "a run must be resumable"),
+        ({"env_args": "{split: train}"}, "env_args is not JSON"),
+        ({"env_args": "[1]"}, "env_args must be a JSON object"),
+        ({"tti_stages": "15,20"}, "tti_stages must be UPDATE:K pairs"),
+    ],
+)
+def test_bad_settings_say_the_mend(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GRPOConfig(**changes)

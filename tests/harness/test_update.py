@@ -1,0 +1,117 @@
+"""Which episodes enter the loss, and what one update does to the policy."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from harness.config import preset
+from harness.policy import Policy
+from harness.sampling.base import Sample
+from harness.trajectory import Trajectory, Turn, collate
+from harness.update import LossSettings, select_episodes, update_policy
+
+SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
+
+
+def episode(policy: Policy, group: int, reply: str, *, reward: float, end: Any = "terminated") -> Trajectory:
+    """A one-step episode with the log-probabilities that the policy gives it now."""
+    t = Trajectory(f"t{group}", group, reward=reward, success=reward > 0, end=end)
+    t.add_prompt(policy.chat.prompt_ids("", "start c"))
+    ids = policy.chat.reply_ids(reply)
+    t.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
+    t.turns = [Turn(reply, "", cut=False, malformed=False)]
+    with torch.no_grad():
+        logp = policy.score(collate([t], pad_id=0), 1.0)[0][0].tolist()
+    t.logprobs = [0.0] + [lp * m for lp, m in zip(logp, t.action_mask[1:], strict=True)]
+    return t
+
+
+@pytest.fixture
+def policy(trained: Policy) -> Policy:
+    return Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+
+
+def choose(trajectories: list[Trajectory], **changes: bool) -> tuple[list[tuple[str, float]], float]:
+    settings = {"normalize_std": False, "train_on_truncated": True} | changes
+    chosen, equal = select_episodes(trajectories, **settings)
+    return [(t.turns[0].action, a) for t, a in chosen], equal
+
+
+def test_equal_groups_are_dropped_and_counted(policy: Policy) -> None:
+    group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    equal = [episode(policy, 1, "open(c)", reward=1.0), episode(policy, 1, "open(d)", reward=1.0)]
+    assert choose(group + equal) == ([("open(a)", 0.5), ("open(b)", -0.5)], 0.5)
+
+
+def test_a_failed_environment_is_in_no_mean(policy: Policy) -> None:
+    group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    lost = episode(policy, 0, "open(c)", reward=0.0, end="environment-error")
+    assert choose([*group, lost]) == choose(group)
+
+
+def test_truncated_episodes_count_in_the_mean_and_leave_the_loss_if_told(policy: Policy) -> None:
+    group = [
+        episode(policy, 0, "open(a)", reward=1.0),
+        episode(policy, 0, "open(b)", reward=0.0),
+        episode(policy, 0, "open(c)", reward=0.0, end="horizon"),
+    ]
+    chosen, _ = choose(group, train_on_truncated=False)
+    # the mean is 1/3, with the truncated episode in it
+    assert [name for name, _ in chosen] == ["open(a)", "open(b)"]
+    assert [a for _, a in chosen] == pytest.approx([2 / 3, -1 / 3])
+    assert len(choose(group)[0]) == 3
+
+
+def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy) -> None:
+    good, bad = episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)
+    before = [sum(good.logprobs), sum(bad.logprobs)]
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.05)
+    metrics = update_policy(policy, optimizer, [good, bad], SETTINGS, seed=0)
+    after = [sum(episode(policy, 0, reply, reward=0.0).logprobs) for reply in ("open(a)", "open(b)")]
+    assert after[0] > before[0]
+    assert after[1] < before[1]
+    assert metrics["train/logp_difference_max"] < 1e-4
+    assert metrics["train/episodes_in_loss"] == 2
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean", "fixed-length"])
+def test_the_micro_batch_split_changes_nothing(trained: Policy, aggregation: Any) -> None:
+    def weights_after(tokens: int) -> list[torch.Tensor]:
+        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+        replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
+        episodes = [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
+        settings = dataclasses.replace(SETTINGS, aggregation=aggregation, microbatch_tokens=tokens)
+        update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1), episodes, settings, seed=0)
+        return list(policy.model.parameters())
+
+    for whole, split in zip(weights_after(10_000), weights_after(1), strict=True):
+        torch.testing.assert_close(whole, split, atol=1e-6, rtol=1e-5)
+
+
+def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
+    episodes = [episode(policy, 0, "open(a)", reward=0.0), episode(policy, 0, "open(b)", reward=0.0)]
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
+    before = [p.clone() for p in policy.model.parameters()]
+    metrics = update_policy(policy, optimizer, episodes, SETTINGS, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    assert math.isnan(metrics.pop("train/entropy"))
+    assert all(math.isfinite(v) for v in metrics.values())
+
+
+def test_the_kl_term_pulls_back_to_the_reference(trained: Policy) -> None:
+    def drift(kl_coef: float) -> float:
+        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+        optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.05)
+        settings = dataclasses.replace(SETTINGS, kl_coef=kl_coef)
+        for _ in range(4):
+            pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+            metrics = update_policy(policy, optimizer, pair, settings, seed=0, reference=trained)
+        return metrics["train/kl_ref"]
+
+    assert drift(5.0) < drift(1e-9)
