@@ -2,7 +2,8 @@
 
 It shows every part of training on one CPU core within minutes, with nothing to download. The tokenizer is built from
 transcripts of the environment's own expert and of random actions: whole words where the environment speaks a few dozen
-of them, else byte-level BPE. Left out: any ability beyond that environment.
+of them, else byte-level BPE. A word that no transcript holds (the cabinet's `empty`: experts open no empty drawer) is
+`<unk>`. Left out: any ability beyond that environment.
 """
 
 from __future__ import annotations
