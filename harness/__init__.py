@@ -8,6 +8,6 @@ _NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "tyro", "rich",
 _missing = [name for name in _NEEDED if find_spec(name) is None]
 if _missing:
     raise MissingExtraError(
-        f"the harness needs {', '.join(_missing)}; run: pip install 'elastic-horizon[train]'. "
+        f"the harness needs {', '.join(_missing)}; run, in a checkout: pip install -e '.[train]'. "
         "The environments and wrappers (import eh_gym) work without"
     )

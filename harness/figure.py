@@ -10,19 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from eh_gym.errors import MissingExtraError
 from harness.metrics import read_metrics
-
-try:
-    from matplotlib.axes import Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-except ImportError as error:
-    raise MissingExtraError(
-        f"matplotlib is needed to draw a run ({error}); run: pip install 'elastic-horizon[train]'"
-    ) from error
 
 __all__ = ["draw_run"]
 

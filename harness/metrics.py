@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError, MissingExtraError, StateError
+from eh_gym.errors import ConfigError, StateError
 
 __all__ = ["GLOSSARY", "Metric", "MetricsLog", "glossary_markdown", "read_metrics"]
 
@@ -96,17 +96,12 @@ class MetricsLog:
             after its last checkpoint, are cut off, and TensorBoard hides its points of them.
 
     Raises:
-        MissingExtraError: TensorBoard is not installed.
         StateError: The lines before `next_update` are not all there, or can't be read.
     """
 
     def __init__(self, run_dir: Path, next_update: int = 0) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError(
-                f"TensorBoard is needed to log a run ({error}); run: pip install 'elastic-horizon[train]'"
-            ) from error
+        from torch.utils.tensorboard import SummaryWriter
+
         self._path = run_dir / "metrics.jsonl"
         kept = [row for row in read_metrics(self._path) if row["update"] < next_update] if self._path.exists() else []
         if len(kept) != next_update:

@@ -171,14 +171,3 @@ def test_leaves_matplotlibs_global_state_alone(draw):
     code = "import sys, harness.figure; print('matplotlib.pyplot' in sys.modules)"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert child.stdout == "False\n"
-
-
-def test_without_matplotlib_the_error_names_the_command():
-    code = (
-        "import sys; sys.modules['matplotlib.axes'] = None\n"
-        "from eh_gym.errors import MissingExtraError\n"
-        "try:\n    import harness.figure\n"
-        "except MissingExtraError as error: print(error)"
-    )
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert child.stdout.strip().endswith("run: pip install 'elastic-horizon[train]'")

@@ -221,11 +221,14 @@ def test_a_model_folder_trains_like_any_hub_model(
     assert str(saved.dtype) == f"torch.{dtype}"
 
 
-def test_without_the_extra_the_message_names_the_command(child_env: dict[str, str]) -> None:
+@pytest.mark.parametrize("name", ["torch", "tyro", "tensorboard", "matplotlib"])
+def test_without_the_extra_the_message_names_the_command(child_env: dict[str, str], name: str) -> None:
     code = (
         "import importlib.util as u; find = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'tyro' else find(name, *rest)\n"
+        f"u.find_spec = lambda name, *rest: None if name == {name!r} else find(name, *rest)\n"
         "import harness"
     )
     result = subprocess.run([sys.executable, "-c", code], env=child_env, capture_output=True, text=True)
-    assert "MissingExtraError: the harness needs tyro; run: pip install 'elastic-horizon[train]'" in result.stderr
+    assert (
+        f"MissingExtraError: the harness needs {name}; run, in a checkout: pip install -e '.[train]'" in result.stderr
+    )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from eh_gym.errors import ConfigError, MissingExtraError, StateError
+from eh_gym.errors import ConfigError, StateError
 from harness import metrics as metrics_module
 from harness.metrics import GLOSSARY, MetricsLog, glossary_markdown, read_metrics
 
@@ -95,11 +95,6 @@ class TestWriting:
         child = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=120, check=False)
         assert child.returncode == -signal.SIGKILL
         assert losses(tmp_path) == board(tmp_path) == [(0, 3.0), (1, 2.0)]
-
-    def test_without_tensorboard_the_error_names_the_command(self, tmp_path, monkeypatch):
-        monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-        with pytest.raises(MissingExtraError, match=r"pip install 'elastic-horizon\[train\]'"):
-            MetricsLog(tmp_path)
 
 
 class TestResuming:
