@@ -15,6 +15,7 @@ The child speaks first, twice: ``{"protocol": 1, ...}`` at once, and ``{"ready":
 backend is loaded. Then each ``{"id", "method", "params"}`` gets ``{"id", "result"}`` or ``{"id", "error"}``.
 """
 
+import faulthandler
 import importlib
 import json
 import os
@@ -30,6 +31,7 @@ HEADER = struct.Struct(">4sI")
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 PACKAGE = "eh_backend"
+HELD_S = 600.0  # the longest that one C call may keep Python's lock
 
 
 def encode(message: object, max_frame_bytes: int) -> bytes:
@@ -65,9 +67,14 @@ def _read(fd: int, size: int) -> bytes:
     return b"".join(chunks)
 
 
-def _describe(error: BaseException) -> dict[str, str]:
+def _describe(error: BaseException, max_frame_bytes: int) -> dict[str, str]:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return {"type": type(error).__name__, "message": str(error)[:8000], "traceback": text[-8000:]}
+    try:
+        message = str(error)
+    except Exception:  # a backend's own exception may be broken, too
+        message = "(its __str__ raised)"
+    kept = min(8000, max_frame_bytes // 32)  # JSON takes up to 12 bytes for a character; the report must fit
+    return {"type": type(error).__name__, "message": message[:kept], "traceback": text[-kept:]}
 
 
 def _die_with(parent: int) -> None:
@@ -75,8 +82,12 @@ def _die_with(parent: int) -> None:
 
     A hung backend does not read the end of its stdin. Linux's PR_SET_PDEATHSIG would be simpler, but it fires when the
     parent's *thread* ends, and workers are started from short-lived ones.
+
+    This thread cannot run while C code keeps Python's lock (a regular expression may, for years). Then faulthandler's
+    thread, which needs no lock, ends the process when nobody has put it off for HELD_S.
     """
     while os.getppid() == parent:
+        faulthandler.dump_traceback_later(HELD_S, exit=True, file=2)
         time.sleep(1.0)
     os._exit(1)
 
@@ -105,7 +116,7 @@ def serve(backend_path: str, max_frame_bytes: int) -> None:
     try:
         handle = _load(backend_path).handle
     except Exception as error:
-        _write(answers, encode({"error": _describe(error)}, max_frame_bytes))
+        _write(answers, encode({"error": _describe(error, max_frame_bytes)}, max_frame_bytes))
         return
     _write(answers, encode({"ready": True}, max_frame_bytes))
 
@@ -120,7 +131,7 @@ def serve(backend_path: str, max_frame_bytes: int) -> None:
         try:
             frame = encode({"id": call["id"], "result": handle(call["method"], call["params"])}, max_frame_bytes)
         except Exception as error:
-            frame = encode({"id": call["id"], "error": _describe(error)}, max_frame_bytes)
+            frame = encode({"id": call["id"], "error": _describe(error, max_frame_bytes)}, max_frame_bytes)
         _write(answers, frame)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,7 @@ class WorkerPool:
     """Several workers with the same command; sessions go where the fewest are. Thread-safe.
 
     Workers start when they are first needed; one that has died is replaced when the next session is placed on it.
+    In a forked copy of the process the pool begins without workers: those of the parent answer the parent.
 
     Args:
         size: Most worker processes, >= 1.
@@ -79,10 +81,14 @@ class WorkerPool:
         self._command = tuple(command)
         self._start_timeout_s = start_timeout_s
         self._max_frame_bytes = max_frame_bytes
-        self._slots = [_Slot() for _ in range(size)]
         self._ids = itertools.count(1)
-        self._lock = threading.Lock()
         self._closed = False
+        self._begin(size)
+        _pools.add(self)
+
+    def _begin(self, size: int) -> None:
+        self._slots = [_Slot() for _ in range(size)]
+        self._lock = threading.Lock()
 
     @property
     def loads(self) -> list[int]:
@@ -104,13 +110,13 @@ class WorkerPool:
             ConfigError: The pool is closed.
         """
         with self._lock:
-            if self._closed:
-                raise ConfigError("the pool is closed; make a new one")
+            self._refuse_if_closed()
             slot = min(self._slots, key=lambda slot: slot.load)
             slot.load += 1
             session_id = next(self._ids)
         try:
             with slot.starting:  # other slots go on meanwhile
+                self._refuse_if_closed()  # again: close() may have passed this slot
                 if slot.worker is None or not slot.worker.alive:
                     worker = Worker(
                         self._command, start_timeout_s=self._start_timeout_s, max_frame_bytes=self._max_frame_bytes
@@ -131,11 +137,16 @@ class WorkerPool:
                 if slot.worker is not None:
                     slot.worker.close()
 
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise ConfigError("the pool is closed; make a new one")
+
     def _release(self, slot: _Slot) -> None:
         with self._lock:
             slot.load -= 1
 
 
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 _shared: dict[tuple[int, tuple[str, ...]], WorkerPool] = {}
 _shared_lock = threading.Lock()
 
@@ -162,12 +173,11 @@ def close_shared_pools() -> None:
 
 
 def _forget_after_fork() -> None:
-    """A forked child starts its own workers: those of its parent answer the parent, and locks may be held for ever."""
+    """Threads of the parent may have held any of the locks at the fork, and nobody here will release them."""
     global _shared_lock
     _shared_lock = threading.Lock()
-    for pool in _shared.values():
-        pool._lock = threading.Lock()  # sessions of the parent may still be closed here
-    _shared.clear()
+    for pool in list(_pools):
+        pool._begin(len(pool._slots))
 
 
 if hasattr(os, "register_at_fork"):

@@ -51,7 +51,7 @@ class Worker:
     """One backend process. Thread-safe: calls from several threads are answered one after another.
 
     Not usable in a forked copy of the process that started it: two processes reading one pipe would take each other's
-    answers, so a call there raises WorkerDied.
+    answers, so ``start`` and ``call`` raise WorkerDied there, and ``close`` and ``kill`` do nothing.
 
     Args:
         command: What to run, usually ``backend_command(python, backend)``.
@@ -118,6 +118,7 @@ class Worker:
             WorkerProtocolError: It wrote something else than frames.
             WorkerCallError: Loading the backend raised.
         """
+        self._refuse_in_a_fork()
         with self._lock:
             if self.alive:
                 return
@@ -148,9 +149,8 @@ class Worker:
             WorkerProtocolError: Something came that is not the answer.
             WorkerDied: The process ended, now or earlier, or belongs to another process.
         """
+        self._refuse_in_a_fork()
         with self._lock:
-            if os.getpid() != self._owner:
-                raise WorkerDied(f"the worker belongs to process {self._owner}; start one in this process")
             if self._gone:
                 raise WorkerDied(f"the worker cannot be called: {self._gone}")
             self._calls += 1
@@ -173,17 +173,25 @@ class Worker:
             return answer["result"]
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Lets the process end by itself, killing it after ``timeout_s``. Idempotent."""
+        """Lets the process end by itself, killing it after ``timeout_s``. Idempotent.
+
+        A call in progress in another thread has ``timeout_s`` to end; then it raises WorkerDied.
+        """
         process = self._process
         if process is None or os.getpid() != self._owner:
             return
-        with self._lock:
+        if not self._lock.acquire(timeout=timeout_s):
+            self.kill()
+            return
+        try:
             if not self._buried and process.stdin is not None:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout_s)
             self._bury("it was closed")
+        finally:
+            self._lock.release()
 
     def kill(self) -> None:
         """Kills the process and its children at once. A call in progress in another thread raises WorkerDied."""
@@ -206,6 +214,11 @@ class Worker:
         self.close()
 
     # ------------------------------------------------------------------ the process
+    def _refuse_in_a_fork(self) -> None:
+        # Before the lock is taken: a thread of the parent may have held it at the fork, and nobody here will release it.
+        if self._process is not None and os.getpid() != self._owner:
+            raise WorkerDied(f"the worker belongs to process {self._owner}; start one in this process")
+
     def _spawn(self) -> None:
         if self._process is not None:
             self._bury("it was replaced")

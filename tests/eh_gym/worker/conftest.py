@@ -8,7 +8,11 @@ import pytest
 from eh_gym.worker import Worker, backend_command
 
 ECHO = """
-    import os, signal, subprocess, sys, time
+    import os, re, signal, subprocess, sys, time
+
+    class Mute(Exception):
+        def __str__(self):
+            raise ValueError("no words")
 
     def handle(method, params):
         if method == "echo":
@@ -78,6 +82,12 @@ ECHO = """
             os.close(1)
             sys.stdout.close()
             return "closed"
+        if method == "hold":  # C code that never lets another thread run
+            re.match(r"(a+)+$", "a" * 60 + "b")
+        if method == "mute":
+            raise Mute
+        if method == "raise_many":
+            raise ValueError(params["letter"] * 9000)
         if method == "long":
             return "y" * params["size"]
         if method == "unserialisable":

@@ -1,4 +1,7 @@
 import os
+import signal
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -80,6 +83,88 @@ def test_a_closed_pool_says_so(pool):
     assert not session.alive
     with pytest.raises(ConfigError, match="the pool is closed"):
         pool.session()
+
+
+def test_a_pool_closed_while_a_session_waits_starts_nothing(make_backend):
+    pool = WorkerPool(1, make_backend())
+    with ThreadPoolExecutor(2) as threads:
+        with pool._slots[0].starting:  # as if another session were starting the worker
+            waiting = threads.submit(pool.session)
+            while pool.loads != [1]:
+                time.sleep(0.01)
+            closing = threads.submit(pool.close)
+            while not pool._closed:
+                time.sleep(0.01)
+        with pytest.raises(ConfigError, match="the pool is closed"):
+            waiting.result(timeout=30)
+        closing.result(timeout=30)
+    assert pool.pids == []
+    assert pool.loads == [0]
+
+
+def test_a_slow_start_does_not_hold_up_the_other_workers(make_backend, tmp_path):
+    source = """
+        import os, pathlib, time
+        gate = pathlib.Path(__file__).parent / "gate"
+        try:
+            (gate / "first").touch(exist_ok=False)
+            while not (gate / "open").exists():
+                time.sleep(0.01)
+        except FileExistsError:
+            pass
+
+        def handle(method, params):
+            return os.getpid()
+    """
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    pool = WorkerPool(2, make_backend(source))
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            slow = threads.submit(pool.session)
+            deadline = time.monotonic() + 30
+            while not (gate / "first").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            quick = pool.session().call("pid", timeout_s=30)
+            assert not slow.done()
+            (gate / "open").touch()
+            assert slow.result(timeout=30).call("pid", timeout_s=30) != quick
+    finally:
+        (gate / "open").touch()
+        pool.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_pool_forked_while_its_locks_are_held_begins_anew(pool):
+    session = pool.session()
+    pid = session.call("pid", timeout_s=30)
+    held, go = threading.Event(), threading.Event()
+
+    def hold():
+        with pool._lock, pool._slots[0].starting:
+            held.set()
+            go.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(30)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)  # ends a deadlocked copy
+        try:
+            assert pool.loads == [0, 0, 0]
+            assert not session.alive
+            session.close()
+            assert pool.session().call("pid", timeout_s=15) != pid
+            pool.close()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    go.set()
+    thread.join()
+    assert session.call("pid", timeout_s=30) == pid
 
 
 def test_size():

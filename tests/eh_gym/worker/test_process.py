@@ -159,6 +159,20 @@ def test_a_raising_backend_is_reported_and_lives_on(worker):
     assert worker.call("add", {"a": 2, "b": 2}, timeout_s=30) == 4
 
 
+def test_an_exception_without_words_is_reported(worker):
+    with pytest.raises(WorkerCallError, match=r"'mute' raised Mute: \(its __str__ raised\)"):
+        worker.call("mute", timeout_s=30)
+    assert worker.alive
+
+
+@pytest.mark.parametrize("letter", ["x", "\x00", "🧭"])
+def test_an_exception_with_many_words_fits_in_a_frame(make_backend, letter):
+    with Worker(make_backend(max_frame_bytes=10_000), max_frame_bytes=10_000) as worker:
+        with pytest.raises(WorkerCallError, match="'raise_many' raised ValueError: " + letter * 50):
+            worker.call("raise_many", {"letter": letter}, timeout_s=30)
+        assert worker.alive
+
+
 def test_an_answer_or_call_longer_than_a_frame_is_an_error_and_the_worker_lives_on(make_backend):
     with Worker(make_backend(max_frame_bytes=10_000), max_frame_bytes=10_000) as worker:
         with pytest.raises(WorkerCallError, match=r"20,0\d\d bytes; a frame holds at most 10,000"):
@@ -268,6 +282,27 @@ def test_waiting_for_ones_turn_does_not_count_against_the_deadline(worker):
         slow.result()
 
 
+def test_closing_does_not_wait_for_a_hanging_call(worker):
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(worker.call, "hang", None, 30)
+        while not worker._lock.locked():
+            time.sleep(0.01)
+        worker.close(timeout_s=0.2)
+        with pytest.raises(WorkerDied):
+            call.result(timeout=30)
+    assert gone(worker.pid)
+
+
+def test_closing_lets_a_call_end(worker):
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(worker.call, "sleep", {"s": 0.5}, 30)
+        while not worker._lock.locked():
+            time.sleep(0.01)
+        worker.close(timeout_s=30)
+        assert call.result(timeout=30) is None
+    assert not worker.alive
+
+
 PARENT = """
     import sys, time
     from eh_gym.worker import Worker
@@ -301,8 +336,9 @@ def test_a_forked_copy_may_neither_call_nor_kill_it(worker):
     if child == 0:
         status = 1
         try:
-            worker.call("pid", timeout_s=5)
-        except WorkerDied:
+            for use in (worker.start, lambda: worker.call("pid", timeout_s=5)):
+                with pytest.raises(WorkerDied, match="belongs to process"):
+                    use()
             worker.close()
             worker.kill()
             status = 0
@@ -365,3 +401,47 @@ def test_workers_agree_on_the_order_of_a_set_and_see_no_python_settings(make_wor
     answers = [make_worker(source).call("x", timeout_s=30) for _ in range(4)]
     assert answers.count(answers[0]) == 4
     assert not [path for path in answers[0][1] if "no/such" in path or path.endswith("worker")]
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_fork_during_a_call_does_not_deadlock(worker):
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(worker.call, "sleep", {"s": 1.0}, 30)
+        while not worker._lock.locked():
+            time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # ends a deadlocked copy
+            try:
+                with pytest.raises(WorkerDied, match="belongs to process"):
+                    worker.call("pid", timeout_s=5)
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert call.result() is None
+
+
+def test_c_code_that_keeps_pythons_lock_does_not_outlive_the_parent_for_long(make_backend, tmp_path):
+    """Where no thread of the worker can look for the parent; with a limit of two seconds for this test."""
+    python, _, child, *rest = make_backend()
+    short = tmp_path / "short.py"
+    short.write_text(
+        "import runpy, sys\n"
+        "serve = runpy.run_path(sys.argv[1])['serve']\n"
+        "serve.__globals__['HELD_S'] = 2.0\n"
+        "serve(sys.argv[2], int(sys.argv[3]))\n"
+    )
+    code = textwrap.dedent(PARENT.format(then="worker.call('hold', timeout_s=600)"))
+    parent = subprocess.Popen([sys.executable, "-c", code, python, str(short), child, *rest], stdout=subprocess.PIPE)
+    pid = int(parent.stdout.readline())
+    time.sleep(0.3)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    try:
+        assert gone(pid)
+    finally:
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGKILL)
