@@ -1,0 +1,119 @@
+"""Builds the mini world: ``python build.py DEST`` with the interpreter of AppWorld's virtualenv writes DEST/data.
+
+The result is whole or not there: it is built and checked in a folder beside DEST and renamed at the end. Nothing is written
+elsewhere. The same sources give the same tasks, answers and databases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import os
+import shutil
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = "eh_appworld_mini"
+
+
+def _load_package() -> None:
+    """Make this folder importable as a package, without putting it (and names such as task.py) on the module path."""
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() != here]
+    spec = importlib.util.spec_from_file_location(
+        _PACKAGE, here / "__init__.py", submodule_search_locations=[str(here)]
+    )
+    assert spec is not None and spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[_PACKAGE] = package
+    spec.loader.exec_module(package)
+
+
+def _own(name: str) -> Any:
+    return importlib.import_module(f"{_PACKAGE}.{name}")
+
+
+def _make_and_check(data: Path, identifier: str, generator: str, variant: tuple[Any, ...]) -> str:
+    """One task, in a process of the pool: write it, then play its solutions."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        _own("root").write_task(data, identifier, _own("task").generators()[generator], variant)
+        _own("check").check_task(data, identifier)
+    return identifier
+
+
+def build(root: Path, processes: int, only: str = "") -> list[str]:
+    """Build root/data; the ids of its tasks."""
+    import appworld
+
+    appworld.update_root(str(root))
+    data = root / "data"
+    data.mkdir()
+    with contextlib.redirect_stdout(io.StringIO()):
+        _own("root").write_base(data, processes)
+    task_id, generators = _own("task").task_id, _own("task").generators()
+    plan = [
+        (task_id(name, number), name, variant)
+        for name, module in generators.items()
+        if only in name
+        for number, variant in enumerate(module.VARIANTS, 1)
+    ]
+    if len({identifier for identifier, _, _ in plan}) != len(plan):
+        raise ValueError("two generators have the same id; rename one")
+    # Forked: appworld's imports take seconds and are done once.
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+        jobs = [pool.submit(_make_and_check, data, *entry) for entry in plan]
+        done = [job.result() for job in jobs]
+    _own("root").write_dataset(data, done)
+    shutil.rmtree(root / "experiments", ignore_errors=True)
+    return done
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Build the mini AppWorld world into DEST/data.")
+    parser.add_argument("dest", type=Path, help="folder to make; must not hold a world already")
+    parser.add_argument("--processes", type=int, default=min(4, os.cpu_count() or 1))
+    parser.add_argument("--only", default="", help="only generators with this in their name, for work on one")
+    args = parser.parse_args()
+    dest = args.dest.resolve()
+    if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
+        print(f"{dest} is there and not empty; remove it first", file=sys.stderr)
+        return 2
+    started = time.monotonic()
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{dest.name}.", dir=dest.parent))
+    root = scratch / "root"
+    try:
+        for folder in ("home", "ipython", "cache", "root"):
+            (scratch / folder).mkdir()
+        os.environ.update(
+            HOME=str(scratch / "home"), IPYTHONDIR=str(scratch / "ipython"), APPWORLD_CACHE=str(scratch / "cache"),
+            APPWORLD_ROOT=str(root),
+        )  # fmt: skip
+        os.chdir(root)
+        sys.dont_write_bytecode = True
+        _load_package()
+        tasks = build(root, args.processes, args.only)
+        os.chdir(dest.parent)
+        root.chmod(0o755)
+        root.rename(dest)
+    except Exception as error:
+        print(f"the mini world could not be built: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    finally:
+        os.chdir(dest.parent)
+        shutil.rmtree(scratch, ignore_errors=True)
+    generators = len({task.split("_")[0] for task in tasks})
+    print(f"{len(tasks)} tasks of {generators} generators in {dest} ({time.monotonic() - started:.0f} s)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

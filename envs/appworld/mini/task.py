@@ -1,0 +1,69 @@
+"""What a generator makes, and how generators are found and numbered.
+
+A generator is a module in ``generators/`` with DIFFICULTY, VARIANTS (three tuples of arguments) and
+``make(world, *variant) -> Task``. ``make`` may add records to ``world``: they become the task's own start state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pkgutil
+import re
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+__all__ = ["Task", "apps_of", "generators", "task_id"]
+
+
+@dataclass
+class Task:
+    """One task, before it is written.
+
+    Attributes:
+        supervisor: First name of the person who asks.
+        instruction: What they ask.
+        steps: The reference solution: the code of each turn.
+        wrong: Name -> a plausible solution that must fail: "wrong" misreads the task, "collateral" does the right thing
+            and one thing more.
+        evaluation: AppWorld's evaluation code, see ``evaluation.py``.
+        answer: What complete_task must be given; None where the task asks for no answer.
+        public: What the evaluation knows from the instruction.
+        private: What the evaluation knows besides.
+    """
+
+    supervisor: str
+    instruction: str
+    steps: list[str]
+    wrong: dict[str, list[str]]
+    evaluation: str
+    answer: Any = None
+    public: dict[str, Any] = field(default_factory=dict)
+    private: dict[str, Any] = field(default_factory=dict)
+
+
+def generators() -> dict[str, ModuleType]:
+    """Name -> module of every generator, in alphabetical order."""
+    package = importlib.import_module(f"{__package__}.generators")
+    names = sorted(found.name for found in pkgutil.iter_modules(package.__path__))
+    return {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
+
+
+def task_id(generator: str, number: int) -> str:
+    """AppWorld's form: seven hexadecimal digits for the generator, one underscore, the variant from 1.
+
+    >>> task_id("spotify_genre_count", 2)
+    '3fa2f72_2'
+    """
+    return f"{hashlib.sha256(generator.encode()).hexdigest()[:7]}_{number}"
+
+
+def apps_of(steps: list[str]) -> list[str]:
+    """The apps that a solution calls, without documentation and supervisor.
+
+    >>> apps_of(["apis.supervisor.complete_task()", "apis.venmo.login()"])
+    ['venmo']
+    """
+    found = set(re.findall(r"\bapis\.(\w+)\.", "\n".join(steps)))
+    return sorted(found - {"api_docs", "supervisor"})
