@@ -12,6 +12,7 @@ from importlib.metadata import version
 
 from eh_gym.errors import EHError
 from envs import runtime
+from envs.appworld import install as appworld
 from envs.bfcl import splits as bfcl
 from envs.cabinet.tasks import task_ids as cabinet_task_ids
 
@@ -25,14 +26,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = ", ".join(runtime.BACKENDS)
     add = commands.add_parser("install", help="build a backend's virtualenv in the user's cache")
     add.add_argument("backends", nargs="+", metavar="BACKEND", help=f"{names}, or all")
-    add.add_argument("--force", action="store_true", help="build it again even if it is there")
+    add.add_argument(
+        "--force", action="store_true", help="build it again even if it is there (never AppWorld's benchmark)"
+    )
+    add.add_argument("--no-data", action="store_true", help="do not try to download AppWorld's benchmark")
     add = commands.add_parser("doctor", help="say what is installed, what is missing, and what mends it")
     add.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{names}; all of them if none is named")
     commands.add_parser("list", help="list the environments, their tasks and their backends")
     options = parser.parse_args(arguments)
     try:
         if options.command == "install":
-            return _install(options.backends, force=options.force)
+            return _install(options.backends, force=options.force, benchmark=not options.no_data)
         if options.command == "doctor":
             return _doctor(options.backends)
         return _list()
@@ -48,9 +52,12 @@ def _chosen(names: Sequence[str]) -> list[str]:
     return chosen
 
 
-def _install(names: Sequence[str], *, force: bool) -> int:
+def _install(names: Sequence[str], *, force: bool, benchmark: bool) -> int:
     for name in _chosen(names):
-        runtime.install(name, force=force)
+        if name == "appworld":
+            appworld.install(force=force, benchmark=benchmark)
+        else:
+            runtime.install(name, force=force)
     return 0
 
 
@@ -65,24 +72,33 @@ def _doctor(names: Sequence[str]) -> int:
         if not state.ok:
             bad += 1
             print(f"{'':<10} to mend it, run: {state.mend}")
+        elif name == "appworld":
+            mini, lines = appworld.report()
+            bad += not mini
+            for line in [*lines, *appworld.isolation(runtime.backend_python(name))]:
+                print(f"{'':<10} {line}")
     return 1 if bad else 0
 
 
 def _list() -> int:
     cabinet = ", ".join(f"{split} {len(cabinet_task_ids(split)):,}" for split in ("train", "dev", "test"))
     tasks = ", ".join(f"{split} {len(bfcl.task_ids(split)):,}" for split in ("train", "dev", "test", "all"))
-    state = runtime.check("bfcl")
-    bfcl_state = f"backend bfcl installed ({state.detail})" if state.ok else f"{state.detail}; run: {state.mend}"
+    worlds = ", ".join(f"{split} {'-' if count is None else count}" for split, count in appworld.counts().items())
     rows = [
         ("EH-Cabinet-v0", cabinet, "built in"),
         ("EH-CabinetLocked-v0", cabinet, "built in"),
-        ("EH-BFCL-v0", tasks, bfcl_state),
-        ("EH-AppWorld-v0", "-", "not part of this release"),
+        ("EH-BFCL-v0", tasks, _state("bfcl")),
+        ("EH-AppWorld-v0", worlds, f"{_state('appworld')}; {appworld.summary()}"),
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(2)]
     for env_id, counts, backend in rows:
         print(f"{env_id:<{widths[0]}}  {counts:<{widths[1]}}  {backend}")
     return 0
+
+
+def _state(backend: str) -> str:
+    state = runtime.check(backend)
+    return f"backend {backend} installed ({state.detail})" if state.ok else f"{state.detail}; run: {state.mend}"
 
 
 if __name__ == "__main__":

@@ -15,16 +15,29 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, EHError, MissingBackendError
 
-__all__ = ["BACKENDS", "Backend", "BackendState", "backend_python", "cache_dir", "check", "install", "venv_dir"]
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "BackendState",
+    "backend_python",
+    "cache_dir",
+    "check",
+    "install",
+    "locked",
+    "run",
+    "venv_dir",
+]
 
 _MARKER = ".complete"
 _COMMAND_TIMEOUT_S = 1800.0  # for one command of an installation, on a slow network
+_APPWORLD = Path(__file__).parent / "appworld"
 
 
 @dataclass(frozen=True)
@@ -35,18 +48,35 @@ class Backend:
         name: As in ``python -m envs install NAME``.
         version: Of the first requirement; part of the folder's name.
         requirements: Distribution -> exact version. Installed without their dependencies.
+        python: The oldest Python that it runs on, as (major, minor).
+        finish: A script that the new virtualenv's interpreter runs once the packages are there; none if empty.
     """
 
     name: str
     version: str
     requirements: Mapping[str, str] = field(hash=False)
+    python: tuple[int, int] = (3, 10)
+    finish: Path | None = None
+
+
+def read_pins(path: Path) -> dict[str, str]:
+    """Distribution -> version, from a requirements file that holds nothing but comments and ``name==version`` lines."""
+    lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    return dict(line.split("==") for line in lines if line)
 
 
 BACKENDS: Mapping[str, Backend] = {
     # Simulators, checker and data need nothing but mpmath; with its declared dependencies it takes 6.4 GB.
     "bfcl": Backend("bfcl", "2026.3.23", {"bfcl-eval": "2026.3.23", "mpmath": "1.3.0"}),
+    # Its package holds the apps as an encrypted bundle; the script unpacks it.
+    "appworld": Backend(
+        "appworld",
+        "0.1.3.post1",
+        read_pins(_APPWORLD / "requirements.txt"),
+        python=(3, 11),
+        finish=_APPWORLD / "backend" / "unpack.py",
+    ),
 }
-_LATER = {"appworld": "AppWorld is not part of this release; its installation comes with EH-AppWorld-v0"}
 
 
 @dataclass(frozen=True)
@@ -91,18 +121,17 @@ def get_backend(name: str) -> Backend:
     """The backend called ``name``.
 
     Raises:
-        ConfigError: There is none, or not yet.
+        ConfigError: There is none.
     """
-    if name in _LATER:
-        raise ConfigError(_LATER[name])
     if name not in BACKENDS:
         raise ConfigError(f"there is no backend {name!r}; choose from {', '.join(BACKENDS)}")
     return BACKENDS[name]
 
 
 def venv_dir(backend: Backend) -> Path:
-    """Where the backend's virtualenv for this Python stands, or would stand."""
-    tag = f"{sys.implementation.name[:2]}{sys.version_info[0]}{sys.version_info[1]}"
+    """Where the backend's virtualenv for this Python, or the oldest that it needs, stands or would stand."""
+    major, minor = _version(backend)
+    tag = f"{sys.implementation.name[:2]}{major}{minor}"
     return cache_dir() / "backends" / f"{backend.name}-{backend.version}-{tag}"
 
 
@@ -117,8 +146,8 @@ def backend_python(name: str) -> Path:
     python = _python(venv_dir(backend))
     if not (venv_dir(backend) / _MARKER).is_file() or not python.exists():
         raise MissingBackendError(
-            f"the backend {name!r} ({_wanted(backend)}) is not installed for Python {sys.version_info[0]}."
-            f"{sys.version_info[1]} in {cache_dir()}; run: python -m envs install {name}"
+            f"the backend {name!r} ({_wanted(backend)}) is not installed for Python {_dotted(_version(backend))} "
+            f"in {cache_dir()}; run: python -m envs install {name}"
         )
     return python
 
@@ -144,9 +173,11 @@ def check(name: str) -> BackendState:
         last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
         return BackendState(backend, False, f"its packages are not there: {last}", mend, path)
     found = dict(zip(backend.requirements, json.loads(answer.stdout), strict=True))
-    if found != dict(backend.requirements):
-        listed = ", ".join(f"{name} {version}" for name, version in found.items())
-        return BackendState(backend, False, f"holds {listed} instead of {_wanted(backend)}", mend, path)
+    other = [name for name, version in backend.requirements.items() if found[name] != version]
+    if other:
+        listed = ", ".join(f"{name} {found[name]}" for name in other)
+        instead = ", ".join(f"{name} {backend.requirements[name]}" for name in other)
+        return BackendState(backend, False, f"holds {listed} instead of {instead}", mend, path)
     return BackendState(backend, True, _wanted(backend), "", path)
 
 
@@ -165,12 +196,11 @@ def install(name: str, *, force: bool = False, say: Callable[[str], None] = prin
 
     Raises:
         EHError: A command failed; the message holds its output.
-        ConfigError: There is no such backend.
+        ConfigError: There is no such backend, or it needs a newer Python and there is no uv to fetch one.
     """
     backend = get_backend(name)
     path = venv_dir(backend)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(path.with_name(f".{path.name}.lock"), say):
+    with locked(name, say):
         if not force and check(name).ok:
             say(f"{name}: {_wanted(backend)} is installed in {path}")
             return backend_python(name)
@@ -196,29 +226,60 @@ def _build(backend: Backend, path: Path) -> None:
     pins = [f"{name}=={version}" for name, version in backend.requirements.items()]
     python = str(_python(path))
     uv = shutil.which("uv")
+    too_old = sys.version_info[:2] < backend.python
+    if too_old and uv is None:
+        raise ConfigError(
+            f"{backend.name} {backend.version} needs Python {_dotted(backend.python)} or newer, this is "
+            f"{_dotted(sys.version_info[:2])}; use a newer Python, or install uv "
+            "(https://docs.astral.sh/uv/), which finds or fetches one for it"
+        )
     if uv is not None:
-        _run([uv, "venv", "--quiet", "--python", sys.executable, str(path)])
-        _run([uv, "pip", "install", "--quiet", "--no-deps", "--python", python, *pins])
-        return
-    _run(
-        [sys.executable, "-m", "venv", str(path)],
-        hint="Python cannot make virtualenvs here; install uv (https://docs.astral.sh/uv/), "
-        "or on Debian and Ubuntu the package python3-venv",
-    )
-    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", *pins])
-    # Half of the folder is pip itself (and setuptools, up to Python 3.11), which nobody needs any more.
-    _run([python, "-m", "pip", "uninstall", "--quiet", "--disable-pip-version-check", "--yes", "setuptools", "pip"])
+        run([uv, "venv", "--quiet", "--python", _dotted(backend.python) if too_old else sys.executable, str(path)])
+        run([uv, "pip", "install", "--quiet", "--no-deps", "--python", python, *pins])
+    else:
+        run(
+            [sys.executable, "-m", "venv", str(path)],
+            hint="Python cannot make virtualenvs here; install uv (https://docs.astral.sh/uv/), "
+            "or on Debian and Ubuntu the package python3-venv",
+        )
+        run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", *pins])
+        # Half of BFCL's folder is pip itself (and setuptools, up to Python 3.11), which nobody needs any more.
+        run([python, "-m", "pip", "uninstall", "--quiet", "--disable-pip-version-check", "--yes", "setuptools", "pip"])
+    if backend.finish is not None:
+        with tempfile.TemporaryDirectory(prefix="eh-install-") as home:
+            run([python, "-I", "-B", str(backend.finish)], hint="please report this", cwd=path, home=Path(home))
 
 
-def _run(command: list[str], hint: str = "check the network and the package index settings, then run it again") -> None:
+def run(
+    command: Sequence[str],
+    hint: str = "check the network and the package index settings, then run it again",
+    cwd: Path | None = None,
+    home: Path | None = None,
+) -> str:
+    """Runs one command of an installation; returns what it printed, both streams together.
+
+    Args:
+        command: The program and its arguments.
+        hint: What to do if it fails; ends the error's message.
+        cwd: Where it runs.
+        home: Stands for the user's home, for programs that leave files there or read settings from it.
+
+    Raises:
+        EHError: It could not be started, failed or took too long.
+    """
     # The caller may itself run in a virtualenv or with PYTHONPATH set; neither may leak into the new one.
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    if home is not None:
+        folders = ("HOME", "APPWORLD_CACHE", "APPWORLD_ROOT", "IPYTHONDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME")
+        environment |= dict.fromkeys((*folders, "XDG_CONFIG_HOME"), str(home)) | {"PYTHON_DOTENV_DISABLED": "1"}
     try:
         done = subprocess.run(
-            command,
+            list(command),
+            stdin=subprocess.DEVNULL if home is not None else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            cwd=cwd,
             env=environment,
             timeout=_COMMAND_TIMEOUT_S,
         )
@@ -226,6 +287,16 @@ def _run(command: list[str], hint: str = "check the network and the package inde
         raise EHError(f"{' '.join(command)} failed: {error}; {hint}") from error
     if done.returncode != 0:
         raise EHError(f"{' '.join(command)} failed with status {done.returncode}:\n{done.stdout[-4000:]}\n{hint}")
+    return done.stdout
+
+
+@contextlib.contextmanager
+def locked(name: str, say: Callable[[str], None] = print) -> Iterator[None]:
+    """Held by one installation of a backend, and of what belongs to it, at a time. Not to be taken twice."""
+    path = venv_dir(get_backend(name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(path.with_name(f".{path.name}.lock"), say):
+        yield
 
 
 @contextlib.contextmanager
@@ -248,5 +319,14 @@ def _python(venv: Path) -> Path:
     return venv / "bin" / "python"
 
 
+def _version(backend: Backend) -> tuple[int, int]:
+    return max((sys.version_info[0], sys.version_info[1]), backend.python)
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
+
+
 def _wanted(backend: Backend) -> str:
-    return ", ".join(f"{name} {version}" for name, version in backend.requirements.items())
+    pins = [f"{name} {version}" for name, version in backend.requirements.items()]
+    return ", ".join(pins) if len(pins) < 4 else f"{pins[0]} and {len(pins) - 1} pinned packages"

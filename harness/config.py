@@ -29,6 +29,8 @@ class GRPOConfig:
     """The environment's id."""
     env_args: str = "{}"
     """Further arguments of gym.make, as a JSON object: '{"categories": ["base"]}'."""
+    split: str = ""
+    """Tasks to train on, as the environment calls them; empty for its own default."""
     model: str = "tiny"
     """tiny (made on the spot), a Hugging Face folder, or a hub id."""
     wrapper: Literal["elastic", "fixed", "linear", "multiplicative", "tti", "none"] = "elastic"
@@ -155,14 +157,14 @@ class GRPOConfig:
         self.stages()
 
     def environment_args(self) -> dict[str, Any]:
-        """`env_args` as a dict."""
+        """`env_args` as a dict, with `split` if it is given."""
         try:
             args = json.loads(self.env_args)
         except json.JSONDecodeError as error:
             raise ConfigError(f'env_args is not JSON ({error}); write --env-args \'{{"split": "train"}}\'') from error
         if not isinstance(args, dict):
             raise ConfigError(f"env_args must be a JSON object, got {self.env_args!r}")
-        return args
+        return {**args, "split": self.split} if self.split else args
 
     def stages(self) -> dict[int, int]:
         """`tti_stages` as a table."""

@@ -35,7 +35,7 @@ from harness.evaluate import EvalResult, evaluate_policy, held_out_tasks, summar
 from harness.figure import draw_run
 from harness.metrics import MetricsLog
 from harness.policy import Policy, load_policy, new_tiny_policy
-from harness.rollout import EpisodeRequest, rollout
+from harness.rollout import EpisodeRequest, announce, rollout
 from harness.runtime import package_versions, pick_device, pick_dtype, set_threads
 from harness.sampling.transformers import TransformersSampler
 from harness.seeding import derive_seed
@@ -144,6 +144,8 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                     max_action_tokens=config.max_action_tokens,
                     on_end=progress.episode_ended(update, len(requests)),
                 )
+                if update + 1 < config.updates:  # while the policy is trained
+                    announce(envs, [t for t in stream.batch(update + 1) for _ in range(config.group_size)])
                 t1 = time.perf_counter()
 
                 learning_rate = config.learning_rate_at(update)

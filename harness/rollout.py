@@ -18,7 +18,7 @@ from harness.sampling.base import Sample, Sampler, SampleRequest, sample_all
 from harness.seeding import derive_seed
 from harness.trajectory import EndReason, Trajectory, Turn
 
-__all__ = ["EpisodeRequest", "rollout"]
+__all__ = ["EpisodeRequest", "announce", "rollout"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,8 @@ def rollout(
             trajectory.prompt = observation
             trajectory.optimal_steps = info.get("optimal_steps")
             trajectory.add_prompt(chat.prompt_ids(info["system_prompt"], observation))
+        if resets:
+            announce(envs, [request.task_id for _, request in waiting])
 
         for slot in sorted(live):
             if len(live[slot].trajectory.ids) >= sampler.max_context:
@@ -117,6 +119,17 @@ def rollout(
                 ids = chat.observation_ids(observation, stopped=sample.finish_reason == "stop")
                 live[slot].trajectory.add_prompt(ids)
     return [done[i] for i in range(len(requests))]
+
+
+def announce(envs: ThreadVectorEnv, task_ids: Sequence[str]) -> None:
+    """Tells environments which can make an episode's start ready ahead of its reset what is played next.
+
+    Such an environment has a method ``prepare(task_ids)``, which returns at once and serves all of its kind. As many are
+    asked for as there are slots.
+    """
+    ahead = getattr(envs.envs[0].unwrapped, "prepare", None)
+    if ahead is not None:
+        ahead(list(task_ids[: envs.num_envs]))
 
 
 def _turn_request(

@@ -6,6 +6,8 @@ import pytest
 
 from envs import runtime
 from envs.__main__ import main
+from envs.appworld import data
+from envs.appworld import install as appworld
 
 
 @pytest.fixture
@@ -30,9 +32,8 @@ def test_doctor_is_content_where_all_is_there(bfcl_python, capsys):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["install", "appworld"], "error: AppWorld is not part of this release"),
-        (["doctor", "appworld"], "error: AppWorld is not part of this release"),
-        (["install", "nothing"], "error: there is no backend 'nothing'; choose from bfcl"),
+        (["install", "nothing"], "error: there is no backend 'nothing'; choose from bfcl, appworld"),
+        (["doctor", "nothing"], "error: there is no backend 'nothing'; choose from bfcl, appworld"),
     ],
 )
 def test_unknown_backends_fail_with_the_choices(nothing_installed, capsys, arguments, error):
@@ -41,12 +42,59 @@ def test_unknown_backends_fail_with_the_choices(nothing_installed, capsys, argum
     assert not list(nothing_installed.iterdir())
 
 
+@pytest.fixture
+def appworlds_packages(tmp_path, monkeypatch):
+    """AppWorld's virtualenv is there, its data are not."""
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("APPWORLD_ROOT", raising=False)
+    state = runtime.BackendState(runtime.BACKENDS["appworld"], True, "appworld and more", "", tmp_path)
+    monkeypatch.setattr(runtime, "check", lambda name: state)
+    monkeypatch.setattr(runtime, "backend_python", lambda name: sys.executable)
+    monkeypatch.setattr(appworld, "isolation", lambda python: ["isolation: none"])
+
+
+def mini(*tasks):
+    datasets = data.mini_dir() / "judge" / "data" / "datasets"
+    datasets.mkdir(parents=True)
+    (datasets / "mini.txt").write_text("\n".join(tasks))
+
+
+def test_doctor_is_not_content_without_the_mini_world(appworlds_packages, capsys):
+    assert main(["doctor", "appworld"]) == 1
+    told = capsys.readouterr().out
+    assert "appworld   ok: appworld and more\n" in told
+    assert "mini world: MISSING; to mend it, run: python -m envs install appworld\n" in told
+
+
+def test_doctor_is_content_without_the_benchmark_and_without_isolation(appworlds_packages, capsys):
+    mini("a_1", "a_2")
+    assert main(["doctor", "appworld"]) == 0
+    told = capsys.readouterr().out
+    assert "mini world: 2 tasks\n" in told
+    assert "benchmark: not here\n" in told
+    assert "EH_APPWORLD_DATA_URL=" in told
+    assert "APPWORLD_ROOT" in told
+    assert "isolation: none\n" in told
+
+
+def test_list_counts_appworlds_tasks(appworlds_packages, capsys):
+    main(["list"])
+    assert "train 90, dev 57, test_normal 168, test_challenge 417, mini -" in capsys.readouterr().out
+    mini("a_1", "a_2")
+    main(["list"])
+    told = capsys.readouterr().out
+    assert "test_challenge 417, mini 2 " in told
+    assert "the mini world is there, no benchmark" in told
+
+
 def test_install_installs_each_once(monkeypatch):
     done = []
     monkeypatch.setattr(runtime, "install", lambda name, force: done.append((name, force)))
+    monkeypatch.setattr(appworld, "install", lambda force, benchmark: done.append(("appworld", force, benchmark)))
     assert main(["install", "all"]) == 0
     assert main(["install", "bfcl", "bfcl", "--force"]) == 0
-    assert done == [("bfcl", False), ("bfcl", True)]
+    assert main(["install", "appworld", "--no-data"]) == 0
+    assert done == [("bfcl", False), ("appworld", False, True), ("bfcl", True), ("appworld", False, False)]
 
 
 def test_list_names_every_environment(nothing_installed, capsys):

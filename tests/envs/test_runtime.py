@@ -22,6 +22,8 @@ FAKE_UV = """
     log = pathlib.Path({log!r})
     with log.open("a") as file:
         file.write(" ".join(sys.argv[1:3]) + "\\n")
+    with log.with_suffix(".all").open("a") as file:
+        file.write(" ".join(sys.argv[1:]) + "\\n")
     if sys.argv[1] == "venv":
         time.sleep({delay})
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", sys.argv[-1]], check=True)
@@ -192,10 +194,83 @@ def test_without_uv_it_uses_venv_and_pip(cache, tmp_path, monkeypatch):
 
 
 def test_unknown_backends():
-    with pytest.raises(ConfigError, match="there is no backend 'bfc'; choose from bfcl"):
+    with pytest.raises(ConfigError, match="there is no backend 'bfc'; choose from bfcl, appworld"):
         runtime.backend_python("bfc")
-    with pytest.raises(ConfigError, match="AppWorld is not part of this release"):
-        runtime.install("appworld")
+
+
+def new(uv, monkeypatch, **options):
+    """A backend that needs more than packages; returns uv's log."""
+    monkeypatch.setattr(runtime, "BACKENDS", {"tiny": runtime.Backend("tiny", "1.0", {"tinydist": "1.0"}, **options)})
+    return uv()
+
+
+def test_the_finishing_script_runs_in_the_new_virtualenv_away_from_the_users_home(cache, uv, monkeypatch, tmp_path):
+    home = tmp_path / "user"
+    home.mkdir()
+    for name in ("HOME", "IPYTHONDIR", "APPWORLD_ROOT", "PYTHONPATH"):
+        monkeypatch.setenv(name, str(home))
+    script = tmp_path / "finish.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "open(os.path.expanduser('~/left'), 'w').close()\n"
+        "json.dump([sys.prefix, os.getcwd(), sys.path, dict(os.environ)], open('told', 'w'))\n"
+    )
+    new(uv, monkeypatch, finish=script)
+    python = runtime.install("tiny", say=quiet)
+    venv = runtime.venv_dir(runtime.BACKENDS["tiny"])
+    prefix, cwd, path, environment = json.loads((venv / "told").read_text())
+    assert prefix == cwd == str(venv) == str(python.parent.parent)
+    assert not [entry for entry in path if str(home) in entry or entry == str(tmp_path)]
+    assert not [name for name, value in environment.items() if str(home) in value]
+    assert environment["PYTHON_DOTENV_DISABLED"] == "1"
+    assert not list(home.iterdir())
+    assert not Path(environment["HOME"]).exists()
+
+
+def test_a_failed_finishing_script_leaves_nothing(cache, uv, monkeypatch, tmp_path):
+    script = tmp_path / "finish.py"
+    script.write_text("raise SystemExit('no bundle')")
+    new(uv, monkeypatch, finish=script)
+    with pytest.raises(EHError, match="no bundle"):
+        runtime.install("tiny", say=quiet)
+    assert runtime.check("tiny").detail == "not installed"
+
+
+def test_a_backend_for_a_newer_python_needs_uv(cache, uv, monkeypatch):
+    log = new(uv, monkeypatch, python=(99, 1))
+    runtime.install("tiny", say=quiet)
+    assert "venv --quiet --python 99.1 " in log.with_suffix(".all").read_text()
+    assert runtime.venv_dir(runtime.BACKENDS["tiny"]).name.endswith("p991")
+    monkeypatch.setattr(runtime.shutil, "which", lambda name: None)
+    with pytest.raises(
+        ConfigError, match=r"tiny 1\.0 needs Python 99\.1 or newer, this is .*use a newer Python, or install uv"
+    ):
+        runtime.install("tiny", force=True, say=quiet)
+
+
+def test_a_backend_that_runs_on_this_python_uses_it(cache, uv):
+    log = uv()
+    runtime.install("tiny", say=quiet)
+    assert f"--python {sys.executable} " in log.with_suffix(".all").read_text()
+
+
+def test_only_the_packages_that_differ_are_told(cache, uv, monkeypatch):
+    pins = {"a": "1.0", "b": "1.0", "c": "1.0", "d": "1.0"}
+    monkeypatch.setattr(runtime, "BACKENDS", {"tiny": runtime.Backend("tiny", "1.0", pins)})
+    uv()
+    runtime.install("tiny", say=quiet)
+    assert runtime.check("tiny").detail == "a 1.0 and 3 pinned packages"
+    monkeypatch.setattr(runtime, "BACKENDS", {"tiny": runtime.Backend("tiny", "1.0", {**pins, "c": "2.0"})})
+    assert runtime.check("tiny").detail == "holds c 1.0 instead of c 2.0"
+
+
+def test_appworlds_pins_are_exact_and_begin_with_itself():
+    backend = runtime.BACKENDS["appworld"]
+    assert next(iter(backend.requirements.items())) == ("appworld", backend.version)
+    assert len(backend.requirements) > 50
+    assert all(version and not set(version) & set("<>=*, ;") for version in backend.requirements.values())
+    assert backend.finish is not None
+    assert backend.finish.is_file()
 
 
 def test_missing_names_the_command(cache):

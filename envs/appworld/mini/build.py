@@ -30,7 +30,8 @@ def _load_package() -> None:
     spec = importlib.util.spec_from_file_location(
         _PACKAGE, here / "__init__.py", submodule_search_locations=[str(here)]
     )
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     package = importlib.util.module_from_spec(spec)
     sys.modules[_PACKAGE] = package
     spec.loader.exec_module(package)

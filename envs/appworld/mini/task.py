@@ -54,7 +54,7 @@ def task_id(generator: str, number: int) -> str:
     """AppWorld's form: seven hexadecimal digits for the generator, one underscore, the variant from 1.
 
     >>> task_id("spotify_genre_count", 2)
-    '3fa2f72_2'
+    'a580d43_2'
     """
     return f"{hashlib.sha256(generator.encode()).hexdigest()[:7]}_{number}"
 

@@ -1,0 +1,264 @@
+"""Changes to the engine that save time: each small, switchable by name, for one version of AppWorld.
+
+None touches an app, an evaluation or what a world answers; tests/envs/appworld/test_adaptations.py compares. They rest on
+one world per process: what is prepared in the zygote is used up by the one world of the forked process. Left out:
+everything that would change a result, such as skipping the safety guard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+VERSION = "0.1.3.post1"
+
+
+def apply(names: Iterable[str], version: str) -> None:
+    """Applies adaptations, in the zygote and before its first world.
+
+    Raises:
+        ValueError: One is unknown, or the installed AppWorld is another version than they were written for.
+    """
+    chosen = list(names)
+    unknown = sorted(set(chosen) - set(ALL))
+    if unknown:
+        raise ValueError(f"unknown adaptations {', '.join(unknown)}; choose from {', '.join(ALL)}")
+    if chosen and version != VERSION:
+        raise ValueError(f"the adaptations are for appworld {VERSION}, this is {version}; pass adaptations=()")
+    for name in ALL:  # in their order, which is the order they build on each other
+        if name in chosen:
+            ALL[name]()
+
+
+def keep_app() -> None:
+    """Build the FastAPI application once; the engine drops it whenever a world opens and builds its routes again."""
+    import appworld.requester as requester
+
+    requester.build_main_app = functools.lru_cache(maxsize=4)(requester.build_main_app)
+
+
+def call_inline() -> None:
+    """Answer API calls in the calling thread; the engine hands each to an event loop's thread and on to a pool's.
+
+    Every endpoint is a plain function, so the coroutines around it never wait and can be driven by hand. SIGALRM, the
+    engine's time-out, is held back during a call: an exception inside an endpoint would come out as its answer.
+    """
+    import appworld.requester as requester
+    from anyio.to_thread import run_sync
+    from starlette.concurrency import run_in_threadpool
+
+    class Portal:
+        def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+            result = function(*arguments)
+            if not inspect.iscoroutine(result):
+                return result
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,))
+            try:
+                result.send(None)
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+            raise RuntimeError("an endpoint waits for something; run without the adaptation call_inline")
+
+    class Client(requester.TestClient):  # type: ignore[misc]
+        @contextlib.contextmanager
+        def _portal_factory(self) -> Iterator[Portal]:
+            yield Portal()
+
+        def __enter__(self) -> Client:
+            return self  # the application has nothing to start or stop
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    async def inline(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named)
+
+    for module in list(sys.modules.values()):
+        for name, threaded in (("run_in_threadpool", run_in_threadpool), ("run_sync", run_sync)):
+            if vars(module).get(name) is threaded:
+                setattr(module, name, inline)
+    requester.TestClient = Client
+
+
+def keep_shell() -> None:
+    """Make the IPython shell in the zygote; the world takes it instead of making its own."""
+    import appworld.environment as environment
+    from traitlets.config.loader import Config
+
+    make = environment.InteractiveShellEmbed
+    config = Config()
+    config.HistoryManager.enabled = False  # as the engine sets it
+    hook = sys.excepthook
+    ready = [make(config=config)]
+    sys.excepthook = hook
+
+    def take(*_: Any, **options: Any) -> Any:
+        return ready.pop() if ready else make(**options)
+
+    environment.InteractiveShellEmbed = take
+
+
+def load_databases_once() -> None:
+    """Load a world's 12 databases once; the engine loads those of the task's start and two more times those of the world.
+
+    Of the first two sets it uses a path and the models' classes, which need no loading.
+    """
+    import appworld.environment as environment
+    from appworld.apps.model_lib import ModelHashHandler
+    from appworld.collections.models import ModelCollection
+    from appworld.common.utils import import_models_module
+    from appworld.task import Task
+
+    class Unloaded:
+        def __init__(self, path: str) -> None:
+            self.from_db_home_path = path
+
+        def close(self) -> None:
+            pass
+
+    class LazyTask:
+        @staticmethod
+        def load(**options: Any) -> Task:
+            task = Task.load(**options)
+            task._model_collection = Unloaded(task.models_from_db_home_path)
+            return task
+
+    class LazyCollection:
+        @staticmethod
+        def load(to_db_home_path: str, from_db_home_path: str, load_apps: list[str]) -> ModelCollection:
+            collection = ModelCollection()
+            collection._from_db_home_path, collection._to_db_home_path = from_db_home_path, to_db_home_path
+            for app in dict.fromkeys([*load_apps, "admin", "supervisor"]):
+                module = import_models_module(app)
+                collection[app] = module.SQLModel.name_to_model()
+                collection[app].SQLModel = module.SQLModel
+            collection.clear_ids_record_hashes()
+            ModelHashHandler.load(from_db_home_path, to_db_home_path)
+            return collection
+
+    environment.Task, environment.ModelCollection = LazyTask, LazyCollection
+
+
+def inherit_databases() -> None:
+    """Hold the base databases in the zygote's memory; a world's copy is the forked process's own, copied as it writes.
+
+    Two sets, because an evaluation compares two. SQLite forbids a connection to a file to cross a fork, because of its
+    locks; these have no file.
+    """
+    import os
+
+    import appworld.apps.model_lib as library
+    from appworld.apps import get_all_apps
+    from sqlalchemy.pool import StaticPool
+    from sqlmodel import create_engine
+
+    base = library.get_db_home_path(storage_type="disk", type="base")
+    ready: dict[str, list[sqlite3.Connection]] = {}
+    for app in get_all_apps():
+        source = sqlite3.connect(f"file:{os.path.join(base, app)}.db?mode=ro", uri=True)
+        ready[app] = []
+        for _ in range(2):
+            copy = sqlite3.connect(":memory:", check_same_thread=False)
+            source.backup(copy)
+            ready[app].append(copy)
+        source.close()
+    get_db_args = library.get_db_args
+
+    def take(to_path: str, from_path: str | None = None) -> tuple[Any, Any]:
+        app = os.path.splitext(os.path.basename(to_path))[0]
+        fits = (
+            to_path.startswith(":memory:task_")
+            and from_path is not None
+            and from_path.endswith(".jsonl")
+            and bool(ready.get(app))
+        )
+        if not fits:
+            return get_db_args(to_path, from_path)  # type: ignore[no-any-return]
+        connection = ready[app].pop()
+        name = to_path.removeprefix(":memory:")
+        engine = create_engine(
+            f"sqlite:///file:{name}?mode=memory&cache=shared&uri=true", creator=lambda: connection, poolclass=StaticPool
+        )
+        tracker = library.DBChangesTracker(engine)
+        tracker.restart()
+        tracker.add_changes(library.apply_db_changes(engine.raw_connection().connection, from_path))
+        return engine, tracker
+
+    library.get_db_args = take
+
+
+def keep_details() -> None:
+    """Look up an engine's url, path and connection once; the engine does so whenever it switches between databases."""
+    from appworld.apps.model_lib import Database
+
+    look_up = Database._get_engine_to_details
+
+    def details(engine: Any) -> Any:
+        if "_eh_details" not in engine.__dict__:
+            engine.__dict__["_eh_details"] = look_up(engine)
+        return engine.__dict__["_eh_details"]
+
+    Database._get_engine_to_details = staticmethod(details)
+
+
+def keep_guard() -> None:
+    """Find the guarded modules once, and read the code once; the engine's guard looks up some 130 names at each step."""
+    from appworld.common.safety_guard import SafetyGuard
+
+    find = SafetyGuard.module_by_path
+    SafetyGuard.module_by_path = staticmethod(functools.cache(find))
+
+
+def stay_frozen() -> None:
+    """Freeze the clock in the zygote, so that a world's own freezing finds every module patched already."""
+    import datetime
+
+    from freezegun import freeze_time
+
+    freeze_time(datetime.datetime(2023, 5, 18, 12)).start()
+
+
+def save_nothing() -> None:
+    """Leave out the files that the engine writes when a world opens and after each step.
+
+    A judge, which evaluates from them, calls ``flush`` first.
+    """
+    from appworld.environment import AppWorld
+
+    global _save_state
+    _save_state = AppWorld._save_state
+    AppWorld._save_state = lambda *_: None
+    AppWorld.save_logs = lambda _: None
+    AppWorld._prepare_directories = lambda _: None
+
+
+_save_state: Callable[..., None] | None = None
+
+
+def flush(world: Any) -> None:
+    """Writes the world's state where the evaluation looks for it."""
+    (_save_state or type(world)._save_state)(world, world.output_db_home_path_on_disk)
+
+
+ALL: dict[str, Callable[[], None]] = {
+    f.__name__: f
+    for f in (
+        keep_app,
+        call_inline,
+        load_databases_once,
+        inherit_databases,
+        keep_details,
+        keep_guard,
+        save_nothing,
+        keep_shell,
+        stay_frozen,
+    )
+}

@@ -1,0 +1,331 @@
+"""What a world's process may do: it computes, and it talks over the descriptors that it already has.
+
+Five layers, each useful without the others: "limits" (rlimits), "user" (another uid, where the host runs as root),
+"network" (a namespace), "system calls" (a seccomp filter), "files" (Landlock, or no opening at all). Whatever the host
+lacks is left out and not reported as in force; nothing here raises for that. Left out: the deadline and the bound on all
+worlds' memory together, which only the parent can keep, and Python-level guards, which the policy's code undoes at will.
+
+Standard library only: the program runs in AppWorld's virtualenv, and by its path, where it prints what ``probe`` found.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import resource
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+try:
+    from . import landlock, seccomp
+except ImportError:  # run by its path: its folder is no package then
+    import landlock  # type: ignore[import-not-found, no-redef]
+    import seccomp  # type: ignore[import-not-found, no-redef]
+
+FIRST_UID = 61000  # a slot's uid and gid; above what distributions give to people and daemons, below 65534 (nobody)
+
+# What agent code may import (AppWorld's guard allows most of these names) and what the engine imports late. A zygote imports
+# them before any fork: where no file can be opened, or where the world's uid cannot reach the virtualenv (a home of mode
+# 0700), a module that is not there yet is missing. Codecs, because a name in ``"…".encode(name)`` imports one.
+PRELOAD = (
+    *("array", "bisect", "calendar", "collections.abc", "contextlib", "copy", "csv", "datetime", "decimal", "difflib"),
+    *(
+        "enum",
+        "fractions",
+        "functools",
+        "hashlib",
+        "heapq",
+        "itertools",
+        "json",
+        "locale",
+        "math",
+        "numbers",
+        "operator",
+    ),
+    *("os", "pathlib", "pprint", "queue", "random", "re", "statistics", "string", "textwrap", "threading", "time"),
+    *(
+        "traceback",
+        "typing",
+        "unicodedata",
+        "unittest",
+        "uuid",
+        "zoneinfo",
+        "asyncio",
+        "pendulum",
+        "yaml",
+        "bdb",
+        "pdb",
+    ),
+    *("encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_16", "encodings.unicode_escape"),
+)
+
+_CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x08000000, 0x10000000, 0x40000000
+_SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
+_SIGKILL = 9
+_FREE_THREADS = (
+    4096  # how many more threads than at the start a user's worlds may make where only the user's total is bounded
+)
+
+_network = False  # isolate_host's result, which the worlds inherit with the fork
+_threads_of_user: int | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a world may use up.
+
+    Attributes:
+        memory_bytes: Address space beyond what the process has when it is confined (a zygote's child has most of a GB).
+        cpu_s: Processor time of the whole episode, all threads together; then SIGKILL.
+        file_bytes: How far a regular file can be written through a descriptor that was left open; 0: not at all.
+        open_files: Descriptor numbers below this.
+        threads: Threads, where the world has a uid or a user namespace of its own; elsewhere only the user's total has a bound.
+        stack_bytes: The main thread's stack.
+    """
+
+    memory_bytes: int = 2 << 30
+    cpu_s: int = 600
+    file_bytes: int = 0
+    open_files: int = 128
+    threads: int = 64
+    stack_bytes: int = 8 << 20
+
+
+def isolate_host() -> list[str]:
+    """Prepares the zygote's main thread, once and before any fork.
+
+    As root: a network and an IPC namespace, which every world inherits. They are the calling thread's own, so other threads
+    do no harm, but worlds must be forked from this thread. An ordinary user would need a user namespace for it, which the
+    kernel refuses to a process with threads (the worker protocol's watcher is one): there each world makes its own in
+    ``confine``, for about 1 ms.
+
+    Returns:
+        The layers that are in force from here on: ["network"] or [].
+    """
+    global _network, _threads_of_user
+    _prctl(_SET_NO_NEW_PRIVS, 1)
+    _network = os.geteuid() == 0 and _unshare(_CLONE_NEWNET | _CLONE_NEWIPC)
+    _threads_of_user = _count_threads(os.getuid())
+    seccomp.prepare()
+    return ["network"] if _network else []
+
+
+def confine(
+    slot: int,
+    scratch: str,
+    limits: Limits,
+    readable: Sequence[str],
+    *,
+    parent: int | None = None,
+    use_landlock: bool = True,
+) -> list[str]:
+    """Locks this process up, for good: a forked world, prepared, before any of the agent's code.
+
+    Afterwards it computes, makes threads, reads and writes the descriptors that are open (close the others with
+    ``keep_only``), signals itself, and reads files below ``readable``. It opens nothing else, writes no file, starts no
+    process, signals no other process, makes no socket but an unnamed pair, and lifts none of this. It dies with its parent.
+
+    Args:
+        slot: The world's place, from 0; decides its uid.
+        scratch: The folder to be in. Nothing can be written there, either.
+        limits: See ``Limits``.
+        readable: Files and folders that may still be read: ``interpreter_folders()`` and the agent's data root.
+        parent: The pid of the process to die with, as it knew it before the fork; by default the parent of now.
+        use_landlock: False forbids every open, as on a kernel without Landlock.
+
+    Returns:
+        The names of the layers in force.
+
+    Raises:
+        RuntimeError: The process has more than one thread, whose rights could not be taken away.
+    """
+    if len(_listdir("/proc/self/task")) > 1:
+        raise RuntimeError("confine() takes a process with one thread; fork a fresh one before any thread is started")
+    parent = os.getppid() if parent is None else parent
+    _write("/proc/self/oom_score_adj", "1000")  # the kernel ends a world before it ends the trainer
+    os.chdir(scratch)
+    _prctl(_SET_NO_NEW_PRIVS, 1)
+
+    inside = ["limits"]
+    network, own_namespace = _namespaces()
+    own_uid = _change_user(FIRST_UID + slot)
+    _limit(limits, counts_threads_alone=own_uid or own_namespace)
+    _drop_capabilities()
+    _prctl(_SET_PDEATHSIG, _SIGKILL)  # after the change of uid, which clears it
+    if os.getppid() != parent:
+        os._exit(1)  # the parent went before it could take this process with it
+    _prctl(_SET_DUMPABLE, 0)
+    if own_uid:
+        inside.append("user")
+    if network:
+        inside.append("network")
+
+    files = use_landlock and landlock.restrict(readable)
+    if seccomp.install(opens=files):
+        inside.append("system calls")
+        files = True
+    return [*inside, "files"] if files else inside
+
+
+def keep_only(fds: Collection[int]) -> None:
+    """Closes every descriptor but these. Of 0, 1 and 2 what is not kept becomes /dev/null, so that C code can print.
+
+    The standard streams of the host are worth closing: they share their flags (O_NONBLOCK) with the user's own.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        if fd not in fds and fd != null:
+            os.dup2(null, fd)
+    kept = sorted({0, 1, 2, *fds})
+    for before, after in zip(kept, [*kept[1:], 1 << 20], strict=True):
+        os.closerange(before + 1, after)
+
+
+def interpreter_folders() -> list[str]:
+    """The folders and files that this interpreter reads for a late import or a time zone."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders: set[str] = {sysconfig.get_path(name) for name in names}
+    folders |= {path for path in sys.path if os.path.isdir(path)} - {os.getcwd()}
+    folders |= {"/usr/share/zoneinfo", "/etc/localtime", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"}
+    there = {os.path.realpath(path) for path in folders if os.path.exists(path)}
+    return sorted(path for path in there if not any(path.startswith(other + os.sep) for other in there))
+
+
+def probe() -> dict[str, tuple[bool, str]]:
+    """Tries each layer in throw-away processes.
+
+    Returns:
+        layer -> (in force on this host, what is open without it; "" where nothing is).
+    """
+    told = subprocess.run(
+        [sys.executable, "-E", "-s", __file__], capture_output=True, text=True, timeout=60, check=True
+    )
+    return {layer: (bool(held), note) for layer, (held, note) in json.loads(told.stdout).items()}
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> bool:
+    if sys.platform != "linux":
+        return False
+    zero = ctypes.c_ulong(0)
+    return bool(_libc().prctl(option, ctypes.c_ulong(value), zero, zero, zero) == 0)
+
+
+def _unshare(flags: int) -> bool:
+    return sys.platform == "linux" and bool(_libc().unshare(flags) == 0)
+
+
+def _namespaces() -> tuple[bool, bool]:
+    """(a network namespace is in force, this process has a user namespace of its own)."""
+    if _network or os.geteuid() == 0:
+        return _network, False
+    uid, gid = os.getuid(), os.getgid()
+    network = _unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWIPC)
+    if not (network or _unshare(_CLONE_NEWUSER)):
+        return False, False
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{uid} {uid} 1")
+    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    return network, True
+
+
+def _change_user(uid: int) -> bool:
+    if os.geteuid() != 0:
+        return False
+    try:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    except (OSError, AttributeError):  # a container that maps no such uid
+        return False
+    return True
+
+
+def _drop_capabilities() -> None:
+    """All of them: those of a root that could keep its uid only, and those of a user namespace."""
+    if sys.platform != "linux":
+        return
+    clear_all = 4
+    _prctl(_CAP_AMBIENT, clear_all)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
+    _libc().capset(header, (ctypes.c_uint32 * 6)())
+
+
+def _limit(limits: Limits, *, counts_threads_alone: bool) -> None:
+    bounds = {
+        "RLIMIT_AS": _address_space() + limits.memory_bytes,
+        "RLIMIT_CPU": limits.cpu_s,
+        "RLIMIT_FSIZE": limits.file_bytes,
+        "RLIMIT_NOFILE": limits.open_files,
+        "RLIMIT_STACK": limits.stack_bytes,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_MSGQUEUE": 0,
+        "RLIMIT_SIGPENDING": 64,
+        "RLIMIT_NICE": 0,
+        "RLIMIT_RTPRIO": 0,
+    }
+    if counts_threads_alone:
+        bounds["RLIMIT_NPROC"] = limits.threads
+    elif _threads_of_user is not None:
+        bounds["RLIMIT_NPROC"] = _threads_of_user + _FREE_THREADS
+    for name, bound in bounds.items():
+        which = getattr(resource, name, None)
+        if which is None:
+            continue
+        _, hard = resource.getrlimit(which)
+        if hard != resource.RLIM_INFINITY:
+            bound = min(bound, hard)
+        try:
+            resource.setrlimit(which, (bound, bound))
+        except (OSError, ValueError):  # macOS has no use for some
+            continue
+
+
+def _address_space() -> int:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 4 << 30  # more than an interpreter with AppWorld has
+
+
+def _count_threads(uid: int) -> int | None:
+    total = 0
+    for pid in filter(str.isdigit, _listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{pid}").st_uid == uid:
+                total += len(os.listdir(f"/proc/{pid}/task"))
+        except OSError:
+            continue
+    return total or None
+
+
+def _listdir(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        with open(path, "wb", buffering=0) as file:  # bytes: a codec may be out of this user's reach by now
+            file.write(text.encode())
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    import probing  # type: ignore[import-not-found]
+
+    print(json.dumps(probing.run()))

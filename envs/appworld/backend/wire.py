@@ -1,0 +1,68 @@
+"""Messages between an environment and its world, over one socket: a length in four bytes, then that much JSON.
+
+Both sides import it: the world in AppWorld's virtualenv, the environment in its own. The environment
+reads with a deadline, the world without.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from typing import Any
+
+_LENGTH = struct.Struct(">I")
+MAX_BYTES = 32 * 1024 * 1024
+
+
+def send(connection: socket.socket, message: Any) -> None:
+    """Sends one message, in ASCII-only JSON, which carries lone surrogates (a model can write them) through unharmed."""
+    body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    if len(body) > MAX_BYTES:
+        raise ValueError(f"a message of {len(body):,} bytes; {MAX_BYTES:,} are allowed")
+    connection.sendall(_LENGTH.pack(len(body)) + body)
+
+
+def receive(connection: socket.socket, timeout_s: float | None = None) -> Any | None:
+    """The next message; None when the other side has hung up.
+
+    Args:
+        connection: Where it comes from.
+        timeout_s: Seconds for the whole of it, however slowly it drips; None to wait for ever.
+
+    Raises:
+        ValueError: It is not a message.
+        TimeoutError: The time is over.
+        OSError: The connection broke.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    head = _read(connection, _LENGTH.size, deadline)
+    if head is None:
+        return None
+    (size,) = _LENGTH.unpack(head)
+    if size > MAX_BYTES:
+        raise ValueError(f"a message of {size:,} bytes; {MAX_BYTES:,} are allowed")
+    body = _read(connection, size, deadline)
+    if body is None:
+        return None
+    try:
+        return json.loads(body)
+    except RecursionError as error:
+        raise ValueError("a message nested too deeply") from error
+
+
+def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes | None:
+    parts = []
+    while size:
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            connection.settimeout(left)
+        part = connection.recv(min(size, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,156 @@
+"""The zygote: imports AppWorld once, then forks a process for every world and every verdict.
+
+It is a worker's backend (eh_gym/worker/child.py), and single-threaded but for that worker's watching thread, which holds
+no lock when it sleeps. An environment connects to the zygote's socket and asks for a process; the connection becomes that
+process's own. A forked process inherits everything that is the same for all tasks, and pays only for what it changes.
+Left out: deadlines. Whoever asked for a process says when it has to go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import shutil
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import adaptations, calls, confine, judge, wire, world
+
+# Lets the imports that the agent's code may make, and the engine's lazy ones, happen before the fork.
+_WARM_UP = (
+    "import calendar, collections, contextlib, copy, csv, datetime, decimal, difflib, enum, fractions, functools, heapq, "
+    "itertools, json, math, operator, random, re, statistics, string, textwrap, time, typing, unicodedata, uuid"
+)
+
+
+class _Zygote:
+    """What ``start`` set up; the requests below work on it."""
+
+    def __init__(self, root: str, role: str, chosen: list[str], folder: str, confined: bool) -> None:
+        self.role, self.confined = role, confined
+        self.folder = folder
+        self.children: dict[int, int] = {}  # pid -> slot
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(os.path.join(folder, "socket"))
+        self.listener.listen(256)
+        os.environ.update(APPWORLD_ROOT=root, IPYTHONDIR=folder, PYTHON_DOTENV_DISABLED="1")
+        os.chdir(folder)
+        import appworld
+        from appworld.task import load_task_ids
+
+        appworld.update_root(root)
+        adaptations.apply([n for n in chosen if n not in _AFTER_WARM_UP], appworld.__version__)
+        _warm_up(_any_task(root, load_task_ids))
+        adaptations.apply([n for n in chosen if n in _AFTER_WARM_UP], appworld.__version__)
+        self.find: Callable[[str, str], tuple[str, str] | None] = calls.public_routes()
+        self.layers = confine.isolate_host() if confined else []
+        gc.collect()
+        gc.freeze()
+        self.pid = os.getpid()
+
+    def spawn(self, options: Mapping[str, Any]) -> int:
+        """Forks a process for the connection that was made last; returns its pid."""
+        connection, _ = self.listener.accept()
+        slot = next(i for i in range(len(self.children) + 1) if i not in self.children.values())
+        pid = os.fork()
+        if pid == 0:
+            self._live(connection, slot, options)
+        connection.close()
+        self.children[pid] = slot
+        return pid
+
+    def _live(self, connection: socket.socket, slot: int, options: Mapping[str, Any]) -> None:
+        """The whole life of a forked process."""
+        try:
+            scratch = os.path.join(self.folder, str(os.getpid()))
+            os.mkdir(scratch, 0o700)
+            os.chdir(scratch)
+            confine.keep_only([connection.fileno()])
+            sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+            try:
+                if self.role == "judge":
+                    judge.serve(connection, options, self.find)
+                else:
+                    world.serve(connection, options, lambda: self._confine(slot, scratch, options))
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+                with contextlib.suppress(Exception):
+                    wire.send(connection, {"error": text[:8000]})
+        finally:
+            os._exit(0)
+
+    def _confine(self, slot: int, scratch: str, options: Mapping[str, Any]) -> None:
+        if self.confined:
+            limits = confine.Limits(**options["limits"])
+            confine.confine(slot, scratch, limits, confine.interpreter_folders(), parent=self.pid)
+
+    def end(self, pid: int) -> None:
+        """Kills a process, unless it has ended, and removes its folder."""
+        if pid not in self.children:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+        os.waitpid(pid, 0)
+        del self.children[pid]
+        shutil.rmtree(os.path.join(self.folder, str(pid)), ignore_errors=True)
+
+
+_AFTER_WARM_UP = ("inherit_databases", "keep_shell", "stay_frozen", "load_databases_once", "save_nothing")
+_zygote: _Zygote | None = None
+
+
+def handle(method: str, params: dict[str, Any]) -> Any:
+    """Answers the worker protocol: ``start`` once, then ``spawn`` and ``end``."""
+    global _zygote
+    if method == "start":
+        assert _zygote is None, "start comes once"
+        _zygote = _Zygote(params["root"], params["role"], params["adaptations"], params["folder"], params["confined"])
+        return {"layers": _zygote.layers}
+    assert _zygote is not None, "start comes first"
+    if method == "spawn":
+        return _zygote.spawn(params)
+    if method == "end":
+        return _zygote.end(params["pid"])
+    raise ValueError(f"unknown method {method!r}")
+
+
+def _any_task(root: str, load_task_ids: Callable[[str], list[str]]) -> str:
+    names = sorted(os.listdir(os.path.join(root, "data", "datasets")))
+    return load_task_ids(names[0].removesuffix(".txt"))[0]
+
+
+def _warm_up(task_id: str) -> None:
+    """Opens a world, uses it, and closes it so that nothing of it is left but imports and caches."""
+    from appworld import AppWorld
+    from appworld.apps.model_lib import get_cached_db_engine, get_direct_cached_sqlite3_connection
+
+    opened, _ = world.open_world(task_id, 60, 1000)
+    for code in (_WARM_UP, _USES, "1 / 0", "x ="):
+        opened.execute(code)
+    AppWorld.close_all()
+    shutil.rmtree(opened.base_output_directory, ignore_errors=True)
+    # Connections to files must not cross a fork.
+    get_direct_cached_sqlite3_connection.cache_clear()
+    get_cached_db_engine.cache_clear()
+
+
+_USES = """\
+passwords = {entry["account_name"]: entry["password"] for entry in apis.supervisor.show_account_passwords()}
+profile = apis.supervisor.show_profile()
+print(apis.api_docs.show_app_descriptions())
+print(apis.api_docs.show_api_descriptions(app_name="spotify"))
+print(apis.api_docs.show_api_doc(app_name="spotify", api_name="login"))
+for name, password in passwords.items():
+    try:
+        user = profile["phone_number" if name == "phone" else "email"]
+        token = apis[name].login(username=user, password=password)["access_token"]
+        apis[name].show_account(access_token=token)
+    except Exception:
+        pass
+print(apis.spotify.show_song_library(page_index=0, page_limit=2, access_token="wrong"))
+"""

@@ -1,0 +1,160 @@
+"""Downloads one large file so that an interrupted download goes on where it stopped.
+
+Left out: checking the content. Nobody publishes a digest of AppWorld's data; the archive's own checksums and a look at what
+comes out of it tell (``install.py``). No mirrors, no parallel parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import socket
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from eh_gym.errors import EHError
+
+__all__ = ["download"]
+
+_CHUNK = 1 << 18
+_ATTEMPTS = 3  # after a cut; a server that cannot be reached, or says no, is asked once
+_PROGRESS_S = 5.0
+
+
+class _Cut(Exception):
+    """The connection ended too early; another attempt may go on."""
+
+
+def download(url: str, target: Path, *, timeout_s: float = 10.0, say: Callable[[str], None] = print) -> None:
+    """Brings ``url`` to ``target``, by way of ``target.part``, which a later call completes.
+
+    Args:
+        url: http or https.
+        target: The file; its folder is made. It appears whole or not at all.
+        timeout_s: For reaching the server, and for each wait for more bytes.
+        say: Gets a line now and then.
+
+    Raises:
+        EHError: The server could not be reached, said no, or hung up too often. What came is kept.
+    """
+    part = target.with_name(target.name + ".part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    _reach(url, timeout_s)
+    for attempt in range(_ATTEMPTS):
+        try:
+            _fetch(url, part, timeout_s, say)
+        except _Cut as cut:
+            say(f"{cut}; {'going on' if attempt < _ATTEMPTS - 1 else 'giving up'}")
+            last = cut
+        else:
+            os.replace(part, target)
+            _note(part).unlink(missing_ok=True)
+            return
+    raise EHError(f"{url}: {last}; what came is kept, and the next run goes on from there")
+
+
+def _reach(url: str, timeout_s: float) -> None:
+    """Fails fast where there is no network: urllib would wait its time-out for each of the server's many addresses."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise EHError(f"{url} is neither an http address nor an existing file")
+    if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.hostname):
+        return
+    deadline, last = time.monotonic() + timeout_s, "no address"
+    try:
+        found = socket.getaddrinfo(parts.hostname, parts.port or parts.scheme, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise EHError(f"{parts.hostname} cannot be reached: {error}") from error
+    for family, kind, protocol, _, address in found:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        try:
+            with socket.socket(family, kind, protocol) as connection:
+                connection.settimeout(left)
+                connection.connect(address)
+                return
+        except OSError as error:
+            last = str(error)
+    raise EHError(f"{parts.hostname} cannot be reached: {last}")
+
+
+def _fetch(url: str, part: Path, timeout_s: float, say: Callable[[str], None]) -> None:
+    """One request, for what is still missing."""
+    have, etag = _begun(url, part)
+    headers = {"Accept-Encoding": "identity"}
+    if have:
+        # If-Range: should the file have changed, all of the new one comes instead of the end of it.
+        headers |= {"Range": f"bytes={have}-", "If-Range": etag}
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout_s)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code != 416 or not have:
+            raise EHError(f"{url}: the server answers {error.code} {error.reason}") from error
+        part.unlink()
+        raise _Cut("the server has no more than what was kept; starting again") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise EHError(f"{url} cannot be had: {getattr(error, 'reason', None) or error}") from error
+    with answer, part.open("ab") as file:
+        have = _continues(answer, have)
+        file.truncate(have)
+        length = answer.headers.get("Content-Length")
+        size = have + int(length) if length and length.isdigit() else None
+        _note(part).write_text(json.dumps({"url": url, "etag": answer.headers.get("ETag")}), encoding="utf-8")
+        have = _receive(answer, file.write, have, size, say)
+    if size is not None and have != size:
+        raise _Cut(f"the connection ended at {have:,} of {size:,} bytes")
+
+
+def _receive(
+    answer: http.client.HTTPResponse,
+    write: Callable[[bytes], object],
+    have: int,
+    size: int | None,
+    say: Callable[[str], None],
+) -> int:
+    told = time.monotonic()
+    while True:
+        try:
+            chunk = answer.read1(_CHUNK)
+        except (OSError, http.client.HTTPException) as error:
+            raise _Cut(f"the connection broke at {have:,} bytes ({error})") from error
+        if not chunk:
+            return have
+        write(chunk)
+        have += len(chunk)
+        if time.monotonic() - told > _PROGRESS_S:
+            told = time.monotonic()
+            say(f"{have / 1e6:,.0f} of {f'{size / 1e6:,.0f}' if size else '?'} MB")
+
+
+def _continues(answer: http.client.HTTPResponse, have: int) -> int:
+    """From which byte on the answer is."""
+    if answer.status != 206:
+        return 0
+    start = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
+    if start is None or int(start[1]) != have:
+        raise EHError("the server answers with another part of the file than was asked for")
+    return have
+
+
+def _begun(url: str, part: Path) -> tuple[int, str]:
+    """How much is there to go on with, and the version of the file that it is of; 0 if that is not known."""
+    with contextlib.suppress(OSError, ValueError):
+        note = json.loads(_note(part).read_text(encoding="utf-8"))
+        # A weak tag does not promise the same bytes.
+        if note["url"] == url and note["etag"] and not note["etag"].startswith("W/"):
+            return part.stat().st_size, note["etag"]
+    return 0, ""
+
+
+def _note(part: Path) -> Path:
+    return part.with_name(part.name + ".json")

@@ -1,0 +1,197 @@
+"""Forks: processes forked from one zygote in AppWorld's virtualenv, and what is said to them, with deadlines.
+
+Left out: what the processes do (backend/), and retries: whoever owns an episode decides.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
+from eh_gym.worker import Worker, backend_command
+from envs.appworld.backend import wire
+
+__all__ = ["Fork", "Zygote"]
+
+_START_TIMEOUT_S = 180.0  # importing AppWorld takes 4 s on a quiet machine
+_SPAWN_TIMEOUT_S = 60.0
+_PREFIX = "eh-appworld-"
+
+
+class Zygote:
+    """One warm parent process, and the processes forked from it. Thread-safe.
+
+    Args:
+        python: The interpreter of AppWorld's virtualenv.
+        root: An APPWORLD_ROOT.
+        role: "world" or "judge".
+        adaptations: Names from backend/adaptations.py.
+        confined: Whether to confine the worlds (backend/confine.py).
+    """
+
+    def __init__(self, python: Path, root: Path, role: str, adaptations: Sequence[str], confined: bool) -> None:
+        self._start = {"root": str(root), "role": role, "adaptations": list(adaptations), "confined": confined}
+        self._lock = threading.Lock()
+        self._worker = Worker(
+            backend_command(python, Path(__file__).parent / "backend" / "zygote.py"), start_timeout_s=_START_TIMEOUT_S
+        )
+        self._folder: Path | None = None
+        self.layers: list[str] = []
+        weakref.finalize(self, Worker.kill, self._worker)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can fork."""
+        return self._worker.alive
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, None before its start."""
+        return self._worker.pid
+
+    def start(self) -> None:
+        """Starts it, unless it lives; a dead one is replaced, and its forks are gone with it.
+
+        Raises:
+            WorkerError: It could not be started.
+            ConfigError: The path of the temporary folder is too long for a socket.
+        """
+        with self._lock:
+            if self._worker.alive:
+                return
+            self._remove_folder()
+            self._folder = _folder()
+            self._worker.start()
+            try:
+                answer = self._worker.call("start", self._start | {"folder": str(self._folder)}, _START_TIMEOUT_S)
+            except WorkerError:
+                self._worker.kill()
+                raise
+            self.layers = answer["layers"]
+
+    def fork(self, options: Mapping[str, Any]) -> Fork:
+        """A new process, which does what the zygote's role and ``options`` say.
+
+        Raises:
+            WorkerError: The zygote cannot be started, or fails.
+        """
+        self.start()
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            with self._lock:  # the zygote takes the connection made last
+                connection.connect(str(_known(self._folder) / "socket"))
+                pid = self._worker.call("spawn", options, _SPAWN_TIMEOUT_S)
+        except OSError as error:
+            connection.close()
+            raise WorkerDied(f"the zygote does not answer: {error}") from error
+        except BaseException:
+            connection.close()
+            raise
+        return Fork(self, connection, pid)
+
+    def end(self, pid: int) -> None:
+        """Kills a forked process and waits until it is gone."""
+        with contextlib.suppress(WorkerError):  # a dead zygote takes its forks along
+            self._worker.call("end", {"pid": pid}, _SPAWN_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Ends the zygote and all its forks."""
+        with self._lock:
+            self._worker.kill()
+            self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+class Fork:
+    """A forked process, seen from here. One thread at a time."""
+
+    def __init__(self, zygote: Zygote, connection: socket.socket, pid: int) -> None:
+        self._zygote, self._connection, self.pid = zygote, connection, pid
+        self._ended = False
+
+    def ask(self, message: Any | None, timeout_s: float) -> dict[str, Any]:
+        """Sends a message (None: nothing) and returns the answer. A process that fails to answer is ended.
+
+        Raises:
+            WorkerTimeout: No answer in time.
+            WorkerDied: It ended.
+            WorkerProtocolError: It sent something else than a message.
+            WorkerCallError: It says that it failed.
+        """
+        if self._ended:
+            raise WorkerDied("the process was ended")
+        try:
+            self._connection.settimeout(timeout_s)
+            if message is not None:
+                wire.send(self._connection, message)
+            answer = wire.receive(self._connection, timeout_s)
+        except TimeoutError as error:
+            self.end()
+            raise WorkerTimeout(f"no answer after {timeout_s:g} s; the process was killed") from error
+        except OSError as error:
+            self.end()
+            raise WorkerDied(f"the process has gone away: {error}") from error
+        except ValueError as error:
+            self.end()
+            raise WorkerProtocolError(f"the process sent {error}") from error
+        if answer is None:
+            self.end()
+            raise WorkerDied("the process has gone away")
+        if not isinstance(answer, dict):
+            self.end()
+            raise WorkerProtocolError(f"the process sent {str(answer)[:200]}")
+        if "error" in answer:
+            self.end()
+            raise WorkerCallError(str(answer["error"])[:8000])
+        return answer
+
+    def end(self) -> None:
+        """Kills the process. Idempotent."""
+        if not self._ended:
+            self._ended = True
+            self._connection.close()
+            self._zygote.end(self.pid)
+
+
+def _folder() -> Path:
+    """A new private folder, named for this process; those of processes that are gone are removed."""
+    parent = Path(tempfile.gettempdir())
+    for old in parent.glob(f"{_PREFIX}*"):
+        owner = old.name.removeprefix(_PREFIX).split("-")[0]
+        if owner.isdigit() and not _exists(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+    if len(str(folder / "socket")) > 100:
+        folder.rmdir()
+        raise ConfigError(f"the path {folder} is too long for a socket; set TMPDIR to a shorter folder such as /tmp")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _known(folder: Path | None) -> Path:
+    assert folder is not None, "started"
+    return folder

@@ -1,0 +1,283 @@
+"""Hosts: where worlds live. A local one forks them; a remote one (remote.py) asks another machine for them.
+
+Left out: what an agent sees of a world, which is the environment's business.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from eh_gym.errors import ConfigError, WorkerError, WorkerProtocolError
+from envs.appworld.backend.adaptations import ALL as ADAPTATIONS
+from envs.appworld.data import Roots
+from envs.appworld.forks import Fork, Zygote
+
+__all__ = ["ADAPTATIONS", "Host", "LocalHost", "Settings", "World", "local_host"]
+
+_OPEN_TIMEOUT_S = 120.0
+_GRACE_S = 5.0  # the engine's own time-out answers before the process is killed
+_MAX_CALLS = 20_000  # of an episode, that a judge would make again
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a world may do.
+
+    Attributes:
+        step_timeout_s: Seconds that one action's code may run; the engine then says so, and the episode goes on. Code that
+            cannot be interrupted is killed 5 s later, and its episode is over.
+        judge_timeout_s: Seconds that a verdict may take.
+        max_api_calls: API calls that one action may make; further ones raise.
+        max_output_chars: Longer outputs lose their middle.
+        memory_mb: Address space of a world beyond what it starts with, in MiB.
+        adaptations: Which of the time-saving changes to the engine are made, by name.
+        confined: Whether to confine worlds as far as the host allows; without it, the agent's code can do what the user can.
+    """
+
+    step_timeout_s: float = 30.0
+    judge_timeout_s: float = 120.0
+    max_api_calls: int = 1000
+    max_output_chars: int = 20_000
+    memory_mb: int = 1024
+    adaptations: tuple[str, ...] = tuple(ADAPTATIONS)
+    confined: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("step_timeout_s", "judge_timeout_s", "max_api_calls", "memory_mb"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be > 0, got {getattr(self, name)}")
+        if self.max_output_chars < 200:
+            raise ConfigError(f"max_output_chars must be >= 200, got {self.max_output_chars}")
+        unknown = sorted(set(self.adaptations) - set(ADAPTATIONS))
+        if unknown:
+            raise ConfigError(f"unknown adaptations {', '.join(unknown)}; choose from {', '.join(ADAPTATIONS)}")
+        missing = sorted({"call_inline", "save_nothing"} - set(self.adaptations))
+        if self.confined and missing:
+            raise ConfigError(
+                f"a confined world can have no threads and write no files, so it needs the adaptations {', '.join(missing)}; "
+                "add them or pass confined=False"
+            )
+
+
+class World(Protocol):
+    """One episode's world."""
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """``instruction``, ``supervisor`` (a dict), ``datetime`` (ISO 8601), ``apps`` (name -> description)."""
+
+    def execute(self, code: str) -> Mapping[str, Any]:
+        """Runs code: ``output``, ``malformed``, ``completed`` (the code completed the task), ``api_calls`` (a count).
+
+        Raises:
+            WorkerDied, WorkerTimeout, WorkerProtocolError: The world is lost. It is the code's doing, unless the host is.
+        """
+
+    def verdict(self) -> Mapping[str, Any]:
+        """The official evaluation: ``success``, ``passed``, ``total``, ``failures``.
+
+        Raises:
+            WorkerError: The judge failed.
+        """
+
+    def close(self) -> None:
+        """Gives the world up."""
+
+
+class Host(Protocol):
+    """Where worlds live."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its processes are there; a world of a dead host was lost by no fault of its code."""
+
+    def open(self, task_id: str) -> World:
+        """A fresh world of a task, prepared ahead if ``prepare`` said so."""
+
+    def prepare(self, task_ids: Sequence[str]) -> None:
+        """Has worlds made ahead for these tasks, one for each mention; earlier ones that are not mentioned go."""
+
+    def close(self) -> None:
+        """Ends everything."""
+
+
+@dataclass
+class _LocalWorld:
+    """A forked process for the agent's code; another one for the verdict."""
+
+    host: LocalHost
+    task_id: str
+    fork: Fork
+    about: Mapping[str, Any]
+    calls: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def execute(self, code: str) -> Mapping[str, Any]:
+        settings = self.host.settings
+        answer = self.fork.ask({"code": code}, settings.step_timeout_s + _GRACE_S)
+        try:
+            made = _checked(answer, settings.max_output_chars)
+        except (KeyError, TypeError, ValueError) as error:
+            self.fork.end()
+            raise WorkerProtocolError(f"the world sent an answer that is none: {error}") from error
+        self.calls += made
+        if len(self.calls) > _MAX_CALLS:
+            self.fork.end()
+            raise WorkerProtocolError(f"the episode made more than {_MAX_CALLS:,} API calls")
+        return {
+            "output": answer["output"],
+            "malformed": answer["malformed"],
+            "completed": answer["completed"],
+            "api_calls": len(made),
+        }
+
+    def verdict(self) -> Mapping[str, Any]:
+        return self.host.judge(self.task_id, self.calls)
+
+    def close(self) -> None:
+        self.fork.end()
+
+
+class LocalHost:
+    """Worlds on this machine: one zygote for the agents' processes, another for the judges'. Thread-safe.
+
+    Args:
+        python: The interpreter of AppWorld's virtualenv.
+        roots: The agent's data root and the judge's.
+        settings: What a world may do.
+    """
+
+    def __init__(self, python: Path, roots: Roots, settings: Settings = Settings()) -> None:
+        self.settings = settings
+        self._worlds = Zygote(python, roots.agent, "world", settings.adaptations, settings.confined)
+        self._judges = Zygote(python, roots.judge, "judge", settings.adaptations, False)
+        self._lock = threading.Lock()
+        self._ahead: dict[str, list[_LocalWorld]] = {}
+        self._wanted: Counter[str] = Counter()  # asked for, not yet made
+        self._maker = ThreadPoolExecutor(1, "appworld-prepare")
+        self._starter = ThreadPoolExecutor(1, "appworld-start")
+
+    @property
+    def alive(self) -> bool:
+        """See Host."""
+        return self._worlds.alive
+
+    @property
+    def pids(self) -> tuple[int | None, int | None]:
+        """The process ids of the two zygotes, None before their start."""
+        return self._worlds.pid, self._judges.pid
+
+    def open(self, task_id: str) -> _LocalWorld:
+        """See Host."""
+        with self._lock:
+            ready = self._ahead.get(task_id)
+            if ready:
+                return ready.pop()
+            if self._wanted[task_id] > 0:
+                self._wanted[task_id] -= 1  # not begun: it is made here and now instead
+        return self._make(task_id)
+
+    def prepare(self, task_ids: Sequence[str]) -> None:
+        """See Host."""
+        wanted = Counter(task_ids)
+        with self._lock:
+            surplus = []
+            for task_id, ready in self._ahead.items():
+                while len(ready) > wanted[task_id]:
+                    surplus.append(ready.pop())
+                wanted[task_id] -= len(ready)
+            self._wanted = +wanted
+        for world in surplus:
+            world.close()
+        self._maker.submit(self._make_ahead)
+
+    def judge(self, task_id: str, calls: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """The official verdict on the state that these calls leave."""
+        fork = self._judges.fork({"task_id": task_id})
+        try:
+            answer = fork.ask({"calls": list(calls)}, self.settings.judge_timeout_s)
+            return dict(answer["verdict"])
+        finally:
+            fork.end()
+
+    def close(self) -> None:
+        """See Host."""
+        with self._lock:
+            self._wanted.clear()
+        self._maker.shutdown(wait=False, cancel_futures=True)
+        self._starter.shutdown(wait=False, cancel_futures=True)
+        self._worlds.close()
+        self._judges.close()
+
+    def _make(self, task_id: str) -> _LocalWorld:
+        if self._judges.pid is None:
+            self._starter.submit(self._judges.start)  # while the other starts
+        settings = self.settings
+        fork = self._worlds.fork(
+            {
+                "task_id": task_id,
+                "timeout_s": settings.step_timeout_s,
+                "max_api_calls": settings.max_api_calls,
+                "max_output_chars": settings.max_output_chars,
+                "limits": {"memory_bytes": settings.memory_mb * 2**20},
+            }
+        )
+        return _LocalWorld(self, task_id, fork, fork.ask(None, _OPEN_TIMEOUT_S)["ready"])
+
+    def _make_ahead(self) -> None:
+        while True:
+            with self._lock:
+                task_id = next((t for t, n in self._wanted.items() if n > 0), None)
+                if task_id is None:
+                    return
+                self._wanted[task_id] -= 1
+            try:
+                world = self._make(task_id)
+            except WorkerError:
+                return  # whoever opens that world will meet the error
+            with self._lock:
+                self._ahead.setdefault(task_id, []).append(world)
+
+
+_hosts: dict[tuple[Any, ...], LocalHost] = {}
+_hosts_lock = threading.Lock()
+
+
+def local_host(python: Path, roots: Roots, settings: Settings) -> LocalHost:
+    """The host that all environments of this process with the same data and settings share; it ends with the process."""
+    key = (os.getpid(), python, roots, settings)
+    with _hosts_lock:
+        if key not in _hosts:
+            _hosts[key] = LocalHost(python, roots, settings)
+        return _hosts[key]
+
+
+def close_hosts() -> None:
+    """Ends the hosts of this process."""
+    with _hosts_lock:
+        mine = [key for key in _hosts if key[0] == os.getpid()]
+        for key in mine:
+            _hosts.pop(key).close()
+
+
+atexit.register(close_hosts)
+
+
+def _checked(answer: Mapping[str, Any], max_output_chars: int) -> list[Mapping[str, Any]]:
+    """The calls of a world's answer, which its code may have forged; raises if it has not the form of one."""
+    if not (isinstance(answer["output"], str) and len(answer["output"]) <= max_output_chars):
+        raise ValueError("the output is no text, or too long")
+    if not (isinstance(answer["malformed"], bool) and isinstance(answer["completed"], bool)):
+        raise ValueError("a flag is none")
+    for call in answer["calls"]:
+        texts = (call["method"], call["url"], call["body"], *call["headers"].keys(), *call["headers"].values())
+        if not (all(isinstance(text, str) for text in texts) and isinstance(call["status"], int)):
+            raise ValueError("a call is none")
+    return list(answer["calls"])

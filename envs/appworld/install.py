@@ -1,0 +1,208 @@
+"""Installs what EH-AppWorld-v0 needs beside its virtualenv: the mini world, and the benchmark where it can be had.
+
+`appworld download data` is left out: it deletes the data that are there before it asks the network, keeps nothing of an
+interrupted download, and is content with any answer. Here a folder under its final name is whole; all else is rubbish.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from eh_gym.errors import EHError
+from envs import runtime
+from envs.appworld import data
+from envs.appworld.download import download
+
+__all__ = ["counts", "install", "isolation", "report", "summary"]
+
+_HERE = Path(__file__).parent
+_BASE = "https://s3.us-west-2.amazonaws.com/appworld.dev/"
+_BUNDLE = f"data-{data.DATA_VERSION}.bundle"
+_COMMAND = "python -m envs install appworld"
+HOW_TO = (
+    f"to have it, run where the network allows it: {_COMMAND}",
+    f"or on a machine without: EH_APPWORLD_DATA_URL=MIRROR_OR_FILE {_COMMAND} (a mirror of {_BASE}, or {_BUNDLE} itself)",
+    "or set APPWORLD_ROOT to a folder that holds AppWorld's data",
+)
+
+
+def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str], None] = print) -> None:
+    """Installs what is missing.
+
+    Args:
+        force: Build the virtualenv and the mini world again, without the mini worlds of other versions; the benchmark stays.
+        benchmark: Try to download the benchmark. That it cannot be had is no error, unless EH_APPWORLD_DATA_URL says where
+            it should be.
+        say: Gets a line per thing done.
+
+    Raises:
+        EHError: The virtualenv or the mini world could not be built, or the benchmark is not where it should be.
+        ConfigError: This Python is too old for AppWorld, and there is no uv.
+    """
+    python = runtime.install("appworld", force=force, say=say)
+    with runtime.locked("appworld", say):
+        folder = runtime.cache_dir() / "appworld"
+        folder.mkdir(parents=True, exist_ok=True)
+        for rubbish in folder.glob(".building-*"):
+            shutil.rmtree(rubbish, ignore_errors=True)
+        _install_mini(python, force, say)
+        _install_benchmark(python, benchmark, say)
+
+
+def _install_mini(python: Path, force: bool, say: Callable[[str], None]) -> None:
+    target = data.mini_dir()
+    if target.is_dir() and not force:
+        say(f"appworld: the mini world ({len(data.task_ids('mini'))} tasks) is in {target}")
+        return
+    say(f"appworld: building the mini world in {target}")
+    with _building(target) as (world, home):
+        command = [str(python), "-B", str(data.BUILDER), str(world / "judge")]
+        runtime.run(command, hint="please report this", cwd=home, home=home)
+        data.check_root(world / "judge", {"mini": None})
+    if force:
+        for other in set(target.parent.glob("mini-*")) - {target}:  # of other versions of the project
+            shutil.rmtree(other, ignore_errors=True)
+    say(f"appworld: the mini world has {len(data.task_ids('mini'))} tasks")
+
+
+def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -> None:
+    given, target = data.given_root(), data.benchmark_dir()
+    if given is not None:
+        say(f"appworld: the benchmark is what APPWORLD_ROOT names, {given}")
+        return
+    if target.is_dir():
+        say(f"appworld: the benchmark is in {target}")
+        return
+    if not wanted:
+        say("appworld: without the benchmark, as asked; the mini world is there")
+        return
+    try:
+        bundle = _bundle(say)
+        say("appworld: unpacking and checking the benchmark")
+        _unpack(python, bundle, target)
+    except EHError as error:
+        if os.environ.get("EH_APPWORLD_DATA_URL"):
+            raise
+        for line in (f"the benchmark cannot be had: {error}", "only the mini world is there", *HOW_TO):
+            say(f"appworld: {line}")
+        return
+    say(f"appworld: the benchmark is in {target}")
+
+
+def _bundle(say: Callable[[str], None]) -> Path:
+    """The benchmark's bundle: where EH_APPWORLD_DATA_URL says, if it is a file, else downloaded."""
+    base = os.environ.get("EH_APPWORLD_DATA_URL") or _BASE
+    parts = urllib.parse.urlsplit(base)
+    path = Path(urllib.request.url2pathname(parts.path) if parts.scheme == "file" else base).expanduser()
+    if path.is_dir():
+        path = path / _BUNDLE
+    if path.is_file():
+        return path
+    if parts.scheme == "file":
+        raise EHError(f"EH_APPWORLD_DATA_URL is {base}, and {path} is not a file")
+    url = base if parts.path.endswith(".bundle") else f"{base.rstrip('/')}/{_BUNDLE}"
+    target = _downloads() / _BUNDLE
+    if not target.is_file():
+        say(f"appworld: downloading {url}")
+        download(url, target, say=lambda line: say(f"appworld: {line}"))
+    return target
+
+
+def _unpack(python: Path, bundle: Path, target: Path) -> None:
+    with _building(target) as (world, home):
+        judge = world / "judge"
+        judge.mkdir()
+        command = [str(python), "-I", "-B", str(_HERE / "backend" / "unpack.py"), str(bundle.resolve()), str(judge)]
+        try:
+            runtime.run(command, hint="", cwd=home, home=home)
+            data.check_root(judge, data.BENCHMARK)
+        except EHError as error:
+            last = (str(error).strip().splitlines() or ["no message"])[-1]
+            if "[Errno" in last or "MemoryError" in last:  # a full disk, say: the bundle is not at fault
+                raise
+            if bundle.parent == _downloads():
+                bundle.unlink()  # else the next run would take it for whole again
+            raise EHError(f"{bundle} is not AppWorld's data, or is damaged ({last})") from error
+    if bundle.parent == _downloads():
+        bundle.unlink()
+
+
+def _downloads() -> Path:
+    return runtime.cache_dir() / "appworld" / "downloads"
+
+
+@contextmanager
+def _building(target: Path) -> Iterator[tuple[Path, Path]]:
+    """A folder to make ``judge`` in and one to stand for the user's home; then adds ``agent``, and renames to ``target``."""
+    scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=target.parent))
+    try:
+        world, home = scratch / "world", scratch / "home"
+        world.mkdir()
+        home.mkdir()
+        yield world, home
+        data.write_agent_root(world / "judge", world / "agent")
+        (world / "judge").chmod(0o700)  # where worlds run as another user, they cannot even look
+        if target.exists():
+            os.rename(target, scratch / "old")
+        os.rename(world, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def counts() -> dict[str, int | None]:
+    """Split -> number of its tasks; None for the mini world where it is not built."""
+    mini = len(data.task_ids("mini")) if data.mini_dir().is_dir() else None
+    return {**data.BENCHMARK, "mini": mini}
+
+
+def summary() -> str:
+    """Which of the data are there, in a few words, for ``list``."""
+    mini = "the mini world is there" if data.mini_dir().is_dir() else "no mini world"
+    there = data.given_root() is not None or data.benchmark_dir().is_dir()
+    return f"{mini}, {'the benchmark too' if there else 'no benchmark'}"
+
+
+def report() -> tuple[bool, list[str]]:
+    """Whether the mini world is there, and a line per thing to know about the data, for ``doctor``."""
+    mini, lines = counts()["mini"], []
+    lines.append(f"mini world: {mini} tasks" if mini else f"mini world: MISSING; to mend it, run: {_COMMAND}")
+    given, folder = data.given_root(), data.benchmark_dir()
+    if given is None and not folder.is_dir():
+        return mini is not None, [*lines, "benchmark: not here", *(f"  {line}" for line in HOW_TO)]
+    found = []
+    for split in data.BENCHMARK:
+        try:
+            found.append(f"{split} {len(data.task_ids(split))}")
+        except EHError:
+            found.append(f"{split} none")
+    return mini is not None, [*lines, f"benchmark: {', '.join(found)}, in {given or folder}"]
+
+
+def isolation(python: Path) -> list[str]:
+    """A line per layer that keeps the agent's code in, as this host has it, for ``doctor``."""
+    script = _HERE / "backend" / "confine.py"
+    if not script.is_file():
+        return ["isolation: none, the agent's code runs as you"]
+    with tempfile.TemporaryDirectory(prefix="eh-doctor-") as home:
+        try:
+            told = runtime.run(
+                [str(python), "-B", str(script)], hint="please report this", cwd=Path(home), home=Path(home)
+            )
+            layers: dict[str, tuple[bool, str]] = json.loads(told.strip().splitlines()[-1])
+        except (EHError, ValueError, IndexError) as error:
+            return [
+                "isolation: not known, its probe failed:",
+                *(f"  {line}" for line in str(error).strip().splitlines()),
+            ]
+    width = max(map(len, layers), default=0)
+    return ["isolation of the agent's code on this host:"] + [
+        f"  {layer:<{width}}  {'in force' if there else f'missing: {what}'}" for layer, (there, what) in layers.items()
+    ]
