@@ -96,7 +96,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         self._host: Host
         python = backend_python("appworld")
         self._host = local_host(python, data.roots(split), settings)
-        self.task_ids: Sequence[str] = data.task_ids(split)
+        self.task_ids: Sequence[str] = self._host.task_ids(split)
         self.observation_space = UnicodeText(_LONGEST)
         self.action_space = UnicodeText(_LONGEST)
         self._world: World | None = None
@@ -147,7 +147,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             result = world.execute(code)
         except WorkerError as error:
             self._leave()
-            if not self._host.alive:
+            if world.host_failed:
                 return _failed(error)
             text = f"Your code has destroyed its world, and the episode is over: {error}"
             lost = f"{type(error).__name__}: {error}"
@@ -180,7 +180,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             ConfigError: The task comes without a reference solution, as in the benchmark's test splits.
         """
         self._live()
-        steps = data.reference(self._split, self._task_id)
+        steps = self._host.reference(self._split, self._task_id)
         if steps is None:
             raise ConfigError(f"the task {self._task_id!r} of split {self._split!r} comes without a reference solution")
         code = steps[min(self._steps, len(steps) - 1)]

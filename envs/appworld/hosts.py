@@ -8,14 +8,15 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from eh_gym.errors import ConfigError, WorkerError, WorkerProtocolError
+from eh_gym.errors import ConfigError, WorkerProtocolError
+from envs.appworld import data
+from envs.appworld.ahead import Ahead
 from envs.appworld.backend.adaptations import ALL as ADAPTATIONS
 from envs.appworld.data import Roots
 from envs.appworld.forks import Fork, Zygote
@@ -74,11 +75,15 @@ class World(Protocol):
     def about(self) -> Mapping[str, Any]:
         """``instruction``, ``supervisor`` (a dict), ``datetime`` (ISO 8601), ``apps`` (name -> description)."""
 
+    @property
+    def host_failed(self) -> bool:
+        """Whether a world that is lost was lost with its host, by no fault of its code."""
+
     def execute(self, code: str) -> Mapping[str, Any]:
         """Runs code: ``output``, ``malformed``, ``completed`` (the code completed the task), ``api_calls`` (a count).
 
         Raises:
-            WorkerDied, WorkerTimeout, WorkerProtocolError: The world is lost. It is the code's doing, unless the host is.
+            WorkerError: The world is lost. It is the code's doing, unless ``host_failed``.
         """
 
     def verdict(self) -> Mapping[str, Any]:
@@ -95,12 +100,22 @@ class World(Protocol):
 class Host(Protocol):
     """Where worlds live."""
 
-    @property
-    def alive(self) -> bool:
-        """Whether its processes are there; a world of a dead host was lost by no fault of its code."""
+    def task_ids(self, split: str) -> Sequence[str]:
+        """The tasks of a split, in AppWorld's order.
+
+        Raises:
+            ConfigError: It has no such split.
+        """
+
+    def reference(self, split: str, task_id: str) -> Sequence[str] | None:
+        """A task's reference solution, one piece of code per turn; None where the data hold none."""
 
     def open(self, task_id: str) -> World:
-        """A fresh world of a task, prepared ahead if ``prepare`` said so."""
+        """A fresh world of a task, prepared ahead if ``prepare`` said so.
+
+        Raises:
+            WorkerError: None could be made.
+        """
 
     def prepare(self, task_ids: Sequence[str]) -> None:
         """Has worlds made ahead for these tasks, one for each mention; earlier ones that are not mentioned go."""
@@ -116,8 +131,13 @@ class _LocalWorld:
     host: LocalHost
     task_id: str
     fork: Fork
+    zygote: int | None  # its process id: another one means that the zygote of this world was lost
     about: Mapping[str, Any]
     calls: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def host_failed(self) -> bool:
+        return not self.host.alive or self.host.pids[0] != self.zygote
 
     def execute(self, code: str) -> Mapping[str, Any]:
         settings = self.host.settings
@@ -158,15 +178,12 @@ class LocalHost:
         self.settings = settings
         self._worlds = Zygote(python, roots.agent, "world", settings.adaptations, settings.confined)
         self._judges = Zygote(python, roots.judge, "judge", settings.adaptations, False)
-        self._lock = threading.Lock()
-        self._ahead: dict[str, list[_LocalWorld]] = {}
-        self._wanted: Counter[str] = Counter()  # asked for, not yet made
-        self._maker = ThreadPoolExecutor(1, "appworld-prepare")
+        self._ahead = Ahead(self._make)
         self._starter = ThreadPoolExecutor(1, "appworld-start")
 
     @property
     def alive(self) -> bool:
-        """See Host."""
+        """Whether the process is there that forks the worlds."""
         return self._worlds.alive
 
     @property
@@ -174,29 +191,24 @@ class LocalHost:
         """The process ids of the two zygotes, None before their start."""
         return self._worlds.pid, self._judges.pid
 
+    def task_ids(self, split: str) -> Sequence[str]:
+        """See Host."""
+        return data.task_ids(split)
+
+    def reference(self, split: str, task_id: str) -> Sequence[str] | None:
+        """See Host."""
+        return data.reference(split, task_id)
+
     def open(self, task_id: str) -> _LocalWorld:
         """See Host."""
-        with self._lock:
-            ready = self._ahead.get(task_id)
-            if ready:
-                return ready.pop()
-            if self._wanted[task_id] > 0:
-                self._wanted[task_id] -= 1  # not begun: it is made here and now instead
+        while (world := self._ahead.take(task_id)) is not None:
+            if not world.host_failed:
+                return world
         return self._make(task_id)
 
     def prepare(self, task_ids: Sequence[str]) -> None:
         """See Host."""
-        wanted = Counter(task_ids)
-        with self._lock:
-            surplus = []
-            for task_id, ready in self._ahead.items():
-                while len(ready) > wanted[task_id]:
-                    surplus.append(ready.pop())
-                wanted[task_id] -= len(ready)
-            self._wanted = +wanted
-        for world in surplus:
-            world.close()
-        self._maker.submit(self._make_ahead)
+        self._ahead.prepare(task_ids)
 
     def judge(self, task_id: str, calls: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         """The official verdict on the state that these calls leave."""
@@ -209,9 +221,7 @@ class LocalHost:
 
     def close(self) -> None:
         """See Host."""
-        with self._lock:
-            self._wanted.clear()
-        self._maker.shutdown(wait=False, cancel_futures=True)
+        self._ahead.stop()
         self._starter.shutdown(wait=False, cancel_futures=True)
         self._worlds.close()
         self._judges.close()
@@ -229,21 +239,8 @@ class LocalHost:
                 "limits": {"memory_bytes": settings.memory_mb * 2**20},
             }
         )
-        return _LocalWorld(self, task_id, fork, fork.ask(None, _OPEN_TIMEOUT_S)["ready"])
-
-    def _make_ahead(self) -> None:
-        while True:
-            with self._lock:
-                task_id = next((t for t, n in self._wanted.items() if n > 0), None)
-                if task_id is None:
-                    return
-                self._wanted[task_id] -= 1
-            try:
-                world = self._make(task_id)
-            except WorkerError:
-                return  # whoever opens that world will meet the error
-            with self._lock:
-                self._ahead.setdefault(task_id, []).append(world)
+        zygote, _ = self.pids
+        return _LocalWorld(self, task_id, fork, zygote, fork.ask(None, _OPEN_TIMEOUT_S)["ready"])
 
 
 _hosts: dict[tuple[Any, ...], LocalHost] = {}
