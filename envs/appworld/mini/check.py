@@ -55,7 +55,7 @@ def check_task(data: Path, task_id: str) -> None:
     if "wrong" not in wrong or "collateral" not in wrong:
         raise Unsound(f'{task_id}: its wrong solutions must include "wrong" and "collateral", found {sorted(wrong)}')
     for name, solution in wrong.items():
-        verdict, said = play(task_id, solution)
+        verdict, said = play(task_id, ["\n".join(solution)])  # in one turn: a turn costs more than its calls
         broken = [text for text in said if text.startswith("Execution failed")]
         if broken:
             raise Unsound(

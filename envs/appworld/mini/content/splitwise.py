@@ -14,7 +14,10 @@ GROUPS = (
     ("Ostrander coffee round", ("Sofia", "Tobias", "Priya", "Idris")),
     ("Lake weekend", ("Callum", "Sofia", "Leila", "Tobias", "Maren")),
 )
-_WHAT = ("Groceries", "Internet bill", "Cleaning supplies", "Takeaway", "Petrol", "Firewood", "Coffee beans", "Tickets", "Water bill", "Breakfast")  # fmt: skip
+_WHAT = (
+    "Groceries", "Internet bill", "Cleaning supplies", "Takeaway", "Petrol", "Firewood", "Coffee beans", "Tickets",
+    "Water bill", "Breakfast",
+)  # fmt: skip
 
 
 def expense(
