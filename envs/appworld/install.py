@@ -6,7 +6,6 @@ interrupted download, and is content with any answer. Here a folder under its fi
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -16,7 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from eh_gym.errors import EHError
+from eh_gym.errors import EHError, WorkerError
+from eh_gym.worker import Worker, backend_command
 from envs import runtime
 from envs.appworld import data
 from envs.appworld.download import download
@@ -188,21 +188,15 @@ def report() -> tuple[bool, list[str]]:
 
 def isolation(python: Path) -> list[str]:
     """A line per layer that keeps the agent's code in, as this host has it, for ``doctor``."""
-    script = _HERE / "backend" / "confine.py"
-    if not script.is_file():
-        return ["isolation: none, the agent's code runs as you"]
-    with tempfile.TemporaryDirectory(prefix="eh-doctor-") as home:
-        try:
-            told = runtime.run(
-                [str(python), "-B", str(script)], hint="please report this", cwd=Path(home), home=Path(home)
-            )
-            layers: dict[str, tuple[bool, str]] = json.loads(told.strip().splitlines()[-1])
-        except (EHError, ValueError, IndexError) as error:
-            return [
-                "isolation: not known, its probe failed:",
-                *(f"  {line}" for line in str(error).strip().splitlines()),
-            ]
-    width = max(map(len, layers), default=0)
+    worker = Worker(backend_command(python, _HERE / "backend" / "probing.py"))
+    try:
+        worker.start()
+        layers: dict[str, tuple[bool, str]] = worker.call("probe")
+    except WorkerError as error:
+        return ["isolation: not known, its probe failed:", *(f"  {line}" for line in str(error).splitlines())]
+    finally:
+        worker.kill()
+    width = max(map(len, layers))
     return ["isolation of the agent's code on this host:"] + [
         f"  {layer:<{width}}  {'in force' if there else f'missing: {what}'}" for layer, (there, what) in layers.items()
     ]

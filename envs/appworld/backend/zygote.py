@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import shutil
 import signal
@@ -21,10 +22,15 @@ from typing import Any
 
 from . import adaptations, calls, confine, judge, wire, world
 
-# Lets the imports that the agent's code may make, and the engine's lazy ones, happen before the fork.
-_WARM_UP = (
-    "import calendar, collections, contextlib, copy, csv, datetime, decimal, difflib, enum, fractions, functools, heapq, "
-    "itertools, json, math, operator, random, re, statistics, string, textwrap, time, typing, unicodedata, uuid"
+# What the modules that the agent's code may import (the guard lists them) import late themselves, and codecs, of which
+# ``"…".encode(name)`` imports one. They are imported before any fork: a world's user may be unable to reach the virtualenv
+# (in a home of mode 0700), and then the agent's code would miss them, strptime first of all.
+_IMPORTED_LATE = (
+    *("_strptime", "unittest.mock", "pendulum.formatting.difference_formatter", "pendulum.locales.en.locale"),
+    *("encodings.ascii", "encodings.cp1252", "encodings.idna", "encodings.latin_1", "encodings.punycode"),
+    *("encodings.raw_unicode_escape", "encodings.unicode_escape", "encodings.utf_7", "encodings.utf_8_sig"),
+    *("encodings.utf_16", "encodings.utf_16_be", "encodings.utf_16_le", "encodings.utf_32", "encodings.base64_codec"),
+    *("encodings.hex_codec", "encodings.rot_13"),
 )
 
 
@@ -67,6 +73,7 @@ class _Zygote:
     def _live(self, connection: socket.socket, slot: int, options: Mapping[str, Any]) -> None:
         """The whole life of a forked process."""
         try:
+            confine.die_with(self.pid)
             scratch = os.path.join(self.folder, str(os.getpid()))
             os.mkdir(scratch, 0o700)
             os.chdir(scratch)
@@ -128,9 +135,12 @@ def _warm_up(task_id: str) -> None:
     """Opens a world, uses it, and closes it so that nothing of it is left but imports and caches."""
     from appworld import AppWorld
     from appworld.apps.model_lib import get_cached_db_engine, get_direct_cached_sqlite3_connection
+    from appworld.common.safety_guard import ALLOWED_MODULE_NAMES
 
+    for name in (*sorted(ALLOWED_MODULE_NAMES), *_IMPORTED_LATE):
+        importlib.import_module(name)
     opened, _ = world.open_world(task_id, 60, 1000)
-    for code in (_WARM_UP, _USES, "1 / 0", "x ="):
+    for code in (_USES, "1 / 0", "x ="):
         opened.execute(code)
     AppWorld.close_all()
     shutil.rmtree(opened.base_output_directory, ignore_errors=True)
@@ -140,6 +150,7 @@ def _warm_up(task_id: str) -> None:
 
 
 _USES = """\
+print(pendulum.now().format("dddd Do MMMM YYYY"), pendulum.now().diff_for_humans(), pendulum.duration(days=3).in_words())
 passwords = {entry["account_name"]: entry["password"] for entry in apis.supervisor.show_account_passwords()}
 profile = apis.supervisor.show_profile()
 print(apis.api_docs.show_app_descriptions())
