@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from envs.appworld.backend.adaptations import ALL as ADAPTATIONS
 from envs.appworld.data import Roots
 from envs.appworld.forks import Fork, Zygote
 
-__all__ = ["ADAPTATIONS", "Host", "LocalHost", "Settings", "World", "local_host"]
+__all__ = ["ADAPTATIONS", "Host", "LocalHost", "Settings", "World", "close_hosts", "local_host", "shared_host"]
 
 _OPEN_TIMEOUT_S = 120.0
 _GRACE_S = 5.0  # the engine's own time-out answers before the process is killed
@@ -243,17 +243,22 @@ class LocalHost:
         return _LocalWorld(self, task_id, fork, zygote, fork.ask(None, _OPEN_TIMEOUT_S)["ready"])
 
 
-_hosts: dict[tuple[Any, ...], LocalHost] = {}
+_hosts: dict[tuple[Any, ...], Host] = {}
 _hosts_lock = threading.Lock()
 
 
-def local_host(python: Path, roots: Roots, settings: Settings) -> LocalHost:
-    """The host that all environments of this process with the same data and settings share; it ends with the process."""
-    key = (os.getpid(), python, roots, settings)
+def shared_host(key: tuple[Any, ...], make: Callable[[], Host]) -> Host:
+    """The host that all environments of this process with the same key share; it ends with the process."""
+    key = (os.getpid(), *key)
     with _hosts_lock:
         if key not in _hosts:
-            _hosts[key] = LocalHost(python, roots, settings)
+            _hosts[key] = make()
         return _hosts[key]
+
+
+def local_host(python: Path, roots: Roots, settings: Settings) -> Host:
+    """The local host that all environments of this process with the same data and settings share."""
+    return shared_host((python, roots, settings), lambda: LocalHost(python, roots, settings))
 
 
 def close_hosts() -> None:
