@@ -26,6 +26,9 @@ __all__ = ["ADAPTATIONS", "Host", "LocalHost", "Settings", "World", "close_hosts
 _OPEN_TIMEOUT_S = 120.0
 _GRACE_S = 5.0  # the engine's own time-out answers before the process is killed
 _MAX_CALLS = 20_000  # of an episode, that a judge would make again
+_MAX_CALL_CHARS = (
+    4_000_000  # all of them together; in JSON they take up to six times as much, and must fit in a message
+)
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,7 @@ class _LocalWorld:
     zygote: int | None  # its process id: another one means that the zygote of this world was lost
     about: Mapping[str, Any]
     calls: list[Mapping[str, Any]] = field(default_factory=list)
+    call_chars: int = 0
 
     @property
     def host_failed(self) -> bool:
@@ -148,9 +152,11 @@ class _LocalWorld:
             self.fork.end()
             raise WorkerProtocolError(f"the world sent an answer that is none: {error}") from error
         self.calls += made
-        if len(self.calls) > _MAX_CALLS:
+        self.call_chars += sum(len(text) for call in made for text in _texts(call))
+        if len(self.calls) > _MAX_CALLS or self.call_chars > _MAX_CALL_CHARS:
             self.fork.end()
-            raise WorkerProtocolError(f"the episode made more than {_MAX_CALLS:,} API calls")
+            allowed = f"{_MAX_CALLS:,} API calls, or of {_MAX_CALL_CHARS:,} characters"
+            raise WorkerProtocolError(f"the episode made more than {allowed}")
         return {
             "output": answer["output"],
             "malformed": answer["malformed"],
@@ -272,14 +278,20 @@ def close_hosts() -> None:
 atexit.register(close_hosts)
 
 
-def _checked(answer: Mapping[str, Any], max_output_chars: int) -> list[Mapping[str, Any]]:
+def _checked(answer: Mapping[str, Any], max_output_chars: int) -> list[dict[str, Any]]:
     """The calls of a world's answer, which its code may have forged; raises if it has not the form of one."""
     if not (isinstance(answer["output"], str) and len(answer["output"]) <= max_output_chars):
         raise ValueError("the output is no text, or too long")
     if not (isinstance(answer["malformed"], bool) and isinstance(answer["completed"], bool)):
         raise ValueError("a flag is none")
-    for call in answer["calls"]:
-        texts = (call["method"], call["url"], call["body"], *call["headers"].keys(), *call["headers"].values())
-        if not (all(isinstance(text, str) for text in texts) and isinstance(call["status"], int)):
+    made = [{name: call[name] for name in ("method", "url", "headers", "body", "status")} for call in answer["calls"]]
+    for call in made:
+        if not (isinstance(call["headers"], dict) and isinstance(call["status"], int)):
             raise ValueError("a call is none")
-    return list(answer["calls"])
+        if not all(isinstance(text, str) for text in _texts(call)):
+            raise ValueError("a call is none")
+    return made
+
+
+def _texts(call: Mapping[str, Any]) -> list[str]:
+    return [call["method"], call["url"], call["body"], *call["headers"].keys(), *call["headers"].values()]

@@ -111,13 +111,17 @@ def make(world: Any, call: Call, find: Callable[[str, str], tuple[str, str] | No
     """
     import httpx
 
-    request = httpx.Request(
-        call["method"],
-        "http://testserver" + call["url"],
-        headers=dict(call["headers"]),
-        content=call["body"].encode("utf-8", "surrogateescape"),
-    )
-    if find(request.method, unquote(request.url.path)) is None:  # the path as the application will see it
+    try:
+        request = httpx.Request(
+            call["method"],
+            "http://testserver" + call["url"],
+            headers=dict(call["headers"]),
+            content=call["body"].encode("utf-8", "surrogateescape"),
+        )
+        public = find(request.method, unquote(request.url.path))  # the path as the application will see it
+    except Exception:  # no client could have sent that; the agent's code has forged it
+        return None
+    if public is None:
         return None
     try:
         return int(world.requester.client._transport.handle_request(request).status_code)
