@@ -26,9 +26,7 @@ __all__ = ["ADAPTATIONS", "Host", "LocalHost", "Settings", "World", "close_hosts
 _OPEN_TIMEOUT_S = 120.0
 _GRACE_S = 5.0  # the engine's own time-out answers before the process is killed
 _MAX_CALLS = 20_000  # of an episode, that a judge would make again
-_MAX_CALL_CHARS = (
-    4_000_000  # all of them together; in JSON they take up to six times as much, and must fit in a message
-)
+_MAX_CALL_CHARS = 2_000_000  # all of them together; JSON takes up to 12 bytes for one, and a message has a limit
 
 
 @dataclass(frozen=True)
