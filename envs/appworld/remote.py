@@ -216,8 +216,6 @@ class RemoteHost:
             raise http.client.HTTPException(f"a proxy says {response.status}")
         answer = response.read()
         connection.used = time.monotonic()
-        if response.will_close:
-            self._disconnect()
         return response.status, version, answer
 
     def _connection(self, deadline: float) -> _Connection:

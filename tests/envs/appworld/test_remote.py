@@ -46,12 +46,12 @@ class FakeWorld:
     def __init__(self, host, task_id):
         self.host, self.task_id = host, task_id
         self.about = ABOUT
-        self.ran, self.closed = [], False
+        self.ran, self.closed, self.lost = [], False, False
         self.running, self.go_on = threading.Event(), threading.Event()
 
     @property
     def host_failed(self):
-        return not self.host.alive
+        return self.lost or not self.host.alive
 
     def execute(self, code):
         assert not self.closed
@@ -82,6 +82,8 @@ class FakeHost:
     def __init__(self, settings):
         self.settings, self.alive, self.closed = settings, True, False
         self.worlds = []
+        self.ready = threading.Event()
+        self.ready.set()
 
     def task_ids(self, split):
         return ("a_1", "a_2", "a_3")
@@ -92,6 +94,7 @@ class FakeHost:
     def open(self, task_id):
         if not self.alive:
             raise WorkerDied("no zygote")
+        assert self.ready.wait(10)
         self.worlds.append(FakeWorld(self, task_id))
         return self.worlds[-1]
 
@@ -718,7 +721,7 @@ def test_a_lease_that_ends_while_it_runs_is_closed_after(serve):
 
 
 def test_what_nobody_uses_is_closed_and_a_later_call_hears_why(serve, connect):
-    served = serve(idle_timeout_s=0.3)
+    served = serve(idle_timeout_s=0.5)
     host = connect(served)
     world, busy = host.open("a_1"), host.open("a_2")
     host.prepare(["a_3"])
@@ -726,15 +729,63 @@ def test_what_nobody_uses_is_closed_and_a_later_call_hears_why(serve, connect):
     thread = threading.Thread(target=busy.execute, args=("wait",))
     thread.start()
     until(lambda: served.worlds[0].closed and served.worlds[2].closed)
-    time.sleep(0.3)
+    time.sleep(0.2)
     assert not served.worlds[1].closed
     served.worlds[1].go_on.set()
     thread.join(5)
-    with pytest.raises(WorkerDied, match=r"nobody used it for 0.3 s"):
+    busy.execute("print(1)")
+    with pytest.raises(WorkerDied, match=r"nobody used it for 0.5 s"):
         world.execute("print(1)")
     assert world.host_failed
     host.prepare(["a_3"])
     until(lambda: len(served.worlds) == 4)
+
+
+def test_what_is_used_now_and_then_is_kept(serve, connect):
+    served = serve(idle_timeout_s=0.6)
+    playing, preparing = connect(served), connect(served)
+    world = playing.open("a_1")
+    playing.prepare(["a_2"])
+    for _ in range(10):
+        time.sleep(0.1)
+        world.execute("print(1)")
+        preparing.prepare(["a_3"])
+    assert sorted(world.task_id for world in served.worlds) == ["a_1", "a_2", "a_3"]
+    assert not any(world.closed for world in served.worlds)
+
+
+def test_a_connection_that_says_nothing_is_closed(serve, monkeypatch):
+    assert remote._REUSE_S < server._Handler.timeout < 1000  # a client has left it by then
+    monkeypatch.setattr(server._Handler, "timeout", 0.1)
+    served = serve()
+    for sent in (b"", b"POST /execute HTTP/1.1\r\n", b"POST /execute HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"):
+        with socket.create_connection(("127.0.0.1", served.port), 5) as connection:
+            connection.sendall(sent)
+            connection.makefile("rb").read()  # until the server hangs up
+
+
+def test_a_world_that_comes_too_late_is_closed(serve, connect, monkeypatch):
+    monkeypatch.setattr(remote, "_OPEN_TIMEOUT_S", 0.2)
+    served = serve()
+    host = connect(served)
+    host.task_ids("train")
+    served.hosts[0].ready.clear()
+    with pytest.raises(WorkerTimeout, match="did not answer 'open' within"):
+        host.open("a_1")
+    assert served.worlds == []
+    served.hosts[0].ready.set()
+    until(lambda: served.worlds and served.worlds[0].closed)
+
+
+def test_a_world_made_ahead_that_was_lost_meanwhile_is_replaced(serve, connect):
+    served = serve()
+    host = connect(served)
+    host.prepare(["a_1"])
+    until(lambda: len(served.worlds) == 1)
+    served.worlds[0].lost = True
+    host.open("a_1").execute("print(1)")
+    assert served.worlds[0].closed
+    assert [world.ran for world in served.worlds] == [[], ["print(1)"]]
 
 
 def test_no_more_worlds_than_there_may_be(serve, connect):
