@@ -108,7 +108,8 @@ class Zygote:
             self._worker.call("end", {"pid": pid}, _SPAWN_TIMEOUT_S)
 
     def close(self) -> None:
-        """Ends the zygote and all its forks."""
+        """Ends the zygote and all its forks, also while it is starting."""
+        self._worker.kill()  # a start under way fails, and gives the lock back
         with self._lock:
             self._worker.kill()
             self._remove_folder()
