@@ -19,8 +19,9 @@ def make(world: World, who: str, year: int) -> Task:
         login("amazon"),
         paged("orders", "apis.amazon.show_orders(access_token=amazon_token"),
         f"""paid = [o["paid_amount"] for o in orders if o["created_at"].startswith("{year}")]
-print(len(paid), paid)""",
-        finish("round(sum(paid), 2)"),
+print(len(paid), paid)
+"""
+        + finish("round(sum(paid), 2)"),
     ]
     return Task(
         supervisor=who,

@@ -18,8 +18,9 @@ def make(world: World, who: str, label: str, minutes: int) -> Task:
     earlier = hour * 60 + minute - minutes
     steps = [
         docs("phone", "show_alarms", "update_alarm"),
-        login("phone"),
-        f"""alarms = apis.phone.show_alarms(access_token=phone_token, page_limit=20)
+        login("phone")
+        + f"""
+alarms = apis.phone.show_alarms(access_token=phone_token, page_limit=20)
 alarm = next(a for a in alarms if a["label"] == {label!r})
 print(alarm)""",
         f"""hour, minute = map(int, alarm["time"].split(":"))

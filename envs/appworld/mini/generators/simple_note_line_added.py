@@ -19,12 +19,13 @@ def make(world: World, who: str, title: str, line: str) -> Task:
     """One record of one app; the rest of the note must stay as it is."""
     note = world.models.simple_note.Note.find_one(user_id=world.user("simple_note", who).id, title=title)
     steps = [
-        docs("simple_note", "search_notes", "add_content_to_note"),
-        login("simple_note"),
-        f"""notes = apis.simple_note.search_notes(query={title!r}, page_limit=20, access_token=simple_note_token)
+        docs("simple_note", "search_notes", "show_note", "add_content_to_note"),
+        login("simple_note")
+        + f"""
+notes = apis.simple_note.search_notes(query={title!r}, page_limit=20, access_token=simple_note_token)
 note = next(n for n in notes if n["title"] == {title!r})
-print(apis.simple_note.show_note(note_id=note["note_id"], access_token=simple_note_token)["content"])""",
-        f"""print(apis.simple_note.add_content_to_note(note_id=note["note_id"], append_or_prepend="append",
+print(apis.simple_note.show_note(note_id=note["note_id"], access_token=simple_note_token)["content"])
+print(apis.simple_note.add_content_to_note(note_id=note["note_id"], append_or_prepend="append",
     added_content={line!r}, access_token=simple_note_token))""",
         finish(),
     ]

@@ -9,7 +9,7 @@ from ..world import World
 
 DIFFICULTY = 2
 VARIANTS = (
-    ("Maren", "Move house", "next Monday", (2024, 3, 18)),
+    ("Maren", "Move house", "the coming Monday", (2024, 3, 18)),
     ("Tobias", "Choir tour", "this Saturday", (2024, 3, 16)),
     ("Idris", "Allotment", "the last day of this month", (2024, 3, 31)),
 )

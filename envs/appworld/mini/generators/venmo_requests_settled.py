@@ -46,8 +46,8 @@ def make(world: World, who: str, relation: str) -> Task:
     ]
     return Task(
         supervisor=who,
-        instruction=f"Approve all pending Venmo payment requests that {relation}s of mine have sent me, and deny all the "
-        "other pending ones that I have received.",
+        instruction=f"Approve all pending Venmo payment requests from those who are {relation}s of mine according to my phone's "
+        "contacts, and deny all the other pending ones that I have received.",
         steps=steps,
         wrong={
             "wrong": swapped(steps, ("page_index=page_index, page_limit=20", "page_index=page_index, page_limit=5"),

@@ -40,8 +40,8 @@ for t in counted:
     ]
     return Task(
         supervisor=who,
-        instruction=f"How many dollars have I sent to my {relation}s on Venmo, all together, since {first.strftime('%B')} "
-        f"{since[2]}, {since[0]} (that day included)?",
+        instruction=f"How many dollars have I sent on Venmo, all together, to those who are {relation}s of mine according to my "
+        f"phone's contacts, since {first.strftime('%B')} {since[2]}, {since[0]} (that day included)?",
         answer=round(answer, 2),
         steps=steps,
         wrong={
