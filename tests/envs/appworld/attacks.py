@@ -981,10 +981,10 @@ def play(attacks, slots, **settings):
 def main():
     """Plays all attacks and prints a line for each."""
     outcomes = play(ATTACKS, slots=8)
-    print(f"{'attack':<56}{'after':<11}{'reward':>6}  {'ended':<12}{'slowest':>8}  next episode")
+    print(f"{'attack':<58}{'after':<11}{'reward':>6}  {'ended':<12}{'slowest':>8}  next episode")
     for outcome in outcomes:
         attack = outcome.attack
-        row = f"{attack.name:<56}{attack.kind:<11}{outcome.reward:>6g}  {outcome.ended:<12}{outcome.slowest_s:>6.1f} s"
+        row = f"{attack.name:<58}{attack.kind:<11}{outcome.reward:>6g}  {outcome.ended:<12}{outcome.slowest_s:>6.1f} s"
         print(f"{row}  {'' if outcome.healed is None else 'as before' if outcome.healed else 'HARMED'}")
     print(
         f"{len(outcomes)} attacks, {sum(o.reward > 0 for o in outcomes)} rewarded, "

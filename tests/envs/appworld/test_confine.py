@@ -236,6 +236,12 @@ def test_worlds_of_two_slots_are_two_users(scratch):
     assert (uids(0), uids(5)) == (1, 1)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
+def test_its_memory_is_closed_to_other_processes_of_its_user(host, scratch):
+    get_dumpable = 3
+    assert confined(host, scratch, lambda: LIBC.prctl(get_dumpable, 0, 0, 0, 0)) == ("returned", 0)
+
+
 @pytest.mark.skipif(not HAS_LANDLOCK, reason="/proc can be read under Landlock only")
 @pytest.mark.parametrize("host", [host for host in HOSTS if host.landlock], indirect=True, ids=lambda host: host.name)
 def test_no_right_is_left(host, scratch):
@@ -423,13 +429,13 @@ def test_processor_time_is_limited_over_all_threads(any_host, scratch):
         burn_on()
 
     def burn_on():
-        while True:
+        while time.monotonic() < began + 60:
             sum(range(10**5))
 
     began = time.monotonic()
     limits = confine.Limits(cpu_s=1)
     assert confined(any_host, scratch, burn, limits=limits) == ("killed", "SIGKILL")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_threads_are_limited_where_they_can_be_counted(host, scratch):
