@@ -208,12 +208,13 @@ def preset(argv: Sequence[str]) -> GRPOConfig:
     >>> preset([]).updates
     60
     """
-    env, appworld = _flag(argv, "env", GRPOConfig.env), {}
+    env, eval_split = _flag(argv, "env", GRPOConfig.env), GRPOConfig.eval_split
     if env.startswith("EH-AppWorld"):  # its test splits are for final scores; the mini world has one split
-        appworld = {"eval_split": "mini" if _flag(argv, "split", "") == "mini" else "dev"}
+        eval_split = "mini" if _flag(argv, "split", "") == "mini" else "dev"
     if _flag(argv, "model", GRPOConfig.model) != "tiny":
-        return GRPOConfig(threads=0, **appworld)
+        return GRPOConfig(threads=0, eval_split=eval_split)
     quick = GRPOConfig(
+        eval_split=eval_split,
         updates=60,
         tasks_per_update=8,
         env_threads=0,
@@ -264,7 +265,6 @@ def preset(argv: Sequence[str]) -> GRPOConfig:
         return bfcl
     return dataclasses.replace(
         bfcl,
-        **appworld,
         updates=5,
         tasks_per_update=4,
         max_action_tokens=160,

@@ -1,8 +1,8 @@
 """Plays code with AppWorld's engine, in AppWorld's virtualenv: a job as JSON on stdin, its results as JSON on stdout.
 
-A job has a mode: "stock" uses the engine as its README says, without a line of this project; "world" plays as an episode's
-process does, with some adaptations; "judge" evaluates recorded calls as a judge's process does, these two in a
-process for each request.
+A job has a mode. "stock" uses the engine as its README says, without a line of this project. The others have a process for
+each request: "world" plays as an episode's process does, with some adaptations; "confined" likewise, confined as on the
+strictest host; "judge" evaluates recorded calls as a judge's process does.
 """
 
 import contextlib
@@ -61,6 +61,15 @@ def world(request):
     return {"said": said, "calls": calls, "state": state(opened.output_db_home_path_on_disk)}
 
 
+def confined(request):
+    """As ``world``, and nothing can be opened, not even to read: what the engine needs must be there by then."""
+    episode, confine = backend("world"), backend("confine")
+    opened, line = episode.open_world(request["task_id"], 100.0, 1000)
+    confine.confine(0, os.getcwd(), confine.Limits(), [], use_landlock=False)
+    answers = [episode.step(opened, line, code, 10**9) for code in request["steps"]]
+    return {"said": [answer["output"] for answer in answers]}
+
+
 def judge(request):
     verdict = backend("judge").verdict(request["task_id"], request["calls"], backend("calls").public_routes())
     folder = f"experiments/outputs/eh-{os.getpid()}/tasks/{request['task_id']}/dbs"
@@ -87,7 +96,8 @@ def main():
             appworld.update_root(str(root))
             results = [stock(request) for request in job["requests"]]
         else:
-            backend("zygote")._Zygote(str(root), job["mode"], job["adaptations"], folder, False)
+            role = "judge" if job["mode"] == "judge" else "world"
+            backend("zygote")._Zygote(str(root), role, job["adaptations"], folder, False)
             results = [apart(globals()[job["mode"]], request) for request in job["requests"]]
         os.chdir("/")
     json.dump(results, sys.stdout)

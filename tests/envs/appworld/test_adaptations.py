@@ -159,6 +159,13 @@ def test_every_step_prints_the_same(requests, plain, adapted):
         assert found["said"] == expected["said"], request
 
 
+def test_a_confined_world_prints_the_same(play, roots, requests, plain):
+    some = [i for i, request in enumerate(requests) if request["name"] in ("random", "reference")]
+    jobs = shared("confined", roots.agent, [requests[i] for i in some], 3, adaptations.ALL)
+    for i, found in zip(some, gathered(play(jobs), 3), strict=True):
+        assert found["said"] == plain[i]["said"], requests[i]
+
+
 def test_every_change_to_the_databases_is_the_same(requests, plain, adapted):
     for request, expected, found in zip(requests, plain, adapted, strict=True):
         assert found["state"] == expected["state"], request
