@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import EzPickle
 
-from eh_gym.errors import ConfigError, WorkerError
+from eh_gym.errors import ConfigError, WorkerError, WorkerTimeout
 from eh_gym.spaces import UnicodeText
 from envs.appworld import data, prompt
 from envs.appworld.actions import code_of
@@ -165,6 +165,9 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             return result["output"], 0.0, False, False, info
         try:
             verdict = dict(world.verdict())
+        except WorkerTimeout as error:  # calls that take so long to make again are the code's doing
+            lost = f"{type(error).__name__}: {error}"
+            return result["output"], 0.0, True, False, {**info, "success": False, "world_lost": lost}
         except WorkerError as error:
             return _failed(error)
         finally:

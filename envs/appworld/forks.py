@@ -12,6 +12,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -22,9 +22,9 @@ from typing import Any
 
 from . import adaptations, calls, confine, judge, wire, world
 
-# What the engine imports late, what the modules that the agent's code may import (the guard lists them) import late, and codecs,
-# of which ``"…".encode(name)`` imports one. They are imported before any fork: a world's user may be unable to reach the virtualenv
-# (in a home of mode 0700), and then the agent's code would miss them, strptime first of all.
+# What the engine imports late, what the modules that the agent's code may import (the guard lists them) import late, and
+# codecs, of which ``"…".encode(name)`` imports one. They are imported before any fork: a world's user may be unable to reach
+# the virtualenv (in a home of mode 0700), and then the engine or the agent's code would miss them.
 _IMPORTED_LATE = (
     *("appworld.common.random", "faker", "inflection", "psutil", "secrets", "xxhash", "zipfile"),
     *("_strptime", "unittest.mock", "pendulum.formatting.difference_formatter", "pendulum.locales.en.locale"),
@@ -143,8 +143,8 @@ def _warm_up(task_id: str) -> None:
     opened, _ = world.open_world(task_id, 60, 1000)
     for code in (_USES, "1 / 0", "x ="):
         opened.execute(code)
-    for app in opened.models.keys():
-        for model in opened.models[app].SQLModel.name_to_model().values():
+    for _, app in opened.models.items():
+        for model in app.SQLModel.name_to_model().values():
             model.overrides("_post_change")  # reads its source file, and remembers the answer
     AppWorld.close_all()
     shutil.rmtree(opened.base_output_directory, ignore_errors=True)
