@@ -139,11 +139,13 @@ class Fork:
         """
         if self._ended:
             raise WorkerDied("the process was ended")
+        deadline = time.monotonic() + timeout_s
         try:
             self._connection.settimeout(timeout_s)
             if message is not None:
                 wire.send(self._connection, message)
-            answer = wire.receive(self._connection, timeout_s, wire.MAX_ANSWER_BYTES)
+            left = max(0.001, deadline - time.monotonic())
+            answer = wire.receive(self._connection, left, wire.MAX_ANSWER_BYTES)
         except TimeoutError as error:
             self.end()
             raise WorkerTimeout(f"no answer after {timeout_s:g} s; the process was killed") from error

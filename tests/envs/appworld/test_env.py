@@ -8,7 +8,7 @@ import gymnasium as gym
 import pytest
 
 import eh_gym  # noqa: F401 - registers the environments
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, WorkerTimeout
 from envs.appworld.hosts import Settings
 
 FINISH = "apis.supervisor.complete_task()"
@@ -214,3 +214,14 @@ def test_the_engine_runs_unadapted_too(appworld_python):
         assert world.verdict()["success"] is True
     finally:
         host.close()
+
+
+def test_calls_that_take_a_judge_too_long_earn_nothing(env, monkeypatch):
+    def judge(*_):
+        raise WorkerTimeout("no answer after 120 s; the process was killed")
+
+    monkeypatch.setattr(env.unwrapped._host, "judge", judge)
+    _, reward, terminated, truncated, info = env.step(FINISH)
+    assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
+    assert "WorkerTimeout" in info["world_lost"]
+    assert "environment_error" not in info
