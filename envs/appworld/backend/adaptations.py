@@ -213,6 +213,13 @@ def keep_details() -> None:
     Database._get_engine_to_details = staticmethod(details)
 
 
+def keep_patterns() -> None:
+    """Keep every compiled regular expression; Python forgets all but the last 512, and the apps use more."""
+    import re
+
+    re._MAXCACHE = 1 << 20  # type: ignore[attr-defined]
+
+
 def keep_guard() -> None:
     """Find the guarded modules once, and read the code once; the engine's guard looks up some 130 names at each step."""
     from appworld.common.safety_guard import SafetyGuard
@@ -260,6 +267,7 @@ ALL: dict[str, Callable[[], None]] = {
         load_databases_once,
         inherit_databases,
         keep_details,
+        keep_patterns,
         keep_guard,
         save_nothing,
         keep_shell,

@@ -123,6 +123,8 @@ def make(world: Any, call: Call, find: Callable[[str, str], tuple[str, str] | No
         return None
     if public is None:
         return None
+    if public[0] == "api_docs":  # reads documents that nobody can change, and draws no random number
+        return int(call["status"])
     try:
         return int(world.requester.client._transport.handle_request(request).status_code)
     except Exception:  # as it did in the agent's world: an app meets a number that its database cannot hold

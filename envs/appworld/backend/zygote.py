@@ -45,14 +45,19 @@ class _Zygote:
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(os.path.join(folder, "socket"))
         self.listener.listen(256)
-        os.environ.update(APPWORLD_ROOT=root, IPYTHONDIR=folder, PYTHON_DOTENV_DISABLED="1")
+        # The engine writes outputs beside its data: here they are ours to remove, and the root, which may be the user's own,
+        # stays as it is.
+        own = os.path.join(folder, "root")
+        os.mkdir(own)
+        os.symlink(os.path.join(root, "data"), os.path.join(own, "data"))
+        os.environ.update(APPWORLD_ROOT=own, IPYTHONDIR=folder, PYTHON_DOTENV_DISABLED="1")
         os.chdir(folder)
         import appworld
         from appworld.task import load_task_ids
 
-        appworld.update_root(root)
+        appworld.update_root(own)
         adaptations.apply([n for n in chosen if n not in _AFTER_WARM_UP], appworld.__version__)
-        _warm_up(_any_task(root, load_task_ids))
+        _warm_up(_any_task(root, load_task_ids), judged=role == "judge")
         adaptations.apply([n for n in chosen if n in _AFTER_WARM_UP], appworld.__version__)
         self.find: Callable[[str, str], tuple[str, str] | None] = calls.public_routes()
         self.layers = confine.isolate_host() if confined else []
@@ -105,7 +110,8 @@ class _Zygote:
             os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
         os.waitpid(pid, 0)
         del self.children[pid]
-        shutil.rmtree(os.path.join(self.folder, str(pid)), ignore_errors=True)
+        for left in (str(pid), os.path.join("root", "experiments", "outputs", world.experiment_name(pid))):
+            shutil.rmtree(os.path.join(self.folder, left), ignore_errors=True)
 
 
 _AFTER_WARM_UP = ("inherit_databases", "keep_shell", "stay_frozen", "load_databases_once", "save_nothing")
@@ -132,20 +138,24 @@ def _any_task(root: str, load_task_ids: Callable[[str], list[str]]) -> str:
     return load_task_ids(names[0].removesuffix(".txt"))[0]
 
 
-def _warm_up(task_id: str) -> None:
+def _warm_up(task_id: str, judged: bool) -> None:
     """Opens a world, uses it, and closes it so that nothing of it is left but imports and caches."""
     from appworld import AppWorld
     from appworld.apps.model_lib import get_cached_db_engine, get_direct_cached_sqlite3_connection
     from appworld.common.safety_guard import ALLOWED_MODULE_NAMES
+    from inflection import pluralize, singularize
 
     for name in (*sorted(ALLOWED_MODULE_NAMES), *_IMPORTED_LATE):
         importlib.import_module(name)
     opened, _ = world.open_world(task_id, 60, 1000)
     for code in (_USES, "1 / 0", "x ="):
         opened.execute(code)
+    pluralize("no rule"), singularize("no rule")  # each tries, and so compiles, all of its expressions
     for _, app in opened.models.items():
         for model in app.SQLModel.name_to_model().values():
             model.overrides("_post_change")  # reads its source file, and remembers the answer
+    if judged:  # an evaluation imports pytest, for its assertions: half of its time
+        judge.evaluate(opened)
     AppWorld.close_all()
     shutil.rmtree(opened.base_output_directory, ignore_errors=True)
     # Connections to files must not cross a fork.

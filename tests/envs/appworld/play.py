@@ -72,8 +72,8 @@ def confined(request):
 
 def judge(request):
     verdict = backend("judge").verdict(request["task_id"], request["calls"], backend("calls").public_routes())
-    folder = f"experiments/outputs/eh-{os.getpid()}/tasks/{request['task_id']}/dbs"
-    return {"verdict": verdict, "state": state(Path(os.environ["APPWORLD_ROOT"]) / folder)}
+    outputs = Path(os.environ["APPWORLD_ROOT"], "experiments", "outputs", backend("world").experiment_name(os.getpid()))
+    return {"verdict": verdict, "state": state(outputs / "tasks" / request["task_id"] / "dbs")}
 
 
 def apart(function, argument):
@@ -87,17 +87,17 @@ def main():
     job = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory(prefix="eh-play-") as folder:
         os.chdir(folder)
-        root = Path(folder, "root")
-        root.mkdir()
-        (root / "data").symlink_to(Path(job["root"]) / "data")  # the engine writes its experiments beside the data
         if job["mode"] == "stock":
             import appworld
 
-            appworld.update_root(str(root))
+            (Path(folder) / "data").symlink_to(
+                Path(job["root"]) / "data"
+            )  # the engine writes its outputs beside the data
+            appworld.update_root(folder)
             results = [stock(request) for request in job["requests"]]
         else:
             role = "judge" if job["mode"] == "judge" else "world"
-            backend("zygote")._Zygote(str(root), role, job["adaptations"], folder, False)
+            backend("zygote")._Zygote(job["root"], role, job["adaptations"], folder, False)
             results = [apart(globals()[job["mode"]], request) for request in job["requests"]]
         os.chdir("/")
     json.dump(results, sys.stdout)
