@@ -47,8 +47,10 @@ class Zygote:
         self._lock = threading.Lock()
         command = backend_command(python, Path(__file__).parent / "backend" / "zygote.py")
         kept = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
+        # The same order of sets in every run; and no compiled evaluation beside the data, which may be the user's own.
+        fixed = ["PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1"]
         # env execs: the worker's process is the zygote
-        self._worker = Worker(["env", "-i", "PYTHONHASHSEED=0", *kept, *command], start_timeout_s=_START_TIMEOUT_S)
+        self._worker = Worker(["env", "-i", *fixed, *kept, *command], start_timeout_s=_START_TIMEOUT_S)
         self._folder: Path | None = None
         self.layers: list[str] = []
         weakref.finalize(self, Worker.kill, self._worker)

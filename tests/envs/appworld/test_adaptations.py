@@ -182,7 +182,7 @@ def test_the_judges_replay_leaves_the_same_databases(requests, plain, judged):
 
 def test_judge_and_plain_engine_agree_on_every_episode(requests, plain, adapted, judged):
     for request, expected, world, found in zip(requests, plain, adapted, judged, strict=True):
-        nowhere = sum(call["status"] == 404 for call in world["calls"])  # such as /notes//, for an empty title
+        nowhere = sum(call["status"] in (307, 404, 405) for call in world["calls"])  # such as /notes//, for an empty id
         assert found["verdict"].pop("skipped") <= nowhere, request
         assert found["verdict"].pop("differing") == 0, request
         assert found["verdict"] == expected["verdict"], request

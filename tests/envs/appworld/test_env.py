@@ -9,7 +9,8 @@ import pytest
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError, WorkerTimeout
-from envs.appworld.hosts import Settings
+from envs.appworld import data
+from envs.appworld.hosts import LocalHost, Settings
 
 FINISH = "apis.supervisor.complete_task()"
 LOG_IN = """\
@@ -181,6 +182,19 @@ def test_a_lost_judge_is_replaced(env):
     assert play_expert(env)[1] == 1.0
 
 
+def test_episodes_and_verdicts_leave_the_data_as_they_are(env):
+    roots = data.roots("mini")
+
+    def files():
+        return {(path, path.stat().st_mtime_ns) for root in (roots.judge, roots.agent) for path in root.rglob("*")}
+
+    before = files()
+    for task_id in env.unwrapped.task_ids[:2]:
+        env.reset(options={"task_id": task_id})
+        assert play_expert(env)[1] == 1.0
+    assert files() == before
+
+
 def test_without_a_reference_solution_there_is_no_expert(env, monkeypatch):
     monkeypatch.setattr(env.unwrapped._host, "reference", lambda *_: None)
     with pytest.raises(ConfigError, match="comes without a reference solution"):
@@ -202,9 +216,6 @@ def test_settings_that_cannot_be_are_refused(changes, message):
 
 
 def test_the_engine_runs_unadapted_too(appworld_python):
-    from envs.appworld import data
-    from envs.appworld.hosts import LocalHost
-
     host = LocalHost(appworld_python, data.roots("mini"), Settings(adaptations=(), confined=False))
     try:
         task_id = data.task_ids("mini")[0]
