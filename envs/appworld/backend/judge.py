@@ -36,10 +36,12 @@ def verdict(
     """
     clean, _ = world.open_world(task_id, _TIMEOUT_S, 10**9, load_ground_truth=True)
     differing = skipped = 0
+    clean.safety_guard.enable()  # as in the agent's world: what it takes away, the apps miss there, too
     for call in recorded:
         status = calls.make(clean, call, find)
         skipped += status is None
         differing += status is not None and status != call["status"]
+    clean.safety_guard.disable()
     tracker = evaluate(clean)
     return {
         "success": bool(tracker.success),
