@@ -650,11 +650,11 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="eh-benchmark-"))
     try:
         if "fresh" in chosen:
-            fresh(folder, tasks, max(2, 10 // tenth))
+            fresh(folder, tasks, max(2, 6 // tenth))
         if "latencies" in chosen:
-            latencies(folder, tasks, max(4, 60 // tenth))
+            latencies(folder, tasks, max(4, 40 // tenth))
         if "throughput" in chosen:
-            throughput(folder, tasks, max(12, 96 // tenth), max(2, 5 // tenth))
+            throughput(folder, tasks, max(8, 32 // tenth), 3)
         if "memory" in chosen:
             footprint(folder, tasks)
         if "endurance" in chosen:
