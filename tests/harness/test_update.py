@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from harness.config import preset
+from harness.mismatch import LENGTH_BINS
 from harness.policy import Policy
 from harness.sampling.base import Sample
 from harness.trajectory import Trajectory, Turn, collate
@@ -100,8 +101,9 @@ def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
     before = [p.clone() for p in policy.model.parameters()]
     metrics = update_policy(policy, optimizer, episodes, SETTINGS, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
-    assert math.isnan(metrics.pop("train/entropy"))
-    assert all(math.isfinite(v) for v in metrics.values())
+    nothing = {name for name, value in metrics.items() if math.isnan(value)}
+    assert nothing == {"train/entropy", *(f"train/logp_difference_{name}" for name, _ in LENGTH_BINS)}
+    assert all(math.isfinite(metrics[name]) for name in metrics.keys() - nothing)
 
 
 def test_the_kl_term_pulls_back_to_the_reference(trained: Policy) -> None:
