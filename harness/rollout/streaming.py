@@ -1,8 +1,9 @@
 """Streaming: every slot plays its own episode; no episode ever waits for another's environment.
 
-One loop: take what environments have answered and hand their next turns to the sampler, start episodes in free slots,
-let the sampler advance, send what it finished to the environments. The sampler so always holds a request for every
-episode whose environment has answered. Only while it holds none does the loop wait, for the next answer.
+One loop: start episodes in free slots, hand the next turns of what environments have answered to the sampler, and when
+there is nothing more to hand over let the sampler advance and send what it finished to the environments. So at each of its
+steps the sampler holds a request of every episode whose environment has answered. Only while it holds none does the loop
+wait, for the next answer.
 
 Environments tell that they are done through a queue that their futures' callbacks fill; the loop itself runs in one thread,
 and it alone touches the sampler and the book.
@@ -31,15 +32,16 @@ def play_streaming(book: Book, sampler: Sampler) -> None:
         # Where environments are stepped in this thread the answer is there already, and is queued at once.
         answer.add_done_callback(lambda done: answers.put((record, slot, done)))
 
-    for slot, reset in book.start_resets():
-        expect(book.reset_answered, slot, reset)
     while book.unfinished:
-        for record, slot, answer in _taken(answers, wait=not sampler.pending):
+        for slot, reset in book.start_resets():
+            expect(book.reset_answered, slot, reset)
+        answered = _taken(answers, wait=not sampler.pending)
+        for record, slot, answer in answered:
             turn = record(slot, answer)
             if turn is not None:
                 sampler.submit(turn)
-        for slot, reset in book.start_resets():
-            expect(book.reset_answered, slot, reset)
+        if answered:  # perhaps slots have become free, whose first turns should be in the sampler's next batch
+            continue
         for request, sample in sampler.step():
             expect(book.step_answered, *book.act(request.session, sample))
 
