@@ -135,7 +135,13 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     episodes = config.tasks_per_update * config.group_size
     slots = min(config.slots or episodes, episodes)
     envs = eh_gym.make_vec(
-        config.env, slots, controller, record=False, max_workers=min(config.env_threads, slots), **env_args
+        config.env,
+        slots,
+        controller,
+        record=False,
+        max_workers=min(config.env_threads, slots),
+        disable_env_checker=True,  # gymnasium's breaks the step after a reset that has raised (1.4.0)
+        **env_args,
     )
     sampler = TransformersSampler(sampled_model or policy.model, max_context=config.max_context or None)
     first_version = sampled_at
