@@ -112,7 +112,9 @@ class ChatFormat:
     def _find_stop_ids(self) -> frozenset[int]:
         """The tokenizer's end-of-sequence token and the token with which the template ends a reply."""
         after = self._ids(self._template.after_reply)
-        special = set(self._tokenizer.all_special_ids)
+        # `all_special_ids` has the named ones only: where Llama's eos is <|end_of_text|>, its <|eot_id|> is not among them.
+        added = self._tokenizer.added_tokens_decoder
+        special = set(self._tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         eos = self._tokenizer.eos_token_id
         if after and after[0] in special:
             self._end_id = after[0]
