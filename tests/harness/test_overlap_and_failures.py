@@ -76,6 +76,18 @@ def test_an_overlapped_batch_is_played_with_the_weights_before_the_update(
         assert a | {"rollout/policy_lag": 0.0} == b
 
 
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_what_an_overlapped_sampler_was_behind_by_is_weighted_and_logged(
+    overlapped: GRPOConfig, minibatches: int
+) -> None:
+    rows = run(dataclasses.replace(overlapped, tis_cap=1.05, minibatches=minibatches, warmup_updates=0))
+    assert rows[0]["train/tis_weight_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert rows[0]["train/tis_capped"] == 0.0
+    assert all(0.0 < row["train/tis_capped"] < 1.0 for row in rows[1:])
+    assert all(0.8 < row["train/tis_weight_mean"] < 1.05 for row in rows[1:])
+    assert all(0.0 <= row["train/tis_capped_steps_1_10"] <= 1.0 for row in rows[1:])
+
+
 @pytest.mark.parametrize("stop", [1, 2, 3])
 def test_an_overlapped_run_resumes_with_the_batch_that_was_on_its_way(
     overlapped: GRPOConfig, tmp_path: Path, stop: int
@@ -165,6 +177,16 @@ def test_training_goes_on_when_environments_fail(
         same = ("rollout/success", "rollout/length_mean", "tokens/update", "rollout/episodes")
         assert {name: row[name] for name in same} == {name: expected[name] for name in same}
     assert sum(row["tokens/failed_attempts"] for row in rows) > 0
+
+
+def test_streaming_in_threads_while_training_loses_nothing(quick: GRPOConfig, flaky: str) -> None:
+    config = dataclasses.replace(
+        quick, eval_tasks=0, env=flaky, rollout="streaming", async_steps=1, env_threads=4, slots=6, tis_cap=2.0
+    )
+    rows = run(config)
+    assert [row["rollout/episodes"] + row["rollout/environment_errors"] for row in rows] == [16.0] * 4
+    assert [row["rollout/policy_lag"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
+    assert sum(row["rollout/environment_retries"] for row in rows) > 0
 
 
 def test_what_fails_for_good_is_counted_and_training_goes_on(quick: GRPOConfig, flaky: str) -> None:
