@@ -191,7 +191,9 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                             controller.record(t.outcome())
                     metrics |= {k: v for k, v in controller.update().items() if k != "horizon/k"}
 
-                if sampled_model is not None and update + 1 < config.updates:
+                if (
+                    sampled_model is not None and update + 1 < config.updates
+                ):  # --async-steps 1: the next batch starts now
                     if sampled_at < update:
                         copy_weights(policy.model, sampled_model)
                         sampler.weights_changed()

@@ -146,7 +146,7 @@ class Episode:
             self.trajectory.retries, self.trajectory.failed_tokens = failed.retries + 1, lost
             return "reset"
         failed.failed_tokens = lost
-        failed.reward, failed.error = 0.0, error
+        failed.error = error
         return self._over("environment-error")
 
     def _over(self, reason: EndReason) -> Next:

@@ -196,7 +196,7 @@ def test_a_reply_that_begins_in_an_empty_thought_grows_too(tmp_path: Path) -> No
 def test_a_long_observation_keeps_its_first_and_last_tokens(style: str, tmp_path: Path) -> None:
     tokenizer = load(style, tmp_path)
     chat = ChatFormat(tokenizer, max_observation_tokens=16)
-    text = "🙂" * 40  # several tokens each, so that the cut may fall inside one
+    text = "a" + "🙂" * 40 + "b"  # four tokens each: both cuts fall inside one
     ids = tokenizer.encode(text, add_special_tokens=False)
     for shown in (
         chat.text(chat.observation_ids(text, stopped=True)),

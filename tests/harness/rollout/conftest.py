@@ -45,7 +45,7 @@ class FakeSampler:
     def __init__(self, max_context: int = 100_000) -> None:
         self.max_context = max_context
         self.running: dict[Hashable, tuple[SampleRequest, Sample, int]] = {}
-        self.sessions: set[Hashable] = set()
+        self.sessions: dict[Hashable, list[int]] = {}  # the last prompt of each
         self.version = 0
         self.thread: threading.Thread | None = None
         self.before_step: Callable[[], None] = lambda: None
@@ -58,7 +58,9 @@ class FakeSampler:
         assert request.session not in self.running, "two requests of one session"
         assert len(request.prompt_ids) + request.max_tokens <= self.max_context
         assert request.max_tokens >= 1
-        self.sessions.add(request.session)
+        last = self.sessions.get(request.session, [])
+        assert list(request.prompt_ids[: len(last)]) == last, "a session's requests extend one another"
+        self.sessions[request.session] = list(request.prompt_ids)
         draw = random.Random(number(request.seed, list(request.prompt_ids)))
         length = draw.randint(1, 5)
         ids = [draw.randint(1, 255) for _ in range(length - 1)] + [0]
@@ -81,7 +83,7 @@ class FakeSampler:
 
     def end_session(self, session: Hashable) -> None:
         self.running.pop(session, None)
-        self.sessions.discard(session)
+        self.sessions.pop(session, None)
 
     def weights_changed(self) -> int:
         self.version += 1

@@ -111,6 +111,13 @@ def test_the_context_ends_an_episode_and_nothing_is_cut_off(fake: Any, mode: str
 
 
 @BOTH
+def test_a_context_that_is_full_to_the_last_token_is_full(fake: Any, mode: str) -> None:
+    for limit in range(100, 130):
+        for t in play(fake, 4, mode=mode, sampler=fake.Sampler(max_context=limit)):
+            assert len(t.ids) <= limit
+
+
+@BOTH
 def test_a_first_prompt_that_is_too_long_is_an_episode_without_a_step(fake: Any, mode: str) -> None:
     for t in play(fake, 4, mode=mode, sampler=fake.Sampler(max_context=20)):
         assert (t.end, t.length, t.action_tokens) == ("context", 0, 0)
