@@ -204,5 +204,5 @@ def test_a_long_observation_keeps_its_first_and_last_tokens(style: str, tmp_path
     ):
         assert f"[{len(ids) - 16} tokens left out]" in shown
         assert "\ufffd" not in shown
-        head, tail = (len(tokenizer.decode(part).strip("\ufffd")) for part in (ids[:8], ids[-8:]))
+        head, tail = (tokenizer.decode(part).count("🙂") for part in (ids[:8], ids[-8:]))
         assert shown.count("🙂") == head + tail

@@ -76,6 +76,34 @@ def test_an_overlapped_batch_is_played_with_the_weights_before_the_update(
         assert a | {"rollout/policy_lag": 0.0} == b
 
 
+def test_each_batch_is_sampled_with_the_weights_that_the_update_before_it_started_from(
+    overlapped: GRPOConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import harness.grpo as grpo
+
+    def fingerprint(model: Any) -> float:
+        return float(sum(p.detach().double().abs().sum() for p in model.parameters()))
+
+    sampled: list[float] = []
+    trained: list[float] = []
+    plain_rollout, plain_update = grpo.rollout, grpo.update_policy
+
+    def rollout(envs: Any, sampler: Any, *rest: Any, **settings: Any) -> Any:
+        played = plain_rollout(envs, sampler, *rest, **settings)
+        sampled.append(fingerprint(sampler._model))  # at its end: the trainer has not touched them meanwhile
+        return played
+
+    def update_policy(policy: Any, *rest: Any, **settings: Any) -> Any:
+        trained.append(fingerprint(policy.model))
+        return plain_update(policy, *rest, **settings)
+
+    monkeypatch.setattr(grpo, "rollout", rollout)
+    monkeypatch.setattr(grpo, "update_policy", update_policy)
+    run(overlapped)
+    assert len(set(trained)) == 4
+    assert sampled == [trained[0], *trained[:3]]
+
+
 @pytest.mark.parametrize("minibatches", [1, 2])
 def test_what_an_overlapped_sampler_was_behind_by_is_weighted_and_logged(
     overlapped: GRPOConfig, minibatches: int
