@@ -3,7 +3,8 @@
 64 episodes of 2 to 8 turns: prompts of 60 to 160 tokens, actions of about 23 (at most 64), observations of 15 to 50, and
 before each answer the environment sleeps for an exponentially distributed time with the mean that the table names. Every
 way plays the same requests, so the same turns, tokens and sleeps. "Sampling alone" is streaming at latency 0, in one thread:
-what is left when all latency is hidden. Repeats are interleaved, because machines drift.
+what is left when all latency is hidden. "Longest sleep" is the sum of one episode's sleeps, the largest of all episodes: no
+rollout can be shorter. Repeats are interleaved, because machines drift.
 
 Left out: real environments and trained models; what is measured is the waiting.
 
@@ -73,16 +74,20 @@ class Conversation(gym.Env[str, str]):
 
     def __init__(self, latency_s: float) -> None:
         self._latency_s = latency_s
+        self.longest_sleep_s = 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """The prompt."""
         self._rng = np.random.default_rng(seed)
-        self._left = int(self._rng.integers(2, 9))
+        self._left, self._slept_s = int(self._rng.integers(2, 9)), 0.0
         return self._text(60, 160), {"system_prompt": ""}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Sleeps and answers."""
-        time.sleep(self._rng.exponential() * self._latency_s)
+        sleep_s = float(self._rng.exponential()) * self._latency_s
+        time.sleep(sleep_s)
+        self._slept_s += sleep_s
+        self.longest_sleep_s = max(self.longest_sleep_s, self._slept_s)
         self._left -= 1
         return self._text(15, 50), 0.0, self._left == 0, False, {"success": False}
 
@@ -116,8 +121,8 @@ def new_sampler(name: str, model: Qwen2ForCausalLM) -> Sampler:
 
 def play(
     sampler: Sampler, mode: RolloutMode, *, episodes: int, slots: int, latency_s: float, threads: int
-) -> tuple[float, list[Trajectory]]:
-    """Plays all episodes; returns the seconds and what was played."""
+) -> tuple[float, float, list[Trajectory]]:
+    """Plays all episodes; returns the seconds, the longest sleep of an episode, and what was played."""
     envs = ThreadVectorEnv([lambda: Conversation(latency_s)] * slots, max_workers=threads)
     requests = [EpisodeRequest(str(i), i, seed=derive_seed(0, "benchmark", i)) for i in range(episodes)]
     start = time.perf_counter()
@@ -133,7 +138,8 @@ def play(
     )
     seconds = time.perf_counter() - start
     envs.close()
-    return seconds, played
+    longest = max(env.longest_sleep_s for env in envs.envs)  # type: ignore[attr-defined]
+    return seconds, longest, played
 
 
 class Watch(Display):
@@ -189,7 +195,7 @@ def main() -> None:
         return
     sampler = new_sampler(args.sampler, new_model())
 
-    def timed(mode: RolloutMode, latency_ms: float, threads: int) -> tuple[float, list[Trajectory]]:
+    def timed(mode: RolloutMode, latency_ms: float, threads: int) -> tuple[float, float, list[Trajectory]]:
         return play(
             sampler,
             mode,
@@ -201,28 +207,34 @@ def main() -> None:
 
     alone: list[float] = []
     seconds: dict[tuple[str, float], list[float]] = {}
+    longest: dict[float, float] = {}
+    load = os.getloadavg()[0]
     for repeat in range(args.repeats + 1):  # the first is for caches to warm
-        second, played = timed("streaming", 0.0, 0)
+        second, _, played = timed("streaming", 0.0, 0)
         alone += [second] * bool(repeat)
         for latency in args.latency_ms:
             for mode in ("lockstep", "streaming"):
-                second, _ = timed(mode, latency, args.slots)
+                second, longest[latency], _ = timed(mode, latency, args.slots)
                 seconds.setdefault((mode, latency), []).extend([second] * bool(repeat))
 
     turns, tokens = sum(t.length for t in played), sum(t.action_tokens for t in played)
     print(
         f"{args.episodes} episodes, {args.slots} slots, {turns} turns, {tokens} sampled tokens, sampler {args.sampler}"
     )
-    print(f"{args.repeats} interleaved repeats, one torch thread, {cpu_name()}")
+    print(
+        f"{args.repeats} interleaved repeats, one torch thread, {cpu_name()}, {os.cpu_count()} cores, load {load:.1f}"
+    )
     print(f"torch {torch.__version__}, transformers {transformers.__version__}; medians, and their range")
     print(f"sampling alone: {spread(alone)} s")
-    print(f"{'latency':>8}   {'lockstep s':18} {'streaming s':18} {'lockstep/streaming':18} {'alone/streaming':18}")
+    print(
+        f"{'latency':>8}   {'lockstep s':18} {'streaming s':18} {'lockstep/streaming':18} {'alone/streaming':18} longest sleep"
+    )
     for latency in args.latency_ms:
         lockstep, streaming = seconds["lockstep", latency], seconds["streaming", latency]
         ratios = [a / b for a, b in zip(lockstep, streaming, strict=True)]
         shares = [a / b for a, b in zip(alone, streaming, strict=True)]
         cells = " ".join(f"{spread(values):18}" for values in (lockstep, streaming, ratios, shares))
-        print(f"{latency:5.0f} ms   {cells}".rstrip())
+        print(f"{latency:5.0f} ms   {cells} {longest[latency]:.2f} s")
 
 
 def spread(values: list[float]) -> str:
