@@ -1,4 +1,4 @@
-"""``python -m envs install|doctor|list``: what the environments need, and what there is.
+"""``python -m envs install|doctor|list|serve``: what the environments need, what there is, and worlds for other machines.
 
 Left out: anything that downloads without being asked. Importing or making an environment never installs its backend.
 """
@@ -13,6 +13,7 @@ from importlib.metadata import version
 from eh_gym.errors import EHError
 from envs import runtime
 from envs.appworld import install as appworld
+from envs.appworld import serve
 from envs.bfcl import splits as bfcl
 from envs.cabinet.tasks import task_ids as cabinet_task_ids
 
@@ -33,12 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = commands.add_parser("doctor", help="say what is installed, what is missing, and what mends it")
     add.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{names}; all of them if none is named")
     commands.add_parser("list", help="list the environments, their tasks and their backends")
+    serve.add_arguments(commands.add_parser("serve", help="serve AppWorld's worlds to other machines"))
     options = parser.parse_args(arguments)
     try:
         if options.command == "install":
             return _install(options.backends, force=options.force, benchmark=not options.no_data)
         if options.command == "doctor":
             return _doctor(options.backends)
+        if options.command == "serve":
+            return serve.serve(options)
         return _list()
     except EHError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -222,9 +222,13 @@ def preset(argv: Sequence[str]) -> GRPOConfig:
     >>> preset([]).updates
     60
     """
+    env, eval_split = _flag(argv, "env", GRPOConfig.env), GRPOConfig.eval_split
+    if env.startswith("EH-AppWorld"):  # its test splits are for final scores; the mini world has one split
+        eval_split = "mini" if _flag(argv, "split", "") == "mini" else "dev"
     if _flag(argv, "model", GRPOConfig.model) != "tiny":
-        return GRPOConfig(threads=0)
+        return GRPOConfig(threads=0, eval_split=eval_split)
     quick = GRPOConfig(
+        eval_split=eval_split,
         updates=60,
         tasks_per_update=8,
         env_threads=0,
@@ -244,9 +248,9 @@ def preset(argv: Sequence[str]) -> GRPOConfig:
         eval_rollouts=1,
         warm_start=WarmStart(episodes=600, max_optimal_steps=9, polish_batches=100),
     )
-    if not _flag(argv, "env", GRPOConfig.env).startswith("EH-BFCL"):
+    if not env.startswith(("EH-BFCL", "EH-AppWorld")):
         return quick
-    return dataclasses.replace(
+    bfcl = dataclasses.replace(
         quick,
         updates=10,
         tasks_per_update=8,
@@ -271,6 +275,17 @@ def preset(argv: Sequence[str]) -> GRPOConfig:
             polish_waste=0.0,
             polish_learning_rate=5e-4,
         ),
+    )
+    if env.startswith("EH-BFCL"):
+        return bfcl
+    return dataclasses.replace(
+        bfcl,
+        updates=5,
+        tasks_per_update=4,
+        max_action_tokens=160,
+        tti_stages="0:15,1:20,2:30,3:50",
+        eval_tasks=12,
+        warm_start=dataclasses.replace(bfcl.warm_start, max_tokens=2048, batch_tokens=4096, max_batches=400),
     )
 
 

@@ -45,7 +45,8 @@ class Evaluation:
     policy: str = "expert"
     """expert, random or empty (no model), or a model: a run's checkpoint, a Hugging Face folder, a hub id."""
     split: str | None = None
-    """By default test for a model, and all for the three that need none, which have nothing to hold out."""
+    """By default test for a model, and all for the three that need none, which have nothing to hold out; of AppWorld's
+    splits test_normal and dev."""
     tasks: int | None = None
     """How many tasks, in the split's order; by default all of a finite split, and 128 of a generated one."""
     rollouts: int | None = None
@@ -249,10 +250,16 @@ def held_out_tasks(env_id: str, env_args: dict[str, Any], count: int | None) -> 
     return list(task_ids[:count])
 
 
+def _default_split(env_id: str, script: bool) -> str:
+    if env_id.startswith("EH-AppWorld"):
+        return "dev" if script else "test_normal"  # the test splits come without reference solutions
+    return "all" if script else "test"
+
+
 def run(config: Evaluation, console: Console) -> EvalResult:
     """Carries out one evaluation, with a progress bar."""
     script = config.policy in ("expert", "random", "empty")
-    split = config.split or ("all" if script else "test")
+    split = config.split or _default_split(config.env, script)
     env_args = {"split": split, **json.loads(config.env_args)}
     tasks = held_out_tasks(config.env, env_args, config.tasks)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)

@@ -138,17 +138,17 @@ def reference(split: str, task_id: str) -> list[str] | None:
 
 
 def check_root(root: Path, counts: Mapping[str, int | None]) -> None:
-    """Whether data are whole: the splits, and for each task what the engine and the evaluation read.
+    """Whether data are whole and of our version: the splits, and for each task what the engine and the evaluation read.
 
     Args:
         root: A judge's folder.
         counts: Split -> number of its tasks; None where any number but 0 will do.
 
     Raises:
-        EHError: Something is missing; the message says what.
+        EHError: Something is missing or of another version; the message says what.
     """
     data = root / "data"
-    for pattern in ("version.txt", "base_dbs/*.db", "api_docs/standard/*.json"):
+    for pattern in ("base_dbs/*.db", "api_docs/standard/*.json"):
         if not any(path.stat().st_size for path in data.glob(pattern)):
             raise EHError(f"the data are not whole: {data / pattern} is missing or empty")
     for split, count in counts.items():
@@ -162,6 +162,11 @@ def check_root(root: Path, counts: Mapping[str, int | None]) -> None:
             for needed in ("specs.json", "dbs/supervisor.jsonl", "ground_truth/evaluation.py"):
                 if not (task / needed).is_file():
                     raise EHError(f"the data are not whole: task {identifier} of {split} has no {needed}")
+            version = json.loads((task / "specs.json").read_text(encoding="utf-8")).get("db_version")
+            if version != DATA_VERSION:  # the engine would refuse the task
+                raise EHError(
+                    f"the data are of version {version}, expected {DATA_VERSION} (task {identifier} of {split})"
+                )
 
 
 def write_agent_root(judge: Path, agent: Path) -> None:

@@ -104,6 +104,8 @@ def _fetch(url: str, part: Path, timeout_s: float, say: Callable[[str], None]) -
     except (OSError, http.client.HTTPException) as error:
         raise EHError(f"{url} cannot be had: {getattr(error, 'reason', None) or error}") from error
     with answer, part.open("ab") as file:
+        if answer.headers.get_content_type() == "text/html":  # before anything that was kept is given up for it
+            raise EHError(f"{url}: the server answers with a web page; does this network ask for a login?")
         have = _continues(answer, have)
         file.truncate(have)
         length = answer.headers.get("Content-Length")

@@ -13,11 +13,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import EzPickle
 
-from eh_gym.errors import ConfigError, WorkerError
+from eh_gym.errors import ConfigError, WorkerError, WorkerTimeout
 from eh_gym.spaces import UnicodeText
 from envs.appworld import data, prompt
 from envs.appworld.actions import code_of
 from envs.appworld.hosts import Host, Settings, World, local_host
+from envs.appworld.remote import remote_host
 from envs.runtime import backend_python
 
 __all__ = ["AppWorldEnv"]
@@ -62,7 +63,8 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         confined: Whether to confine the code as far as the host allows. ``python -m envs doctor`` says how far that is;
             False is for debugging only: then a model's code can do what you can.
         url: Use the worlds of a server (``python -m envs serve appworld``) at this address instead of making them here.
-        token: The server's; by default the environment variable EH_APPWORLD_TOKEN.
+        token: The server's; by default the environment variable EH_APPWORLD_TOKEN, read where the environment is made. An
+            argument stands in ``env.spec`` and in what is pickled, the variable does not.
 
     Raises:
         ConfigError: An argument is not one of those listed.
@@ -85,6 +87,10 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         EzPickle.__init__(
             self, split, step_timeout_s, max_observation_chars, max_api_calls, memory_mb, confined, url, token
         )
+        if url is None and token is not None:
+            raise ConfigError("token belongs to url, which is missing")
+        if url is not None and not confined:
+            raise ConfigError("with url, confined is the server's to decide; leave it out")
         settings = Settings(
             step_timeout_s=step_timeout_s,
             max_api_calls=max_api_calls,
@@ -94,9 +100,11 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         )
         self._split = split
         self._host: Host
-        python = backend_python("appworld")
-        self._host = local_host(python, data.roots(split), settings)
-        self.task_ids: Sequence[str] = data.task_ids(split)
+        if url is None:
+            self._host = local_host(backend_python("appworld"), data.roots(split), settings)
+        else:
+            self._host = remote_host(url, token, settings)
+        self.task_ids: Sequence[str] = self._host.task_ids(split)
         self.observation_space = UnicodeText(_LONGEST)
         self.action_space = UnicodeText(_LONGEST)
         self._world: World | None = None
@@ -147,7 +155,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             result = world.execute(code)
         except WorkerError as error:
             self._leave()
-            if not self._host.alive:
+            if world.host_failed:
                 return _failed(error)
             text = f"Your code has destroyed its world, and the episode is over: {error}"
             lost = f"{type(error).__name__}: {error}"
@@ -157,6 +165,9 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             return result["output"], 0.0, False, False, info
         try:
             verdict = dict(world.verdict())
+        except WorkerTimeout as error:  # calls that take so long to make again are the code's doing
+            lost = f"{type(error).__name__}: {error}"
+            return result["output"], 0.0, True, False, {**info, "success": False, "world_lost": lost}
         except WorkerError as error:
             return _failed(error)
         finally:
@@ -180,7 +191,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             ConfigError: The task comes without a reference solution, as in the benchmark's test splits.
         """
         self._live()
-        steps = data.reference(self._split, self._task_id)
+        steps = self._host.reference(self._split, self._task_id)
         if steps is None:
             raise ConfigError(f"the task {self._task_id!r} of split {self._split!r} comes without a reference solution")
         code = steps[min(self._steps, len(steps) - 1)]

@@ -12,6 +12,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ __all__ = ["Fork", "Zygote"]
 _START_TIMEOUT_S = 180.0  # importing AppWorld takes 4 s on a quiet machine
 _SPAWN_TIMEOUT_S = 60.0
 _PREFIX = "eh-appworld-"
+# What a zygote gets of the environment. Agents' code can read all of it, and a trainer's holds keys and tokens.
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 class Zygote:
@@ -42,9 +45,10 @@ class Zygote:
     def __init__(self, python: Path, root: Path, role: str, adaptations: Sequence[str], confined: bool) -> None:
         self._start = {"root": str(root), "role": role, "adaptations": list(adaptations), "confined": confined}
         self._lock = threading.Lock()
-        self._worker = Worker(
-            backend_command(python, Path(__file__).parent / "backend" / "zygote.py"), start_timeout_s=_START_TIMEOUT_S
-        )
+        command = backend_command(python, Path(__file__).parent / "backend" / "zygote.py")
+        kept = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
+        # env execs: the worker's process is the zygote
+        self._worker = Worker(["env", "-i", "PYTHONHASHSEED=0", *kept, *command], start_timeout_s=_START_TIMEOUT_S)
         self._folder: Path | None = None
         self.layers: list[str] = []
         weakref.finalize(self, Worker.kill, self._worker)
@@ -105,7 +109,8 @@ class Zygote:
             self._worker.call("end", {"pid": pid}, _SPAWN_TIMEOUT_S)
 
     def close(self) -> None:
-        """Ends the zygote and all its forks."""
+        """Ends the zygote and all its forks, also while it is starting."""
+        self._worker.kill()  # a start under way fails, and gives the lock back
         with self._lock:
             self._worker.kill()
             self._remove_folder()
@@ -134,11 +139,13 @@ class Fork:
         """
         if self._ended:
             raise WorkerDied("the process was ended")
+        deadline = time.monotonic() + timeout_s
         try:
             self._connection.settimeout(timeout_s)
             if message is not None:
                 wire.send(self._connection, message)
-            answer = wire.receive(self._connection, timeout_s)
+            left = max(0.001, deadline - time.monotonic())
+            answer = wire.receive(self._connection, left, wire.MAX_ANSWER_BYTES)
         except TimeoutError as error:
             self.end()
             raise WorkerTimeout(f"no answer after {timeout_s:g} s; the process was killed") from error

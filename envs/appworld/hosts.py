@@ -8,23 +8,25 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from eh_gym.errors import ConfigError, WorkerError, WorkerProtocolError
+from eh_gym.errors import ConfigError, WorkerProtocolError
+from envs.appworld import data
+from envs.appworld.ahead import Ahead
 from envs.appworld.backend.adaptations import ALL as ADAPTATIONS
 from envs.appworld.data import Roots
 from envs.appworld.forks import Fork, Zygote
 
-__all__ = ["ADAPTATIONS", "Host", "LocalHost", "Settings", "World", "local_host"]
+__all__ = ["ADAPTATIONS", "Host", "LocalHost", "Settings", "World", "close_hosts", "local_host", "shared_host"]
 
 _OPEN_TIMEOUT_S = 120.0
 _GRACE_S = 5.0  # the engine's own time-out answers before the process is killed
 _MAX_CALLS = 20_000  # of an episode, that a judge would make again
+_MAX_CALL_CHARS = 2_000_000  # all of them together; JSON takes up to 12 bytes for one, and a message has a limit
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,15 @@ class World(Protocol):
     def about(self) -> Mapping[str, Any]:
         """``instruction``, ``supervisor`` (a dict), ``datetime`` (ISO 8601), ``apps`` (name -> description)."""
 
+    @property
+    def host_failed(self) -> bool:
+        """Whether a world that is lost was lost with its host, by no fault of its code."""
+
     def execute(self, code: str) -> Mapping[str, Any]:
         """Runs code: ``output``, ``malformed``, ``completed`` (the code completed the task), ``api_calls`` (a count).
 
         Raises:
-            WorkerDied, WorkerTimeout, WorkerProtocolError: The world is lost. It is the code's doing, unless the host is.
+            WorkerError: The world is lost. It is the code's doing, unless ``host_failed``.
         """
 
     def verdict(self) -> Mapping[str, Any]:
@@ -95,12 +101,22 @@ class World(Protocol):
 class Host(Protocol):
     """Where worlds live."""
 
-    @property
-    def alive(self) -> bool:
-        """Whether its processes are there; a world of a dead host was lost by no fault of its code."""
+    def task_ids(self, split: str) -> Sequence[str]:
+        """The tasks of a split, in AppWorld's order.
+
+        Raises:
+            ConfigError: It has no such split.
+        """
+
+    def reference(self, split: str, task_id: str) -> Sequence[str] | None:
+        """A task's reference solution, one piece of code per turn; None where the data hold none."""
 
     def open(self, task_id: str) -> World:
-        """A fresh world of a task, prepared ahead if ``prepare`` said so."""
+        """A fresh world of a task, prepared ahead if ``prepare`` said so.
+
+        Raises:
+            WorkerError: None could be made.
+        """
 
     def prepare(self, task_ids: Sequence[str]) -> None:
         """Has worlds made ahead for these tasks, one for each mention; earlier ones that are not mentioned go."""
@@ -116,8 +132,14 @@ class _LocalWorld:
     host: LocalHost
     task_id: str
     fork: Fork
+    zygote: int | None  # its process id: another one means that the zygote of this world was lost
     about: Mapping[str, Any]
     calls: list[Mapping[str, Any]] = field(default_factory=list)
+    call_chars: int = 0
+
+    @property
+    def host_failed(self) -> bool:
+        return not self.host.alive or self.host.pids[0] != self.zygote
 
     def execute(self, code: str) -> Mapping[str, Any]:
         settings = self.host.settings
@@ -128,9 +150,11 @@ class _LocalWorld:
             self.fork.end()
             raise WorkerProtocolError(f"the world sent an answer that is none: {error}") from error
         self.calls += made
-        if len(self.calls) > _MAX_CALLS:
+        self.call_chars += sum(len(text) for call in made for text in _texts(call))
+        if len(self.calls) > _MAX_CALLS or self.call_chars > _MAX_CALL_CHARS:
             self.fork.end()
-            raise WorkerProtocolError(f"the episode made more than {_MAX_CALLS:,} API calls")
+            allowed = f"{_MAX_CALLS:,} API calls, or of {_MAX_CALL_CHARS:,} characters"
+            raise WorkerProtocolError(f"the episode made more than {allowed}")
         return {
             "output": answer["output"],
             "malformed": answer["malformed"],
@@ -158,15 +182,12 @@ class LocalHost:
         self.settings = settings
         self._worlds = Zygote(python, roots.agent, "world", settings.adaptations, settings.confined)
         self._judges = Zygote(python, roots.judge, "judge", settings.adaptations, False)
-        self._lock = threading.Lock()
-        self._ahead: dict[str, list[_LocalWorld]] = {}
-        self._wanted: Counter[str] = Counter()  # asked for, not yet made
-        self._maker = ThreadPoolExecutor(1, "appworld-prepare")
+        self._ahead = Ahead(self._make)
         self._starter = ThreadPoolExecutor(1, "appworld-start")
 
     @property
     def alive(self) -> bool:
-        """See Host."""
+        """Whether the process is there that forks the worlds."""
         return self._worlds.alive
 
     @property
@@ -174,29 +195,24 @@ class LocalHost:
         """The process ids of the two zygotes, None before their start."""
         return self._worlds.pid, self._judges.pid
 
+    def task_ids(self, split: str) -> Sequence[str]:
+        """See Host."""
+        return data.task_ids(split)
+
+    def reference(self, split: str, task_id: str) -> Sequence[str] | None:
+        """See Host."""
+        return data.reference(split, task_id)
+
     def open(self, task_id: str) -> _LocalWorld:
         """See Host."""
-        with self._lock:
-            ready = self._ahead.get(task_id)
-            if ready:
-                return ready.pop()
-            if self._wanted[task_id] > 0:
-                self._wanted[task_id] -= 1  # not begun: it is made here and now instead
+        while (world := self._ahead.take(task_id)) is not None:
+            if not world.host_failed:
+                return world
         return self._make(task_id)
 
     def prepare(self, task_ids: Sequence[str]) -> None:
         """See Host."""
-        wanted = Counter(task_ids)
-        with self._lock:
-            surplus = []
-            for task_id, ready in self._ahead.items():
-                while len(ready) > wanted[task_id]:
-                    surplus.append(ready.pop())
-                wanted[task_id] -= len(ready)
-            self._wanted = +wanted
-        for world in surplus:
-            world.close()
-        self._maker.submit(self._make_ahead)
+        self._ahead.prepare(task_ids)
 
     def judge(self, task_id: str, calls: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         """The official verdict on the state that these calls leave."""
@@ -209,9 +225,7 @@ class LocalHost:
 
     def close(self) -> None:
         """See Host."""
-        with self._lock:
-            self._wanted.clear()
-        self._maker.shutdown(wait=False, cancel_futures=True)
+        self._ahead.stop()
         self._starter.shutdown(wait=False, cancel_futures=True)
         self._worlds.close()
         self._judges.close()
@@ -229,34 +243,26 @@ class LocalHost:
                 "limits": {"memory_bytes": settings.memory_mb * 2**20},
             }
         )
-        return _LocalWorld(self, task_id, fork, fork.ask(None, _OPEN_TIMEOUT_S)["ready"])
-
-    def _make_ahead(self) -> None:
-        while True:
-            with self._lock:
-                task_id = next((t for t, n in self._wanted.items() if n > 0), None)
-                if task_id is None:
-                    return
-                self._wanted[task_id] -= 1
-            try:
-                world = self._make(task_id)
-            except WorkerError:
-                return  # whoever opens that world will meet the error
-            with self._lock:
-                self._ahead.setdefault(task_id, []).append(world)
+        zygote, _ = self.pids
+        return _LocalWorld(self, task_id, fork, zygote, fork.ask(None, _OPEN_TIMEOUT_S)["ready"])
 
 
-_hosts: dict[tuple[Any, ...], LocalHost] = {}
+_hosts: dict[tuple[Any, ...], Host] = {}
 _hosts_lock = threading.Lock()
 
 
-def local_host(python: Path, roots: Roots, settings: Settings) -> LocalHost:
-    """The host that all environments of this process with the same data and settings share; it ends with the process."""
-    key = (os.getpid(), python, roots, settings)
+def shared_host(key: tuple[Any, ...], make: Callable[[], Host]) -> Host:
+    """The host that all environments of this process with the same key share; it ends with the process."""
+    key = (os.getpid(), *key)
     with _hosts_lock:
         if key not in _hosts:
-            _hosts[key] = LocalHost(python, roots, settings)
+            _hosts[key] = make()
         return _hosts[key]
+
+
+def local_host(python: Path, roots: Roots, settings: Settings) -> Host:
+    """The local host that all environments of this process with the same data and settings share."""
+    return shared_host((python, roots, settings), lambda: LocalHost(python, roots, settings))
 
 
 def close_hosts() -> None:
@@ -270,14 +276,20 @@ def close_hosts() -> None:
 atexit.register(close_hosts)
 
 
-def _checked(answer: Mapping[str, Any], max_output_chars: int) -> list[Mapping[str, Any]]:
+def _checked(answer: Mapping[str, Any], max_output_chars: int) -> list[dict[str, Any]]:
     """The calls of a world's answer, which its code may have forged; raises if it has not the form of one."""
     if not (isinstance(answer["output"], str) and len(answer["output"]) <= max_output_chars):
         raise ValueError("the output is no text, or too long")
     if not (isinstance(answer["malformed"], bool) and isinstance(answer["completed"], bool)):
         raise ValueError("a flag is none")
-    for call in answer["calls"]:
-        texts = (call["method"], call["url"], call["body"], *call["headers"].keys(), *call["headers"].values())
-        if not (all(isinstance(text, str) for text in texts) and isinstance(call["status"], int)):
+    made = [{name: call[name] for name in ("method", "url", "headers", "body", "status")} for call in answer["calls"]]
+    for call in made:
+        if not (isinstance(call["headers"], dict) and isinstance(call["status"], int)):
             raise ValueError("a call is none")
-    return list(answer["calls"])
+        if not all(isinstance(text, str) for text in _texts(call)):
+            raise ValueError("a call is none")
+    return made
+
+
+def _texts(call: Mapping[str, Any]) -> list[str]:
+    return [call["method"], call["url"], call["body"], *call["headers"].keys(), *call["headers"].values()]

@@ -6,7 +6,6 @@ interrupted download, and is content with any answer. Here a folder under its fi
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -16,9 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from eh_gym.errors import EHError
+from eh_gym.errors import EHError, WorkerError
+from eh_gym.worker import Worker, backend_command
 from envs import runtime
 from envs.appworld import data
+from envs.appworld.backend.unpack import DAMAGED
 from envs.appworld.download import download
 
 __all__ = ["counts", "install", "isolation", "report", "summary"]
@@ -48,13 +49,16 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
         ConfigError: This Python is too old for AppWorld, and there is no uv.
     """
     python = runtime.install("appworld", force=force, say=say)
-    with runtime.locked("appworld", say):
-        folder = runtime.cache_dir() / "appworld"
-        folder.mkdir(parents=True, exist_ok=True)
-        for rubbish in folder.glob(".building-*"):
-            shutil.rmtree(rubbish, ignore_errors=True)
-        _install_mini(python, force, say)
-        _install_benchmark(python, benchmark, say)
+    folder = runtime.cache_dir() / "appworld"
+    try:
+        with runtime.locked("appworld", say):
+            folder.mkdir(parents=True, exist_ok=True)
+            for rubbish in folder.glob(".building-*"):
+                shutil.rmtree(rubbish, ignore_errors=True)
+            _install_mini(python, force, say)
+            _install_benchmark(python, benchmark, say)
+    except OSError as error:  # a full disk, a folder that may not be written
+        raise EHError(f"the data could not be installed in {folder}: {error}") from error
 
 
 def _install_mini(python: Path, force: bool, say: Callable[[str], None]) -> None:
@@ -121,16 +125,26 @@ def _unpack(python: Path, bundle: Path, target: Path) -> None:
         judge = world / "judge"
         judge.mkdir()
         command = [str(python), "-I", "-B", str(_HERE / "backend" / "unpack.py"), str(bundle.resolve()), str(judge)]
+        fault = ""
         try:
             runtime.run(command, hint="", cwd=home, home=home)
-            data.check_root(judge, data.BENCHMARK)
         except EHError as error:
-            last = (str(error).strip().splitlines() or ["no message"])[-1]
-            if "[Errno" in last or "MemoryError" in last:  # a full disk, say: the bundle is not at fault
+            fault = str(error).strip().splitlines()[-1]
+            if not fault.startswith(DAMAGED):  # a full disk or a killed process, say: the bundle may be whole
                 raise
-            if bundle.parent == _downloads():
-                bundle.unlink()  # else the next run would take it for whole again
-            raise EHError(f"{bundle} is not AppWorld's data, or is damaged ({last})") from error
+        else:
+            try:
+                data.check_root(judge, data.BENCHMARK)
+            except EHError as error:
+                fault = str(error)
+        if fault:
+            _drop(bundle)  # else the next run would take it for whole again
+            raise EHError(f"{bundle} is not AppWorld's data, or is damaged ({fault})")
+    _drop(bundle)
+
+
+def _drop(bundle: Path) -> None:
+    """Removes a bundle that was downloaded; one that the user named stays."""
     if bundle.parent == _downloads():
         bundle.unlink()
 
@@ -188,21 +202,15 @@ def report() -> tuple[bool, list[str]]:
 
 def isolation(python: Path) -> list[str]:
     """A line per layer that keeps the agent's code in, as this host has it, for ``doctor``."""
-    script = _HERE / "backend" / "confine.py"
-    if not script.is_file():
-        return ["isolation: none, the agent's code runs as you"]
-    with tempfile.TemporaryDirectory(prefix="eh-doctor-") as home:
-        try:
-            told = runtime.run(
-                [str(python), "-B", str(script)], hint="please report this", cwd=Path(home), home=Path(home)
-            )
-            layers: dict[str, tuple[bool, str]] = json.loads(told.strip().splitlines()[-1])
-        except (EHError, ValueError, IndexError) as error:
-            return [
-                "isolation: not known, its probe failed:",
-                *(f"  {line}" for line in str(error).strip().splitlines()),
-            ]
-    width = max(map(len, layers), default=0)
+    worker = Worker(backend_command(python, _HERE / "backend" / "probing.py"))
+    try:
+        worker.start()
+        layers: dict[str, tuple[bool, str]] = worker.call("probe")
+    except WorkerError as error:
+        return ["isolation: not known, its probe failed:", *(f"  {line}" for line in str(error).splitlines())]
+    finally:
+        worker.kill()
+    width = max(map(len, layers))
     return ["isolation of the agent's code on this host:"] + [
         f"  {layer:<{width}}  {'in force' if there else f'missing: {what}'}" for layer, (there, what) in layers.items()
     ]

@@ -18,7 +18,17 @@ ALLOWED = {
 }
 # What runs in a backend's own virtualenv may import what is installed there; the fresh interpreters below show that
 # importing the environment does not.
-_WITH_APPWORLD = {"appworld", "anyio", "freezegun", "httpx", "sqlalchemy", "sqlmodel", "starlette", "traitlets"}
+_WITH_APPWORLD = {
+    "appworld",
+    "anyio",
+    "freezegun",
+    "httpx",
+    "inflection",
+    "sqlalchemy",
+    "sqlmodel",
+    "starlette",
+    "traitlets",
+}
 BACKEND = {
     ROOT / "envs" / "bfcl": {"bfcl_eval", "mpmath"},
     ROOT / "envs" / "appworld" / "backend": _WITH_APPWORLD,

@@ -51,9 +51,12 @@ def test_importing_registers_and_does_nothing_else():
     assert done.stdout.strip() == "['eh_gym', 'eh_gym.registration']"
 
 
-def test_appworld_says_that_it_is_not_there_yet():
-    with pytest.raises(MissingBackendError, match=r"not part of this release.*EH-Cabinet-v0.*EH-BFCL-v0"):
-        gym.make("EH-AppWorld-v0", split="train")
+@pytest.mark.parametrize(("env_id", "backend"), [("EH-BFCL-v0", "bfcl"), ("EH-AppWorld-v0", "appworld")])
+def test_an_environment_without_its_backend_names_the_command(env_id, backend, tmp_path, monkeypatch):
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
+    with pytest.raises(MissingBackendError, match=f"run: python -m envs install {backend}$"):
+        gym.make(env_id, split="train")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", eh_gym.__all__)

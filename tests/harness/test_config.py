@@ -39,7 +39,7 @@ def test_real_models_stream_and_tiny_ones_are_reproducible() -> None:
     assert parse("--rollout", "streaming", "--async-steps", "1", "--tis-cap", "2").async_steps == 1
 
 
-@pytest.mark.parametrize("argv", [[], ["--env", "EH-BFCL-v0"], ["--model", "x"]])
+@pytest.mark.parametrize("argv", [[], ["--env", "EH-BFCL-v0"], ["--env", "EH-AppWorld-v0"], ["--model", "x"]])
 def test_settings_survive_their_file(argv: list[str]) -> None:
     assert GRPOConfig.from_json(preset(argv).to_json()) == preset(argv)
 
@@ -96,3 +96,19 @@ def test_none_is_no_controller() -> None:
 def test_bad_settings_say_the_mend(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         GRPOConfig(**changes)
+
+
+def test_the_split_has_a_flag_of_its_own() -> None:
+    assert parse("--split", "mini", "--env-args", '{"memory_mb": 512}').environment_args() == {
+        "split": "mini",
+        "memory_mb": 512,
+    }
+    assert parse().environment_args() == {}
+
+
+def test_appworld_is_evaluated_on_a_split_that_it_has() -> None:
+    assert parse("--env", "EH-AppWorld-v0", "--split", "mini").eval_split == "mini"
+    assert parse("--env", "EH-AppWorld-v0").eval_split == "dev"
+    assert parse("--env", "EH-AppWorld-v0", "--model", "x").eval_split == "dev"
+    assert parse("--env", "EH-AppWorld-v0", "--split", "mini").updates == 5
+    assert parse("--env", "EH-BFCL-v0").eval_split == "test"

@@ -182,11 +182,15 @@ def inherit_databases() -> None:
         )
         if not fits:
             return get_db_args(to_path, from_path)  # type: ignore[no-any-return]
-        connection = ready[app].pop()
-        name = to_path.removeprefix(":memory:")
-        engine = create_engine(
-            f"sqlite:///file:{name}?mode=memory&cache=shared&uri=true", creator=lambda: connection, poolclass=StaticPool
-        )
+        address = f"file:{to_path.removeprefix(':memory:')}?mode=memory&cache=shared"
+        connections = [ready[app].pop()]
+
+        def connect() -> (
+            sqlite3.Connection
+        ):  # again when the engine is closed: it opens a connection to close that, too
+            return connections.pop() if connections else sqlite3.connect(address, uri=True, check_same_thread=False)
+
+        engine = create_engine(f"sqlite:///{address}&uri=true", creator=connect, poolclass=StaticPool)
         tracker = library.DBChangesTracker(engine)
         tracker.restart()
         tracker.add_changes(library.apply_db_changes(engine.raw_connection().connection, from_path))
@@ -207,6 +211,13 @@ def keep_details() -> None:
         return engine.__dict__["_eh_details"]
 
     Database._get_engine_to_details = staticmethod(details)
+
+
+def keep_patterns() -> None:
+    """Keep every compiled regular expression; Python forgets all but the last 512, and the apps use more."""
+    import re
+
+    re._MAXCACHE = 1 << 20  # type: ignore[attr-defined]
 
 
 def keep_guard() -> None:
@@ -256,6 +267,7 @@ ALL: dict[str, Callable[[], None]] = {
         load_databases_once,
         inherit_databases,
         keep_details,
+        keep_patterns,
         keep_guard,
         save_nothing,
         keep_shell,

@@ -5,71 +5,28 @@ Five layers, each useful without the others: "limits" (rlimits), "user" (another
 lacks is left out and not reported as in force; nothing here raises for that. Left out: the deadline and the bound on all
 worlds' memory together, which only the parent can keep, and Python-level guards, which the policy's code undoes at will.
 
-Standard library only: the program runs in AppWorld's virtualenv, and by its path, where it prints what ``probe`` found.
+Standard library only. Landlock and seccomp are Linux's; on macOS there are the limits, and another uid.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import os
 import resource
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-try:
-    from . import landlock, seccomp
-except ImportError:  # run by its path: its folder is no package then
-    import landlock  # type: ignore[import-not-found, no-redef]
-    import seccomp  # type: ignore[import-not-found, no-redef]
+from . import landlock, seccomp
 
 FIRST_UID = 61000  # a slot's uid and gid; above what distributions give to people and daemons, below 65534 (nobody)
-
-# What agent code may import (AppWorld's guard allows most of these names) and what the engine imports late. A zygote imports
-# them before any fork: where no file can be opened, or where the world's uid cannot reach the virtualenv (a home of mode
-# 0700), a module that is not there yet is missing. Codecs, because a name in ``"…".encode(name)`` imports one.
-PRELOAD = (
-    *("array", "bisect", "calendar", "collections.abc", "contextlib", "copy", "csv", "datetime", "decimal", "difflib"),
-    *(
-        "enum",
-        "fractions",
-        "functools",
-        "hashlib",
-        "heapq",
-        "itertools",
-        "json",
-        "locale",
-        "math",
-        "numbers",
-        "operator",
-    ),
-    *("os", "pathlib", "pprint", "queue", "random", "re", "statistics", "string", "textwrap", "threading", "time"),
-    *(
-        "traceback",
-        "typing",
-        "unicodedata",
-        "unittest",
-        "uuid",
-        "zoneinfo",
-        "asyncio",
-        "pendulum",
-        "yaml",
-        "bdb",
-        "pdb",
-    ),
-    *("encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_16", "encodings.unicode_escape"),
-)
 
 _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x08000000, 0x10000000, 0x40000000
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
 _SIGKILL = 9
-_FREE_THREADS = (
-    4096  # how many more threads than at the start a user's worlds may make where only the user's total is bounded
-)
+_FREE_THREADS = 4096  # how many more than at the start a user may have where only the user's total can be bounded
 
 _network = False  # isolate_host's result, which the worlds inherit with the fork
 _threads_of_user: int | None = None
@@ -156,9 +113,7 @@ def confine(
     own_uid = _change_user(FIRST_UID + slot)
     _limit(limits, counts_threads_alone=own_uid or own_namespace)
     _drop_capabilities()
-    _prctl(_SET_PDEATHSIG, _SIGKILL)  # after the change of uid, which clears it
-    if os.getppid() != parent:
-        os._exit(1)  # the parent went before it could take this process with it
+    die_with(parent)  # after the change of uid, which clears it
     _prctl(_SET_DUMPABLE, 0)
     if own_uid:
         inside.append("user")
@@ -170,6 +125,17 @@ def confine(
         inside.append("system calls")
         files = True
     return [*inside, "files"] if files else inside
+
+
+def die_with(parent: int) -> None:
+    """Has the kernel kill this process when the thread that forked it ends, and ends it if that has happened already.
+
+    Args:
+        parent: The pid of the process that forked this one, as that process knew it.
+    """
+    _prctl(_SET_PDEATHSIG, _SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def keep_only(fds: Collection[int]) -> None:
@@ -194,18 +160,6 @@ def interpreter_folders() -> list[str]:
     folders |= {"/usr/share/zoneinfo", "/etc/localtime", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"}
     there = {os.path.realpath(path) for path in folders if os.path.exists(path)}
     return sorted(path for path in there if not any(path.startswith(other + os.sep) for other in there))
-
-
-def probe() -> dict[str, tuple[bool, str]]:
-    """Tries each layer in throw-away processes.
-
-    Returns:
-        layer -> (in force on this host, what is open without it; "" where nothing is).
-    """
-    told = subprocess.run(
-        [sys.executable, "-E", "-s", __file__], capture_output=True, text=True, timeout=60, check=True
-    )
-    return {layer: (bool(held), note) for layer, (held, note) in json.loads(told.stdout).items()}
 
 
 @functools.cache
@@ -323,9 +277,3 @@ def _write(path: str, text: str) -> None:
             file.write(text.encode())
     except OSError:
         pass
-
-
-if __name__ == "__main__":
-    import probing  # type: ignore[import-not-found]
-
-    print(json.dumps(probing.run()))

@@ -7,7 +7,6 @@ count. Left out: answers to the calls, which nobody reads.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -35,16 +34,13 @@ def verdict(
         ``success``; ``passed`` and ``total``, counts of tests; ``failures``, the requirements not met; ``differing``, how
         many calls were answered with another status than in the agent's world; ``skipped``, how many were no public API.
     """
-    from appworld.evaluator import evaluate_task
-
     clean, _ = world.open_world(task_id, _TIMEOUT_S, 10**9, load_ground_truth=True)
     differing = skipped = 0
     for call in recorded:
         status = calls.make(clean, call, find)
         skipped += status is None
         differing += status is not None and status != call["status"]
-    adaptations.flush(clean)
-    tracker = evaluate_task(task_id=task_id, experiment_name=f"eh-{os.getpid()}", save_report=False)
+    tracker = evaluate(clean)
     return {
         "success": bool(tracker.success),
         "passed": tracker.pass_count,
@@ -53,3 +49,11 @@ def verdict(
         "differing": differing,
         "skipped": skipped,
     }
+
+
+def evaluate(opened: Any) -> Any:
+    """AppWorld's evaluation of a world as it is."""
+    from appworld.evaluator import evaluate_task
+
+    adaptations.flush(opened)
+    return evaluate_task(task_id=opened.task_id, experiment_name=opened.experiment_name, save_report=False)

@@ -10,6 +10,8 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+DAMAGED = "not a whole bundle"  # begins the last line about a file that is none
+
 
 def main(arguments: Sequence[str]) -> None:
     """The command."""
@@ -25,7 +27,12 @@ def main(arguments: Sequence[str]) -> None:
         compileall.compile_dir(sysconfig.get_path("purelib"), quiet=2)
     else:
         bundle, folder = arguments
-        unpack_bundle(bundle, folder, password=PASSWORD, salt=SALT)
+        try:
+            unpack_bundle(bundle, folder, password=PASSWORD, salt=SALT)
+        except (OSError, MemoryError):  # the machine's fault
+            raise
+        except Exception as error:  # the cipher tells nothing; the archive within it has checksums
+            raise SystemExit(f"{DAMAGED}: {type(error).__name__}: {error}") from error
 
 
 if __name__ == "__main__":

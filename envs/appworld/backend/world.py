@@ -41,13 +41,18 @@ def open_world(
 
     world = AppWorld(
         task_id=task_id,
-        experiment_name=f"eh-{os.getpid()}",
+        experiment_name=experiment_name(os.getpid()),
         load_ground_truth=load_ground_truth,
         timeout_seconds=max(1, round(timeout_s)),
         max_interactions=10**9,  # the horizon is the wrapper's business
         max_api_calls_per_interaction=max_api_calls,
     )
     return world, calls.tap(world)
+
+
+def experiment_name(pid: int) -> str:
+    """Names the folder of a process's outputs."""
+    return f"eh-{pid}"
 
 
 def about(world: Any) -> dict[str, Any]:

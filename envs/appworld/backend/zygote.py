@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import shutil
 import signal
@@ -21,10 +22,16 @@ from typing import Any
 
 from . import adaptations, calls, confine, judge, wire, world
 
-# Lets the imports that the agent's code may make, and the engine's lazy ones, happen before the fork.
-_WARM_UP = (
-    "import calendar, collections, contextlib, copy, csv, datetime, decimal, difflib, enum, fractions, functools, heapq, "
-    "itertools, json, math, operator, random, re, statistics, string, textwrap, time, typing, unicodedata, uuid"
+# What the engine imports late, what the modules that the agent's code may import (the guard lists them) import late, and
+# codecs, of which ``"…".encode(name)`` imports one. They are imported before any fork: a world's user may be unable to reach
+# the virtualenv (in a home of mode 0700), and then the engine or the agent's code would miss them.
+_IMPORTED_LATE = (
+    *("appworld.common.random", "faker", "inflection", "psutil", "secrets", "xxhash", "zipfile"),
+    *("_strptime", "unittest.mock", "pendulum.formatting.difference_formatter", "pendulum.locales.en.locale"),
+    *("encodings.ascii", "encodings.cp1252", "encodings.idna", "encodings.latin_1", "encodings.punycode"),
+    *("encodings.raw_unicode_escape", "encodings.unicode_escape", "encodings.utf_7", "encodings.utf_8_sig"),
+    *("encodings.utf_16", "encodings.utf_16_be", "encodings.utf_16_le", "encodings.utf_32", "encodings.base64_codec"),
+    *("encodings.hex_codec", "encodings.rot_13"),
 )
 
 
@@ -38,14 +45,19 @@ class _Zygote:
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(os.path.join(folder, "socket"))
         self.listener.listen(256)
-        os.environ.update(APPWORLD_ROOT=root, IPYTHONDIR=folder, PYTHON_DOTENV_DISABLED="1")
+        # The engine writes outputs beside its data: here they are ours to remove, and the root, which may be the user's own,
+        # stays as it is.
+        own = os.path.join(folder, "root")
+        os.mkdir(own)
+        os.symlink(os.path.join(root, "data"), os.path.join(own, "data"))
+        os.environ.update(APPWORLD_ROOT=own, IPYTHONDIR=folder, PYTHON_DOTENV_DISABLED="1")
         os.chdir(folder)
         import appworld
         from appworld.task import load_task_ids
 
-        appworld.update_root(root)
+        appworld.update_root(own)
         adaptations.apply([n for n in chosen if n not in _AFTER_WARM_UP], appworld.__version__)
-        _warm_up(_any_task(root, load_task_ids))
+        _warm_up(_any_task(root, load_task_ids), judged=role == "judge")
         adaptations.apply([n for n in chosen if n in _AFTER_WARM_UP], appworld.__version__)
         self.find: Callable[[str, str], tuple[str, str] | None] = calls.public_routes()
         self.layers = confine.isolate_host() if confined else []
@@ -67,6 +79,7 @@ class _Zygote:
     def _live(self, connection: socket.socket, slot: int, options: Mapping[str, Any]) -> None:
         """The whole life of a forked process."""
         try:
+            confine.die_with(self.pid)
             scratch = os.path.join(self.folder, str(os.getpid()))
             os.mkdir(scratch, 0o700)
             os.chdir(scratch)
@@ -97,7 +110,8 @@ class _Zygote:
             os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
         os.waitpid(pid, 0)
         del self.children[pid]
-        shutil.rmtree(os.path.join(self.folder, str(pid)), ignore_errors=True)
+        for left in (str(pid), os.path.join("root", "experiments", "outputs", world.experiment_name(pid))):
+            shutil.rmtree(os.path.join(self.folder, left), ignore_errors=True)
 
 
 _AFTER_WARM_UP = ("inherit_databases", "keep_shell", "stay_frozen", "load_databases_once", "save_nothing")
@@ -124,14 +138,24 @@ def _any_task(root: str, load_task_ids: Callable[[str], list[str]]) -> str:
     return load_task_ids(names[0].removesuffix(".txt"))[0]
 
 
-def _warm_up(task_id: str) -> None:
+def _warm_up(task_id: str, judged: bool) -> None:
     """Opens a world, uses it, and closes it so that nothing of it is left but imports and caches."""
     from appworld import AppWorld
     from appworld.apps.model_lib import get_cached_db_engine, get_direct_cached_sqlite3_connection
+    from appworld.common.safety_guard import ALLOWED_MODULE_NAMES
+    from inflection import pluralize, singularize
 
+    for name in (*sorted(ALLOWED_MODULE_NAMES), *_IMPORTED_LATE):
+        importlib.import_module(name)
     opened, _ = world.open_world(task_id, 60, 1000)
-    for code in (_WARM_UP, _USES, "1 / 0", "x ="):
+    for code in (_USES, "1 / 0", "x ="):
         opened.execute(code)
+    pluralize("no rule"), singularize("no rule")  # each tries, and so compiles, all of its expressions
+    for _, app in opened.models.items():
+        for model in app.SQLModel.name_to_model().values():
+            model.overrides("_post_change")  # reads its source file, and remembers the answer
+    if judged:  # an evaluation imports pytest, for its assertions: half of its time
+        judge.evaluate(opened)
     AppWorld.close_all()
     shutil.rmtree(opened.base_output_directory, ignore_errors=True)
     # Connections to files must not cross a fork.
@@ -140,6 +164,7 @@ def _warm_up(task_id: str) -> None:
 
 
 _USES = """\
+print(pendulum.now().format("dddd Do MMMM YYYY"), pendulum.now().diff_for_humans(), pendulum.duration(days=3).in_words())
 passwords = {entry["account_name"]: entry["password"] for entry in apis.supervisor.show_account_passwords()}
 profile = apis.supervisor.show_profile()
 print(apis.api_docs.show_app_descriptions())

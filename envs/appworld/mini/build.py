@@ -49,15 +49,20 @@ def _make_and_check(data: Path, identifier: str, generator: str, variant: tuple[
     return identifier
 
 
-def build(root: Path, processes: int, only: str = "") -> list[str]:
+def build(root: Path, processes: int, only: str = "", base: Path | None = None) -> list[str]:
     """Build root/data; the ids of its tasks."""
     import appworld
 
     appworld.update_root(str(root))
     data = root / "data"
     data.mkdir()
-    with contextlib.redirect_stdout(io.StringIO()):
-        _own("root").write_base(data, processes)
+    if base is None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            _own("root").write_base(data, processes)
+    else:
+        for part in ("base_dbs", "api_docs"):
+            shutil.copytree(base / "data" / part, data / part)
+        shutil.copy(base / "data" / "version.txt", data)
     task_id, generators = _own("task").task_id, _own("task").generators()
     plan = [
         (task_id(name, number), name, variant)
@@ -70,7 +75,10 @@ def build(root: Path, processes: int, only: str = "") -> list[str]:
     # Forked: appworld's imports take seconds and are done once.
     with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
         jobs = [pool.submit(_make_and_check, data, *entry) for entry in plan]
-        done = [job.result() for job in jobs]
+        try:
+            done = [job.result() for job in jobs]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # after an unsound task, not all the others too
     _own("root").write_dataset(data, done)
     shutil.rmtree(root / "experiments", ignore_errors=True)
     return done
@@ -82,7 +90,11 @@ def main() -> int:
     parser.add_argument("dest", type=Path, help="folder to make; must not hold a world already")
     parser.add_argument("--processes", type=int, default=min(4, os.cpu_count() or 1))
     parser.add_argument("--only", default="", help="only generators with this in their name, for work on one")
+    parser.add_argument(
+        "--base", type=Path, help="a world built earlier, to take all but the tasks from, for the same work"
+    )
     args = parser.parse_args()
+    base = args.base.resolve() if args.base else None
     dest = args.dest.resolve()
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
         print(f"{dest} is there and not empty; remove it first", file=sys.stderr)
@@ -101,7 +113,7 @@ def main() -> int:
         os.chdir(root)
         sys.dont_write_bytecode = True
         _load_package()
-        tasks = build(root, args.processes, args.only)
+        tasks = build(root, args.processes, args.only, base)
         os.chdir(dest.parent)
         root.chmod(0o755)
         root.rename(dest)

@@ -55,7 +55,9 @@ def check_task(data: Path, task_id: str) -> None:
     if "wrong" not in wrong or "collateral" not in wrong:
         raise Unsound(f'{task_id}: its wrong solutions must include "wrong" and "collateral", found {sorted(wrong)}')
     for name, solution in wrong.items():
-        verdict, said = play(task_id, solution)
+        # In one turn, and without looking things up: what matters is what it does, and this takes half the time.
+        acts = "\n".join(step for step in solution if "apis.api_docs." not in step)
+        verdict, said = play(task_id, [acts])
         broken = [text for text in said if text.startswith("Execution failed")]
         if broken:
             raise Unsound(

@@ -1,16 +1,32 @@
-"""AppWorld's form of evaluation code: what every task checks, around what a generator checks.
+"""AppWorld's form of evaluation code, written from the changes that a task asks for.
 
 ``evaluate(test, public_data, private_data, main_user, models, ground_truth_answer)`` compares the world at the start with
-the world at the end. Every task checks its answer (none counts as an answer too) and the set of models that changed.
+the world at the end. Every task checks its answer (none counts as an answer too) and the set of models that changed. Left
+out: tolerance. What a task leaves open is not compared, what it states is compared exactly.
 """
 
 from __future__ import annotations
 
-from textwrap import dedent, indent
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["evaluation"]
+__all__ = ["Change", "evaluation", "expected"]
+
+KINDS = ("added", "updated", "removed")
 
 _HEAD = '''import json
+from operator import attrgetter
+
+
+def listed(records, names):
+    """The named fields of each record, in an order of their own."""
+    return ordered([[attrgetter(name)(record) for name in names] for record in records])
+
+
+def ordered(rows):
+    return sorted(json.dumps(row, default=str) for row in rows)
 
 
 def evaluate(test, public_data, private_data, main_user, models, ground_truth_answer):
@@ -25,25 +41,90 @@ _NOTHING = '''    with test("""assert no models have changed."""):
 '''
 _ONLY = '''    with test("""assert only these models have changed: {names}."""):
         test.case(models.changed_model_names(), "==", {{{quoted}}})
-
+'''
+_RECORDS = """
+    added, updated, removed = models.changed_records("{model}")
+"""
+_NONE = '''
+    with test("""assert no {model} has been {kinds}."""):
+        test.case({total}, "==", 0)
+'''
+_ROWS = '''
+    with test("""assert the {model} records that have been {kind} are the right ones."""):
+        test.case(listed({kind}, {names}), "==", ordered(private_data["{key}"]))
+'''
+_FIELDS = '''
+    with test("""assert nothing else of the updated {model} records has changed."""):
+        changed = [models.changed_field_names("{model}", record.id) for record in updated]
+        test.case(sorted(set().union(*changed) - {{{allowed}}}), "==", [])
 '''
 
 
-def evaluation(*changed: str, body: str = "") -> str:
-    """The code of a task's evaluation.
+@dataclass(frozen=True)
+class Change:
+    """What must have happened to the records of one model, in one of three ways.
 
-    Args:
-        *changed: The models that must have changed, as "venmo.Transaction"; no other may.
-        body: More tests, at indentation 0 (or any common one): they see ``models``, ``main_user``, ``public_data``,
-            ``private_data``.
+    Attributes:
+        model: As "venmo.Transaction".
+        kind: "added", "updated" or "removed".
+        rows: Field -> value of each record, the same fields for all; "playlist.title" is a field of the record that a field
+            refers to. They are exactly the records that changed in this way. None: any will do, as for what an app does by
+            itself (balances, notifications). For updated records, no other field may have changed, but for updated_at.
+        ignored: More fields of updated records that may have changed.
     """
-    if not changed:
-        assert not body
+
+    model: str
+    kind: str
+    rows: Sequence[dict[str, Any]] | None = None
+    ignored: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert self.kind in KINDS
+        assert self.rows is None or len({tuple(row) for row in self.rows}) == 1, (
+            f"{self.model}: no rows, or of two sorts"
+        )
+
+    @property
+    def key(self) -> str:
+        """Where its rows are in the evaluation's private data."""
+        return f"{self.kind} {self.model}"
+
+
+def expected(changes: Sequence[Change]) -> dict[str, list[list[Any]]]:
+    """The rows of the changes, as the evaluation finds them in its private data.
+
+    >>> expected([Change("phone.Alarm", "updated", [{"id": 3, "time": "06:10"}]), Change("venmo.User", "updated")])
+    {'updated phone.Alarm': [[3, '06:10']]}
+    """
+    rows = {one.key: [list(row.values()) for row in one.rows] for one in changes if one.rows is not None}
+    found: dict[str, list[list[Any]]] = json.loads(json.dumps(rows, default=str))  # dates as the evaluation prints them
+    return found
+
+
+def evaluation(changes: Sequence[Change]) -> str:
+    """The code of a task's evaluation: the changes have happened, and nothing else.
+
+    >>> evaluation([]).rpartition("assert ")[2].partition(".")[0]
+    'no models have changed'
+    """
+    if not changes:
         return _HEAD + _NOTHING
-    names = ", ".join(changed)
-    return (
-        _HEAD
-        + _ONLY.format(names=names, quoted=", ".join(f'"{name}"' for name in changed))
-        + indent(dedent(body).strip("\n"), "    ")
-        + "\n"
-    )
+    assert len({one.key for one in changes}) == len(changes), "two changes of the same records"
+    models = list(dict.fromkeys(one.model for one in changes))
+    parts = [_HEAD, _ONLY.format(names=", ".join(models), quoted=", ".join(f'"{name}"' for name in models))]
+    for model in models:
+        mine = {one.kind: one for one in changes if one.model == model}
+        others = [kind for kind in KINDS if kind not in mine]
+        parts.append(_RECORDS.format(model=model))
+        if others:
+            total = " + ".join(f"len({kind})" for kind in others)
+            parts.append(_NONE.format(model=model, kinds=" or ".join(others), total=total))
+        for kind, change in mine.items():
+            if change.rows is None:
+                continue
+            names = list(change.rows[0])
+            parts.append(_ROWS.format(model=model, kind=kind, names=json.dumps(names), key=change.key))
+            if kind == "updated":
+                allowed = sorted({*names, "updated_at", *change.ignored} - {"id"})
+                parts.append(_FIELDS.format(model=model, allowed=", ".join(f'"{name}"' for name in allowed)))
+    return "".join(parts)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .content import APPS, accounts
+from .evaluation import evaluation, expected
 from .task import Task, apps_of
 from .world import NOW, World
 
@@ -135,9 +136,9 @@ def write_task(data: Path, identifier: str, module: Any, variant: tuple[Any, ...
         "num_api_calls": 0, "num_solution_code_lines": len(solution.splitlines()),
     }  # fmt: skip
     official.ground_truth = appworld.ground_truth.GroundTruth(
-        task_id=identifier, required_apps=apps_needed, public_data=task.public, private_data=task.private, answer=task.answer,
-        evaluation_code=task.evaluation, solution_code=solution, compiled_solution_code=solution, generator_code="",
-        test_data=None, api_calls=[], metadata=metadata,
+        task_id=identifier, required_apps=apps_needed, public_data={}, private_data=expected(task.changes),
+        answer=task.answer, evaluation_code=evaluation(task.changes), solution_code=solution,
+        compiled_solution_code=solution, generator_code="", test_data=None, api_calls=[], metadata=metadata,
     )  # fmt: skip
     appworld.ground_truth.run_ruff = lambda *_, **__: None  # a formatter that is not installed
     official.save(delete_if_exists=True, ground_truth_mode="full", save_model_collection=False)

@@ -10,9 +10,12 @@ import hashlib
 import importlib
 import pkgutil
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
+
+from .evaluation import Change
 
 __all__ = ["Task", "apps_of", "generators", "task_id"]
 
@@ -27,20 +30,16 @@ class Task:
         steps: The reference solution: the code of each turn.
         wrong: Name -> a plausible solution that must fail: "wrong" misreads the task, "collateral" does the right thing
             and one thing more.
-        evaluation: AppWorld's evaluation code, see ``evaluation.py``.
+        changes: What the right solution changes; nothing else may change.
         answer: What complete_task must be given; None where the task asks for no answer.
-        public: What the evaluation knows from the instruction.
-        private: What the evaluation knows besides.
     """
 
     supervisor: str
     instruction: str
     steps: list[str]
     wrong: dict[str, list[str]]
-    evaluation: str
+    changes: Sequence[Change] = ()
     answer: Any = None
-    public: dict[str, Any] = field(default_factory=dict)
-    private: dict[str, Any] = field(default_factory=dict)
 
 
 def generators() -> dict[str, ModuleType]:

@@ -14,7 +14,7 @@ from eh_gym import FixedHorizon, ThreadVectorEnv
 from eh_gym.errors import WorkerDied
 from eh_gym.wrappers import ElasticTimeLimit
 from harness.policy import Policy
-from harness.rollout import EpisodeRequest, rollout
+from harness.rollout import EpisodeRequest, announce, rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.trajectory import Trajectory
 from harness.update import update_policy
@@ -189,3 +189,36 @@ def test_zero_advantage_groups_leave_the_weights_alone(trained: Policy) -> None:
     assert metrics["train/zero_advantage_groups"] == 1.0
     for a, b in zip(policy.model.parameters(), trained.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+class _Ahead(gym.Wrapper):
+    """An environment that can make episodes ready ahead."""
+
+    asked: list[list[str]]
+
+    def prepare(self, task_ids: list[str]) -> None:
+        self.asked.append(list(task_ids))
+
+    @property
+    def unwrapped(self) -> Any:
+        return self
+
+
+def test_environments_that_can_prepare_are_told_what_waits(trained: Policy) -> None:
+    asked: list[list[str]] = []
+
+    def make() -> gym.Env:
+        env = _Ahead(gym.make("EH-Cabinet-v0"))
+        env.asked = asked
+        return ElasticTimeLimit(env, FixedHorizon(4), record=False)
+
+    envs = ThreadVectorEnv([make] * 2)
+    arguments: dict[str, Any] = {"horizon": 4, "temperature": 1.0, "max_action_tokens": 6}
+    rollout(envs, TransformersSampler(trained.model), trained.chat, requests(5), **arguments)
+    tasks = [r.task_id for r in requests(5)]
+    assert asked[0] == tasks[2:4]  # after the first two have begun, as many as there are slots
+    assert asked[-1] == []
+    envs.envs[0].unwrapped.asked.clear()
+    announce(envs, ["a", "b", "c"])
+    assert asked == [["a", "b"]]
+    envs.close()

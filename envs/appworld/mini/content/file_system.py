@@ -11,7 +11,10 @@ from ..world import World
 __all__ = ["fill", "write"]
 
 _BILLS = ("electricity", "water", "internet")
-_DOWNLOADS = ("setup_guide.pdf", "ticket_oslo.pdf", "menu.txt", "song_demo.mp3", "seating_plan.csv", "poster.png", "manual_drill.pdf", "notes_backup.txt")  # fmt: skip
+_DOWNLOADS = (
+    "setup_guide.pdf", "ticket_oslo.pdf", "menu.txt", "song_demo.mp3", "seating_plan.csv", "poster.png",
+    "manual_drill.pdf", "notes_backup.txt",
+)  # fmt: skip
 
 
 def write(world: World, who: Person, files: Sequence[tuple[str, str, int]]) -> None:

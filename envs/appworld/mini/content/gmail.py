@@ -66,14 +66,12 @@ def thread(
     )
     times = dict(created_at=sent, updated_at=emails[-1].created_at)
     common = gmail.GlobalEmailThread.create_save(email_ids=[email.id for email in emails], **times)
-    made = {}
-    for first, user_id in ids.items():
-        state = {"read": True} if first == sender.first else {"read": False, **receiver}
-        made[first] = gmail.UserEmailThread.create_save(
-            global_email_thread_id=common.id, user_id=user_id, email_ids=[email.id for email in emails],
-            incoming=False, outgoing=False, **times, **state,
-        )  # fmt: skip
-    return made
+    rows = [
+        dict(global_email_thread_id=common.id, user_id=user_id, email_ids=[email.id for email in emails], incoming=False,
+             outgoing=False, **times, **({"read": True} if first == sender.first else {"read": False, **receiver}))
+        for first, user_id in ids.items()
+    ]  # fmt: skip
+    return dict(zip(ids, world.add(gmail.UserEmailThread, rows), strict=True))
 
 
 def fill(world: World) -> None:

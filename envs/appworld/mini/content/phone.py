@@ -11,8 +11,11 @@ from ..world import World
 __all__ = ["fill", "text"]
 
 WEEKDAYS = ["monday", "tuesday", "wednesday", "thursday", "friday"]
-_TEXTS = ("Running ten minutes late", "Did you water the plants?", "See you at seven", "Call me when you can", "Door code is the old one",
-          "That talk was great", "Can you bring the charger?", "Bus is stuck again", "Happy to swap shifts", "Keys are under the pot")  # fmt: skip
+_TEXTS = (
+    "Running ten minutes late", "Did you water the plants?", "See you at seven", "Call me when you can",
+    "Door code is the old one", "That talk was great", "Can you bring the charger?", "Bus is stuck again",
+    "Happy to swap shifts", "Keys are under the pot",
+)  # fmt: skip
 
 
 def text(world: World, sender: Person, receiver: Person, message: str, sent: Any) -> None:
@@ -43,7 +46,8 @@ def fill(world: World) -> None:
         world.add(phone.Contact, [dict(user_id=me, created_at=world.ago(500), **row) for row in rows])
         wake = rng.choice((6, 7))
         alarms = [
-            (f"{wake:02d}:{rng.choice((15, 30, 45))}", WEEKDAYS, "Wake up", True), ("09:30", ["saturday", "sunday"], "Lie-in", True),
+            (f"{wake:02d}:{rng.choice((15, 30, 45))}", WEEKDAYS, "Wake up", True),
+            ("09:30", ["saturday", "sunday"], "Lie-in", True),
             ("18:00", ["tuesday", "thursday"], "Gym", rng.random() < 0.5), ("21:45", None, "Take pills", True),
             ("13:20", ["wednesday"], "Water the plants", False),
         ]  # fmt: skip

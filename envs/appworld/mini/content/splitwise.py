@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ..people import PEOPLE, Person, person
+from ..people import PEOPLE, person
 from ..world import World
 
 GROUPS = (
@@ -14,33 +14,16 @@ GROUPS = (
     ("Ostrander coffee round", ("Sofia", "Tobias", "Priya", "Idris")),
     ("Lake weekend", ("Callum", "Sofia", "Leila", "Tobias", "Maren")),
 )
-_WHAT = ("Groceries", "Internet bill", "Cleaning supplies", "Takeaway", "Petrol", "Firewood", "Coffee beans", "Tickets", "Water bill", "Breakfast")  # fmt: skip
-
-
-def expense(
-    world: World, group_id: int | None, payer: Person, sharers: list[Person], what: str, cents: int, day: int
-) -> None:
-    """Write one expense, split evenly over ``sharers`` (who may include the payer, who then owes nothing)."""
-    splitwise = world.models.splitwise
-    share = round(cents / len(sharers)) / 100
-    paid_by = world.user("splitwise", payer).id
-    made = splitwise.Expense.create_save(
-        user_id=paid_by, payer_id=paid_by, group_id=group_id, description=what, amount=round(share * len(sharers), 2),
-        created_at=world.ago(day, 19),
-    )  # fmt: skip
-    for one in sharers:
-        if one is not payer:
-            splitwise.ExpenseShare.create_save(
-                expense_id=made.id,
-                debtor_id=world.user("splitwise", one).id,
-                share_amount=share,
-                created_at=world.ago(day, 19),
-            )
+_WHAT = (
+    "Groceries", "Internet bill", "Cleaning supplies", "Takeaway", "Petrol", "Firewood", "Coffee beans", "Tickets",
+    "Water bill", "Breakfast",
+)  # fmt: skip
 
 
 def fill(world: World) -> None:
-    """16 expenses and 3 payments per group."""
+    """16 expenses and 3 payments per group. The payer of an expense has a share in it too, as the app wants it."""
     rng, splitwise = random.Random("splitwise"), world.models.splitwise
+    expenses, shares = [], []
     for k, (name, firsts) in enumerate(GROUPS):
         members = [person(first) for first in firsts]
         group = splitwise.Group.create_save(
@@ -55,13 +38,25 @@ def fill(world: World) -> None:
             ],
         )
         for n in range(16):
-            expense(
-                world, group.id, rng.choice(members), members, rng.choice(_WHAT), rng.randint(600, 14000), 120 - 7 * n
-            )
+            share = round(rng.randint(600, 14000) / len(members)) / 100
+            payer, day = world.user("splitwise", rng.choice(members)).id, world.ago(120 - 7 * n, 19)
+            expenses.append(
+                dict(user_id=payer, payer_id=payer, group_id=group.id, description=rng.choice(_WHAT),
+                     amount=round(share * len(members), 2), created_at=day)
+            )  # fmt: skip
+            shares.append((share, [world.user("splitwise", one).id for one in members]))
         for n in range(3):
             payer, receiver = (world.user("splitwise", one).id for one in rng.sample(members, 2))
             splitwise.Payment.create_save(
                 group_id=group.id, user_id=payer, payer_id=payer, receiver_id=receiver, amount=rng.randint(500, 3000) / 100,
                 description="In cash", created_at=world.ago(30 - n),
             )  # fmt: skip
+    made = world.add(splitwise.Expense, expenses)
+    world.add(
+        splitwise.ExpenseShare,
+        [
+            dict(expense_id=one.id, debtor_id=debtor, share_amount=share, created_at=one.created_at)
+            for one, (share, debtors) in zip(made, shares, strict=True) for debtor in debtors
+        ],
+    )  # fmt: skip
     assert all(any(one.first in firsts for _, firsts in GROUPS) for one in PEOPLE)

@@ -13,8 +13,14 @@ _ARTISTS = (
     "Circuit Orchard", "Rosa Quintal", "Abeni Folarin", "Glass Pavilion", "Creekbed Four", "The Tin Lanterns",
     "Vector Bloom", "Tomas Iriarte", "Zuberi Lane", "Honeywell Fade", "Old Ferry Band",
 )  # fmt: skip
-_FIRST = ("Paper", "Glass", "Copper", "Velvet", "Hollow", "Winter", "Amber", "Silent", "Distant", "Broken", "Golden", "Crooked")  # fmt: skip
-_SECOND = ("Orchard", "Signal", "Tide", "Lantern", "Bridge", "Compass", "Garden", "Station", "Mirror", "River", "Letter", "Engine")  # fmt: skip
+_FIRST = (
+    "Paper", "Glass", "Copper", "Velvet", "Hollow", "Winter", "Amber", "Silent", "Distant", "Broken", "Golden",
+    "Crooked",
+)  # fmt: skip
+_SECOND = (
+    "Orchard", "Signal", "Tide", "Lantern", "Bridge", "Compass", "Garden", "Station", "Mirror", "River", "Letter",
+    "Engine",
+)  # fmt: skip
 _PLAYLISTS = ("Morning Commute", "Kitchen Radio", "Deep Work", "Sunday Slow", "Long Run", "Rainy Window", "House Party")
 
 

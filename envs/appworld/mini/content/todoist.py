@@ -9,12 +9,30 @@ from ..world import World
 
 PROJECTS = ("Home", "Errands", "Reading", "Work", "Garden", "Side project")
 _TASKS = {
-    "Home": ("Descale the kettle", "Fix the shelf", "Change the bed sheets", "Sort the post", "Clean the oven", "Oil the hinges", "Label the fuses"),
-    "Errands": ("Return library books", "Pick up parcel", "Buy stamps", "Drop off old paint", "Get keys copied", "Collect dry cleaning", "Refill soap"),
-    "Reading": ("Finish the lighthouse novel", "Annotate chapter four", "Order the sequel", "Write a short review", "Lend out the atlas", "Sort the shelf"),
-    "Work": ("Send the invoice", "Prepare slides", "Review the contract", "Book the room", "Update the roster", "Archive old files", "Call the printer"),
-    "Garden": ("Prune the roses", "Sow radishes", "Mend the fence", "Turn the compost", "Order seed potatoes", "Clean the gutters"),
-    "Side project": ("Sketch the logo", "Write the readme", "Find a name", "Ask for feedback", "Set up the mailing list", "Record a demo"),
+    "Home": (
+        "Descale the kettle", "Fix the shelf", "Change the bed sheets", "Sort the post", "Clean the oven",
+        "Oil the hinges", "Label the fuses",
+    ),
+    "Errands": (
+        "Return library books", "Pick up parcel", "Buy stamps", "Drop off old paint", "Get keys copied",
+        "Collect dry cleaning", "Refill soap",
+    ),
+    "Reading": (
+        "Finish the lighthouse novel", "Annotate chapter four", "Order the sequel", "Write a short review",
+        "Lend out the atlas", "Sort the shelf",
+    ),
+    "Work": (
+        "Send the invoice", "Prepare slides", "Review the contract", "Book the room", "Update the roster",
+        "Archive old files", "Call the printer",
+    ),
+    "Garden": (
+        "Prune the roses", "Sow radishes", "Mend the fence", "Turn the compost", "Order seed potatoes",
+        "Clean the gutters",
+    ),
+    "Side project": (
+        "Sketch the logo", "Write the readme", "Find a name", "Ask for feedback", "Set up the mailing list",
+        "Record a demo",
+    ),
 }  # fmt: skip
 
 

@@ -7,7 +7,10 @@ import random
 from ..people import PEOPLE, relations
 from ..world import World
 
-_WHAT = ("groceries", "taxi home", "cinema tickets", "lunch", "electricity", "concert", "train fare", "birthday gift", "pizza night", "rent share")  # fmt: skip
+_WHAT = (
+    "groceries", "taxi home", "cinema tickets", "lunch", "electricity", "concert", "train fare", "birthday gift",
+    "pizza night", "rent share",
+)  # fmt: skip
 
 
 def fill(world: World) -> None:

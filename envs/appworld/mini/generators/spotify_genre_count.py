@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..evaluation import evaluation
 from ..solutions import docs, finish, login, paged, plus, swapped
 from ..task import Task
 from ..world import World
@@ -37,5 +36,4 @@ print(count)""",
                 steps, f'apis.spotify.create_playlist(title="All my {genre}", access_token=spotify_token)'
             ),
         },
-        evaluation=evaluation(),
     )

@@ -1,0 +1,111 @@
+"""``python -m envs serve appworld``: one server, from its arguments to its end.
+
+Left out: running in the background, and logs; whoever starts it has programs for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from eh_gym.errors import ConfigError
+from envs.appworld import data
+from envs.appworld.hosts import Host, LocalHost, Settings
+from envs.appworld.leases import Leases
+from envs.appworld.remote import TOKEN_VARIABLE
+from envs.appworld.server import Server, checked_token, is_loopback
+from envs.runtime import backend_python
+
+__all__ = ["add_arguments", "serve"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("backend", choices=["appworld"], metavar="BACKEND", help="appworld")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=8765, help="port to listen on, 0 for any (%(default)s)")
+    parser.add_argument("--token", help="what clients must show; other users of this machine can see it in `ps`")
+    parser.add_argument("--token-file", type=Path, help=f"file with the token; without either, {TOKEN_VARIABLE}")
+    parser.add_argument(
+        "--split", nargs="+", default=["train"], choices=data.SPLITS, metavar="SPLIT", help="whose tasks; train"
+    )
+    parser.add_argument("--max-worlds", type=int, default=128, help="at a time, 70 MB each (%(default)s)")
+    parser.add_argument(
+        "--idle-timeout-s",
+        type=float,
+        default=900.0,
+        help="silence after which a client's worlds are closed (%(default)g)",
+    )
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serves until SIGINT or SIGTERM; then ends all worlds.
+
+    Raises:
+        ConfigError: An argument is wrong, or the address could be reached by others and there is no token.
+        MissingBackendError: AppWorld or a split's data are not installed.
+    """
+    token, told = _token(options.token, options.token_file, options.host)
+    python, roots = backend_python("appworld"), _roots(options.split)
+
+    def make(settings: Settings) -> Host:
+        return LocalHost(python, roots, settings)
+
+    with contextlib.closing(Leases(make, options.split, options.max_worlds, options.idle_timeout_s)) as leases:
+        try:
+            server = Server(leases, token, options.host, options.port)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"cannot listen on {options.host} port {options.port}: {error}; choose another"
+            ) from error
+        with server:
+            _stop_on_signals(server)
+            tasks = ", ".join(f"{split} ({len(leases.task_ids(split))} tasks)" for split in options.split)
+            print(f"serving AppWorld, {tasks}, at {server.url}", flush=True)
+            print(f"token: {token}" if told else "token: as given", flush=True)
+            server.serve_forever(poll_interval=0.1)
+    print("all worlds are closed", flush=True)
+    return 0
+
+
+def _token(given: str | None, file: Path | None, host: str) -> tuple[str, bool]:
+    """The token, and whether it was made here and has to be told."""
+    if given and file:
+        raise ConfigError("--token and --token-file are two ways to say one thing; give one of them")
+    if file is not None:
+        try:
+            given = file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the token cannot be read: {error}") from error
+        return checked_token(given), False
+    given = given or os.environ.get(TOKEN_VARIABLE)
+    if given:
+        return checked_token(given), False
+    if not is_loopback(host):
+        raise ConfigError(
+            f"{host} can be reached from other machines, so the server needs a token: give --token-file or {TOKEN_VARIABLE} "
+            '(python -c "import secrets; print(secrets.token_urlsafe())" makes one)'
+        )
+    return secrets.token_urlsafe(), True
+
+
+def _roots(splits: Sequence[str]) -> data.Roots:
+    found = {data.roots(split) for split in splits}
+    if len(found) > 1:
+        raise ConfigError("mini is a world of its own; serve it by itself, on another port")
+    return found.pop()
+
+
+def _stop_on_signals(server: Server) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        threading.Thread(target=server.shutdown).start()  # it waits for serve_forever, which this thread is in
+
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, stop)

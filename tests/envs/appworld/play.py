@@ -1,0 +1,107 @@
+"""Plays code with AppWorld's engine, in AppWorld's virtualenv: a job as JSON on stdin, its results as JSON on stdout.
+
+A job has a mode. "stock" uses the engine as its README says, without a line of this project. The others have a process for
+each request: "world" plays as an episode's process does, with some adaptations; "confined" likewise, confined as on the
+strictest host; "judge" evaluates recorded calls as a judge's process does.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+BACKEND = Path(__file__).resolve().parents[3] / "envs" / "appworld" / "backend"
+
+
+def backend(name):
+    """A module of the backend, loaded as the worker protocol loads it."""
+    if "eh_backend" not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            "eh_backend", BACKEND / "__init__.py", submodule_search_locations=[str(BACKEND)]
+        )
+        sys.modules["eh_backend"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["eh_backend"])
+    return importlib.import_module(f"eh_backend.{name}")
+
+
+def state(folder):
+    """App -> every change to its database."""
+    return {path.stem: path.read_text() for path in sorted(Path(folder).glob("*.jsonl"))}
+
+
+def stock(request):
+    from appworld import AppWorld
+
+    with AppWorld(task_id=request["task_id"], experiment_name=f"stock-{os.getpid()}") as world:
+        said = [world.execute(code) for code in request["steps"]]
+        verdict = world.evaluate()
+        left = state(world.output_db_home_path_on_disk)
+    failures = [failure["requirement"] for failure in verdict.failures]
+    verdict = {
+        "success": verdict.success,
+        "passed": verdict.pass_count,
+        "total": verdict.num_tests,
+        "failures": failures,
+    }
+    return {"said": said, "verdict": verdict, "state": left}
+
+
+def world(request):
+    episode = backend("world")
+    opened, line = episode.open_world(request["task_id"], 100.0, 1000)
+    answers = [episode.step(opened, line, code, 10**9) for code in request["steps"]]
+    backend("adaptations").flush(opened)
+    calls = [call for answer in answers for call in answer["calls"]]
+    said = [answer["output"] for answer in answers]
+    return {"said": said, "calls": calls, "state": state(opened.output_db_home_path_on_disk)}
+
+
+def confined(request):
+    """As ``world``, and nothing can be opened, not even to read: what the engine needs must be there by then."""
+    episode, confine = backend("world"), backend("confine")
+    opened, line = episode.open_world(request["task_id"], 100.0, 1000)
+    confine.confine(0, os.getcwd(), confine.Limits(), [], use_landlock=False)
+    answers = [episode.step(opened, line, code, 10**9) for code in request["steps"]]
+    return {"said": [answer["output"] for answer in answers]}
+
+
+def judge(request):
+    verdict = backend("judge").verdict(request["task_id"], request["calls"], backend("calls").public_routes())
+    outputs = Path(os.environ["APPWORLD_ROOT"], "experiments", "outputs", backend("world").experiment_name(os.getpid()))
+    return {"verdict": verdict, "state": state(outputs / "tasks" / request["task_id"] / "dbs")}
+
+
+def apart(function, argument):
+    """The function's result, from a process forked for it."""
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as one:
+        return one.submit(function, argument).result()
+
+
+def main():
+    """One job."""
+    job = json.load(sys.stdin)
+    with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory(prefix="eh-play-") as folder:
+        os.chdir(folder)
+        if job["mode"] == "stock":
+            import appworld
+
+            (Path(folder) / "data").symlink_to(
+                Path(job["root"]) / "data"
+            )  # the engine writes its outputs beside the data
+            appworld.update_root(folder)
+            results = [stock(request) for request in job["requests"]]
+        else:
+            role = "judge" if job["mode"] == "judge" else "world"
+            backend("zygote")._Zygote(job["root"], role, job["adaptations"], folder, False)
+            results = [apart(globals()[job["mode"]], request) for request in job["requests"]]
+        os.chdir("/")
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Every attack, against the real environment: no reward, no harm to the next episode, an end within its deadline."""
+
+import importlib.util
+import os
+import platform
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from envs.appworld import data, hosts
+
+_SPEC = importlib.util.spec_from_file_location("attacks", Path(__file__).with_name("attacks.py"))
+attacks = importlib.util.module_from_spec(_SPEC)
+sys.modules["attacks"] = attacks
+_SPEC.loader.exec_module(attacks)
+
+GRACE_S = 2.0
+SLACK_S = 6.0  # for the judge, the kill, and a busy machine
+HAS_SECCOMP = os.path.exists("/proc/sys/kernel/seccomp") and platform.machine() in ("x86_64", "aarch64")
+pytestmark = pytest.mark.skipif(not HAS_SECCOMP, reason="without a system-call filter, much of it would come through")
+
+
+@pytest.fixture(scope="module")
+def target(appworld_python):
+    """An environment whose zygotes have a folder for temporary files, and are ended, of their own."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setenv("TMPDIR", folder)
+        patch.setenv("EH_TOKEN_OF_THE_TRAINER", "secret")
+        patch.setattr(tempfile, "tempdir", folder)
+        patch.setattr(hosts, "_GRACE_S", GRACE_S)
+        target = attacks.Target()
+        yield target
+        end(target)
+
+
+def end(target):
+    target.env.close()
+    for key in [key for key, host in hosts._hosts.items() if host is target.env._host]:
+        hosts._hosts.pop(key).close()
+
+
+def traces(target):
+    """What a host leaves behind: its processes, those of its worlds, and the names of its temporary files."""
+    host = target.env._host
+    zygotes = [psutil.Process(pid) for pid in host.pids]
+    files = sorted(str(path) for path in Path(tempfile.gettempdir()).rglob("*"))
+    return host.pids, [p.pid for zygote in zygotes for p in zygote.children(recursive=True)], files
+
+
+@pytest.fixture(scope="module")
+def played(target):
+    """Name -> outcome of all attacks, and what the host left behind before and after them."""
+    target.reference("question")
+    target.env.close()
+    before = traces(target)
+    outcomes = attacks.play(attacks.ATTACKS, slots=8)
+    return {outcome.attack.name: outcome for outcome in outcomes}, before, traces(target)
+
+
+@pytest.mark.parametrize("name", [attack.name for attack in attacks.ATTACKS])
+def test_attack(played, name):
+    outcome = played[0][name]
+    attack = outcome.attack
+    said = "\n".join(outcome.said[1:])
+    assert outcome.reward == 0
+    assert not outcome.info.get("success")
+    assert outcome.ended == attack.ends, said[-2000:]
+    assert re.search(attack.shows, said, re.DOTALL), said[-2000:]
+    assert outcome.slowest_s < attacks.STEP_TIMEOUT_S + GRACE_S + SLACK_S
+    assert outcome.healed is not False, "the next episode was another than before"
+    assert outcome.healed or outcome.ended == "verdict"
+
+
+def test_the_host_is_as_it_was(played):
+    _, before, after = played
+    assert after == before
+    assert after[1] == []
+    assert not os.path.exists("/tmp/owned")
+
+
+def test_the_list_is_long_enough():
+    names = [attack.name for attack in attacks.ATTACKS]
+    assert len(set(names)) == len(names) >= 40
+
+
+def test_attacks_find_the_answer_where_nothing_is_in_their_way(target, monkeypatch):
+    """Else the outcomes above would show nothing."""
+    judge = data.roots("mini").judge
+    monkeypatch.setattr(data, "roots", lambda split: data.Roots(judge, judge, "bare"))
+    bare = attacks.Target(confined=False)
+    try:
+        for name in ("read the answer by its path", "have the engine load the ground truth"):
+            outcome = bare.play(next(attack for attack in attacks.ATTACKS if attack.name == name))
+            assert (outcome.reward, outcome.ended) == (1.0, "verdict")
+    finally:
+        end(bare)

@@ -1,0 +1,279 @@
+import json
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from eh_gym.errors import ConfigError, EHError, MissingBackendError
+from envs.appworld import data
+
+ANSWERS = ("ground_truth/answer.json", "ground_truth/evaluation.py", "ground_truth/solution.py", "notes.txt")
+
+
+def write_world(root, **splits):
+    """The files of a judge's root, their content of no use."""
+    files = {
+        "data/version.txt": "0.1.0\n",
+        "data/base_dbs/spotify.db": "x",
+        "data/api_docs/standard/spotify.json": "{}",
+    }
+    files["data/base_dbs/README"] = "x"
+    for split, tasks in splits.items():
+        files[f"data/datasets/{split}.txt"] = "\n".join(tasks) + "\n"
+        for task in tasks:
+            files[f"data/tasks/{task}/specs.json"] = json.dumps({"db_version": "0.1.0"})
+            files[f"data/tasks/{task}/dbs/supervisor.jsonl"] = ""
+            for name in ANSWERS:
+                files[f"data/tasks/{task}/{name}"] = "42"
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def tree(folder):
+    """Path -> (size, time of change) of everything in a folder."""
+    return {p.relative_to(folder).as_posix(): (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*")}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("APPWORLD_ROOT", raising=False)
+    monkeypatch.setattr(data, "_made", {})
+    return tmp_path / "cache" / "appworld"
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    """A folder that APPWORLD_ROOT names."""
+    root = write_world(tmp_path / "theirs", train=["a_1", "a_2", "b_1"], dev=["c_1"])
+    monkeypatch.setenv("APPWORLD_ROOT", str(root))
+    return root
+
+
+@pytest.fixture
+def mini():
+    return write_world(data.mini_dir() / "judge", mini=["m_1", "m_2"])
+
+
+def test_an_unknown_split_lists_the_splits():
+    for ask in (data.roots, data.task_ids):
+        with pytest.raises(ConfigError, match="one of train, dev, test_normal, test_challenge, mini, got 'test'"):
+            ask("test")
+
+
+def test_a_missing_mini_world_names_the_command():
+    with pytest.raises(MissingBackendError, match="run: python -m envs install appworld"):
+        data.roots("mini")
+
+
+def test_a_missing_benchmark_names_every_way_to_it(cache, monkeypatch, tmp_path):
+    with pytest.raises(
+        MissingBackendError, match=r"^AppWorld's benchmark.*EH_APPWORLD_DATA_URL.*APPWORLD_ROOT.*'mini'"
+    ):
+        data.task_ids("dev")
+    monkeypatch.setenv("APPWORLD_ROOT", str(tmp_path))
+    with pytest.raises(MissingBackendError, match=r"^APPWORLD_ROOT is '.*', which holds no data/tasks, and"):
+        data.task_ids("dev")
+    assert not cache.exists()
+
+
+def test_what_is_installed_is_used_as_it_stands(mini):
+    root = write_world(data.benchmark_dir() / "judge", dev=["c_1"])
+    assert data.roots("mini") == data.Roots(mini, mini.parent / "agent", data.mini_dir().name)
+    assert data.roots("dev") == data.Roots(root, root.parent / "agent", "benchmark-0.1.0")
+    assert data.task_ids("mini") == ("m_1", "m_2")
+
+
+def test_a_given_root_stands_before_the_installed_benchmark_but_not_the_mini_world(given, mini):
+    write_world(data.benchmark_dir() / "judge", dev=["x_9"])
+    assert data.roots("dev").judge == given.resolve()
+    assert data.roots("mini").judge == mini
+
+
+def test_the_tasks_come_in_appworlds_order_without_their_tags(given):
+    (given / "data" / "datasets" / "train.txt").write_text("b_1\n a_2:hard \n\na_1\n")
+    assert data.task_ids("train") == ("b_1", "a_2", "a_1")
+
+
+def test_a_split_that_a_given_root_has_not_is_told(given):
+    with pytest.raises(MissingBackendError, match=r"no tasks of split 'test_normal'.*another APPWORLD_ROOT"):
+        data.task_ids("test_normal")
+
+
+@pytest.mark.parametrize("name", ["../secret_1", "a", "a/1_1", "a_1 x"])
+def test_a_strange_id_is_refused(given, name):
+    (given / "data" / "datasets" / "train.txt").write_text(f"a_1\n{name}\n")
+    with pytest.raises(EHError, match="which is no task's id"):
+        data.task_ids("train")
+
+
+def test_the_agents_half_of_a_given_root_holds_no_answer_and_nothing_is_written_there(given, cache):
+    before = tree(given)
+    agent = data.roots("train").agent
+    assert tree(given) == before
+    assert cache in agent.parents
+    names = sorted(p.relative_to(agent).as_posix() for p in agent.rglob("*") if p.is_file())
+    tasks = [
+        f"data/tasks/{t}/{f}" for t in ("a_1", "a_2", "b_1", "c_1") for f in ("dbs/supervisor.jsonl", "specs.json")
+    ]
+    shared = ["version.txt", "datasets/train.txt", "datasets/dev.txt", "base_dbs/spotify.db", "base_dbs/README"]
+    assert names == sorted([*tasks, *(f"data/{f}" for f in shared), "data/api_docs/standard/spotify.json"])
+    assert not [path for path in agent.rglob("*") if path.is_symlink()]
+
+
+def test_the_agents_half_of_a_given_root_is_made_once_and_again_when_its_files_change(given, cache, monkeypatch):
+    first = data.roots("train").agent
+    again = first.parent.stat().st_ino
+    monkeypatch.setattr(data, "_made", {})  # as in another process
+    assert data.roots("dev").agent == first
+    assert first.parent.stat().st_ino == again
+    monkeypatch.setattr(data, "_made", {})
+    (given / "data" / "tasks" / "a_1" / "specs.json").write_text('{"db_version": "0.1.0", "instruction": "another"}')
+    second = data.roots("train").agent
+    assert second != first
+    assert "another" in (second / "data" / "tasks" / "a_1" / "specs.json").read_text()
+    assert {path.name for path in cache.iterdir()} == {first.parent.name, second.parent.name}
+
+
+def test_many_processes_that_make_the_agents_half_at_once_agree(given, cache):
+    with ThreadPoolExecutor(8) as threads:
+        found = set(threads.map(lambda _: data._agent_of(given), range(8)))
+    assert len(found) == 1
+    assert [path.name for path in cache.iterdir()] == [found.pop().parent.name]
+
+
+def test_where_files_cannot_be_linked_they_are_copied(given, monkeypatch):
+    def refuse(*_):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    agent = data.roots("train").agent
+    source = given / "data" / "tasks" / "a_1" / "specs.json"
+    copied = agent / "data" / "tasks" / "a_1" / "specs.json"
+    assert copied.read_text() == source.read_text()
+    assert copied.stat().st_ino != source.stat().st_ino
+
+
+def test_an_agents_half_that_cannot_be_made_leaves_nothing(given, cache, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(shutil, "copyfile", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        data.roots("train")
+    assert list(cache.iterdir()) == []
+
+
+def test_a_link_in_a_given_root_becomes_a_file(given):
+    specs = given / "data" / "tasks" / "a_1" / "specs.json"
+    specs.rename(given / "elsewhere.json")
+    specs.symlink_to(given / "elsewhere.json")
+    agent = data.roots("train").agent
+    assert not (agent / "data" / "tasks" / "a_1" / "specs.json").is_symlink()
+    assert (agent / "data" / "tasks" / "a_1" / "specs.json").is_file()
+
+
+def test_references(given):
+    truth = given / "data" / "tasks" / "a_1" / "ground_truth"
+    canary = "# Canary String: appworld:abc\n"
+    (truth / "solution.py").write_text(f"{canary}\ndef solution(apis, requester):\n    pass\n")
+    code = "requester.raise_on_failure = False\ndef solution(apis, requester):\n    pass\nsolution(apis, requester)"
+    assert data.reference("train", "a_1") == [code]
+    (truth / "compiled_solution.py").write_text("def solution(apis, requester):\n    return 1\n")
+    [compiled] = data.reference("train", "a_1")
+    assert "return 1" in compiled
+    (truth / "steps.json").write_text('["x = 1", "print(x)"]')
+    assert data.reference("train", "a_1") == ["x = 1", "print(x)"]
+
+
+def test_a_task_without_a_reference_has_none(given):
+    (given / "data" / "tasks" / "c_1" / "ground_truth" / "solution.py").unlink()
+    assert data.reference("dev", "c_1") is None
+
+
+def test_a_reference_of_another_splits_task_is_refused(given):
+    with pytest.raises(ConfigError, match="no task 'c_1' in split 'train'"):
+        data.reference("train", "c_1")
+
+
+def test_whole_data_pass_the_check(given):
+    data.check_root(given, {"train": 3, "dev": None})
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("base_dbs/spotify.db", r"base_dbs/\*\.db is missing or empty"),
+        ("api_docs/standard/spotify.json", "is missing or empty"),
+        ("datasets/dev.txt", "dev lists 0 tasks, expected some"),
+        ("tasks/a_2/specs.json", "task a_2 of train has no specs.json"),
+        ("tasks/a_2/dbs/supervisor.jsonl", "task a_2 of train has no dbs/supervisor.jsonl"),
+        ("tasks/a_2/ground_truth/evaluation.py", "task a_2 of train has no ground_truth/evaluation.py"),
+    ],
+)
+def test_data_that_are_not_whole_are_told(given, missing, message):
+    (given / "data" / missing).unlink()
+    with pytest.raises(EHError, match=message):
+        data.check_root(given, {"train": 3, "dev": None})
+
+
+def test_an_empty_database_is_none(given):
+    (given / "data" / "base_dbs" / "spotify.db").write_bytes(b"")
+    with pytest.raises(EHError, match="missing or empty"):
+        data.check_root(given, {"train": 3})
+
+
+@pytest.mark.parametrize(("tasks", "found"), [("a_1\na_2\n", 2), ("a_1\na_2\na_2\n", 2)])
+def test_another_number_of_tasks_is_told(given, tasks, found):
+    (given / "data" / "datasets" / "train.txt").write_text(tasks)
+    with pytest.raises(EHError, match=f"train lists {found} tasks, expected 3"):
+        data.check_root(given, {"train": 3})
+
+
+@pytest.mark.parametrize("specs", ['{"db_version": "0.2.0"}', "{}"])
+def test_data_of_another_version_are_told(given, specs):
+    (given / "data" / "tasks" / "b_1" / "specs.json").write_text(specs)
+    with pytest.raises(EHError, match=r"expected 0\.1\.0 \(task b_1 of train\)"):
+        data.check_root(given, {"train": 3})
+
+
+def test_data_without_a_version_file_are_whole(given):
+    (given / "data" / "version.txt").unlink()  # the engine does not read it
+    data.check_root(given, {"train": 3})
+    assert data.roots("train").version == "benchmark-unknown"
+
+
+def test_the_mini_world_of_other_sources_is_another(tmp_path, monkeypatch):
+    folder = tmp_path / "mini"
+    shutil.copytree(Path(data.BUILDER).parent, folder)
+    monkeypatch.setattr(data, "BUILDER", folder / "build.py")
+    first = data.mini_dir()
+    (folder / "__pycache__").mkdir(exist_ok=True)
+    (folder / "__pycache__" / "x.pyc").write_bytes(b"x")
+    (folder / "notes.md").write_text("x")
+    assert data.mini_dir() == first
+    with (folder / "content" / "__init__.py").open("a") as file:
+        file.write("# changed\n")
+    second = data.mini_dir()
+    assert second != first
+    (folder / "content" / "__init__.py").rename(folder / "content" / "other.py")
+    assert data.mini_dir() not in (first, second)
+
+
+@pytest.fixture(scope="module")
+def real_mini(appworld_python):
+    """Of the real cache, before ``cache`` hides it."""
+    return data.roots("mini"), data.task_ids("mini")
+
+
+def test_a_real_mini_world_gives_its_agent_no_answer(real_mini):
+    roots, tasks = real_mini
+    names = [path.relative_to(roots.agent).as_posix() for path in (roots.agent / "data").rglob("*") if path.is_file()]
+    assert {f"data/tasks/{task}/specs.json" for task in tasks} < set(names)
+    assert not [n for n in names if "ground_truth" in n or "evaluation" in n or "solution" in n or "answer" in n]

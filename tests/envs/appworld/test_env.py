@@ -1,0 +1,227 @@
+"""What EH-AppWorld-v0 promises beyond tests/envs/test_conformance.py, on the real engine."""
+
+import os
+import signal
+import time
+
+import gymnasium as gym
+import pytest
+
+import eh_gym  # noqa: F401 - registers the environments
+from eh_gym.errors import ConfigError, WorkerTimeout
+from envs.appworld.hosts import Settings
+
+FINISH = "apis.supervisor.complete_task()"
+LOG_IN = """\
+passwords = {p["account_name"]: p["password"] for p in apis.supervisor.show_account_passwords()}
+email = apis.supervisor.show_profile()["email"]
+token = apis.simple_note.login(username=email, password=passwords["simple_note"])["access_token"]
+"""
+NOTES = "print([n['title'] for n in apis.simple_note.search_notes(query='zebra crossing', access_token=token)])"
+WRITE = "print(apis.simple_note.create_note(title='zebra crossing', content='x', access_token=token))"
+
+
+@pytest.fixture
+def make(appworld_python):
+    made = []
+
+    def build(**kwargs):
+        made.append(gym.make("EH-AppWorld-v0", split="mini", **kwargs))
+        return made[-1]
+
+    yield build
+    for env in made:
+        env.close()
+
+
+@pytest.fixture
+def env(make):
+    env = make(max_observation_chars=2000, max_api_calls=20, step_timeout_s=3.0)
+    env.reset(seed=0)
+    return env
+
+
+def play_expert(env, before=""):
+    """The last step of the reference solution, with some code put before each of its turns."""
+    while True:
+        code = env.unwrapped.expert().removeprefix("```python\n").removesuffix("\n```")
+        result = env.step(f"```python\n{before}{code}\n```")
+        if result[2] or result[3]:
+            return result
+
+
+def test_reset_tells_who_asks_when_and_for_what(env):
+    observation, info = env.reset(seed=1)
+    for part in (info["instruction"], *info["supervisor"].values(), info["datetime"].split("T")[0]):
+        assert part in observation
+    for part in ("apis.api_docs.show_api_doc", "complete_task", "show_account_passwords", "spotify", "venmo"):
+        assert part in info["system_prompt"]
+    assert set(info["supervisor"]) == {"first_name", "last_name", "email", "phone_number"}
+
+
+def test_code_is_run_fenced_or_not_and_variables_live_on(env):
+    assert env.step("I begin.\n```python\nx = 20\nprint(x + 1)\n```\n```python\nprint('no')\n```")[0] == "21\n"
+    assert env.step("print(x * 2)")[0] == "40\n"
+
+
+def test_what_is_no_python_is_said_to_be_malformed(env):
+    assert env.step("Let me think about it.")[4]["malformed"] is True
+    assert env.step("```python\nprint(1\n```")[4]["malformed"] is True
+    assert env.step("")[4]["malformed"] is True
+    assert env.step("print(1)")[4]["malformed"] is False
+    assert env.step("1 / 0")[4]["malformed"] is False
+
+
+def test_an_error_is_shown_and_the_episode_goes_on(env):
+    observation, reward, terminated, truncated, _ = env.step("print(apis.spotify.no_such_api())")
+    assert "no_such_api" in observation
+    assert (reward, terminated, truncated) == (0.0, False, False)
+
+
+def test_long_outputs_lose_their_middle(env):
+    observation = env.step("print('a' * 5000 + 'b' * 5000)")[0]
+    assert 1900 < len(observation) <= 2000
+    assert observation.startswith("a" * 900)
+    assert observation.endswith("b" * 900 + "\n")
+    assert "characters left out]" in observation
+
+
+def test_api_calls_are_counted_and_limited(env):
+    assert env.step("for _ in range(5): apis.supervisor.show_profile()")[4]["api_calls"] == 5
+    observation, *_, info = env.step("for _ in range(50): apis.supervisor.show_profile()")
+    assert info["api_calls"] == 20
+    assert "Execution failed" in observation
+
+
+def test_code_that_runs_too_long_is_interrupted_and_the_episode_goes_on(env):
+    observation, _, terminated, _, info = env.step("while True: pass")
+    assert "3 seconds" in observation
+    assert not terminated
+    assert "world_lost" not in info
+    assert env.step("print('still here')")[0] == "still here\n"
+
+
+def test_more_code_than_is_sensible_is_not_run(env):
+    observation, _, terminated, _, info = env.step("print(1)\n#" + "x" * 300_000)
+    assert "Not run: 300,0" in observation
+    assert (terminated, info["malformed"]) == (False, True)
+
+
+def test_the_task_must_be_completed_for_a_verdict(env):
+    env.step("answer = 1")
+    _, reward, terminated, _, info = env.step(FINISH)
+    assert (reward, terminated, info["success"]) == (0.0, True, False)
+    verdict = info["verdict"]
+    assert verdict["passed"] < verdict["total"] == verdict["passed"] + len(verdict["failures"])
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step("print(1)")
+
+
+def test_a_forged_completion_counts_for_nothing(env):
+    _, _, terminated, _, info = env.step(
+        "apis.supervisor.complete_task = lambda **_: None\napis.supervisor.complete_task()"
+    )
+    assert not terminated
+    assert "success" not in info
+
+
+def test_two_episodes_of_a_task_never_see_each_others_state(make):
+    one, other = make(), make()
+    task_id = one.unwrapped.task_ids[0]
+    for env in (one, other):
+        env.reset(options={"task_id": task_id})
+        env.step(LOG_IN)
+    before = one.step(NOTES)[0]
+    assert "note_id" in one.step(WRITE)[0]
+    assert one.step(NOTES)[0] != before
+    assert other.step(NOTES)[0] == before
+    one.reset(options={"task_id": task_id})
+    assert "NameError" in one.step("print(token)")[0]
+    one.step(LOG_IN)
+    assert one.step(NOTES)[0] == before
+
+
+def test_the_agents_own_random_numbers_change_no_verdict(env):
+    for task_id in env.unwrapped.task_ids[:4]:
+        env.reset(options={"task_id": task_id})
+        _, reward, _, _, info = play_expert(env, before="import random\nrandom.seed(3)\nrandom.random()\n")
+        assert reward == 1.0, info
+        assert info["verdict"]["differing"] == 0
+
+
+def test_code_that_cannot_be_interrupted_ends_the_episode_without_reward(env):
+    started = time.monotonic()
+    observation, reward, terminated, truncated, info = env.step("max(range(10**13))")
+    assert time.monotonic() - started < 3 + 5 + 10
+    assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
+    assert "WorkerTimeout" in info["world_lost"]
+    assert "destroyed its world" in observation
+    env.reset(seed=0)
+    assert play_expert(env)[1] == 1.0
+
+
+def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_mends_it(env):
+    worlds, _ = env.unwrapped._host.pids
+    os.kill(worlds, signal.SIGKILL)
+    time.sleep(0.5)
+    _, reward, terminated, truncated, info = env.step("print(1)")
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert info["environment_error"]
+    assert info["success"] is False
+    env.reset(seed=0)
+    assert env.step("print(1)")[0] == "1\n"
+    assert env.unwrapped._host.pids[0] != worlds
+
+
+def test_a_lost_judge_is_replaced(env):
+    env.step(FINISH)
+    os.kill(env.unwrapped._host.pids[1], signal.SIGKILL)
+    time.sleep(0.5)
+    env.reset(seed=0)
+    assert play_expert(env)[1] == 1.0
+
+
+def test_without_a_reference_solution_there_is_no_expert(env, monkeypatch):
+    monkeypatch.setattr(env.unwrapped._host, "reference", lambda *_: None)
+    with pytest.raises(ConfigError, match="comes without a reference solution"):
+        env.unwrapped.expert()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"step_timeout_s": 0}, "step_timeout_s must be > 0, got 0"),
+        ({"max_output_chars": 10}, "max_output_chars must be >= 200, got 10"),
+        ({"adaptations": ("keep_ap",)}, "unknown adaptations keep_ap; choose from keep_app,"),
+        ({"adaptations": ()}, "needs the adaptations call_inline, save_nothing; add them or pass confined=False"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        Settings(**changes)
+
+
+def test_the_engine_runs_unadapted_too(appworld_python):
+    from envs.appworld import data
+    from envs.appworld.hosts import LocalHost
+
+    host = LocalHost(appworld_python, data.roots("mini"), Settings(adaptations=(), confined=False))
+    try:
+        task_id = data.task_ids("mini")[0]
+        world = host.open(task_id)
+        for code in data.reference("mini", task_id):
+            world.execute(code)
+        assert world.verdict()["success"] is True
+    finally:
+        host.close()
+
+
+def test_calls_that_take_a_judge_too_long_earn_nothing(env, monkeypatch):
+    def judge(*_):
+        raise WorkerTimeout("no answer after 120 s; the process was killed")
+
+    monkeypatch.setattr(env.unwrapped._host, "judge", judge)
+    _, reward, terminated, truncated, info = env.step(FINISH)
+    assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
+    assert "WorkerTimeout" in info["world_lost"]
+    assert "environment_error" not in info

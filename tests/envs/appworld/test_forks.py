@@ -1,0 +1,115 @@
+"""What is said to a forked process, and what happens when it does not answer as it should."""
+
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerProtocolError, WorkerTimeout
+from envs.appworld import forks
+from envs.appworld.backend import wire
+from envs.appworld.forks import Fork
+
+
+class Zygote:
+    """Remembers who was ended."""
+
+    def __init__(self):
+        self.ended = []
+
+    def end(self, pid):
+        self.ended.append(pid)
+
+
+@pytest.fixture
+def pair():
+    here, there = socket.socketpair()
+    zygote = Zygote()
+    yield Fork(zygote, here, 7), there, zygote
+    here.close()
+    there.close()
+
+
+def answer(there, message):
+    """Answers the next message, in a thread."""
+
+    def work():
+        wire.receive(there)
+        wire.send(there, message)
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+def test_an_answer_comes_back(pair):
+    fork, there, zygote = pair
+    answer(there, {"said": "\ud800 é"})
+    assert fork.ask({"code": "print(1)"}, 5) == {"said": "\ud800 é"}
+    assert zygote.ended == []
+
+
+def test_silence_ends_the_process(pair):
+    fork, _, zygote = pair
+    with pytest.raises(WorkerTimeout, match=r"no answer after 0\.2 s"):
+        fork.ask({"code": "while True: pass"}, 0.2)
+    assert zygote.ended == [7]
+    with pytest.raises(WorkerDied, match="was ended"):
+        fork.ask({"code": "print(1)"}, 0.2)
+    fork.end()
+    assert zygote.ended == [7]
+
+
+def test_asking_and_answering_share_one_deadline(pair):
+    fork, there, zygote = pair
+    body = "x" * (4 << 20)  # more than a socket holds
+
+    def read_late():
+        time.sleep(0.5)
+        wire.receive(there)
+
+    threading.Thread(target=read_late, daemon=True).start()
+    started = time.monotonic()
+    with pytest.raises(WorkerTimeout):
+        fork.ask({"code": body}, 0.8)
+    assert time.monotonic() - started < 0.8 + 0.45
+    assert zygote.ended == [7]
+
+
+@pytest.mark.parametrize(
+    ("sent", "error", "message"),
+    [
+        (b"", WorkerDied, "has gone away"),
+        (b"\0\0", WorkerDied, "has gone away"),
+        (struct.pack(">I", 2**31), WorkerProtocolError, "a message of 2,147,483,648 bytes"),
+        (struct.pack(">I", 4) + b"nope", WorkerProtocolError, "sent"),
+        (struct.pack(">I", 2) + b"[]", WorkerProtocolError, "sent"),
+        (struct.pack(">I", 17) + b'{"error": "sorry"', WorkerProtocolError, "sent"),
+        (struct.pack(">I", 18) + b'{"error": "sorry"}', WorkerCallError, "sorry"),
+    ],
+)
+def test_anything_but_a_message_ends_the_process(pair, sent, error, message):
+    fork, there, zygote = pair
+    there.sendall(sent)
+    there.shutdown(socket.SHUT_WR)
+    with pytest.raises(error, match=message):
+        fork.ask(None, 5)
+    assert zygote.ended == [7]
+
+
+def test_a_temporary_folder_too_deep_for_a_socket_is_refused(tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(forks.tempfile, "gettempdir", lambda: str(deep))
+    with pytest.raises(ConfigError, match="set TMPDIR to a shorter folder"):
+        forks._folder()
+    assert not list(deep.iterdir())
+
+
+def test_folders_of_processes_that_are_gone_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(forks.tempfile, "gettempdir", lambda: str(tmp_path))
+    (tmp_path / "eh-appworld-999999999-abc").mkdir()
+    (tmp_path / "eh-appworld-1-abc").mkdir()  # lives
+    (tmp_path / "other").mkdir()
+    mine = forks._folder()
+    assert {p.name for p in tmp_path.iterdir()} == {"eh-appworld-1-abc", "other", mine.name}

@@ -1,0 +1,431 @@
+import functools
+import os
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from eh_gym.errors import EHError
+from envs import runtime
+from envs.appworld import data, install
+
+BUNDLE = "data-0.1.0.bundle"
+SPLITS = {"train": 3, "dev": 1}
+
+# A world of a few empty files; what the real builder and the real bundle hold is theirs to test.
+WRITE_WORLD = """
+import json, pathlib, sys
+def write_world(root, **splits):
+    files = {"base_dbs/spotify.db": "x", "api_docs/standard/spotify.json": "{}", "version.txt": "0.1.0"}
+    for split, count in splits.items():
+        tasks = [f"{split}_{i}" for i in range(count)]
+        files[f"datasets/{split}.txt"] = "\\n".join(tasks)
+        for task in tasks:
+            files[f"tasks/{task}/specs.json"] = json.dumps({"db_version": "0.1.0"})
+            files[f"tasks/{task}/dbs/supervisor.jsonl"] = ""
+            files[f"tasks/{task}/ground_truth/evaluation.py"] = "x"
+    for name, text in files.items():
+        path = pathlib.Path(root, "data", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+"""
+BUILDER = (
+    WRITE_WORLD
+    + """
+import os, time
+pathlib.Path(os.environ["HOME"], "left").touch()
+with open(pathlib.Path(__file__).with_name("builds.md"), "a") as file:
+    file.write("built\\n")
+write_world(sys.argv[1], mini=2)
+"""
+)
+# Stands for AppWorld's own unpacking, which needs its packages; the encryption is left out.
+UNPACKER = """
+import sys, zipfile
+try:
+    zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])
+except OSError:
+    raise
+except Exception as error:
+    sys.exit(f"not a whole bundle: {error}")
+"""
+_scope = {}
+exec(WRITE_WORLD, _scope)
+write_world = _scope["write_world"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """An empty cache; AppWorld's virtualenv is played by this Python."""
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("APPWORLD_ROOT", "EH_APPWORLD_DATA_URL", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(runtime, "install", lambda name, force, say: Path(sys.executable))
+    monkeypatch.setattr(data, "_made", {})
+    monkeypatch.setattr(data, "BENCHMARK", SPLITS)
+    monkeypatch.setattr(install, "_BASE", "http://127.0.0.1:1/")  # nobody listens there
+    here = tmp_path / "appworld"
+    (here / "backend").mkdir(parents=True)
+    (here / "backend" / "unpack.py").write_text(UNPACKER)
+    monkeypatch.setattr(install, "_HERE", here)
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache" / "appworld"
+
+
+@pytest.fixture(autouse=True)
+def builder(tmp_path, monkeypatch):
+    """builder(source) replaces the mini world's builder; builder.count() says how often it ran."""
+
+    def replace(source):
+        (tmp_path / "mini").mkdir(exist_ok=True)
+        (tmp_path / "mini" / "build.py").write_text(source)
+
+    replace(BUILDER)
+    replace.count = lambda: len((tmp_path / "mini" / "builds.md").read_text().splitlines())
+    monkeypatch.setattr(data, "BUILDER", tmp_path / "mini" / "build.py")
+    return replace
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """A folder that a web server on the loopback offers, standing for AppWorld's; ``served.asked`` counts requests."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            asked.append(self.path)
+
+    asked, folder = [], tmp_path / "served"
+    folder.mkdir()
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        monkeypatch.setattr(install, "_BASE", f"http://127.0.0.1:{server.server_port}/")
+        yield type("Served", (), {"folder": folder, "asked": asked, "url": install._BASE})
+        server.shutdown()
+
+
+def pack(path, root):
+    """A bundle of the files in ``root``."""
+    with zipfile.ZipFile(path, "w") as bundle:
+        for file in sorted(root.rglob("*")):
+            bundle.write(file, file.relative_to(root).as_posix())
+    return path
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    """bundle(path) writes a whole bundle there."""
+    write_world(tmp_path / "whole", **SPLITS)
+    return lambda path: pack(path, tmp_path / "whole")
+
+
+def there(cache):
+    """What is in the cache, without what is empty or hidden by intent."""
+    return sorted(path.name for path in cache.iterdir() if not (path.is_dir() and not any(path.iterdir())))
+
+
+# The mini world.
+
+
+def test_builds_the_mini_world_with_an_agents_half(cache, builder, said):
+    install.install(benchmark=False, say=said.append)
+    world = data.mini_dir()
+    assert there(cache) == [world.name]
+    assert data.task_ids("mini") == ("mini_0", "mini_1")
+    assert (world / "judge" / "data" / "tasks" / "mini_0" / "ground_truth").is_dir()
+    assert (world / "judge").stat().st_mode & 0o777 == 0o700
+    agents = [path.relative_to(world / "agent").as_posix() for path in (world / "agent").rglob("*") if path.is_file()]
+    assert "data/tasks/mini_0/specs.json" in agents
+    assert not [path for path in agents if "ground_truth" in path]
+    assert said == [
+        f"appworld: building the mini world in {world}",
+        "appworld: the mini world has 2 tasks",
+        "appworld: without the benchmark, as asked; the mini world is there",
+    ]
+
+
+def test_what_is_built_is_not_built_again_unless_forced(cache, builder, said):
+    for force in (False, False, True):
+        install.install(force=force, benchmark=False, say=said.append)
+    assert builder.count() == 2
+    assert f"appworld: the mini world (2 tasks) is in {data.mini_dir()}" in said
+
+
+def test_other_sources_build_another_mini_world_and_force_removes_the_old(cache, builder, said):
+    install.install(benchmark=False, say=said.append)
+    old = data.mini_dir()
+    builder(BUILDER + "# changed\n")
+    install.install(benchmark=False, say=said.append)
+    assert there(cache) == sorted([old.name, data.mini_dir().name])
+    install.install(force=True, benchmark=False, say=said.append)
+    assert there(cache) == [data.mini_dir().name]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import sys; print('no such model'); sys.exit(1)", "no such model"),
+        (WRITE_WORLD + "write_world(sys.argv[1])", "mini lists 0 tasks"),
+        (WRITE_WORLD + "write_world(sys.argv[1], mini=2); sys.exit('one solution fails')", "one solution fails"),
+    ],
+)
+def test_a_mini_world_that_cannot_be_built_leaves_nothing(cache, builder, said, source, message):
+    builder(source)
+    with pytest.raises(EHError, match=message):
+        install.install(say=said.append)
+    assert list(cache.iterdir()) == []
+    assert "MISSING" in install.report()[1][0]
+
+
+def test_a_failed_rebuilding_keeps_what_was_there(cache, builder, said, monkeypatch):
+    install.install(benchmark=False, say=said.append)
+    world = data.mini_dir()
+    monkeypatch.setattr(data, "mini_dir", lambda: world)  # the same sources fail now
+    builder("raise SystemExit('out of memory')")
+    with pytest.raises(EHError, match="out of memory"):
+        install.install(force=True, benchmark=False, say=said.append)
+    assert there(cache) == [world.name]
+    assert data.task_ids("mini") == ("mini_0", "mini_1")
+
+
+def test_a_killed_installation_leaves_no_half_world_and_the_next_clears_up(cache, builder, said, tmp_path):
+    builder(
+        BUILDER.replace(
+            "write_world(sys.argv[1]", "write_world(sys.argv[1], mini=1); time.sleep(60); write_world(sys.argv[1]"
+        )
+    )
+    code = (
+        "import pathlib, sys\nfrom envs import runtime\nfrom envs.appworld import data, install\n"
+        f"runtime.install = lambda *_, **__: pathlib.Path(sys.executable)\ndata.BUILDER = pathlib.Path({str(data.BUILDER)!r})\n"
+        "install.install(benchmark=False)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 30
+        while not list(cache.glob(".building-*/world/judge/data/tasks/mini_0")):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+    assert not data.mini_dir().exists()
+    builder(BUILDER)
+    install.install(benchmark=False, say=said.append)
+    assert [path.name for path in cache.iterdir()] == [data.mini_dir().name]
+
+
+def test_two_installations_at_once_build_once(cache, builder, said):
+    builder(BUILDER.replace("write_world(sys", "time.sleep(0.5); write_world(sys"))
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda _: install.install(benchmark=False, say=said.append), range(2)))
+    assert builder.count() == 1
+    assert any(line.startswith("waiting for another installation") for line in said)
+
+
+def test_a_cache_that_cannot_be_written_is_told(cache, said):
+    cache.write_text("a file where a folder should be")
+    with pytest.raises(EHError, match=r"could not be installed in .*appworld: .*File exists"):
+        install.install(say=said.append)
+
+
+# The benchmark.
+
+
+def test_downloads_checks_and_splits_the_benchmark(cache, served, bundle, said):
+    bundle(served.folder / BUNDLE)
+    install.install(say=said.append)
+    judge, agent = data.roots("train").judge, data.roots("train").agent
+    assert judge == data.benchmark_dir() / "judge"
+    assert len(data.task_ids("train")) == 3
+    assert (judge / "data" / "tasks" / "dev_0" / "ground_truth" / "evaluation.py").is_file()
+    assert (agent / "data" / "tasks" / "dev_0" / "specs.json").is_file()
+    assert not list(agent.rglob("ground_truth"))
+    assert there(cache) == sorted([data.benchmark_dir().name, data.mini_dir().name])
+    assert said[-1] == f"appworld: the benchmark is in {data.benchmark_dir()}"
+    assert install.report() == (
+        True,
+        ["mini world: 2 tasks", f"benchmark: train 3, dev 1, in {data.benchmark_dir()}"],
+    )
+    assert install.summary() == "the mini world is there, the benchmark too"
+
+
+def test_a_benchmark_that_is_there_is_not_asked_for_again_even_by_force(cache, served, bundle, said):
+    bundle(served.folder / BUNDLE)
+    for force in (False, False, True):
+        install.install(force=force, say=said.append)
+    assert len(served.asked) == 1
+    assert len(data.task_ids("train")) == 3
+
+
+def test_without_a_network_only_a_note_tells_how_to_have_the_benchmark(cache, said):
+    started = time.monotonic()
+    install.install(say=said.append)
+    assert time.monotonic() - started < 10
+    assert data.task_ids("mini")
+    assert there(cache) == [data.mini_dir().name]
+    notes = said[said.index("appworld: only the mini world is there") :]
+    assert "the benchmark cannot be had: 127.0.0.1 cannot be reached" in said[-len(notes) - 1]
+    assert [line for line in notes if "python -m envs install appworld" in line]
+    assert [line for line in notes if "EH_APPWORLD_DATA_URL=" in line]
+    assert [line for line in notes if "APPWORLD_ROOT" in line]
+    told, lines = install.report()
+    assert told
+    assert lines[:2] == ["mini world: 2 tasks", "benchmark: not here"]
+    assert install.summary() == "the mini world is there, no benchmark"
+    assert install.counts() == {**SPLITS, "mini": 2}
+
+
+def test_a_benchmark_that_is_not_where_the_user_says_is_an_error(cache, said, monkeypatch, tmp_path):
+    for url, message in (
+        ("http://127.0.0.1:1/mirror", "cannot be reached"),
+        (str(tmp_path / "none.bundle"), "neither an http address nor an existing file"),
+        (f"file://{tmp_path}/none.bundle", "is not a file"),
+    ):
+        monkeypatch.setenv("EH_APPWORLD_DATA_URL", url)
+        with pytest.raises(EHError, match=message):
+            install.install(say=said.append)
+    assert data.task_ids("mini")  # it was built before
+
+
+@pytest.mark.parametrize("form", ["mirror", "mirror without a slash", "url", "file", "folder", "file url"])
+def test_the_benchmark_can_come_from_elsewhere(cache, served, bundle, said, monkeypatch, tmp_path, form):
+    (served.folder / "mirror").mkdir()
+    path = bundle(served.folder / "mirror" / ("other.bundle" if form in ("url", "file") else BUNDLE))
+    monkeypatch.setenv(
+        "EH_APPWORLD_DATA_URL",
+        {
+            "mirror": f"{served.url}mirror/",
+            "mirror without a slash": f"{served.url}mirror",
+            "url": f"{served.url}mirror/other.bundle",
+            "file": str(path),
+            "folder": str(path.parent),
+            "file url": path.as_uri(),
+        }[form],
+    )
+    install.install(say=said.append)
+    assert len(data.task_ids("train")) == 3
+    assert path.is_file()  # the user's own file stays
+    assert there(cache) == sorted([data.benchmark_dir().name, data.mini_dir().name])
+
+
+def truncated(bundle, path):
+    bundle(path)
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def damaged(bundle, path):
+    bundle(path)
+    content = bytearray(path.read_bytes())
+    at = content.index(b"0.1.0")  # within a file's own bytes
+    content[at : at + 5] = b"0.1.1"
+    path.write_bytes(content)
+
+
+def another_file(bundle, path):
+    path.write_bytes(b"%PDF-1.7 not what was asked for" * 100)
+
+
+def an_empty_file(bundle, path):
+    path.write_bytes(b"")
+
+
+def too_few_tasks(bundle, path):
+    write_world(path.parent / "few", train=2, dev=1)
+    pack(path, path.parent / "few")
+
+
+@pytest.mark.parametrize("spoil", [truncated, damaged, another_file, an_empty_file, too_few_tasks])
+def test_a_bundle_that_is_none_is_dropped_and_the_next_run_asks_again(cache, served, bundle, said, spoil):
+    spoil(bundle, served.folder / BUNDLE)
+    install.install(say=said.append)
+    assert [
+        line
+        for line in said
+        if "the benchmark cannot be had: " in line and "is not AppWorld's data, or is damaged" in line
+    ]
+    assert not data.benchmark_dir().exists()
+    assert there(cache) == [data.mini_dir().name]
+    bundle(served.folder / BUNDLE)
+    install.install(say=said.append)
+    assert len(data.task_ids("train")) == 3
+
+
+def test_a_users_own_bundle_that_is_none_is_an_error_and_stays(cache, bundle, said, monkeypatch, tmp_path):
+    damaged(bundle, tmp_path / BUNDLE)
+    monkeypatch.setenv("EH_APPWORLD_DATA_URL", str(tmp_path / BUNDLE))
+    with pytest.raises(EHError, match=r"is not AppWorld's data, or is damaged \(not a whole bundle: Bad CRC"):
+        install.install(say=said.append)
+    assert (tmp_path / BUNDLE).is_file()
+    assert there(cache) == [data.mini_dir().name]
+
+
+@pytest.mark.parametrize("how", ["import os; os.kill(os.getpid(), 9)", "raise OSError(28, 'No space left on device')"])
+def test_an_unpacking_that_fails_for_another_reason_keeps_the_download(cache, served, bundle, said, how):
+    bundle(served.folder / BUNDLE)
+    (install._HERE / "backend" / "unpack.py").write_text(how)
+    install.install(say=said.append)
+    assert "appworld: only the mini world is there" in said
+    assert there(cache) == sorted(["downloads", data.mini_dir().name])
+    (install._HERE / "backend" / "unpack.py").write_text(UNPACKER)
+    install.install(say=said.append)
+    assert len(data.task_ids("train")) == 3
+    assert len(served.asked) == 1
+    assert there(cache) == sorted([data.benchmark_dir().name, data.mini_dir().name])
+
+
+def test_an_error_page_of_the_server_is_a_note(cache, served, said):
+    install.install(say=said.append)
+    assert [line for line in said if "the server answers 404" in line]
+    assert data.task_ids("mini")
+
+
+def test_a_root_that_is_given_stands_for_the_benchmark_and_is_not_written_to(
+    cache, served, said, monkeypatch, tmp_path
+):
+    write_world(tmp_path / "theirs", train=1)
+    before = sorted((str(p), p.stat().st_mtime_ns) for p in (tmp_path / "theirs").rglob("*"))
+    monkeypatch.setenv("APPWORLD_ROOT", str(tmp_path / "theirs"))
+    install.install(say=said.append)
+    assert said[-1] == f"appworld: the benchmark is what APPWORLD_ROOT names, {tmp_path / 'theirs'}"
+    assert served.asked == []
+    assert data.task_ids("train") == ("train_0",)
+    assert install.report()[1][1] == f"benchmark: train 1, dev none, in {tmp_path / 'theirs'}"
+    assert sorted((str(p), p.stat().st_mtime_ns) for p in (tmp_path / "theirs").rglob("*")) == before
+
+
+# With AppWorld itself.
+
+PACK = """
+import sys
+from appworld.common.constants import PASSWORD, SALT
+from appworld.common.utils import pack_bundle
+pack_bundle(sys.argv[1], sys.argv[2], ["data"], PASSWORD, SALT, include_license=False)
+"""
+
+
+def test_unpacks_a_bundle_as_appworld_packs_it(appworld_python, cache, said, monkeypatch, tmp_path):
+    write_world(tmp_path / "whole", **SPLITS)
+    runtime.run(
+        [str(appworld_python), "-B", "-c", PACK, str(tmp_path / BUNDLE), str(tmp_path / "whole")], home=tmp_path
+    )
+    monkeypatch.setattr(install, "_HERE", Path(install.__file__).parent)
+    cache.mkdir()
+    monkeypatch.setenv("EH_APPWORLD_DATA_URL", str(tmp_path / BUNDLE))
+    install._install_benchmark(appworld_python, True, said.append)
+    assert len(data.task_ids("train")) == 3
+    content = (tmp_path / BUNDLE).read_bytes()
+    (tmp_path / "cut.bundle").write_bytes(content[: len(content) // 2])
+    with pytest.raises(EHError, match=r"damaged \(not a whole bundle: BadZipFile: File is not a zip file\)"):
+        install._unpack(appworld_python, tmp_path / "cut.bundle", cache / "second")
+    assert [path.name for path in cache.iterdir()] == [data.benchmark_dir().name]
