@@ -1,8 +1,9 @@
 """Plays code with AppWorld's engine, in AppWorld's virtualenv: a job as JSON on stdin, its results as JSON on stdout.
 
-A job has a mode. "stock" uses the engine as its README says, without a line of this project. The others have a process for
-each request: "world" plays as an episode's process does, with some adaptations; "confined" likewise, confined as on the
-strictest host; "judge" evaluates recorded calls as a judge's process does.
+Every request has a process of its own: the engine, used for one task after the other in one process, lets some of an episode
+through to the next. A job has a mode. "stock" uses the engine as its README says, without a line of this project; "world"
+plays as an episode's process does, with some adaptations; "confined" likewise, confined as on the strictest host; "judge"
+evaluates recorded calls as a judge's process does.
 """
 
 import contextlib
@@ -90,15 +91,15 @@ def main():
         if job["mode"] == "stock":
             import appworld
 
-            (Path(folder) / "data").symlink_to(
-                Path(job["root"]) / "data"
-            )  # the engine writes its outputs beside the data
+            # The engine writes its outputs beside the data.
+            (Path(folder) / "data").symlink_to(Path(job["root"]) / "data")
             appworld.update_root(folder)
-            results = [stock(request) for request in job["requests"]]
+            with appworld.AppWorld(task_id=job["requests"][0]["task_id"], experiment_name="warm-up") as opened:
+                opened.execute("print(1)")  # some seconds of imports, which the forks need not repeat
         else:
             role = "judge" if job["mode"] == "judge" else "world"
             backend("zygote")._Zygote(job["root"], role, job["adaptations"], folder, False)
-            results = [apart(globals()[job["mode"]], request) for request in job["requests"]]
+        results = [apart(globals()[job["mode"]], request) for request in job["requests"]]
         os.chdir("/")
     json.dump(results, sys.stdout)
 
