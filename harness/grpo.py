@@ -1,7 +1,7 @@
 """`python -m harness.grpo`: trains an agent with GRPO, under the horizon that `--wrapper` names.
 
 The loop reads from top to bottom in `train`: roll out, update the policy, tell the controller, log, save. Left out:
-several devices and engines other than transformers.
+training on several devices.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from harness.metrics import MetricsLog
 from harness.policy import Policy, load_policy, new_tiny_policy
 from harness.rollout import EpisodeRequest, announce, rollout
 from harness.runtime import package_versions, pick_device, pick_dtype, set_threads
-from harness.sampling.transformers import TransformersSampler
+from harness.sampling.base import Sampler
+from harness.sampling.make import make_sampler
 from harness.seeding import derive_seed
 from harness.tasks import TaskStream
 from harness.trajectory import Trajectory
@@ -96,8 +97,9 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
             )
     env.close()
     reference = _reference(policy, config, run_dir, first=checkpoint is None)
+    sampler = make_sampler(config, policy)
     if not evaluations:
-        evaluations["before"] = _evaluate(config, policy, env_args, display, "before training")
+        evaluations["before"] = _evaluate(config, policy, sampler, env_args, display, "before training")
     training_started = time.perf_counter()
 
     def save(next_update: int) -> None:
@@ -122,7 +124,6 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     envs = eh_gym.make_vec(
         config.env, slots, controller, record=False, max_workers=min(config.env_threads, slots), **env_args
     )
-    sampler = TransformersSampler(policy.model, max_context=config.max_context or None)
     settings = config.loss_settings()
     try:
         with display.updates(first, config.updates) as progress:
@@ -146,6 +147,7 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                 )
                 if update + 1 < config.updates:  # while the policy is trained
                     announce(envs, [t for t in stream.batch(update + 1) for _ in range(config.group_size)])
+                sampler.sleep()
                 t1 = time.perf_counter()
 
                 learning_rate = config.learning_rate_at(update)
@@ -187,7 +189,7 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     training_s = totals["seconds"] + time.perf_counter() - training_started
     policy.save(run_dir / "model")
     if "after" not in evaluations:
-        evaluations["after"] = _evaluate(config, policy, env_args, display, "after training")
+        evaluations["after"] = _evaluate(config, policy, sampler, env_args, display, "after training")
     (run_dir / "evaluation.json").write_text(json.dumps(evaluations, indent=2))
     draw_run(
         run_dir / "metrics.jsonl", run_dir / "figure.png", title=f"{config.env}, {config.wrapper}, seed {config.seed}"
@@ -258,7 +260,7 @@ def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool
 
 
 def _evaluate(
-    config: GRPOConfig, policy: Policy, env_args: dict[str, Any], display: Display, when: str
+    config: GRPOConfig, policy: Policy, sampler: Sampler, env_args: dict[str, Any], display: Display, when: str
 ) -> dict[str, Any]:
     """Sampled and greedy episodes on held-out tasks at K = k_max."""
     if not config.eval_tasks:
@@ -270,6 +272,7 @@ def _evaluate(
         with display.episodes(f"{name} evaluation {when}", len(tasks) * rollouts) as on_end:
             played = evaluate_policy(
                 policy,
+                sampler,
                 config.env,
                 tasks,
                 rollouts=rollouts,
@@ -280,7 +283,6 @@ def _evaluate(
                 env_threads=config.env_threads,
                 max_action_tokens=config.max_action_tokens,
                 env_args=held_out,
-                max_context=config.max_context or None,
                 on_end=on_end,
             )
         results[name] = summarise(played)

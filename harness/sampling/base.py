@@ -32,7 +32,7 @@ class SampleRequest:
         prompt_ids: The whole conversation so far, never empty.
         max_tokens: The most tokens to sample, >= 1.
         seed: The request draws from this seed alone, whatever else is in the batch.
-        temperature: Of the sampled distribution, > 0; or 0 for the most likely token.
+        temperature: Of the sampled distribution, > 0 and at most 2; or 0 for the most likely token.
         stop_ids: Sampling ends after any of these tokens, which is part of the sample.
     """
 
@@ -125,8 +125,8 @@ def check_request(request: SampleRequest, *, vocab_size: int, max_context: int) 
         )
     if request.max_tokens < 1:
         raise ConfigError(f"max_tokens must be >= 1, got {request.max_tokens}")
-    if request.temperature < 0:
-        raise ConfigError(f"temperature must be >= 0, got {request.temperature}; 0 samples greedily")
+    if not 0 <= request.temperature <= 2:  # vLLM has no higher
+        raise ConfigError(f"temperature must be >= 0 and <= 2, got {request.temperature}; 0 samples greedily")
     if len(ids) + request.max_tokens > max_context:
         raise ConfigError(
             f"prompt ({len(ids)} tokens) and max_tokens ({request.max_tokens}) exceed the context of {max_context}; "

@@ -8,8 +8,8 @@ memory. Left out: GPUs that the trainer does not see; `harness.sampling.vllm_ser
 
 from __future__ import annotations
 
+import copy
 import itertools
-import logging
 import os
 import tempfile
 from collections.abc import Hashable, Iterator
@@ -90,7 +90,9 @@ class VLLMSampler:
             torch._dynamo.config.disable = True
             options = {"enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": self._cpu_cache_bytes(config)}
         with tempfile.TemporaryDirectory() as folder:
-            config.save_pretrained(folder)
+            named = copy.deepcopy(model.config)
+            named.architectures = [type(model).__name__]
+            named.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
             self._engine = _start_engine(
                 model=folder,
@@ -100,8 +102,6 @@ class VLLMSampler:
                 tensor_parallel_size=tensor_parallel,
                 **options,
             )
-        # At each update it warns of the layers that have no weights of their own.
-        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self._take_over_weights()
 
     @property
@@ -217,7 +217,7 @@ def _parameters(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
 
 def _start_engine(**options: Any) -> Any:
     """An engine in this process, with torch's settings left as they were."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # read when vLLM is imported
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read when vLLM is imported; it warns at each update
     try:
         from vllm import EngineArgs
         from vllm.config import WeightTransferConfig
