@@ -48,7 +48,7 @@ class VLLMServer:
         return self.url
 
     def settings(self) -> dict[str, Any]:
-        """vLLM's configuration, as nested dicts."""
+        """The configuration of vLLM, as nested dicts."""
         info: dict[str, Any] = self._call("GET", "/server_info", {"config_format": "json"})
         return info["vllm_config"]  # type: ignore[no-any-return]
 

@@ -66,6 +66,11 @@ def _forward_logprobs(
     return [float(logp[len(prompt) + i - 1, t]) for i, t in enumerate(ids)]
 
 
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return new_tokenizer()
+
+
 @pytest.fixture
 def ask() -> Callable[..., SampleRequest]:
     """A request of six tokens that another turn, prompt, seed, length may be given to."""
