@@ -100,6 +100,7 @@ def need_vllm() -> None:
     if find_spec("vllm") is None:
         assert not os.environ.get("EH_REQUIRE_VLLM"), "vLLM is not installed, and EH_REQUIRE_VLLM is set"
         pytest.skip("vLLM is not installed: tox run -e vllm")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # vLLM reads it once
 
 
 class Server:

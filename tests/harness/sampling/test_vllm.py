@@ -51,10 +51,8 @@ def test_two_workers_may_share_the_model(
     tokenizer: PreTrainedTokenizerFast,
     ask: Ask,
     forward_logprobs: Forward,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made("vllm")
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     config = copy.deepcopy(made("transformers")[0].config)
     config.num_key_value_heads = 2
     torch.manual_seed(3)
@@ -77,5 +75,6 @@ def test_training_samples_from_the_policy_that_it_trains(made: Made, quick: GRPO
     train(config, tmp_path / "run", Display(Console(quiet=True)))
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 3
-    assert all(0 < row["train/logp_difference_max"] < 1e-3 for row in rows)
-    assert any(row["train/grad_norm"] > 0 for row in rows)
+    trained_on = [row for row in rows if row["train/episodes_in_loss"]]
+    assert len(trained_on) > 1
+    assert all(0 < row["train/logp_difference_max"] < 1e-3 for row in trained_on)
