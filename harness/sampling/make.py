@@ -26,13 +26,13 @@ class SamplerSettings:
     max_context: int = 0
     """The most tokens of an episode, which then ends as truncated; 0 for the model's own."""
     tensor_parallel: int = 1
-    """vllm's GPUs."""
+    """How many GPUs share vllm's model."""
     gpu_memory_utilization: float = 0.5
-    """vllm's share of the GPU's memory; it is the trainer's while the policy updates."""
+    """vllm's share of the GPU's memory while it samples; the trainer's while the policy updates."""
     sampler_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of vllm's weights; auto takes --dtype."""
+    """Of vllm's weights; auto for the policy's own."""
     quantization: str = ""
-    """vllm's, of weights as they come: fp8 for one; empty for none."""
+    """What vllm rounds the weights to as they come, fp8 for one; empty for nothing."""
 
     def check_sampler(self) -> None:
         """Raises ConfigError for flags that the sampler does not have."""

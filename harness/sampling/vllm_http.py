@@ -14,6 +14,8 @@ from eh_gym.errors import ConfigError, EHError
 
 __all__ = ["ServerGone", "ServerRefused", "VLLMServer"]
 
+_CONNECT_S = 10.0  # a server that takes longer to pick up is gone
+
 
 class ServerGone(EHError, ConnectionError):
     """The server can't be reached, hung up, failed inside, or did not answer in time."""
@@ -98,8 +100,10 @@ class VLLMServer:
 
     def _call(self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None) -> Any:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self.host, self._port, timeout=self._timeout_s)
+        connection = kind(self.host, self._port, timeout=min(_CONNECT_S, self._timeout_s))
         try:
+            connection.connect()
+            connection.sock.settimeout(self._timeout_s)
             connection.request(
                 method,
                 f"{path}?{urlencode(query)}" if query else path,
