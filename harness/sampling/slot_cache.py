@@ -52,6 +52,10 @@ class SlotCache(Cache):
         self._keys = [self._grown(old) for old in self._keys]
         self._values = [self._grown(old) for old in self._values]
 
+    def release(self) -> None:
+        """Forgets everything and gives its memory back; the next forward pass allocates as much again, at once."""
+        self._keys, self._values = [], []
+
     def place(self, index: Tensor | None, n: int, columns: Tensor, width: int) -> None:
         """Sets up the next forward pass.
 

@@ -133,7 +133,7 @@ class TransformersSampler:
     def sleep(self) -> None:
         """Gives back the memory of the key-value cache; the weights are the policy's own."""
         assert not self._running, "requests are pending"
-        self._cache = SlotCache()
+        self._cache.release()
         for session in self._sessions.values():
             session.cached.clear()
 
