@@ -16,6 +16,7 @@ from typing import Any, Literal
 from eh_gym import ElasticHorizon, FixedHorizon, HorizonController, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.errors import ConfigError
 from harness.rollout import RolloutMode
+from harness.sampling.make import SamplerSettings
 from harness.update import LossSettings
 from harness.warm_start import WarmStart
 
@@ -23,7 +24,7 @@ __all__ = ["GRPOConfig", "make_controller", "preset"]
 
 
 @dataclass(frozen=True)
-class GRPOConfig:
+class GRPOConfig(SamplerSettings):
     """Trains an agent with GRPO on a Gymnasium text environment, under a horizon that is fixed, scheduled or elastic."""
 
     env: str = "EH-Cabinet-v0"
@@ -65,8 +66,6 @@ class GRPOConfig:
     """The most tokens of one action."""
     max_observation_tokens: int = 0
     """A longer observation loses its middle; 0 keeps all."""
-    max_context: int = 0
-    """The most tokens of an episode, which then ends as truncated; 0 for the model's own."""
 
     rollout: RolloutMode = "streaming"
     """streaming: no episode waits for another's environment. lockstep: turn by turn together, the same to the last bit."""
@@ -169,6 +168,7 @@ class GRPOConfig:
             raise ConfigError(f"keep_checkpoints must be >= 1, got {self.keep_checkpoints}; a run must be resumable")
         self.environment_args()
         self.stages()
+        self.check_sampler()
 
     def environment_args(self) -> dict[str, Any]:
         """`env_args` as a dict, with `split` if it is given."""

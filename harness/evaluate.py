@@ -25,7 +25,8 @@ from eh_gym.errors import ConfigError, EHError
 from harness.policy import Policy, load_policy
 from harness.rollout import EpisodeRequest, rollout
 from harness.runtime import pick_device, pick_dtype, set_threads
-from harness.sampling.transformers import TransformersSampler
+from harness.sampling.base import Sampler
+from harness.sampling.make import SamplerSettings, make_sampler
 from harness.seeding import derive_seed
 from harness.trajectory import Trajectory
 
@@ -35,7 +36,7 @@ _Z = 1.959964  # two-sided 95 %
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(SamplerSettings):
     """Measures a policy on held-out tasks: mean@k, best@k and their 95 % intervals."""
 
     env: str = "EH-Cabinet-v0"
@@ -162,6 +163,7 @@ def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
 
 def evaluate_policy(
     policy: Policy,
+    sampler: Sampler,
     env_id: str,
     task_ids: Sequence[str],
     *,
@@ -173,7 +175,6 @@ def evaluate_policy(
     env_threads: int,
     max_action_tokens: int,
     env_args: dict[str, Any],
-    max_context: int | None = None,
     on_end: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[Trajectory]:
     """Plays every task `rollouts` times with a language model at K = `horizon`."""
@@ -184,7 +185,7 @@ def evaluate_policy(
     try:
         return rollout(
             envs,
-            TransformersSampler(policy.model, max_context=max_context),
+            sampler,
             policy.chat,
             requests,
             horizon=horizon,
@@ -291,6 +292,7 @@ def run(config: Evaluation, console: Console) -> EvalResult:
             )
             played = evaluate_policy(
                 policy,
+                make_sampler(config, policy),
                 config.env,
                 tasks,
                 rollouts=rollouts,

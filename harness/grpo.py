@@ -1,8 +1,8 @@
 """`python -m harness.grpo`: trains an agent with GRPO, under the horizon that `--wrapper` names.
 
 The loop reads from top to bottom in `train`: roll out, tell the controller, update the policy, log, save. With
-`--async-steps 1` the next rollout begins before the policy update, on a copy of the weights. Left out: several devices and
-engines other than transformers.
+`--async-steps 1` the next rollout begins before the policy update, on a copy of the weights. Left out: training on several
+devices.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from harness.policy import Policy, load_policy, new_tiny_policy
 from harness.rollout import EpisodeLengths, EpisodeRequest, announce, rollout
 from harness.rollout.player import Player
 from harness.runtime import package_versions, pick_device, pick_dtype, set_threads
-from harness.sampling.transformers import TransformersSampler
+from harness.sampling.base import Sampler
+from harness.sampling.make import make_sampler
 from harness.seeding import derive_seed
 from harness.tasks import TaskStream
 from harness.trajectory import Trajectory
@@ -109,8 +110,11 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                 copy_weights(policy.model, sampled_model)
     env.close()
     reference = _reference(policy, config, run_dir, first=checkpoint is None)
+    sampled = policy if sampled_model is None else dataclasses.replace(policy, model=sampled_model)
+    sampler = make_sampler(config, sampled)
+    first_version = sampled_at
     if not evaluations:
-        evaluations["before"] = _evaluate(config, policy, env_args, display, "before training")
+        evaluations["before"] = _evaluate(config, policy, sampler, env_args, display, "before training")
     training_started = time.perf_counter()
 
     def save(next_update: int) -> None:
@@ -143,8 +147,6 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         disable_env_checker=True,  # gymnasium's breaks the step after a reset that has raised (1.4.0)
         **env_args,
     )
-    sampler = TransformersSampler(sampled_model or policy.model, max_context=config.max_context or None)
-    first_version = sampled_at
     settings = config.loss_settings()
     player = Player(overlap=bool(config.async_steps))
     ahead: Future[tuple[list[Trajectory], float]] | None = None  # the next batch, where it is sampled meanwhile
@@ -201,6 +203,8 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                     ahead = player.play(play, update + 1, progress.episode_ended(update + 1, episodes))
                 elif update + 1 < config.updates:  # while the policy is trained
                     announce(envs, [t for t in stream.batch(update + 1) for _ in range(config.group_size)])
+                if sampled_model is None:
+                    sampler.sleep()
 
                 t1 = time.perf_counter()
                 learning_rate = config.learning_rate_at(update)
@@ -239,7 +243,10 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     training_s = totals["seconds"] + time.perf_counter() - training_started
     policy.save(run_dir / "model")
     if "after" not in evaluations:
-        evaluations["after"] = _evaluate(config, policy, env_args, display, "after training")
+        if sampled_model is not None:
+            copy_weights(policy.model, sampled_model)
+            sampler.weights_changed()
+        evaluations["after"] = _evaluate(config, policy, sampler, env_args, display, "after training")
     (run_dir / "evaluation.json").write_text(json.dumps(evaluations, indent=2))
     draw_run(
         run_dir / "metrics.jsonl", run_dir / "figure.png", title=f"{config.env}, {config.wrapper}, seed {config.seed}"
@@ -319,7 +326,7 @@ def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool
 
 
 def _evaluate(
-    config: GRPOConfig, policy: Policy, env_args: dict[str, Any], display: Display, when: str
+    config: GRPOConfig, policy: Policy, sampler: Sampler, env_args: dict[str, Any], display: Display, when: str
 ) -> dict[str, Any]:
     """Sampled and greedy episodes on held-out tasks at K = k_max."""
     if not config.eval_tasks:
@@ -331,6 +338,7 @@ def _evaluate(
         with display.episodes(f"{name} evaluation {when}", len(tasks) * rollouts) as on_end:
             played = evaluate_policy(
                 policy,
+                sampler,
                 config.env,
                 tasks,
                 rollouts=rollouts,
@@ -341,7 +349,6 @@ def _evaluate(
                 env_threads=config.env_threads,
                 max_action_tokens=config.max_action_tokens,
                 env_args=held_out,
-                max_context=config.max_context or None,
                 on_end=on_end,
             )
         results[name] = summarise(played)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from harness.evaluate import Evaluation, evaluate_policy, main, run, summarise, wilson_interval
 from harness.policy import Policy
+from harness.sampling.transformers import TransformersSampler
 from harness.trajectory import Trajectory, Turn
 
 
@@ -107,6 +108,7 @@ def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained: 
 def test_greedy_episodes_of_a_task_are_alike(trained: Policy) -> None:
     played = evaluate_policy(
         trained,
+        TransformersSampler(trained.model),
         "EH-Cabinet-v0",
         ["test-000001"],
         rollouts=3,
