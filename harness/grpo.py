@@ -144,7 +144,6 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         controller,
         record=False,
         max_workers=min(config.env_threads, slots),
-        disable_env_checker=True,  # gymnasium's breaks the step after a reset that has raised (1.4.0)
         **env_args,
     )
     settings = config.loss_settings()
@@ -193,18 +192,17 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                             controller.record(t.outcome())
                     metrics |= {k: v for k, v in controller.update().items() if k != "horizon/k"}
 
-                if (
-                    sampled_model is not None and update + 1 < config.updates
-                ):  # --async-steps 1: the next batch starts now
+                more = update + 1 < config.updates
+                if sampled_model is None:
+                    if more:  # what can be made ready for the next tasks is, while the policy is trained
+                        announce(envs, [t for t in stream.batch(update + 1) for _ in range(config.group_size)])
+                    sampler.sleep()
+                elif more:  # --async-steps 1: the next batch starts now
                     if sampled_at < update:
                         copy_weights(policy.model, sampled_model)
                         sampler.weights_changed()
                         sampled_at = update
                     ahead = player.play(play, update + 1, progress.episode_ended(update + 1, episodes))
-                elif update + 1 < config.updates:  # while the policy is trained
-                    announce(envs, [t for t in stream.batch(update + 1) for _ in range(config.group_size)])
-                if sampled_model is None:
-                    sampler.sleep()
 
                 t1 = time.perf_counter()
                 learning_rate = config.learning_rate_at(update)
@@ -348,6 +346,8 @@ def _evaluate(
                 slots=config.slots or config.tasks_per_update * config.group_size,
                 env_threads=config.env_threads,
                 max_action_tokens=config.max_action_tokens,
+                mode=config.rollout,
+                environment_retries=config.environment_retries,
                 env_args=held_out,
                 on_end=on_end,
             )

@@ -20,6 +20,7 @@ from eh_gym.errors import WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.config import GRPOConfig
 from harness.display import Display
+from harness.evaluate import evaluate_policy
 from harness.grpo import prepare, train
 from harness.metrics import read_metrics
 
@@ -215,6 +216,20 @@ def test_streaming_in_threads_while_training_loses_nothing(quick: GRPOConfig, fl
     assert [row["rollout/episodes"] + row["rollout/environment_errors"] for row in rows] == [16.0] * 4
     assert [row["rollout/policy_lag"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
     assert sum(row["rollout/environment_retries"] for row in rows) > 0
+
+
+def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    import harness.grpo as grpo
+
+    seen = []
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        seen.append((kwargs["mode"], kwargs["environment_retries"]))
+        return evaluate_policy(*args, **kwargs)
+
+    monkeypatch.setattr(grpo, "evaluate_policy", spy)
+    run(dataclasses.replace(quick, updates=1, eval_tasks=2, rollout="streaming", environment_retries=1, slots=4))
+    assert seen == [("streaming", 1)] * 4  # sampled and greedy, before and after
 
 
 def test_what_fails_for_good_is_counted_and_training_goes_on(quick: GRPOConfig, flaky: str) -> None:

@@ -35,9 +35,7 @@ class Sentences:
 
 @pytest.mark.parametrize("mode", ["streaming", "lockstep"])
 def test_every_task_is_accounted_for(fake: Any, bfcl_python: Any, mode: Any) -> None:
-    envs = eh_gym.make_vec(
-        "EH-BFCL-v0", 8, FixedHorizon(12), record=False, max_workers=8, disable_env_checker=True, workers=2
-    )
+    envs = eh_gym.make_vec("EH-BFCL-v0", 8, FixedHorizon(12), record=False, max_workers=8, workers=2)
     task_ids = list(envs.envs[0].unwrapped.task_ids)[::11]
     for env in envs.envs:
         _slow_down(env)
