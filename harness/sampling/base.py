@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, Protocol, runtime_checkable
 
-from eh_gym.errors import ConfigError, EHError
+from eh_gym.errors import ConfigError
 
-__all__ = ["Sample", "SampleRequest", "Sampler", "SamplerError", "check_request", "sample_all", "spans"]
-
-
-class SamplerError(EHError, RuntimeError):
-    """The engine failed, and what was submitted to it can't be sampled elsewhere."""
+__all__ = ["Sample", "SampleRequest", "Sampler", "check_request", "sample_all", "spans"]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ import torch._dynamo
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from eh_gym.errors import ConfigError, MissingExtraError
-from harness.sampling.base import Sample, SampleRequest, SamplerError, check_request, spans
+from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
+from harness.sampling.base import Sample, SampleRequest, check_request, spans
 from harness.sampling.weights import weights_file
 
 __all__ = ["VLLMSampler"]

@@ -10,18 +10,18 @@ import json
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from eh_gym.errors import ConfigError, EHError
+from eh_gym.errors import ConfigError, SamplerError
 
 __all__ = ["ServerGone", "ServerRefused", "VLLMServer"]
 
 _CONNECT_S = 10.0  # a server that takes longer to pick up is gone
 
 
-class ServerGone(EHError, ConnectionError):
+class ServerGone(SamplerError, ConnectionError):
     """The server can't be reached, hung up, failed inside, or did not answer in time."""
 
 
-class ServerRefused(EHError, RuntimeError):
+class ServerRefused(SamplerError):
     """The server says that the call is wrong."""
 
 

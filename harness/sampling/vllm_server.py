@@ -17,8 +17,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from eh_gym.errors import ConfigError
-from harness.sampling.base import Sample, SampleRequest, SamplerError, check_request
+from eh_gym.errors import ConfigError, SamplerError
+from harness.sampling.base import Sample, SampleRequest, check_request
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
 from harness.sampling.weights import NCCLSender, weights_file
 

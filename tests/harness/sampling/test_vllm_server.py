@@ -14,8 +14,8 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
-from eh_gym.errors import ConfigError
-from harness.sampling.base import Sample, Sampler, SampleRequest, SamplerError, sample_all
+from eh_gym.errors import ConfigError, SamplerError
+from harness.sampling.base import Sample, Sampler, SampleRequest, sample_all
 from harness.sampling.vllm_server import VLLMServerSampler
 
 Ask = Callable[..., SampleRequest]
