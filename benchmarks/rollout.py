@@ -9,6 +9,7 @@ rollout can be shorter. Repeats are interleaved, because machines drift.
 Left out: real environments and trained models; what is measured is the waiting.
 
     OMP_NUM_THREADS=1 python benchmarks/rollout.py
+    OMP_NUM_THREADS=1 python benchmarks/rollout.py --sampler vllm    # in the virtualenv of `tox run -e vllm`
     OMP_NUM_THREADS=1 python benchmarks/rollout.py --memory 200    # resident memory over 200 updates of a small training run
 """
 
@@ -21,15 +22,16 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-import transformers
 from rich.console import Console
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from eh_gym import ThreadVectorEnv
 from eh_gym.spaces import UnicodeText
@@ -40,6 +42,7 @@ from harness.rollout import EpisodeRequest, RolloutMode, rollout
 from harness.runtime import cpu_name
 from harness.sampling.base import Sampler
 from harness.sampling.transformers import TransformersSampler
+from harness.sampling.vllm import VLLMSampler
 from harness.seeding import derive_seed
 from harness.trajectory import Trajectory
 
@@ -113,16 +116,24 @@ def new_model() -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config)
 
 
+def new_tokenizer() -> PreTrainedTokenizerFast:
+    """Nobody tokenises, but vLLM insists on one."""
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")))
+
+
 def new_sampler(name: str, model: Qwen2ForCausalLM) -> Sampler:
     """The sampler that the command line names."""
-    assert name == "transformers", name
-    return TransformersSampler(model)
+    if name == "transformers":
+        return TransformersSampler(model)
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # where cores are shared, its own choice is far slower
+    return VLLMSampler(model, new_tokenizer())
 
 
 def play(
     sampler: Sampler, mode: RolloutMode, *, episodes: int, slots: int, latency_s: float, threads: int
 ) -> tuple[float, float, list[Trajectory]]:
     """Plays all episodes; returns the seconds, the longest sleep of an episode, and what was played."""
+    sampler.weights_changed()  # as before every rollout of a training run: nothing is known of earlier ones
     envs = ThreadVectorEnv([lambda: Conversation(latency_s)] * slots, max_workers=threads)
     requests = [EpisodeRequest(str(i), i, seed=derive_seed(0, "benchmark", i)) for i in range(episodes)]
     start = time.perf_counter()
@@ -182,7 +193,7 @@ def memory(updates: int) -> None:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--sampler", choices=["transformers"], default="transformers")
+    parser.add_argument("--sampler", choices=["transformers", "vllm"], default="transformers")
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--latency-ms", type=float, nargs="+", default=[0.0, 50.0, 200.0])
@@ -224,7 +235,8 @@ def main() -> None:
     print(
         f"{args.repeats} interleaved repeats, one torch thread, {cpu_name()}, {os.cpu_count()} cores, load {load:.1f}"
     )
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}; medians, and their range")
+    names = ("torch", "transformers", *(["vllm-cpu"] if args.sampler == "vllm" else []))
+    print(", ".join(f"{name} {version(name)}" for name in names) + "; medians, and their range")
     print(f"sampling alone: {spread(alone)} s")
     print(
         f"{'latency':>8}   {'lockstep s':18} {'streaming s':18} {'lockstep/streaming':18} {'alone/streaming':18} longest sleep"
