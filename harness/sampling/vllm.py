@@ -88,7 +88,14 @@ class VLLMSampler:
         if not self._on_gpu:
             # Compiling vLLM's own little functions takes half a minute of the first step, and gains nothing there.
             torch._dynamo.config.disable = True
-            options = {"enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": self._cpu_cache_bytes(config)}
+            options = {
+                "enforce_eager": True,
+                "block_size": 32,
+                "kv_cache_memory_bytes": self._cpu_cache_bytes(config),
+                # After a part of a prompt vLLM turns back the request's generator, which a CPU's cannot do: it would crash.
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(4096, self._max_context),
+            }
         with tempfile.TemporaryDirectory() as folder:
             named = copy.deepcopy(model.config)
             named.architectures = [type(model).__name__]

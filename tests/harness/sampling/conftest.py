@@ -129,6 +129,7 @@ class Server:
         }
         # As `vllm serve` does; that command needs the name of the GPU package.
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", "--enable-scale-out"]
+        command += ["--no-enable-chunked-prefill"]  # docs/vllm.md says why
         settings = {
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",

@@ -106,6 +106,15 @@ def test_a_group_of_one_prompt_draws_as_each_would_alone(sampler: Sampler, ask: 
         assert sample_all(sampler, [ask(s, prompt, seed=2**62 + s)])[0].ids == group[s].ids
 
 
+def test_more_prompts_than_an_engine_takes_in_at_once(sampler: Sampler, ask: Ask) -> None:
+    """5,000 tokens, where vLLM takes 4,096 or fewer in one step."""
+    prompts = [[1 + (s * p) % 40 for p in range(120)] for s in range(42)]
+    crowd = sample_all(sampler, [ask(s, prompt, seed=s) for s, prompt in enumerate(prompts)])
+    for session in (0, 33, 34, 41):
+        sampler.end_session(session)
+        assert sample_all(sampler, [ask(session, prompts[session], seed=session)])[0].ids == crowd[session].ids
+
+
 def test_samples_follow_the_distribution(sampler: Sampler, model: Qwen2ForCausalLM, kind: str, ask: Ask) -> None:
     n = {"vllm-server": 500, "vllm": 2000}.get(kind, 4000)
     samples = sample_all(sampler, [ask(s, [1, 2, 3], seed=s, max_tokens=1, temperature=1.5) for s in range(n)])
