@@ -5,6 +5,7 @@ EHError
 ├── StateError (ValueError)          a saved state does not fit the object that loads it
 ├── MissingBackendError              an environment's backend is not installed; the message names the command
 ├── MissingExtraError (ImportError)  an optional dependency is not installed; the message names the command
+├── SamplerError                     what samples the actions failed; a run goes on from its checkpoint
 └── WorkerError                      a backend process failed; its episode is lost, nothing else
     ├── WorkerDied                   it exited, crashed or was killed
     ├── WorkerTimeout                it did not answer within its deadline, and was killed
@@ -18,6 +19,7 @@ __all__ = [
     "EHError",
     "MissingBackendError",
     "MissingExtraError",
+    "SamplerError",
     "StateError",
     "WorkerCallError",
     "WorkerDied",
@@ -46,6 +48,10 @@ class MissingBackendError(EHError, RuntimeError):
 
 class MissingExtraError(EHError, ImportError):
     """An optional dependency is not installed."""
+
+
+class SamplerError(EHError, RuntimeError):
+    """The engine failed, and what was submitted to it can't be sampled elsewhere."""
 
 
 class WorkerError(EHError, RuntimeError):

@@ -5,6 +5,10 @@ What the model sampled is kept as it was sampled; only new text is tokenised. Th
 between two messages are found once, at the start, by rendering a conversation with marker texts through the
 tokenizer's own chat template, so that any template serves whose turns are delimited (Qwen, Llama 3, ChatML, …).
 
+So the ids of a conversation are a prefix of its next turn's, whatever the template does. Some templates would render
+earlier messages otherwise once there are later ones: Qwen3's strips the thinking of earlier replies. That is found at the
+start and said in `ChatFormat.notes`; nothing is taken out of what the model wrote.
+
 Left out: tool-call fields of templates. Environments state their action format in the system prompt, as text.
 """
 
@@ -20,6 +24,9 @@ from eh_gym.errors import ConfigError
 __all__ = ["ChatFormat"]
 
 _REPLY, _OBSERVATION = "Eh-Reply-Mark", "Eh-Observation-Mark"  # in both cases, so that a changed case shows
+_THOUGHT = "Eh-Thought-Mark"
+# Llama 3's templates state a date, today's by default; it is what they fall back to where there is no clock. Others ignore it.
+_DATE = "26 Jul 2024"
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,12 @@ class ChatFormat:
 
     Args:
         tokenizer: With a chat template.
-        max_observation_tokens: A longer observation loses its middle, with a note in its place; None keeps all.
+        max_observation_tokens: A longer observation loses its middle, with a note in its place: what is left is its
+            first and its last ``max_observation_tokens // 2`` tokens. None keeps all.
+
+    Attributes:
+        stop_ids: Tokens that end a reply.
+        notes: What the template would do to a growing conversation, and is not done here; a sentence each.
 
     Raises:
         ConfigError: The tokenizer has no chat template, or one that rewrites the messages it is given.
@@ -49,14 +61,14 @@ class ChatFormat:
         self._tokenizer = tokenizer
         self._template = _template_of(tokenizer)
         self._max_observation_tokens = max_observation_tokens
+        self.notes = _notes(tokenizer)
         self.stop_ids = self._find_stop_ids()
 
     def prompt_ids(self, system_prompt: str, observation: str) -> list[int]:
         """The ids of the first prompt, up to where the model writes."""
         messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
         messages.append({"role": "user", "content": self._cut(observation)})
-        text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        return self._ids(str(text))
+        return self._ids(_rendered(self._tokenizer, messages))
 
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
         """The ids that follow a reply, up to where the model writes again.
@@ -92,13 +104,17 @@ class ChatFormat:
         ids = self._ids(observation)
         if len(ids) <= limit:
             return observation
-        head, tail = self._tokenizer.decode(ids[: limit // 2]), self._tokenizer.decode(ids[-(limit // 2) :])
+        # A cut inside a character's bytes leaves the replacement character.
+        head = str(self._tokenizer.decode(ids[: limit // 2])).rstrip("\ufffd")
+        tail = str(self._tokenizer.decode(ids[-(limit // 2) :])).lstrip("\ufffd")
         return f"{head}\n[{len(ids) - 2 * (limit // 2)} tokens left out]\n{tail}"
 
     def _find_stop_ids(self) -> frozenset[int]:
         """The tokenizer's end-of-sequence token and the token with which the template ends a reply."""
         after = self._ids(self._template.after_reply)
-        special = set(self._tokenizer.all_special_ids)
+        # `all_special_ids` has the named ones only: where Llama's eos is <|end_of_text|>, its <|eot_id|> is not among them.
+        added = self._tokenizer.added_tokens_decoder
+        special = set(self._tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         eos = self._tokenizer.eos_token_id
         if after and after[0] in special:
             self._end_id = after[0]
@@ -110,12 +126,7 @@ class ChatFormat:
 
 
 def _template_of(tokenizer: PreTrainedTokenizerBase) -> _Template:
-    messages = [
-        {"role": "user", "content": "question"},
-        {"role": "assistant", "content": _REPLY},
-        {"role": "user", "content": _OBSERVATION},
-    ]
-    text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+    text = _rendered(tokenizer, _conversation(_REPLY))
     if text.count(_REPLY) != 1 or text.count(_OBSERVATION) != 1 or text.index(_REPLY) > text.index(_OBSERVATION):
         raise ConfigError(
             "the chat template does not keep the messages as they are, one after the other; "
@@ -123,3 +134,31 @@ def _template_of(tokenizer: PreTrainedTokenizerBase) -> _Template:
         )
     after_reply, before_reply = text.split(_REPLY)[1].split(_OBSERVATION)
     return _Template(after_reply, before_reply)
+
+
+def _notes(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+    """What the template does to earlier replies, found by rendering marked ones."""
+    found = []
+    thinking = _rendered(tokenizer, _conversation(f"<think>\n{_THOUGHT}\n</think>\n\n{_REPLY}"))
+    if _THOUGHT not in thinking:
+        found.append(
+            "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it was "
+            "sampled, so that what is trained is what was sampled"
+        )
+    padded = f" \n{_REPLY}\n "
+    if padded not in _rendered(tokenizer, _conversation(padded)):
+        found.append("the chat template strips blanks around messages; here replies stay as they were sampled")
+    return tuple(found)
+
+
+def _conversation(reply: str) -> list[dict[str, str]]:
+    return [
+        {"role": "user", "content": "question"},
+        {"role": "assistant", "content": reply},
+        {"role": "user", "content": _OBSERVATION},
+    ]
+
+
+def _rendered(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> str:
+    """The conversation as text, up to where the model writes."""
+    return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, date_string=_DATE))

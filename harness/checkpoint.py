@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_model
+from safetensors.torch import load_model, save_model
 from transformers import PreTrainedModel
 
 from eh_gym.errors import StateError
@@ -27,6 +27,7 @@ __all__ = ["latest_checkpoint", "load_training_state", "save_checkpoint", "save_
 
 _NAME = re.compile(r"update-(\d{6,})")
 _PART = ".part-"
+_SAMPLED = "sampled.safetensors"
 
 # What json, torch and safetensors raise at files that are missing, empty, cut, overwritten or another model's.
 _UNREADABLE = (
@@ -78,9 +79,24 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 def save_training_state(
-    folder: Path, *, model: PreTrainedModel, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
+    folder: Path,
+    *,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    extra: Mapping[str, Any],
+    sampled: PreTrainedModel | None = None,
 ) -> None:
-    """Writes the weights, the optimizer, torch's random state and `extra` (JSON) into a folder."""
+    """Writes the weights, the optimizer, torch's random state and `extra` (JSON) into a folder.
+
+    Args:
+        folder: Where to.
+        model: The policy.
+        optimizer: Over its parameters.
+        extra: The run's own state.
+        sampled: The sampler's own copy of the policy, with the weights that the next episodes are sampled with.
+    """
+    if sampled is not None:
+        save_model(sampled, str(folder / _SAMPLED))
     model.save_pretrained(folder, max_shard_size="1000GB")  # one file, which is what `load_training_state` reads
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     state = {"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "rng_cuda": cuda}
@@ -88,8 +104,14 @@ def save_training_state(
     (folder / "state.json").write_text(json.dumps(extra, indent=2))
 
 
-def load_training_state(folder: Path, *, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Loads what `save_training_state` wrote into `model` and `optimizer`, and returns the extra state.
+def load_training_state(
+    folder: Path,
+    *,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    sampled: PreTrainedModel | None = None,
+) -> dict[str, Any]:
+    """Loads what `save_training_state` wrote into `model`, `optimizer` and `sampled`, and returns the extra state.
 
     Raises:
         StateError: A file is missing or damaged, or belongs to a model of another shape. Then a part may be loaded already.
@@ -99,6 +121,9 @@ def load_training_state(folder: Path, *, model: PreTrainedModel, optimizer: torc
         extra = dict(json.loads((folder / name).read_text()))
         name = "model.safetensors"
         load_model(model, folder / name)
+        if sampled is not None:
+            name = _SAMPLED
+            load_model(sampled, folder / name)
         name = "training.pt"
         state = torch.load(folder / name, weights_only=True, map_location="cpu")
         optimizer.load_state_dict(state["optimizer"])

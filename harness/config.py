@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from eh_gym import ElasticHorizon, FixedHorizon, HorizonController, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.errors import ConfigError
+from harness.rollout import RolloutMode
+from harness.sampling.make import SamplerSettings
 from harness.update import LossSettings
 from harness.warm_start import WarmStart
 
@@ -22,7 +24,7 @@ __all__ = ["GRPOConfig", "make_controller", "preset"]
 
 
 @dataclass(frozen=True)
-class GRPOConfig:
+class GRPOConfig(SamplerSettings):
     """Trains an agent with GRPO on a Gymnasium text environment, under a horizon that is fixed, scheduled or elastic."""
 
     env: str = "EH-Cabinet-v0"
@@ -64,8 +66,15 @@ class GRPOConfig:
     """The most tokens of one action."""
     max_observation_tokens: int = 0
     """A longer observation loses its middle; 0 keeps all."""
-    max_context: int = 0
-    """The most tokens of an episode, which then ends as truncated; 0 for the model's own."""
+
+    rollout: RolloutMode = "streaming"
+    """streaming: no episode waits for another's environment. lockstep: turn by turn together, the same to the last bit."""
+    environment_retries: int = 2
+    """How often an episode whose environment failed is begun again, before it is dropped."""
+    async_steps: Literal[0, 1] = 0
+    """1 samples the next update's episodes while the policy is trained, one update off-policy, with a copy of the weights."""
+    tis_cap: float = 0.0
+    """Weight tokens by min(trainer's / sampler's probability, this), >= 1; 0 for no weights."""
 
     learning_rate: float = 1e-6
     """AdamW's, after the warm-up."""
@@ -151,10 +160,15 @@ class GRPOConfig:
             )
         if self.temperature <= 0:
             raise ConfigError(f"temperature must be > 0 in training, got {self.temperature}")
+        if self.environment_retries < 0:
+            raise ConfigError(f"environment_retries must be >= 0, got {self.environment_retries}; 0 drops at once")
+        if self.tis_cap and not self.tis_cap >= 1:
+            raise ConfigError(f"tis_cap must be 0 (off) or >= 1, got {self.tis_cap}; 2 is usual")
         if self.keep_checkpoints < 1:
             raise ConfigError(f"keep_checkpoints must be >= 1, got {self.keep_checkpoints}; a run must be resumable")
         self.environment_args()
         self.stages()
+        self.check_sampler()
 
     def environment_args(self) -> dict[str, Any]:
         """`env_args` as a dict, with `split` if it is given."""
@@ -218,6 +232,7 @@ def preset(argv: Sequence[str]) -> GRPOConfig:
         updates=60,
         tasks_per_update=8,
         env_threads=0,
+        rollout="lockstep",  # the same seed gives the same metrics
         max_action_tokens=6,
         learning_rate=7e-4,
         warmup_updates=5,

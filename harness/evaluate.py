@@ -23,9 +23,10 @@ import eh_gym
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, EHError
 from harness.policy import Policy, load_policy
-from harness.rollout import EpisodeRequest, rollout
+from harness.rollout import EpisodeRequest, RolloutMode, rollout
 from harness.runtime import pick_device, pick_dtype, set_threads
-from harness.sampling.transformers import TransformersSampler
+from harness.sampling.base import Sampler
+from harness.sampling.make import SamplerSettings, make_sampler
 from harness.seeding import derive_seed
 from harness.trajectory import Trajectory
 
@@ -35,7 +36,7 @@ _Z = 1.959964  # two-sided 95 %
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(SamplerSettings):
     """Measures a policy on held-out tasks: mean@k, best@k and their 95 % intervals."""
 
     env: str = "EH-Cabinet-v0"
@@ -59,6 +60,8 @@ class Evaluation:
     """Every sampled token is derived from it."""
     slots: int = 64
     """Environments stepped at once."""
+    rollout: RolloutMode = "lockstep"
+    """lockstep: the same to the last bit. streaming: no episode waits for another's environment."""
     max_action_tokens: int = 1024
     """The most tokens of one action."""
     max_observation_tokens: int = 0
@@ -162,6 +165,7 @@ def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
 
 def evaluate_policy(
     policy: Policy,
+    sampler: Sampler,
     env_id: str,
     task_ids: Sequence[str],
     *,
@@ -173,10 +177,11 @@ def evaluate_policy(
     env_threads: int,
     max_action_tokens: int,
     env_args: dict[str, Any],
-    max_context: int | None = None,
+    mode: RolloutMode = "lockstep",
+    environment_retries: int = 2,
     on_end: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[Trajectory]:
-    """Plays every task `rollouts` times with a language model at K = `horizon`."""
+    """Plays every task `rollouts` times with a language model at K = `horizon`; `rollout` explains the arguments."""
     requests = _requests(task_ids, rollouts, seed)
     slots = min(slots, len(requests))
     controller, threads = FixedHorizon(horizon), min(env_threads, slots)
@@ -184,12 +189,14 @@ def evaluate_policy(
     try:
         return rollout(
             envs,
-            TransformersSampler(policy.model, max_context=max_context),
+            sampler,
             policy.chat,
             requests,
             horizon=horizon,
             temperature=temperature,
             max_action_tokens=max_action_tokens,
+            mode=mode,
+            environment_retries=environment_retries,
             on_end=on_end,
         )
     finally:
@@ -291,6 +298,7 @@ def run(config: Evaluation, console: Console) -> EvalResult:
             )
             played = evaluate_policy(
                 policy,
+                make_sampler(config, policy),
                 config.env,
                 tasks,
                 rollouts=rollouts,
@@ -300,6 +308,7 @@ def run(config: Evaluation, console: Console) -> EvalResult:
                 slots=config.slots,
                 env_threads=config.slots,
                 max_action_tokens=config.max_action_tokens,
+                mode=config.rollout,
                 env_args=env_args,
                 on_end=on_end,
             )

@@ -1,7 +1,8 @@
 """`python -m harness.grpo`: trains an agent with GRPO, under the horizon that `--wrapper` names.
 
-The loop reads from top to bottom in `train`: roll out, update the policy, tell the controller, log, save. Left out:
-several devices and engines other than transformers.
+The loop reads from top to bottom in `train`: roll out, tell the controller, update the policy, log, save. With
+`--async-steps 1` the next rollout begins before the policy update, on a copy of the weights. Left out: training on several
+devices.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import numpy as np
 import torch
 import tyro
 from rich.console import Console
+from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 import eh_gym
@@ -35,9 +38,11 @@ from harness.evaluate import EvalResult, evaluate_policy, held_out_tasks, summar
 from harness.figure import draw_run
 from harness.metrics import MetricsLog
 from harness.policy import Policy, load_policy, new_tiny_policy
-from harness.rollout import EpisodeRequest, announce, rollout
+from harness.rollout import EpisodeLengths, EpisodeRequest, announce, rollout
+from harness.rollout.player import Player
 from harness.runtime import package_versions, pick_device, pick_dtype, set_threads
-from harness.sampling.transformers import TransformersSampler
+from harness.sampling.base import Sampler
+from harness.sampling.make import make_sampler
 from harness.seeding import derive_seed
 from harness.tasks import TaskStream
 from harness.trajectory import Trajectory
@@ -74,13 +79,20 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     )
     controller = make_controller(config)
     stream = TaskStream(task_ids, per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
+    lengths = EpisodeLengths()
+    sampled_model = copy.deepcopy(policy.model) if config.async_steps else None
+    sampled_at = 0  # how many policy updates the sampler's weights hold
     totals = {"tokens": 0.0, "seconds": 0.0}
     evaluations: dict[str, Any] = {}
+    for note in policy.chat.notes:
+        display.note(f"note: {note}")
 
     checkpoint = latest_checkpoint(run_dir / "checkpoints") if resume else None
     if checkpoint is not None:
-        state = load_training_state(checkpoint, model=policy.model, optimizer=optimizer)
+        state = load_training_state(checkpoint, model=policy.model, optimizer=optimizer, sampled=sampled_model)
         first, totals, evaluations = state["next_update"], state["totals"], state["evaluations"]
+        sampled_at = state["sampled_at"]
+        lengths.load_state_dict(state["lengths"])
         if controller is not None:
             controller.load_state_dict(state["controller"])
         display.note(f"resumed at update {first} from {checkpoint}")
@@ -94,10 +106,15 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
             display.note(
                 f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches"
             )
+            if sampled_model is not None:
+                copy_weights(policy.model, sampled_model)
     env.close()
     reference = _reference(policy, config, run_dir, first=checkpoint is None)
+    sampled = policy if sampled_model is None else dataclasses.replace(policy, model=sampled_model)
+    sampler = make_sampler(config, sampled)
+    first_version = sampled_at
     if not evaluations:
-        evaluations["before"] = _evaluate(config, policy, env_args, display, "before training")
+        evaluations["before"] = _evaluate(config, policy, sampler, env_args, display, "before training")
     training_started = time.perf_counter()
 
     def save(next_update: int) -> None:
@@ -105,11 +122,13 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
             "next_update": next_update,
             "totals": totals | {"seconds": totals["seconds"] + time.perf_counter() - training_started},
             "controller": controller.state_dict() if controller is not None else None,
+            "lengths": lengths.state_dict(),
+            "sampled_at": sampled_at,
             "evaluations": evaluations,
         }
 
         def write(folder: Path) -> None:
-            save_training_state(folder, model=policy.model, optimizer=optimizer, extra=extra)
+            save_training_state(folder, model=policy.model, optimizer=optimizer, extra=extra, sampled=sampled_model)
             policy.tokenizer.save_pretrained(folder)
 
         save_checkpoint(run_dir / "checkpoints", next_update, write=write, keep=config.keep_checkpoints)
@@ -120,38 +139,76 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     episodes = config.tasks_per_update * config.group_size
     slots = min(config.slots or episodes, episodes)
     envs = eh_gym.make_vec(
-        config.env, slots, controller, record=False, max_workers=min(config.env_threads, slots), **env_args
+        config.env,
+        slots,
+        controller,
+        record=False,
+        max_workers=min(config.env_threads, slots),
+        **env_args,
     )
-    sampler = TransformersSampler(policy.model, max_context=config.max_context or None)
     settings = config.loss_settings()
+    player = Player(overlap=bool(config.async_steps))
+    ahead: Future[tuple[list[Trajectory], float]] | None = None  # the next batch, where it is sampled meanwhile
+
+    def play(update: int, on_end: Callable[[Trajectory], None]) -> tuple[list[Trajectory], float]:
+        """The episodes of one update, at the present K and with the sampler's present weights; and the seconds they took."""
+        start = time.perf_counter()
+        requests = [
+            EpisodeRequest(task_id, group, derive_seed(config.seed, "episode", update, group, member))
+            for group, task_id in enumerate(stream.batch(update))
+            for member in range(config.group_size)
+        ]
+        trajectories = rollout(
+            envs,
+            sampler,
+            policy.chat,
+            requests,
+            horizon=controller.horizon if controller is not None else 0,
+            temperature=config.temperature,
+            max_action_tokens=config.max_action_tokens,
+            mode=config.rollout,
+            environment_retries=config.environment_retries,
+            lengths=lengths,
+            on_end=on_end,
+        )
+        return trajectories, time.perf_counter() - start
+
     try:
         with display.updates(first, config.updates) as progress:
             for update in range(first, config.updates):
                 t0 = time.perf_counter()
-                horizon = controller.horizon if controller is not None else 0
-                requests = [
-                    EpisodeRequest(task_id, group, derive_seed(config.seed, "episode", update, group, member))
-                    for group, task_id in enumerate(stream.batch(update))
-                    for member in range(config.group_size)
-                ]
-                trajectories = rollout(
-                    envs,
-                    sampler,
-                    policy.chat,
-                    requests,
-                    horizon=horizon,
-                    temperature=config.temperature,
-                    max_action_tokens=config.max_action_tokens,
-                    on_end=progress.episode_ended(update, len(requests)),
+                batch = ahead or player.play(play, update, progress.episode_ended(update, episodes))
+                trajectories, rollout_s = batch.result()
+                metrics = rollout_metrics(trajectories)
+                metrics["rollout/policy_lag"] = _mean(
+                    [update - first_version - version for t in trajectories for version in t.versions]
                 )
-                if update + 1 < config.updates:  # while the policy is trained
-                    announce(envs, [t for t in stream.batch(update + 1) for _ in range(config.group_size)])
-                t1 = time.perf_counter()
 
+                lengths.observe(trajectories)
+                if controller is not None:
+                    metrics["horizon/k"] = float(trajectories[0].horizon)  # K of these; update() moves the next one's
+                    for t in trajectories:
+                        if t.end != "environment-error":
+                            controller.record(t.outcome())
+                    metrics |= {k: v for k, v in controller.update().items() if k != "horizon/k"}
+
+                more = update + 1 < config.updates
+                if sampled_model is None:
+                    if more:  # what can be made ready for the next tasks is, while the policy is trained
+                        announce(envs, [t for t in stream.batch(update + 1) for _ in range(config.group_size)])
+                    sampler.sleep()
+                elif more:  # --async-steps 1: the next batch starts now
+                    if sampled_at < update:
+                        copy_weights(policy.model, sampled_model)
+                        sampler.weights_changed()
+                        sampled_at = update
+                    ahead = player.play(play, update + 1, progress.episode_ended(update + 1, episodes))
+
+                t1 = time.perf_counter()
                 learning_rate = config.learning_rate_at(update)
                 for parameters in optimizer.param_groups:
                     parameters["lr"] = learning_rate
-                trained = update_policy(
+                metrics |= update_policy(
                     policy,
                     optimizer,
                     trajectories,
@@ -159,19 +216,15 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                     seed=derive_seed(config.seed, "minibatches", update),
                     reference=reference,
                 )
-                sampler.weights_changed()
+                metrics["train/lr"] = learning_rate
+                if sampled_model is None:
+                    sampler.weights_changed()
+                    sampled_at = update + 1
                 t2 = time.perf_counter()
 
-                metrics = rollout_metrics(trajectories) | trained | {"train/lr": learning_rate}
-                if controller is not None:
-                    metrics["horizon/k"] = float(horizon)  # the K of these episodes; update() moves the next one's
-                    for t in trajectories:
-                        if t.end != "environment-error":
-                            controller.record(t.outcome())
-                    metrics |= {k: v for k, v in controller.update().items() if k != "horizon/k"}
                 totals["tokens"] += metrics["tokens/update"]
                 metrics["tokens/total"] = totals["tokens"]
-                metrics |= {"time/rollout_s": t1 - t0, "time/train_s": t2 - t1}
+                metrics |= {"time/rollout_s": rollout_s, "time/train_s": t2 - t1}
                 metrics["time/update_s"] = time.perf_counter() - t0
                 metrics["time/total_s"] = totals["seconds"] + time.perf_counter() - training_started
                 log.write(update, metrics)
@@ -181,19 +234,30 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                     save(update + 1)
                 progress.update_ended(update, metrics)
     finally:
-        envs.close()
+        envs.close()  # ends a batch that is still being played
+        player.close()
         log.close()
 
     training_s = totals["seconds"] + time.perf_counter() - training_started
     policy.save(run_dir / "model")
     if "after" not in evaluations:
-        evaluations["after"] = _evaluate(config, policy, env_args, display, "after training")
+        if sampled_model is not None:
+            copy_weights(policy.model, sampled_model)
+            sampler.weights_changed()
+        evaluations["after"] = _evaluate(config, policy, sampler, env_args, display, "after training")
     (run_dir / "evaluation.json").write_text(json.dumps(evaluations, indent=2))
     draw_run(
         run_dir / "metrics.jsonl", run_dir / "figure.png", title=f"{config.env}, {config.wrapper}, seed {config.seed}"
     )
     display.summary(config, run_dir, evaluations, training_s, time.perf_counter() - started)
     return evaluations
+
+
+@torch.no_grad()
+def copy_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Gives `target` the weights of `source`, in place; no sampling may be on its way."""
+    for new, old in zip(source.parameters(), target.parameters(), strict=True):
+        old.copy_(new)
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -216,12 +280,14 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/malformed": _mean([turn.malformed for turn in turns]),
         "rollout/action_cut": _mean([turn.cut for turn in turns]),
         "rollout/environment_errors": float(len(trajectories) - len(valid)),
+        "rollout/environment_retries": float(sum(t.retries for t in trajectories)),
         "rollout/context_overflows": float(sum(t.end == "context" for t in valid)),
         "rollout/episodes": float(len(valid)),
         "rollout/steps": float(len(turns)),
         "rollout/action_tokens": float(action),
         "rollout/prompt_tokens": float(every - action),
         "tokens/update": float(every),
+        "tokens/failed_attempts": float(sum(t.failed_tokens for t in trajectories)),
     }
 
 
@@ -258,7 +324,7 @@ def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool
 
 
 def _evaluate(
-    config: GRPOConfig, policy: Policy, env_args: dict[str, Any], display: Display, when: str
+    config: GRPOConfig, policy: Policy, sampler: Sampler, env_args: dict[str, Any], display: Display, when: str
 ) -> dict[str, Any]:
     """Sampled and greedy episodes on held-out tasks at K = k_max."""
     if not config.eval_tasks:
@@ -270,6 +336,7 @@ def _evaluate(
         with display.episodes(f"{name} evaluation {when}", len(tasks) * rollouts) as on_end:
             played = evaluate_policy(
                 policy,
+                sampler,
                 config.env,
                 tasks,
                 rollouts=rollouts,
@@ -279,8 +346,9 @@ def _evaluate(
                 slots=config.slots or config.tasks_per_update * config.group_size,
                 env_threads=config.env_threads,
                 max_action_tokens=config.max_action_tokens,
+                mode=config.rollout,
+                environment_retries=config.environment_retries,
                 env_args=held_out,
-                max_context=config.max_context or None,
                 on_end=on_end,
             )
         results[name] = summarise(played)

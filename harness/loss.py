@@ -1,8 +1,10 @@
 """The arithmetic of GRPO, as pure functions of tensors that check their ranks on entry.
 
 GRPO: arXiv 2402.03300, Eq. 3 and 4. Dr.GRPO (no standard deviation, constant length): arXiv 2503.20783. Clipping higher
-and token means (DAPO): arXiv 2503.14476. k3: Schulman, "Approximating KL Divergence", 2020. Left out: models, batching, and
-any choice of episodes.
+and token means (DAPO): arXiv 2503.14476. k3: Schulman, "Approximating KL Divergence", 2020. Truncated importance weights
+of tokens between an engine and its trainer: Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL
+Training", 2025; the ratio apart from them: "decoupled PPO", arXiv 2110.00641. Left out: models, batching, and any choice of
+episodes.
 
 B is the number of episodes, S of tokens, V of the vocabulary; `mask` marks the tokens that the model wrote.
 """
@@ -17,7 +19,16 @@ from torch import Tensor
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Aggregation", "aggregate", "group_advantages", "kl_k3", "policy_loss", "token_entropy", "token_logprobs"]
+__all__ = [
+    "Aggregation",
+    "aggregate",
+    "group_advantages",
+    "importance_weights",
+    "kl_k3",
+    "policy_loss",
+    "token_entropy",
+    "token_logprobs",
+]
 
 Aggregation = Literal["seq-mean", "token-mean", "fixed-length"]
 
@@ -83,6 +94,33 @@ def policy_loss(
     a = advantages[:, None]
     free, bounded = ratio * a, ratio.clamp(1 - clip_low, 1 + clip_high) * a
     return (-torch.minimum(free, bounded)).masked_fill(~mask, 0.0), (bounded < free) & mask
+
+
+def importance_weights(logp: Tensor, sampled_logp: Tensor, mask: Tensor, *, cap: float) -> tuple[Tensor, Tensor]:
+    """Truncated importance weights of tokens: min(exp(trainer's - sampler's log-probability), cap), without gradient.
+
+    Args:
+        logp: float [B, S], the trainer's, under the weights that the update starts from.
+        sampled_logp: float [B, S], when it was sampled.
+        mask: bool [B, S].
+        cap: >= 1.
+
+    Returns:
+        The weights, float [B, S], 1 outside the mask; and where they are the cap, bool [B, S].
+
+    >>> weights, capped = importance_weights(
+    ...     torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]]), torch.tensor([[True, True]]), cap=2.0
+    ... )  # e^0, e^2 > 2
+    >>> weights, capped
+    (tensor([[1., 2.]]), tensor([[False,  True]]))
+    """
+    _check_rank("logp", logp, 2)
+    _check_same("sampled_logp", sampled_logp, logp)
+    _check_same("mask", mask, logp)
+    if not cap >= 1:
+        raise ConfigError(f"cap must be >= 1, got {cap}; a lower one would scale down what both sides agree on")
+    ratio = (logp - sampled_logp).detach().clamp(max=_MAX_LOG_RATIO).exp().masked_fill(~mask, 1.0)
+    return ratio.clamp(max=cap), ratio > cap
 
 
 def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
+from harness.mismatch import LENGTH_BINS
 
 __all__ = ["GLOSSARY", "Metric", "MetricsLog", "glossary_markdown", "read_metrics"]
 
@@ -26,6 +27,12 @@ class Metric:
     name: str
     unit: str
     formula: str
+
+
+def _words(bin_name: str) -> str:
+    """What a bin's name says: steps_11_20 is 11 to 20 steps."""
+    _, low, high = bin_name.split("_")
+    return f"{low} steps or more" if high == "up" else f"{low} to {high} steps"
 
 
 _ALL = (
@@ -47,13 +54,20 @@ _ALL = (
     Metric("rollout/malformed", "share", "actions that are no valid call / actions"),
     Metric("rollout/action_cut", "share", "actions cut at max_action_tokens / actions"),
     Metric("rollout/environment_errors", "episodes", "lost to a failing environment; in no other figure"),
+    Metric("rollout/environment_retries", "attempts", "begun again because the environment had failed"),
     Metric("rollout/context_overflows", "episodes", "ended because the context was full"),
+    Metric("rollout/policy_lag", "updates", "mean over actions: policy updates that the sampler's weights were behind"),
     Metric("rollout/episodes", "episodes", "that count: all but those lost to a failing environment"),
     Metric("rollout/steps", "steps", "of all episodes together"),
     Metric("rollout/action_tokens", "tokens", "that the model wrote"),
     Metric("rollout/prompt_tokens", "tokens", "of prompts and observations"),
     Metric("tokens/update", "tokens", "action + prompt tokens of this update's episodes, each counted once"),
     Metric("tokens/total", "tokens", "sum of tokens/update so far"),
+    Metric(
+        "tokens/failed_attempts",
+        "tokens",
+        "action + prompt, of attempts lost to failing environments; not in tokens/update",
+    ),
     Metric("train/loss", "nats", "the aggregated clipped loss, KL term included; mean over the optimizer steps"),
     Metric("train/entropy", "nats", "mean entropy of the distributions that the trained tokens were drawn from"),
     Metric("train/kl_ref", "nats", "mean k3 estimate of KL(policy || reference) over the trained tokens"),
@@ -66,8 +80,26 @@ _ALL = (
     Metric("train/zero_advantage_groups", "share", "groups whose rewards are all equal / groups"),
     Metric("train/episodes_in_loss", "episodes", "with an advantage, and not left out as truncated"),
     Metric("train/tokens_in_loss", "tokens", "that the model wrote in those episodes"),
-    Metric("train/logp_difference_max", "nats", "max |trainer's - sampler's log-probability| before the first step"),
-    Metric("time/rollout_s", "seconds", "of this update's rollout"),
+    Metric(
+        "train/logp_difference_max",
+        "nats",
+        "max |trainer's - sampler's log-probability| before the first step, over the tokens of that step; with tis_cap, "
+        "of all steps",
+    ),
+    Metric("train/logp_difference_mean", "nats", "mean of the same"),
+    *(
+        Metric(f"train/logp_difference_{name}", "nats", f"mean of the same, in episodes of {_words(name)}")
+        for name, _ in LENGTH_BINS
+    ),
+    Metric(
+        "train/tis_weight_mean", "ratio", "mean min(trainer's / sampler's probability, tis_cap) of the trained tokens"
+    ),
+    Metric("train/tis_capped", "share", "trained tokens whose weight is tis_cap / trained tokens"),
+    *(
+        Metric(f"train/tis_capped_{name}", "share", f"the same, in episodes of {_words(name)}")
+        for name, _ in LENGTH_BINS
+    ),
+    Metric("time/rollout_s", "seconds", "of this update's rollout, in part before this update with async_steps"),
     Metric("time/train_s", "seconds", "of this update's policy update"),
     Metric("time/update_s", "seconds", "of this update in all"),
     Metric("time/total_s", "seconds", "of all updates so far, in this process and those it resumed; no evaluation"),

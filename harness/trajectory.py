@@ -50,6 +50,8 @@ class Trajectory:
         success: The environment's verdict.
         end: Why the episode ended.
         error: The environment's error, where `end` is "environment-error".
+        retries: How often it was begun again because its environment had failed.
+        failed_tokens: All tokens of the attempts that failed; of this one too, where `end` is "environment-error".
         optimal_steps: The shortest solution, where the environment knows it.
     """
 
@@ -66,6 +68,8 @@ class Trajectory:
     success: bool = False
     end: EndReason = "terminated"
     error: str | None = None
+    retries: int = 0
+    failed_tokens: int = 0
     optimal_steps: int | None = None
 
     def add_prompt(self, ids: Sequence[int]) -> None:

@@ -3,11 +3,16 @@
 GRPO as the paper uses it (arXiv 2402.03300, KL coefficient 0): every episode's advantage is its reward relative to the
 other episodes of its task. Left out: value functions, and GAE, which with gamma = lambda = 1 and one reward at the end
 is that same advantage.
+
+Two policies may stand where the ratio's denominator is. By default it is the one that sampled, with the log-probabilities
+that the sampler reported: clipping then also bounds what the sampler was behind or rounded otherwise. With `tis_cap` it is
+the trainer's own, before the first optimizer step, and each token's loss is weighted by min(trainer's / sampler's
+probability, cap): the clipping is about this update's steps alone, the weight about everything between the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.loss import aggregate, group_advantages, kl_k3, policy_loss
+from harness.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
+from harness.mismatch import Mismatch
 from harness.policy import Policy
 from harness.trajectory import Batch, Trajectory, collate, microbatches
 
@@ -38,6 +44,7 @@ class LossSettings:
         minibatches: Optimizer steps per update.
         microbatch_tokens: The most padded tokens in one forward pass; changes memory, not the result.
         max_grad_norm: Gradients are clipped to this norm.
+        tis_cap: The cap of the truncated importance weights, >= 1; 0 for none.
     """
 
     temperature: float
@@ -51,6 +58,16 @@ class LossSettings:
     minibatches: int
     microbatch_tokens: int
     max_grad_norm: float
+    tis_cap: float
+
+
+@dataclass
+class _Item:
+    """One episode of the loss; `old_logp`: the trainer's log-probabilities before the first step, float32 [tokens - 1]."""
+
+    trajectory: Trajectory
+    advantage: float
+    old_logp: Tensor | None = None
 
 
 def select_episodes(
@@ -106,16 +123,16 @@ def update_policy(
     )
     sums: dict[str, float] = dict.fromkeys(("loss", "entropy", "approx_kl", "clipped", "kl_ref", "grad_norm"), 0.0)
     n_tokens = sum(t.action_tokens for t, _ in chosen)
-    difference, steps = 0.0, 0
+    mismatch, steps = Mismatch(), 0
     policy.model.train()
     order = np.random.default_rng(seed).permutation(len(chosen))
-    for part in np.array_split(order, settings.minibatches):
-        minibatch = [chosen[i] for i in part]
-        if not minibatch:
-            continue
+    parts = [[_Item(*chosen[i]) for i in part] for part in np.array_split(order, settings.minibatches) if len(part)]
+    if settings.tis_cap:  # the first step's own forward pass comes before any weight has moved
+        for minibatch in parts[1:]:
+            _score_before(policy, minibatch, settings)
+    for minibatch in parts:
         optimizer.zero_grad(set_to_none=True)
-        first = _accumulate_gradients(policy, reference, minibatch, settings, sums)
-        difference = first if steps == 0 else difference
+        _accumulate_gradients(policy, reference, minibatch, settings, sums, mismatch, first=steps == 0)
         sums["grad_norm"] += float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), settings.max_grad_norm))
         optimizer.step()
         steps += 1
@@ -129,31 +146,40 @@ def update_policy(
         "train/zero_advantage_groups": equal_share,
         "train/episodes_in_loss": float(len(chosen)),
         "train/tokens_in_loss": float(n_tokens),
-        "train/logp_difference_max": difference,
     }
     if reference is not None:
         metrics["train/kl_ref"] = sums["kl_ref"] * per_token
-    return metrics
+    return metrics | mismatch.metrics(weighted=bool(settings.tis_cap))
 
 
 def _accumulate_gradients(
     policy: Policy,
     reference: Policy | None,
-    minibatch: list[tuple[Trajectory, float]],
+    minibatch: list[_Item],
     settings: LossSettings,
     sums: dict[str, float],
-) -> float:
-    """Adds one optimizer step's gradient, micro-batch by micro-batch; returns the largest |trainer - sampler| log-prob."""
-    n_tokens = sum(t.action_tokens for t, _ in minibatch)
-    difference = 0.0
-    for indices in microbatches([len(t.ids) for t, _ in minibatch], settings.microbatch_tokens):
-        batch = collate([minibatch[i][0] for i in indices], pad_id=policy.pad_id, device=policy.model.device)
-        advantages = torch.tensor([minibatch[i][1] for i in indices], device=policy.model.device)
-        mask, old_logp = batch.action_mask[:, 1:], batch.logprobs[:, 1:]
+    mismatch: Mismatch,
+    *,
+    first: bool,
+) -> None:
+    """Adds one optimizer step's gradient, micro-batch by micro-batch."""
+    n_tokens = sum(item.trajectory.action_tokens for item in minibatch)
+    for items, batch in _micro(policy, minibatch, settings):
+        advantages = torch.tensor([item.advantage for item in items], device=policy.model.device)
+        lengths = [item.trajectory.length for item in items]
+        mask, sampled_logp = batch.action_mask[:, 1:], batch.logprobs[:, 1:]
         logp, entropy = policy.score(batch, settings.temperature)
+        before = logp.detach() if first else _stacked(items, logp)
+        if before is not None:
+            mismatch.add(before, sampled_logp, mask, lengths)
+        old_logp = before if settings.tis_cap and before is not None else sampled_logp
         per_token, clipped = policy_loss(
             logp, old_logp, advantages, mask, clip_low=settings.clip_low, clip_high=settings.clip_high
         )
+        if settings.tis_cap:
+            weights, capped = importance_weights(old_logp, sampled_logp, mask, cap=settings.tis_cap)
+            mismatch.add_weights(weights, capped, mask, lengths)
+            per_token = per_token * weights
         if settings.kl_coef:
             assert reference is not None, "kl_coef needs a reference policy"
             kl = kl_k3(logp, _reference_logp(reference, batch, settings.temperature))
@@ -171,10 +197,36 @@ def _accumulate_gradients(
         with torch.no_grad():
             sums["loss"] += loss.item()
             sums["entropy"] += float((entropy * mask).sum())
-            sums["approx_kl"] += float((kl_k3(logp, old_logp) * mask).sum())
+            sums["approx_kl"] += float((kl_k3(logp, sampled_logp) * mask).sum())
             sums["clipped"] += float((clipped & mask).sum())
-            difference = max(difference, float(((logp - old_logp).abs() * mask).max()))
-    return difference
+
+
+def _micro(policy: Policy, minibatch: list[_Item], settings: LossSettings) -> Iterator[tuple[list[_Item], Batch]]:
+    """The episodes of one optimizer step, in padded parts."""
+    for indices in microbatches([len(item.trajectory.ids) for item in minibatch], settings.microbatch_tokens):
+        items = [minibatch[i] for i in indices]
+        trajectories = [item.trajectory for item in items]
+        yield items, collate(trajectories, pad_id=policy.pad_id, device=policy.model.device)
+
+
+@torch.no_grad()
+def _score_before(policy: Policy, minibatch: list[_Item], settings: LossSettings) -> None:
+    """Keeps the log-probabilities that the present weights give to the episodes of a later step."""
+    for items, batch in _micro(policy, minibatch, settings):
+        logp, _ = policy.score(batch, settings.temperature)
+        for item, row in zip(items, logp, strict=True):
+            item.old_logp = row[: len(item.trajectory.ids) - 1].clone()
+
+
+def _stacked(items: list[_Item], like: Tensor) -> Tensor | None:
+    """What `_score_before` kept of these episodes, padded with zeros to the shape of `like`; None if nothing was kept."""
+    kept = [item.old_logp for item in items if item.old_logp is not None]
+    if not kept:
+        return None
+    stacked = torch.zeros_like(like)
+    for row, logp in zip(stacked, kept, strict=True):
+        row[: len(logp)] = logp
+    return stacked
 
 
 @torch.no_grad()

@@ -37,7 +37,8 @@ def make_vec(
         record: As for ElasticTimeLimit; without a controller it has no effect.
         success: As for ElasticTimeLimit; without a controller it has no effect.
         max_workers: As for ThreadVectorEnv; 0 steps in the caller's thread.
-        **env_kwargs: For ``gymnasium.make``, such as ``split="test"``.
+        **env_kwargs: For ``gymnasium.make``, such as ``split="test"``. gymnasium's passive checker is left out, as in
+            ``gymnasium.make_vec``: it breaks the step after a first reset that raised (1.4.0).
 
     Raises:
         ConfigError: ``num_envs`` is below 1.
@@ -56,7 +57,7 @@ def make_vec(
         raise ConfigError(f"num_envs must be >= 1, got {num_envs}")
 
     def build() -> gym.Env[Any, Any]:
-        env = gym.make(env_id, **env_kwargs)
+        env = gym.make(env_id, disable_env_checker=True, **env_kwargs)
         return env if controller is None else ElasticTimeLimit(env, controller, record=record, success=success)
 
     return ThreadVectorEnv([build] * num_envs, max_workers)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal, Protocol, runtime_checkable
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Sample", "SampleRequest", "Sampler", "check_request", "sample_all"]
+__all__ = ["Sample", "SampleRequest", "Sampler", "check_request", "sample_all", "spans"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class SampleRequest:
         prompt_ids: The whole conversation so far, never empty.
         max_tokens: The most tokens to sample, >= 1.
         seed: The request draws from this seed alone, whatever else is in the batch.
-        temperature: Of the sampled distribution, > 0; or 0 for the most likely token.
+        temperature: Of the sampled distribution, > 0 and at most 2; or 0 for the most likely token.
         stop_ids: Sampling ends after any of these tokens, which is part of the sample.
     """
 
@@ -48,13 +49,22 @@ class Sample:
         logprobs: For each of `ids` its natural log-probability under the distribution actually sampled (temperature
             applied); for greedy samples, under temperature 1.
         finish_reason: "stop" if the last token is a stop token, else "length".
-        policy_version: How many weight updates the sampler had seen when it sampled.
+        policy_version: How many weight updates the sampler had seen when it sampled the first token.
+        versions: (policy version, number of tokens) of each span of tokens, in order; more than one only where the
+            weights changed while the request ran. By default the whole sample is of `policy_version`.
     """
 
     ids: list[int]
     logprobs: list[float]
     finish_reason: Literal["stop", "length"]
     policy_version: int
+    versions: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.versions:
+            object.__setattr__(self, "versions", ((self.policy_version, len(self.ids)),))
+        first, total = self.versions[0][0], sum(n for _, n in self.versions)
+        assert (first, total) == (self.policy_version, len(self.ids)), "the spans cover the sample"
 
 
 @runtime_checkable
@@ -76,15 +86,26 @@ class Sampler(Protocol):
         ...
 
     def step(self) -> list[tuple[SampleRequest, Sample]]:
-        """Advances every running request; returns those that are ready, in the order they were submitted."""
+        """Advances every running request; returns those that are ready, in the order they were submitted.
+
+        An engine that runs elsewhere advances by itself: there a step waits a few milliseconds for something to be
+        ready. None may be ready.
+        """
         ...
 
     def end_session(self, session: Hashable) -> None:
         """Forgets an episode and drops its request if one is running. Unknown sessions are ignored."""
         ...
 
+    def sleep(self) -> None:
+        """Gives back what memory it can until `weights_changed`; no request may be pending, none may be submitted."""
+        ...
+
     def weights_changed(self) -> int:
-        """Tells that the policy was updated: nothing computed before is used again. Returns the new version."""
+        """Takes over the policy's new weights: nothing computed before is used again. Returns the new version.
+
+        Running requests go on under the new weights.
+        """
         ...
 
 
@@ -100,13 +121,22 @@ def check_request(request: SampleRequest, *, vocab_size: int, max_context: int) 
         )
     if request.max_tokens < 1:
         raise ConfigError(f"max_tokens must be >= 1, got {request.max_tokens}")
-    if request.temperature < 0:
-        raise ConfigError(f"temperature must be >= 0, got {request.temperature}; 0 samples greedily")
+    if not 0 <= request.temperature <= 2:  # vLLM has no higher
+        raise ConfigError(f"temperature must be >= 0 and <= 2, got {request.temperature}; 0 samples greedily")
     if len(ids) + request.max_tokens > max_context:
         raise ConfigError(
             f"prompt ({len(ids)} tokens) and max_tokens ({request.max_tokens}) exceed the context of {max_context}; "
             "end the episode or lower max_tokens"
         )
+
+
+def spans(versions: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Each token's policy version as `Sample.versions`.
+
+    >>> spans([3, 3, 4])
+    ((3, 2), (4, 1))
+    """
+    return tuple((version, len(list(run))) for version, run in groupby(versions))
 
 
 def sample_all(sampler: Sampler, requests: Sequence[SampleRequest]) -> list[Sample]:

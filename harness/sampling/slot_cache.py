@@ -45,11 +45,16 @@ class SlotCache(Cache):
         """Makes room for `rows` episodes of up to `columns` tokens; what is stored stays."""
         if rows <= self._rows and columns < self._capacity:
             return
-        self._rows = max(self._rows, rows)
+        if rows > self._rows:  # doubled, as episodes come one by one and each growth copies everything
+            self._rows = max(rows, 2 * self._rows)
         if columns >= self._capacity:
             self._capacity = max(columns + 1, 2 * self._capacity)
         self._keys = [self._grown(old) for old in self._keys]
         self._values = [self._grown(old) for old in self._values]
+
+    def release(self) -> None:
+        """Forgets everything and gives its memory back; the next forward pass allocates as much again, at once."""
+        self._keys, self._values = [], []
 
     def place(self, index: Tensor | None, n: int, columns: Tensor, width: int) -> None:
         """Sets up the next forward pass.

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
-from harness.sampling.base import Sample, SampleRequest, check_request
+from harness.sampling.base import Sample, SampleRequest, check_request, spans
 from harness.sampling.slot_cache import SlotCache
 from harness.seeding import uniforms
 
@@ -40,6 +40,7 @@ class _Running:
     uniforms: np.ndarray
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
 
 
 class TransformersSampler:
@@ -129,6 +130,13 @@ class TransformersSampler:
             self._cache.move_row(last, gone.row, len(moved.cached))
             moved.row = gone.row
 
+    def sleep(self) -> None:
+        """Gives back the memory of the key-value cache; the weights are the policy's own."""
+        assert not self._running, "requests are pending"
+        self._cache.release()
+        for session in self._sessions.values():
+            session.cached.clear()
+
     def weights_changed(self) -> int:
         """Drops every cached key and value. Returns the new policy version."""
         for session in self._sessions.values():
@@ -141,7 +149,8 @@ class TransformersSampler:
     def _finish(self, running: _Running) -> Sample:
         del self._running[running.request.session]
         reason = "stop" if running.ids[-1] in running.request.stop_ids else "length"
-        return Sample(running.ids, running.logprobs, reason, self._version)  # type: ignore[arg-type]
+        ids, logprobs, versions = running.ids, running.logprobs, running.versions
+        return Sample(ids, logprobs, reason, versions[0], spans(versions))  # type: ignore[arg-type]
 
     def _prefill_batches(self, new: list[_Running]) -> list[list[_Running]]:
         """Splits requests of like length into forward passes of at most `max_prefill_tokens` padded tokens."""
@@ -201,6 +210,7 @@ class TransformersSampler:
         for r, t, lp in zip(batch, token.squeeze(1).tolist(), chosen, strict=True):
             r.ids.append(t)
             r.logprobs.append(lp)
+            r.versions.append(self._version)
             r.feed = [t]
 
 

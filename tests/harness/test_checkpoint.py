@@ -233,6 +233,23 @@ class TestTrainingState:
         model, _ = self.save(tmp_path / "c")
         assert same_weights(AutoModelForCausalLM.from_pretrained(tmp_path / "c"), model)
 
+    def test_the_samplers_copy_is_kept_beside_the_policy(self, tmp_path):
+        model, optimizer = tiny()
+        sampled, _ = tiny(seed=3)
+        (tmp_path / "c").mkdir()
+        save_training_state(tmp_path / "c", model=model, optimizer=optimizer, extra={}, sampled=sampled)
+        resumed, resumed_optimizer = tiny(seed=1)
+        resumed_sampled, _ = tiny(seed=2)
+        load_training_state(tmp_path / "c", model=resumed, optimizer=resumed_optimizer, sampled=resumed_sampled)
+        assert same_weights(resumed, model)
+        assert same_weights(resumed_sampled, sampled)
+
+    def test_a_samplers_copy_that_was_not_saved_is_missed(self, tmp_path):
+        self.save(tmp_path / "c")
+        (model, optimizer), (sampled, _) = tiny(), tiny()
+        with pytest.raises(StateError, match=r"^sampled.safetensors of the checkpoint"):
+            load_training_state(tmp_path / "c", model=model, optimizer=optimizer, sampled=sampled)
+
     def test_the_extra_state_comes_back(self, tmp_path):
         extra = {
             "next_update": 7,

@@ -33,6 +33,12 @@ def test_flags_override_the_preset_and_reach_the_nested_settings() -> None:
     assert parse("--env=EH-BFCL-v0").max_observation_tokens == 96
 
 
+def test_real_models_stream_and_tiny_ones_are_reproducible() -> None:
+    assert parse("--model", "x").rollout == "streaming"
+    assert parse().rollout == parse("--env", "EH-BFCL-v0").rollout == "lockstep"
+    assert parse("--rollout", "streaming", "--async-steps", "1", "--tis-cap", "2").async_steps == 1
+
+
 @pytest.mark.parametrize("argv", [[], ["--env", "EH-BFCL-v0"], ["--env", "EH-AppWorld-v0"], ["--model", "x"]])
 def test_settings_survive_their_file(argv: list[str]) -> None:
     assert GRPOConfig.from_json(preset(argv).to_json()) == preset(argv)
@@ -79,6 +85,9 @@ def test_none_is_no_controller() -> None:
         ({"group_size": 1}, "group_size must be >= 2, got 1"),
         ({"temperature": 0.0}, "temperature must be > 0 in training"),
         ({"keep_checkpoints": 0}, "a run must be resumable"),
+        ({"environment_retries": -1}, "environment_retries must be >= 0, got -1"),
+        ({"tis_cap": 0.5}, r"tis_cap must be 0 \(off\) or >= 1, got 0.5"),
+        ({"tis_cap": -2.0}, r"tis_cap must be 0 \(off\) or >= 1, got -2"),
         ({"env_args": "{split: train}"}, "env_args is not JSON"),
         ({"env_args": "[1]"}, "env_args must be a JSON object"),
         ({"tti_stages": "15,20"}, "tti_stages must be UPDATE:K pairs"),

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import harness.evaluate
 from harness.evaluate import Evaluation, evaluate_policy, main, run, summarise, wilson_interval
 from harness.policy import Policy
+from harness.rollout import rollout
+from harness.sampling.transformers import TransformersSampler
 from harness.trajectory import Trajectory, Turn
 
 
@@ -107,6 +110,7 @@ def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained: 
 def test_greedy_episodes_of_a_task_are_alike(trained: Policy) -> None:
     played = evaluate_policy(
         trained,
+        TransformersSampler(trained.model),
         "EH-Cabinet-v0",
         ["test-000001"],
         rollouts=3,
@@ -119,6 +123,24 @@ def test_greedy_episodes_of_a_task_are_alike(trained: Policy) -> None:
         env_args={"split": "test"},
     )
     assert len({tuple(t.ids) for t in played}) == 1
+
+
+@pytest.mark.parametrize("mode", [None, "lockstep", "streaming"])
+def test_the_way_of_playing_is_the_flag_s_and_lockstep_without_it(
+    trained: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    modes = []
+
+    def spy(*args: Any, **kwargs: Any) -> list[Trajectory]:
+        modes.append(kwargs["mode"])
+        return rollout(*args, **kwargs)
+
+    monkeypatch.setattr(harness.evaluate, "rollout", spy)
+    trained.save(tmp_path / "model")
+    settings = {} if mode is None else {"rollout": mode}
+    result = quiet(policy=str(tmp_path / "model"), tasks=4, rollouts=2, max_action_tokens=6, slots=3, **settings)
+    assert modes == [mode or "lockstep"]
+    assert (result.tasks, result.rollouts, result.environment_errors) == (4, 2, 0)
 
 
 def test_a_missing_model_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,15 @@ from torch.testing import assert_close
 
 from eh_gym.errors import ConfigError
 from harness import loss as loss_module
-from harness.loss import aggregate, group_advantages, kl_k3, policy_loss, token_entropy, token_logprobs
+from harness.loss import (
+    aggregate,
+    group_advantages,
+    importance_weights,
+    kl_k3,
+    policy_loss,
+    token_entropy,
+    token_logprobs,
+)
 
 MODES = ("seq-mean", "token-mean", "fixed-length")
 
@@ -110,6 +118,32 @@ class TestPolicyLoss:
             policy_loss(logp, logp, torch.zeros(3), mask)
         with pytest.raises(ConfigError, match="advantages must have 1 dimensions"):
             policy_loss(logp, logp, torch.zeros(2, 1), mask)
+
+
+class TestImportanceWeights:
+    def test_by_hand(self):
+        # Trainer / sampler: e^(ln 3) = 3 > 2, so 2; e^0 = 1; e^(-ln 4) = 1/4; the last is no token of the model's.
+        ln3, ln4 = math.log(3), math.log(4)
+        weights, capped = importance_weights(
+            tensor([[-1 + ln3, -1, -1 - ln4, -1]]),
+            tensor([[-1, -1, -1, -5]]),
+            torch.tensor([[True, True, True, False]]),
+            cap=2.0,
+        )
+        assert_close(weights, tensor([[2, 1, 0.25, 1]]))
+        assert capped.tolist() == [[True, False, False, False]]
+
+    def test_finite_and_without_gradient_whatever_it_holds(self):
+        logp = torch.tensor([[0.0, -500.0, 0.0]], requires_grad=True)
+        sampled = torch.tensor([[-500.0, 0.0, math.nan]])
+        weights, _ = importance_weights(logp, sampled, torch.tensor([[True, True, False]]), cap=5.0)
+        assert weights.tolist() == [[5.0, 0.0, 1.0]]
+        assert not weights.requires_grad
+
+    @pytest.mark.parametrize("cap", [0.0, 0.9, math.nan])
+    def test_rejects_a_cap_below_one(self, cap):
+        with pytest.raises(ConfigError, match="cap must be >= 1"):
+            importance_weights(tensor([[0]]), tensor([[0]]), torch.tensor([[True]]), cap=cap)
 
 
 class TestKL:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from harness.config import preset
+from harness.mismatch import LENGTH_BINS
 from harness.policy import Policy
 from harness.sampling.base import Sample
 from harness.trajectory import Trajectory, Turn, collate
@@ -100,8 +101,60 @@ def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
     before = [p.clone() for p in policy.model.parameters()]
     metrics = update_policy(policy, optimizer, episodes, SETTINGS, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
-    assert math.isnan(metrics.pop("train/entropy"))
-    assert all(math.isfinite(v) for v in metrics.values())
+    nothing = {name for name, value in metrics.items() if math.isnan(value)}
+    assert nothing == {"train/entropy", *(f"train/logp_difference_{name}" for name, _ in LENGTH_BINS)}
+    assert all(math.isfinite(metrics[name]) for name in metrics.keys() - nothing)
+
+
+def skewed(t: Trajectory, by: float) -> Trajectory:
+    """The episode as a sampler would have reported it whose log-probabilities are higher by `by`."""
+    t.logprobs = [lp + by * m for lp, m in zip(t.logprobs, t.action_mask, strict=True)]
+    return t
+
+
+def moved(
+    trained: Policy, by: float, *, minibatches: int = 1, **changes: Any
+) -> tuple[list[torch.Tensor], dict[str, float]]:
+    """The change of the weights in one update whose sampler was off by `by`, and the metrics."""
+    policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+    replies = ["open(a)", "read()", "submit(73)", "list()"]
+    episodes = [skewed(episode(policy, i // 2, r, reward=float(i % 2)), by) for i, r in enumerate(replies)]
+    settings = dataclasses.replace(SETTINGS, minibatches=minibatches, max_grad_norm=1e9, **changes)
+    metrics = update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.01), episodes, settings, seed=0)
+    old = trained.model.parameters()
+    return [a.detach() - b.detach() for a, b in zip(policy.model.parameters(), old, strict=True)], metrics
+
+
+@pytest.mark.parametrize(("by", "weight"), [(-math.log(1.5), 1.5), (-math.log(4), 2.0), (math.log(2), 0.5)])
+def test_importance_weights_scale_the_gradient_of_every_token(trained: Policy, by: float, weight: float) -> None:
+    """trainer / sampler = e^-by, at most 2. With one step the ratio is 1, so the clipping takes nothing."""
+    plain, _ = moved(trained, 0.0)
+    weighted, metrics = moved(trained, by, tis_cap=2.0)
+    for a, b in zip(weighted, plain, strict=True):
+        torch.testing.assert_close(a, weight * b, atol=1e-6, rtol=1e-3)
+    assert metrics["train/tis_weight_mean"] == pytest.approx(weight, rel=1e-3)
+    assert metrics["train/tis_capped"] == float(weight == 2.0)
+    assert metrics["train/clip_fraction"] == 0.0
+
+
+def test_without_weights_the_clipping_is_about_the_sampler(trained: Policy) -> None:
+    """Ratio 4 > 1.2: positive advantages have lost their gradient, negative ones keep it."""
+    _, metrics = moved(trained, -math.log(4))
+    assert 0.2 < metrics["train/clip_fraction"] < 0.8
+    assert not any(name.startswith("train/tis") for name in metrics)
+
+
+def test_later_steps_are_compared_with_the_weights_before_the_first(trained: Policy) -> None:
+    """The weight of a token is the same in whichever optimizer step its episode falls."""
+    by = -math.log(1.5)
+    _, one = moved(trained, by, tis_cap=2.0)
+    _, four = moved(trained, by, tis_cap=2.0, minibatches=4)
+    for name in ("train/tis_weight_mean", "train/logp_difference_mean", "train/logp_difference_max"):
+        assert four[name] == pytest.approx(one[name], rel=1e-4)
+    assert one["train/logp_difference_mean"] == pytest.approx(-by, rel=1e-3)
+    # Without weights what the first step alone covers is logged: it costs no pass of its own.
+    _, first = moved(trained, by, minibatches=4)
+    assert first["train/logp_difference_mean"] == pytest.approx(-by, rel=1e-3)
 
 
 def test_the_kl_term_pulls_back_to_the_reference(trained: Policy) -> None:

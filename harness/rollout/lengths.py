@@ -1,0 +1,73 @@
+"""How long the episodes of a task have been so far, and the order of starts that follows.
+
+Where episodes wait for a slot, the longest should start first: an update ends with its last episode, and one that starts
+late and runs long keeps every other slot idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.rollout.episode import EpisodeRequest
+from harness.trajectory import Trajectory
+
+__all__ = ["EpisodeLengths", "longest_first"]
+
+_MOST_TASKS = 10_000  # generated tasks may never come again; what was seen longest ago is forgotten
+
+
+class EpisodeLengths:
+    """A running estimate of each task's episode length, in steps.
+
+    After every update a task's estimate is the mean of what it was and of its new episodes' mean length. A task that was
+    never played counts as long as the mean of all estimates.
+
+    >>> lengths = EpisodeLengths()
+    >>> lengths.expected("a")
+    0.0
+    """
+
+    def __init__(self) -> None:
+        self._estimates: dict[str, float] = {}  # the one seen last comes last
+
+    def expected(self, task_id: str) -> float:
+        """Steps; the same number for every task while nothing is known."""
+        estimate = self._estimates.get(task_id)
+        if estimate is None:
+            return sum(self._estimates.values()) / max(1, len(self._estimates))
+        return estimate
+
+    def observe(self, trajectories: Sequence[Trajectory]) -> None:
+        """Learns from one update's episodes; those lost to a failing environment say nothing."""
+        seen: dict[str, list[int]] = {}
+        for t in trajectories:
+            if t.end != "environment-error":
+                seen.setdefault(t.task_id, []).append(t.length)
+        for task_id, steps in seen.items():
+            mean = sum(steps) / len(steps)
+            before = self._estimates.pop(task_id, mean)
+            self._estimates[task_id] = (before + mean) / 2
+        for task_id in list(self._estimates)[:-_MOST_TASKS]:
+            del self._estimates[task_id]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The estimates, in order, as JSON values."""
+        return {"estimates": list(self._estimates.items())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned."""
+        self._estimates = {str(task_id): float(steps) for task_id, steps in state["estimates"]}
+
+
+def longest_first(requests: Sequence[EpisodeRequest], lengths: EpisodeLengths) -> list[int]:
+    """Indices of the requests, the longest expected first; those of equal expectation, so a whole group, as they are given.
+
+    >>> lengths = EpisodeLengths()
+    >>> lengths.load_state_dict({"estimates": [["long", 9], ["short", 2]]})  # "new" counts 5.5
+    >>> names = ["short", "short", "new", "long", "long"]
+    >>> longest_first([EpisodeRequest(name, 0, 0) for name in names], lengths)
+    [3, 4, 2, 0, 1]
+    """
+    expected = {task_id: lengths.expected(task_id) for task_id in {request.task_id for request in requests}}
+    return sorted(range(len(requests)), key=lambda index: -expected[requests[index].task_id])

@@ -1,0 +1,126 @@
+"""One vLLM server, as its HTTP API has it: tokens in and out, pause and resume, the weight-transfer calls.
+
+Every call blocks and may be made from any thread. Left out: text, and proxies: the servers are the run's own.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from eh_gym.errors import ConfigError, SamplerError
+
+__all__ = ["ServerGone", "ServerRefused", "VLLMServer"]
+
+_CONNECT_S = 10.0  # a server that takes longer to pick up is gone
+
+
+class ServerGone(SamplerError, ConnectionError):
+    """The server can't be reached, hung up, failed inside, or did not answer in time."""
+
+
+class ServerRefused(SamplerError):
+    """The server says that the call is wrong."""
+
+
+class VLLMServer:
+    """A server's API.
+
+    Args:
+        url: Such as ``http://gpu1:8000``.
+        timeout_s: How long one call may take.
+
+    Raises:
+        ConfigError: `url` is none.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 600.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+            raise ConfigError(f"expected a server's address such as http://gpu1:8000, got {url!r}")
+        self.url = url
+        self.host = parts.hostname
+        self._secure = parts.scheme == "https"
+        self._port = parts.port
+        self._timeout_s = timeout_s
+
+    def __repr__(self) -> str:
+        return self.url
+
+    def settings(self) -> dict[str, Any]:
+        """The configuration of vLLM, as nested dicts."""
+        info: dict[str, Any] = self._call("GET", "/server_info", {"config_format": "json"})
+        return info["vllm_config"]  # type: ignore[no-any-return]
+
+    def world_size(self) -> int:
+        """How many GPUs hold the model, data-parallel copies included."""
+        return int(self._call("GET", "/get_world_size")["world_size"])
+
+    def generate(self, name: str, token_ids: list[int], sampling: dict[str, Any]) -> dict[str, Any]:
+        """Samples; returns the one choice: ``token_ids``, ``logprobs``, ``finish_reason``, ``weight_versions``."""
+        body = {"request_id": name, "token_ids": token_ids, "sampling_params": sampling}
+        choice: dict[str, Any] = self._call("POST", "/inference/v1/generate", body=body)["choices"][0]
+        return choice
+
+    def abort(self, name: str) -> None:
+        """Ends a request that runs."""
+        self._call("POST", "/inference/v1/abort_requests", body={"request_ids": [f"generate-tokens-{name}"]})
+
+    def pause(self) -> None:
+        """Halts every request where it stands and forgets all keys and values; they are computed anew afterwards."""
+        self._call("POST", "/pause", {"mode": "keep", "clear_cache": "true"})
+
+    def resume(self) -> None:
+        """Goes on after `pause`."""
+        self._call("POST", "/resume")
+
+    # What vLLM's trainer-side engines ask of a client.
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Connects the server's workers to the trainer."""
+        self._call("POST", "/init_weight_transfer_engine", body={"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        """Says that weights will come."""
+        self._call("POST", "/start_weight_update")
+
+    def update_weights(self, update_info: Any) -> None:
+        """Has the workers receive weights."""
+        self._call("POST", "/update_weights", body={"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Says that all weights have come, and which version they are."""
+        self._call("POST", "/finish_weight_update", body={"weight_version": weight_version})
+
+    def name_weights(self, weight_version: str) -> None:
+        """Says which version the weights are."""
+        self._call("POST", "/update_weight_version", body={"new_version": weight_version})
+
+    def _call(self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None) -> Any:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self.host, self._port, timeout=min(_CONNECT_S, self._timeout_s))
+        try:
+            connection.connect()
+            connection.sock.settimeout(self._timeout_s)
+            connection.request(
+                method,
+                f"{path}?{urlencode(query)}" if query else path,
+                body=None if body is None else json.dumps(body),
+                headers={} if body is None else {"Content-Type": "application/json"},
+            )
+            response = connection.getresponse()
+            text = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerGone(f"{self.url} did not answer {method} {path}: {error!r}") from error
+        finally:
+            connection.close()
+        if response.status >= 500:
+            raise ServerGone(f"{self.url} failed on {method} {path}: {response.status} {text[:500]!r}")
+        if response.status >= 400:
+            raise ServerRefused(f"{self.url} refused {method} {path}: {response.status} {text[:500]!r}")
+        try:
+            return json.loads(text) if text else None
+        except ValueError as error:
+            raise ServerGone(f"{self.url} answered {method} {path} with {text[:200]!r}, not JSON") from error

@@ -1,0 +1,275 @@
+"""Samples with vLLM servers, on other GPUs or machines than the trainer's.
+
+An episode stays with one server, which keeps what it computed for the earlier turns. When a server dies its requests go
+to the others with the same seeds; when it is back, the next weight update takes it in again. Left out: starting the
+servers (docs/vllm.md has the command), and moving episodes from a busy server to an idle one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from eh_gym.errors import ConfigError, SamplerError
+from harness.sampling.base import Sample, SampleRequest, check_request
+from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
+from harness.sampling.weights import NCCLSender, weights_file
+
+__all__ = ["VLLMServerSampler"]
+
+_log = logging.getLogger(__name__)
+_STEP_S = 0.005  # the longest that a step waits for something to be ready
+_MAX_THREADS = 2048  # requests on their way at once; a thread is made when one is needed
+
+
+@dataclass(eq=False)
+class _Engine:
+    """One server as the sampler sees it."""
+
+    server: VLLMServer
+    alive: bool = True
+    sessions: set[Hashable] = field(default_factory=set)
+    sender: NCCLSender | None = None
+
+
+@dataclass
+class _Running:
+    """One request on its way. A request that is sent again has a new name, so that late answers are told apart."""
+
+    request: SampleRequest
+    number: int
+    engine: _Engine
+
+
+class VLLMServerSampler:
+    """A `Sampler` over one or several vLLM servers.
+
+    Args:
+        model: The policy; its weights are sent at the start and by `weights_changed`: over NCCL from a GPU, else through
+            a file that the servers can read.
+        urls: The servers' addresses.
+        max_context: The most tokens of an episode; at most, and by default, what every server allows.
+        timeout_s: A server that needs longer for one request counts as dead.
+
+    Raises:
+        ConfigError: A server can't be reached, is set up otherwise than docs/vllm.md says, or allows less than
+            `max_context`.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, urls: Sequence[str], *, max_context: int | None = None, timeout_s: float = 600.0
+    ) -> None:
+        if not urls:
+            raise ConfigError("no server was named; give --url http://HOST:PORT, several with commas between them")
+        self._model = model
+        self._vocab_size = int(model.config.get_text_config().vocab_size)
+        self._over_nccl = model.device.type == "cuda"
+        self._engines = [_Engine(VLLMServer(url, timeout_s=timeout_s)) for url in urls]
+        limits = [_check(engine.server, "nccl" if self._over_nccl else "file") for engine in self._engines]
+        if max_context is not None and not 1 < max_context <= min(limits):
+            raise ConfigError(
+                f"max_context must be in 2..{min(limits)}, which the servers allow, got {max_context}; "
+                "start them with another --max-model-len"
+            )
+        self._max_context = max_context or min(limits)
+        self._version = 0
+        self._attempts = itertools.count()
+        self._numbers = itertools.count()
+        self._running: dict[str, _Running] = {}
+        self._names: dict[Hashable, str] = {}
+        self._homes: dict[Hashable, _Engine] = {}
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="vllm-request")
+        self._answers: queue.SimpleQueue[tuple[str, dict[str, Any] | Exception]] = queue.SimpleQueue()
+        self._send_weights()
+
+    @property
+    def max_context(self) -> int:
+        """The most tokens, prompt and sample together, that one episode may hold."""
+        return self._max_context
+
+    @property
+    def pending(self) -> int:
+        """How many submitted requests have not come back yet."""
+        return len(self._running)
+
+    def submit(self, request: SampleRequest) -> None:
+        """Queues one request; see `Sampler.submit`."""
+        check_request(request, vocab_size=self._vocab_size, max_context=self._max_context)
+        if request.session in self._names:
+            raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
+        self._send(request, next(self._numbers))
+
+    def step(self) -> list[tuple[SampleRequest, Sample]]:
+        """Waits a few milliseconds for answers and returns what came."""
+        done: list[tuple[int, SampleRequest, Sample]] = []
+        block = bool(self._running)
+        while True:
+            try:
+                name, answer = self._answers.get(block=block and not done, timeout=_STEP_S)
+            except queue.Empty:
+                break
+            running = self._running.get(name)
+            if running is None:  # its session was ended, or it was sent elsewhere
+                continue
+            if isinstance(answer, ServerGone):
+                self._bury(running.engine, answer)
+            elif isinstance(answer, Exception):
+                raise SamplerError(f"{running.engine.server} could not sample: {answer}") from answer
+            else:
+                del self._running[name], self._names[running.request.session]
+                done.append((running.number, running.request, _sample(running.request, answer)))
+        return [(request, sample) for _, request, sample in sorted(done, key=lambda d: d[0])]
+
+    def end_session(self, session: Hashable) -> None:
+        """Forgets an episode and drops its request."""
+        name = self._names.pop(session, None)
+        if name is not None:
+            self._threads.submit(_abort, self._running.pop(name).engine.server, name)
+        engine = self._homes.pop(session, None)
+        if engine is not None:
+            engine.sessions.discard(session)
+
+    def sleep(self) -> None:
+        """The servers' memory is not the trainer's to use: does nothing."""
+
+    def weights_changed(self) -> int:
+        """Sends the weights to every server, those that came back included. Returns the new policy version."""
+        self._version += 1
+        self._send_weights()
+        return self._version
+
+    def close(self) -> None:
+        """Drops every request; the servers run on."""
+        for session in list(self._names):
+            self.end_session(session)
+        self._threads.shutdown(wait=True)
+
+    def _send(self, request: SampleRequest, number: int) -> None:
+        """Hands a request to its episode's server, a new episode to the server with the fewest."""
+        engine = self._homes.get(request.session)
+        if engine is None:
+            alive = [e for e in self._engines if e.alive]
+            if not alive:
+                raise SamplerError(
+                    f"none of the servers {self._engines_text()} is left; start them again and --resume the run"
+                )
+            engine = self._homes[request.session] = min(alive, key=lambda e: len(e.sessions))
+            engine.sessions.add(request.session)
+        name = f"{id(self):x}-{next(self._attempts)}"
+        self._running[name] = _Running(request, number, engine)
+        self._names[request.session] = name
+        self._threads.submit(self._ask, engine.server, name, request)
+
+    def _ask(self, server: VLLMServer, name: str, request: SampleRequest) -> None:
+        """On a thread: one request, and its answer into the queue."""
+        sampling = {
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "seed": request.seed,
+            "stop_token_ids": sorted(request.stop_ids),
+            "ignore_eos": True,  # stop_ids alone say what ends a sample
+            "logprobs": 0,  # of the sampled token alone
+            "detokenize": False,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+        }
+        try:
+            self._answers.put((name, server.generate(name, list(request.prompt_ids), sampling)))
+        except Exception as error:
+            self._answers.put((name, error))
+
+    def _bury(self, engine: _Engine, why: Exception) -> None:
+        """Gives up a server: its requests are sent again elsewhere, with their own seeds."""
+        _log.warning("lost a vLLM server, %d of its requests go elsewhere: %s", len(engine.sessions), why)
+        engine.alive, engine.sender = False, None
+        for session in engine.sessions:
+            del self._homes[session]
+        engine.sessions.clear()
+        for name, lost in [(n, r) for n, r in self._running.items() if r.engine is engine]:
+            del self._running[name]
+            self._send(lost.request, lost.number)
+
+    def _send_weights(self) -> None:
+        """Every server in turn: pause, update, name the version, resume. The first call connects."""
+        if self._over_nccl:
+            self._update_each(None)
+        else:
+            with weights_file(self._model) as path:
+                self._update_each(str(path))
+        if not any(engine.alive for engine in self._engines):
+            raise SamplerError(f"none of the servers {self._engines_text()} took the weights")
+
+    def _update_each(self, path: str | None) -> None:
+        for engine in self._engines:
+            was_alive = engine.alive
+            try:
+                self._update(engine, path)
+                engine.alive = True
+            except (ServerGone, ServerRefused) as error:
+                if was_alive:
+                    self._bury(engine, error)
+
+    def _update(self, engine: _Engine, path: str | None) -> None:
+        server = engine.server
+        server.pause()
+        if path is None:
+            if engine.sender is None:
+                engine.sender = NCCLSender(self._model, server)
+            engine.sender.send()
+            server.name_weights(str(self._version))
+        else:
+            server.start_weight_update()
+            server.update_weights({"path": path})
+            server.finish_weight_update(str(self._version))
+        server.resume()
+
+    def _engines_text(self) -> str:
+        return ", ".join(engine.server.url for engine in self._engines)
+
+
+def _check(server: VLLMServer, backend: str) -> int:
+    """The server's longest context; ConfigError if it is set up so that training on its samples would be wrong."""
+    try:
+        settings = server.settings()
+    except ServerGone as error:
+        raise ConfigError(f"no vLLM server answers: {error}") from error
+    except ServerRefused as error:
+        raise ConfigError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, see docs/vllm.md") from error
+    mode = settings["model_config"]["logprobs_mode"]
+    if mode != "processed_logprobs":
+        raise ConfigError(
+            f"{server} gives {mode}, not the log-probabilities of what it samples; start it with "
+            "--logprobs-mode processed_logprobs"
+        )
+    transfer = (settings.get("weight_transfer_config") or {}).get("backend")
+    if transfer != backend:
+        raise ConfigError(
+            f"{server} takes weights over {transfer!r}, the policy's device needs {backend!r}; start it with "
+            f'--weight-transfer-config \'{{"backend": "{backend}"}}\', see docs/vllm.md'
+        )
+    return int(settings["model_config"]["max_model_len"])
+
+
+def _sample(request: SampleRequest, choice: dict[str, Any]) -> Sample:
+    ids: list[int] = choice["token_ids"]
+    if choice["finish_reason"] not in ("stop", "length") or not ids:
+        raise SamplerError(f"vLLM ended a request with {choice['finish_reason']!r} after {len(ids)} tokens: {request}")
+    logprobs = [float(token["logprob"]) for token in choice["logprobs"]["content"]]
+    versions = tuple((int(span["version"]), span["end"] - span["start"]) for span in choice["weight_versions"])
+    reason = "stop" if ids[-1] in request.stop_ids else "length"
+    return Sample(ids, logprobs, reason, versions[0][0], versions)  # type: ignore[arg-type]
+
+
+def _abort(server: VLLMServer, name: str) -> None:
+    try:
+        server.abort(name)
+    except (ServerGone, ServerRefused) as error:
+        _log.info("could not drop request %s: %s", name, error)

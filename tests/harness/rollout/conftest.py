@@ -1,0 +1,160 @@
+"""A sampler, a chat format and an environment that are functions of what they are asked, with any timing one likes."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from eh_gym import ThreadVectorEnv
+from eh_gym.errors import WorkerDied, WorkerTimeout
+from eh_gym.spaces import UnicodeText
+from harness.rollout import EpisodeRequest
+from harness.sampling.base import Sample, SampleRequest
+
+
+def number(*about: Any) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(about).encode(), digest_size=6).digest(), "little")
+
+
+class FakeChat:
+    """Texts are bytes; 0 ends a reply."""
+
+    stop_ids = frozenset({0})
+
+    def prompt_ids(self, system_prompt: str, observation: str) -> list[int]:
+        return list((system_prompt + observation).encode())
+
+    def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
+        return ([] if stopped else [0]) + list(observation.encode())
+
+    def reply_text(self, ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+class FakeSampler:
+    """What it writes is a function of the request; a turn of n tokens takes n steps. Checks the protocol's rules."""
+
+    def __init__(self, max_context: int = 100_000) -> None:
+        self.max_context = max_context
+        self.running: dict[Hashable, tuple[SampleRequest, Sample, int]] = {}
+        self.sessions: dict[Hashable, list[int]] = {}  # the last prompt of each
+        self.version = 0
+        self.thread: threading.Thread | None = None
+        self.before_step: Callable[[], None] = lambda: None
+
+    @property
+    def pending(self) -> int:
+        return len(self.running)
+
+    def submit(self, request: SampleRequest) -> None:
+        assert request.session not in self.running, "two requests of one session"
+        assert len(request.prompt_ids) + request.max_tokens <= self.max_context
+        assert request.max_tokens >= 1
+        last = self.sessions.get(request.session, [])
+        assert list(request.prompt_ids[: len(last)]) == last, "a session's requests extend one another"
+        self.sessions[request.session] = list(request.prompt_ids)
+        draw = random.Random(number(request.seed, list(request.prompt_ids)))
+        length = draw.randint(1, 5)
+        ids = [draw.randint(1, 255) for _ in range(length - 1)] + [0]
+        reason = "stop" if length <= request.max_tokens else "length"
+        ids = ids[: request.max_tokens]
+        sample = Sample(ids, [-draw.random() for _ in ids], reason, self.version)  # type: ignore[arg-type]
+        self.running[request.session] = (request, sample, len(ids))
+
+    def step(self) -> list[tuple[SampleRequest, Sample]]:
+        assert self.thread in (None, threading.current_thread()), "driven from two threads"
+        self.thread = threading.current_thread()
+        self.before_step()
+        ready = []
+        for session, (request, sample, left) in list(self.running.items()):
+            self.running[session] = (request, sample, left - 1)
+            if left == 1:
+                del self.running[session]
+                ready.append((request, sample))
+        return ready
+
+    def end_session(self, session: Hashable) -> None:
+        self.running.pop(session, None)
+        self.sessions.pop(session, None)
+
+    def weights_changed(self) -> int:
+        self.version += 1
+        return self.version
+
+
+class FakeEnv(gym.Env[str, str]):
+    """Episodes of 1 to 9 steps whose answers are functions of the task, the seed and the actions.
+
+    `delay(task_id, step)`: seconds that an answer takes. `fails(task_id, attempt)`: None, or (where, how): in which step
+    (0 is the reset) the attempt fails and whether it tells so in its info, raises, or hangs until a deadline.
+    """
+
+    observation_space = UnicodeText(100_000)
+    action_space = UnicodeText(100_000)
+
+    def __init__(
+        self,
+        delay: Callable[[str, int], float] = lambda task, step: 0.0,
+        fails: Callable[[str, int], tuple[int, str] | None] = lambda task, attempt: None,
+        starts: list[str] | None = None,
+        attempts: dict[tuple[str, int], int] | None = None,
+    ) -> None:
+        self._delay, self._fails = delay, fails
+        self._starts = starts if starts is not None else []
+        self._attempts = attempts if attempts is not None else {}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        assert options is not None
+        self._task, self._said = options["task_id"], [str(seed)]
+        self._starts.append(self._task)
+        key = (self._task, seed or 0)
+        attempt = self._attempts[key] = self._attempts.get(key, -1) + 1  # a task's attempts come one after the other
+        self._failure = self._fails(self._task, attempt)
+        self._length = 1 + number(self._task, seed) % 9
+        self._wait(0)
+        return f"start {self._task} {seed}", {"system_prompt": "rules. ", "optimal_steps": self._length}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self._said.append(action)
+        steps = len(self._said) - 1
+        told = self._wait(steps)
+        if told is not None:
+            return "failed", 1.0, False, True, {"environment_error": told, "success": False}
+        digest = number(self._said)
+        done = steps == self._length
+        info = {"success": done and digest % 2 == 0, "malformed": digest % 3 == 0}
+        return f"answer {digest}", float(info["success"]), done, False, info
+
+    def _wait(self, step: int) -> str | None:
+        time.sleep(self._delay(self._task, step))
+        if self._failure is None or self._failure[0] != step:
+            return None
+        if self._failure[1] == "hang":
+            time.sleep(0.4)
+            raise WorkerTimeout("waited 0.4 s")
+        if self._failure[1] == "raise" or step == 0:
+            raise WorkerDied("killed")
+        return "WorkerDied: killed"
+
+
+def requests(n: int, group: int = 2) -> list[EpisodeRequest]:
+    return [EpisodeRequest(f"task-{i // group}", i // group, seed=1000 + i) for i in range(n)]
+
+
+def make_envs(slots: int, threads: int, **arguments: Any) -> ThreadVectorEnv:
+    arguments.setdefault("attempts", {})
+    return ThreadVectorEnv([lambda: FakeEnv(**arguments)] * slots, max_workers=threads)
+
+
+@pytest.fixture
+def fake() -> SimpleNamespace:
+    """The fakes: ``Sampler``, ``Chat``, ``Env``, ``envs(slots, threads, …)``, ``requests(n)``."""
+    return SimpleNamespace(Sampler=FakeSampler, Chat=FakeChat, Env=FakeEnv, envs=make_envs, requests=requests)

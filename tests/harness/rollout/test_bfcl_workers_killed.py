@@ -1,0 +1,95 @@
+"""The real BFCL environment, whose workers are killed all the time: every task is accounted for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import eh_gym
+from eh_gym import FixedHorizon
+from eh_gym.worker import pool as pools
+from harness.rollout import EpisodeRequest, rollout
+
+
+class Sentences:
+    """A chat whose replies are calls, so that the workers have something to do."""
+
+    stop_ids = frozenset({0})
+
+    def prompt_ids(self, system_prompt: str, observation: str) -> list[int]:
+        return list(observation.encode()[:200])
+
+    def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
+        return list(observation.encode()[:50])
+
+    def reply_text(self, ids: list[int]) -> str:
+        return "[pwd()]" if ids[0] % 3 else "Done."
+
+
+@pytest.mark.parametrize("mode", ["streaming", "lockstep"])
+def test_every_task_is_accounted_for(fake: Any, bfcl_python: Any, mode: Any) -> None:
+    envs = eh_gym.make_vec("EH-BFCL-v0", 8, FixedHorizon(12), record=False, max_workers=8, workers=2)
+    task_ids = list(envs.envs[0].unwrapped.task_ids)[::11]
+    for env in envs.envs:
+        _slow_down(env)
+    requests = [EpisodeRequest(task, i, seed=i) for i, task in enumerate(task_ids[:32])]
+    over = threading.Event()
+    kills = [0]
+
+    def kill() -> None:
+        while not over.wait(0.35):
+            for pid in {pid for pool in list(pools._shared.values()) for pid in pool.pids}:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                kills[0] += 1
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ended: list[str] = []
+    try:
+        played = rollout(
+            envs,
+            fake.Sampler(),
+            Sentences(),  # type: ignore[arg-type]
+            requests,
+            horizon=12,
+            temperature=1.0,
+            max_action_tokens=4,
+            mode=mode,
+            on_end=lambda t: ended.append(t.task_id),
+        )
+    finally:
+        over.set()
+        killer.join()
+        envs.close()
+    assert kills[0] > 2
+    assert [t.task_id for t in played] == [r.task_id for r in requests]
+    assert sorted(ended) == sorted(t.task_id for t in played)
+    assert sum(t.retries for t in played) > 0
+    for t in played:
+        assert (t.end == "environment-error") == (t.error is not None)
+        if t.end == "environment-error":
+            assert (t.retries, t.reward, t.success) == (2, 0.0, False)
+            assert "Worker" in t.error or "worker" in t.error
+        else:
+            assert t.end in ("terminated", "horizon")
+            assert all("environment failed" not in turn.observation for turn in t.turns)
+
+
+def _slow_down(env: gym.Env[str, str]) -> None:
+    """Makes the environment take 20 ms a step, so that the kills hit episodes in the middle."""
+    base: Any = env.unwrapped
+    step = base.step
+
+    def slow(action: str) -> Any:
+        time.sleep(0.02)
+        return step(action)
+
+    base.step = slow

@@ -1,0 +1,291 @@
+"""Streaming and lockstep play the same episodes, whatever the timing, and lose none, whatever fails."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from eh_gym.errors import ConfigError
+from harness.rollout import EpisodeLengths, rollout
+from harness.trajectory import Trajectory
+
+SETTINGS: dict[str, Any] = {"horizon": 9, "temperature": 1.0, "max_action_tokens": 4}
+BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
+
+
+def play(fake: Any, n: int = 24, *, mode: str, slots: int = 8, threads: int = 8, **changes: Any) -> list[Trajectory]:
+    settings = SETTINGS | {name: changes.pop(name) for name in list(changes) if name in ROLLOUT}
+    sampler = settings.pop("sampler", None) or fake.Sampler()
+    envs = fake.envs(slots, threads, **changes)
+    try:
+        played = rollout(envs, sampler, fake.Chat(), fake.requests(n), mode=mode, **settings)
+    finally:
+        envs.close()
+    assert not sampler.sessions, "episodes left in the sampler"
+    return played
+
+
+ROLLOUT = {"horizon", "sampler", "environment_retries", "lengths", "on_end", "max_action_tokens"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("slots", "threads"), [(24, 24), (7, 3), (1, 1), (30, 0), (5, 0)])
+def test_both_give_the_same_trajectories_whatever_the_timing(fake: Any, slots: int, threads: int, seed: int) -> None:
+    clock = random.Random(seed)
+
+    def delay(task: str, step: int) -> float:
+        return clock.random() * 0.004 if threads else 0.0
+
+    expected = play(fake, mode="lockstep", slots=24, threads=0)
+    assert len({t.length for t in expected}) > 3
+    for mode in ("streaming", "lockstep"):
+        assert play(fake, mode=mode, slots=slots, threads=threads, delay=delay) == expected
+
+
+def test_no_episode_waits_for_another_s_environment(fake: Any) -> None:
+    """The first step of one environment lasts until another has played its whole episodes."""
+    others = threading.Event()
+    left = [7]
+
+    def delay(task: str, step: int) -> float:
+        if task == "task-0" and step == 1:
+            assert others.wait(20), "the others stood still"
+        return 0.0
+
+    def ended(t: Trajectory) -> None:
+        left[0] -= t.task_id != "task-0"
+        if not left[0]:
+            others.set()
+
+    envs = fake.envs(3, 3, delay=delay)
+    requests = [r for r in fake.requests(16) if r.seed % 2 == 0]  # one episode a task
+    played = rollout(envs, fake.Sampler(), fake.Chat(), requests, mode="streaming", on_end=ended, **SETTINGS)
+    envs.close()
+    assert [t.task_id for t in played] == [r.task_id for r in requests]
+
+
+def test_the_sampler_holds_a_request_of_every_episode_that_has_an_answer(fake: Any) -> None:
+    """With environments that answer at once that is every live episode, at every step."""
+    sampler = fake.Sampler()
+    ended: list[Trajectory] = []
+    held: list[tuple[int, int]] = []
+    sampler.before_step = lambda: held.append((sampler.pending, min(6, 20 - len(ended))))
+    play(fake, 20, mode="streaming", slots=6, threads=0, sampler=sampler, on_end=ended.append)
+    assert held
+    assert all(pending == live for pending, live in held)
+
+
+def test_streaming_waits_without_spinning_while_only_environments_work(fake: Any) -> None:
+    sampler = fake.Sampler()
+    steps = [0]
+
+    def count() -> None:
+        steps[0] += 1
+
+    sampler.before_step = count
+    play(fake, 4, mode="streaming", slots=2, threads=2, sampler=sampler, delay=lambda task, step: 0.02)
+    played = play(fake, 4, mode="lockstep", slots=2, threads=0)
+    tokens = sum(t.action_tokens for t in played)
+    assert steps[0] <= 2 * (tokens + sum(t.length for t in played) + 4)
+
+
+@BOTH
+def test_the_context_ends_an_episode_and_nothing_is_cut_off(fake: Any, mode: str) -> None:
+    whole = play(fake, mode=mode)
+    short = play(fake, mode=mode, sampler=fake.Sampler(max_context=120))
+    full = [(a, b) for a, b in zip(short, whole, strict=True) if a.end == "context"]
+    assert len(full) > 3
+    for a, b in full:
+        assert a.truncated
+        assert not a.success
+        assert (a.reward, len(a.ids) < 120) == (0.0, True)
+        assert a.action_mask[-1] == 1  # an observation that no action follows is in no batch
+        assert a.ids == b.ids[: len(a.ids)]
+        assert a.turns[-1].observation.startswith("answer")  # but in the log
+    assert all(a == b for a, b in zip(short, whole, strict=True) if a.end != "context")
+
+
+@BOTH
+def test_a_context_that_is_full_to_the_last_token_is_full(fake: Any, mode: str) -> None:
+    for limit in range(100, 130):
+        for t in play(fake, 4, mode=mode, sampler=fake.Sampler(max_context=limit)):
+            assert len(t.ids) <= limit
+
+
+@BOTH
+def test_a_first_prompt_that_is_too_long_is_an_episode_without_a_step(fake: Any, mode: str) -> None:
+    for t in play(fake, 4, mode=mode, sampler=fake.Sampler(max_context=20)):
+        assert (t.end, t.length, t.action_tokens) == ("context", 0, 0)
+
+
+@BOTH
+@pytest.mark.parametrize("how", ["told", "raise"])
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_a_failed_episode_is_begun_again_with_the_same_seed(fake: Any, mode: str, how: str, where: int) -> None:
+    def fails(task: str, attempt: int) -> tuple[int, str] | None:
+        return (where, how) if task == "task-3" and attempt < 2 else None
+
+    expected = play(fake, mode=mode)
+    played = play(fake, mode=mode, fails=fails)
+    for t, e in zip(played, expected, strict=True):
+        if t.task_id == "task-3" and e.length >= where:
+            # Each attempt had the prompt and what came until it failed.
+            tokens = 0 if where == 0 else 2 * len(_until(e, where))
+            assert (t.retries, t.failed_tokens) == (2, tokens)
+            t.retries = t.failed_tokens = 0
+        assert t == e
+    assert any(e.length >= where for e in expected if e.task_id == "task-3")
+
+
+def _until(t: Trajectory, step: int) -> list[int]:
+    """The ids up to the end of the action of one step."""
+    ends = [i for i, (a, b) in enumerate(zip(t.action_mask, [*t.action_mask[1:], 0], strict=True)) if a and not b]
+    return t.ids[: ends[step - 1] + 1]
+
+
+@BOTH
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_an_episode_that_fails_for_good_is_dropped_after_the_last_retry(fake: Any, mode: str, retries: int) -> None:
+    def fails(task: str, attempt: int) -> tuple[int, str] | None:
+        return (1, "told") if task in ("task-0", "task-5") else None
+
+    expected = play(fake, mode=mode)
+    ended: list[Trajectory] = []
+    attempts: dict[tuple[str, int], int] = {}
+    played = play(
+        fake, mode=mode, fails=fails, attempts=attempts, environment_retries=retries, on_end=ended.append, slots=3
+    )
+    lost = [t for t in played if t.end == "environment-error"]
+    assert [t.task_id for t in lost] == ["task-0"] * 2 + ["task-5"] * 2
+    for t in lost:
+        assert (t.retries, t.reward, t.success, t.error) == (retries, 0.0, False, "WorkerDied: killed")
+        assert t.failed_tokens == (retries + 1) * len(t.ids)
+    assert [t for t in played if t not in lost] == [t for t in expected if t.task_id not in ("task-0", "task-5")]
+    assert sorted(map(id, ended)) == sorted(map(id, played))  # each is told once
+    assert sum(attempts.values()) == 4 * retries
+
+
+@BOTH
+def test_dying_failing_and_hanging_environments_lose_no_episode(fake: Any, mode: str) -> None:
+    plan = {"task-1": (0, "raise"), "task-2": (1, "told"), "task-4": (2, "raise"), "task-6": (1, "hang")}
+
+    def fails(task: str, attempt: int) -> tuple[int, str] | None:
+        return plan.get(task) if attempt == 0 or task == "task-2" else None
+
+    expected = play(fake, mode=mode)
+    played = play(fake, mode=mode, fails=fails, slots=5, threads=5)
+    assert [(t.task_id, t.group) for t in played] == [(t.task_id, t.group) for t in expected]
+    for t, e in zip(played, expected, strict=True):
+        assert (t.end == "environment-error") == (t.task_id == "task-2")
+        assert t.end == "environment-error" or t.ids == e.ids
+
+
+def test_a_hanging_environment_holds_up_its_own_slot_only(fake: Any) -> None:
+    ended: list[tuple[str, float]] = []
+    start = time.perf_counter()
+    play(
+        fake,
+        8,
+        mode="streaming",
+        fails=lambda task, attempt: (1, "hang") if task == "task-1" and attempt == 0 else None,
+        on_end=lambda t: ended.append((t.task_id, time.perf_counter() - start)),
+    )
+    assert all((seconds > 0.4) == (task == "task-1") for task, seconds in ended)
+
+
+@BOTH
+def test_an_error_of_our_own_is_not_retried(fake: Any, mode: str) -> None:
+    def fails(task: str, attempt: int) -> tuple[int, str] | None:
+        raise ConfigError("no such task")
+
+    with pytest.raises(ConfigError, match="no such task"):
+        play(fake, mode=mode, fails=fails)
+
+
+@BOTH
+def test_closing_the_environments_ends_a_rollout_in_another_thread(fake: Any, mode: str) -> None:
+    from harness.rollout.player import Player
+
+    envs = fake.envs(4, 4, delay=lambda task, step: 0.05)
+    player = Player(overlap=True)
+    batch = player.play(
+        rollout,
+        envs,
+        fake.Sampler(),
+        fake.Chat(),
+        fake.requests(400),
+        mode=mode,
+        **SETTINGS,  # type: ignore[arg-type]
+    )
+    time.sleep(0.2)
+    envs.close()
+    player.close()
+    assert batch.done()
+    assert batch.exception() is not None or batch.cancelled()
+
+
+def test_the_longest_expected_start_first_in_streaming_and_lockstep_keeps_the_order(fake: Any) -> None:
+    lengths = EpisodeLengths()
+    lengths.load_state_dict({"estimates": [["task-1", 3.0], ["task-2", 30.0], ["task-5", 12.0]]})  # others count 15
+    starts: list[str] = []
+    play(fake, 12, mode="streaming", slots=1, threads=0, lengths=lengths, starts=starts)
+    assert starts == [f"task-{i}" for i in (2, 0, 3, 4, 5, 1) for _ in range(2)]
+    starts.clear()
+    play(fake, 12, mode="lockstep", slots=1, threads=0, lengths=lengths, starts=starts)
+    assert starts == [f"task-{i}" for i in range(6) for _ in range(2)]
+
+
+def test_an_order_of_starts_changes_no_trajectory(fake: Any) -> None:
+    lengths = EpisodeLengths()
+    expected = play(fake, mode="lockstep")
+    lengths.observe(expected)
+    assert play(fake, mode="streaming", slots=3, lengths=lengths) == expected
+
+
+def test_bad_settings_are_refused(fake: Any) -> None:
+    with pytest.raises(ConfigError, match="mode must be one of streaming, lockstep, got 'barrier'"):
+        play(fake, mode="barrier")
+    with pytest.raises(ConfigError, match="environment_retries must be >= 0, got -1"):
+        play(fake, mode="lockstep", environment_retries=-1)
+
+
+@BOTH
+def test_the_driver_s_memory_does_not_grow_with_the_updates(fake: Any, mode: str) -> None:
+    """200 updates of a rollout with new tasks in each, some of which fail; kept are the lengths of 10,000 tasks at most."""
+    from eh_gym import ElasticHorizon
+    from harness.rollout import EpisodeRequest
+
+    lengths, controller, sampler = EpisodeLengths(), ElasticHorizon(), fake.Sampler()
+    attempts: dict[tuple[str, int], int] = {}
+    starts: list[str] = []
+    failing = fake.envs(
+        4,
+        2 if mode == "streaming" else 0,
+        attempts=attempts,
+        starts=starts,
+        fails=lambda task, n: (1, "told") if n else None,
+    )
+    grown: list[int] = []
+    tracemalloc.start()
+    try:
+        for update in range(200):
+            requests = [EpisodeRequest(f"task-{(update * 4 + i) % 64}", i, seed=update * 4 + i) for i in range(4)]
+            played = rollout(failing, sampler, fake.Chat(), requests, mode=mode, lengths=lengths, **SETTINGS)
+            for t in played:
+                controller.record(t.outcome())
+            controller.update()
+            lengths.observe(played)
+            attempts.clear()
+            starts.clear()
+            if update % 50 == 49:
+                del played
+                grown.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+        failing.close()
+    assert grown[-1] - grown[0] < 20_000, grown  # one update's trajectories are more

@@ -1,0 +1,213 @@
+"""Every sampler over one tiny model, made once: an engine takes seconds to start, a server half a minute."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from harness.sampling.base import Sample, Sampler, SampleRequest
+from harness.sampling.transformers import TransformersSampler
+from harness.sampling.vllm import VLLMSampler
+from harness.sampling.vllm_server import VLLMServerSampler
+
+VOCAB, STOP, CONTEXT = 50, 7, 128
+
+
+def new_model(*, tied: bool = True) -> Qwen2ForCausalLM:
+    """Heads of 32: vLLM's attention on a CPU has no smaller ones."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=CONTEXT,
+        initializer_range=0.3,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=STOP,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def new_tokenizer() -> PreTrainedTokenizerFast:
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token=f"w{STOP}", pad_token="w0")
+
+
+def _ask(session: int, prompt: list[int], seed: int = 0, **changes: object) -> SampleRequest:
+    return SampleRequest(session, prompt, **{"max_tokens": 6, "seed": seed, "stop_ids": frozenset({STOP}), **changes})  # type: ignore[arg-type]
+
+
+def _forward_logprobs(
+    model: Qwen2ForCausalLM, prompt: list[int], ids: list[int], temperature: float = 1.0
+) -> list[float]:
+    """The slow, obvious way: one unpadded pass over the whole text."""
+    model.eval()
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt + ids])).logits[0].float() / temperature
+    logp = torch.log_softmax(logits, -1)
+    return [float(logp[len(prompt) + i - 1, t]) for i, t in enumerate(ids)]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return new_tokenizer()
+
+
+@pytest.fixture
+def ask() -> Callable[..., SampleRequest]:
+    """A request of six tokens that another turn, prompt, seed, length may be given to."""
+    return _ask
+
+
+@pytest.fixture
+def forward_logprobs() -> Callable[..., list[float]]:
+    """Teacher-forced log-probabilities."""
+    return _forward_logprobs
+
+
+@pytest.fixture
+def wait() -> Callable[[Sampler], list[tuple[SampleRequest, Sample]]]:
+    """Steps until something is ready."""
+
+    def wait(sampler: Sampler) -> list[tuple[SampleRequest, Sample]]:
+        deadline = time.monotonic() + 60
+        while not (ready := sampler.step()):
+            assert time.monotonic() < deadline, "nothing came back within a minute"
+        return ready
+
+    return wait
+
+
+def need_vllm() -> None:
+    if find_spec("vllm") is None:
+        assert not os.environ.get("EH_REQUIRE_VLLM"), "vLLM is not installed, and EH_REQUIRE_VLLM is set"
+        pytest.skip("vLLM is not installed: tox run -e vllm")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # vLLM reads it once
+
+
+class Server:
+    """A `vllm serve` process on this machine."""
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self._folder, self._log = folder, log
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.start()
+
+    def start(self) -> None:
+        flags = {
+            "model": self._folder,
+            "port": self._port,
+            "host": "127.0.0.1",
+            "dtype": "float32",
+            "block-size": 32,
+            "kv-cache-memory-bytes": 64 << 20,
+            "logprobs-mode": "processed_logprobs",
+            "generation-config": "vllm",
+            "weight-transfer-config": '{"backend": "file"}',
+            "worker-extension-cls": "harness.sampling.vllm_worker.PolicyWeights",
+        }
+        # As `vllm serve` does; that command needs the name of the GPU package.
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", "--enable-scale-out"]
+        command += ["--no-enable-chunked-prefill"]  # docs/vllm.md says why
+        settings = {
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "TORCHDYNAMO_DISABLE": "1",
+            "OMP_NUM_THREADS": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        self._process = subprocess.Popen(
+            [*command, *(word for name, value in flags.items() for word in (f"--{name}", str(value)))],
+            stdout=self._log.open("ab"),
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **settings},
+            start_new_session=True,
+        )
+
+    def wait(self, timeout_s: float = 240) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            assert self._process.poll() is None, f"the server ended:\n{self._log.read_text()[-4000:]}"
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                    return
+            except OSError:
+                time.sleep(0.3)
+        raise AssertionError(f"the server did not come up:\n{self._log.read_text()[-4000:]}")
+
+    def stop(self) -> None:
+        """Lets it give back its shared memory."""
+        self._process.terminate()
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """The whole family at once, as when a machine goes."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    """Two servers, which hold other weights than any test's model until they are sent some."""
+    need_vllm()
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(1)
+    Qwen2ForCausalLM(new_model().config).save_pretrained(folder)
+    new_tokenizer().save_pretrained(folder)
+    started = [Server(folder, folder / f"server-{i}.log") for i in range(2)]
+    try:
+        for server in started:
+            server.wait()
+        yield started
+    finally:
+        for server in started:
+            server.stop()
+
+
+Made = tuple[Qwen2ForCausalLM, Sampler]
+
+
+@pytest.fixture(scope="session")
+def made(request: pytest.FixtureRequest) -> Callable[[str], Made]:
+    """Makes each kind of sampler once, with a model of its own."""
+    kinds: dict[str, Made] = {}
+
+    def make(kind: str) -> Made:
+        if kind not in kinds:
+            model = new_model(tied="untied" not in kind)
+            if kind.startswith("transformers"):
+                kinds[kind] = model, TransformersSampler(model, max_prefill_tokens=8 if "small" in kind else 16_384)
+            elif kind == "vllm-server":
+                kinds[kind] = model, VLLMServerSampler(model, [request.getfixturevalue("servers")[0].url])
+            else:
+                need_vllm()
+                kinds[kind] = model, VLLMSampler(model, new_tokenizer())
+        return kinds[kind]
+
+    return make

@@ -1,0 +1,254 @@
+"""One conformance suite over every sampler: the policy's own module, vLLM in this process, a vLLM server."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from transformers import Qwen2ForCausalLM
+
+from eh_gym.errors import ConfigError
+from harness.sampling.base import Sample, Sampler, SampleRequest, sample_all
+from harness.sampling.transformers import TransformersSampler
+
+VOCAB, STOP = 50, 7
+KINDS = ["transformers", "transformers-small-prefill", "transformers-untied", "vllm", "vllm-untied", "vllm-server"]
+
+Ask = Callable[..., SampleRequest]
+Forward = Callable[..., list[float]]
+Wait = Callable[[Sampler], list[tuple[SampleRequest, Sample]]]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def model(kind: str, made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]) -> Iterator[Qwen2ForCausalLM]:
+    """The weights and the sampler are afterwards as they were before."""
+    model, sampler = made(kind)
+    before = copy.deepcopy(model.state_dict())
+    yield model
+    for session in range(4000):
+        sampler.end_session(session)
+    model.load_state_dict(before)
+    sampler.weights_changed()
+
+
+@pytest.fixture
+def sampler(kind: str, model: Qwen2ForCausalLM, made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]) -> Sampler:
+    return made(kind)[1]
+
+
+def change(model: Qwen2ForCausalLM) -> None:
+    """A real optimizer step, large enough to be seen."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model.train()
+    ids = torch.arange(12)[None]
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    model.zero_grad()
+
+
+def test_is_a_sampler(sampler: Sampler) -> None:
+    assert isinstance(sampler, Sampler)
+
+
+def test_logprobs_equal_a_plain_forward_pass_over_several_turns(
+    sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
+) -> None:
+    prompts = {s: [1 + s, 2, 3] + [4] * s for s in range(5)}  # of unequal length
+    for turn in range(4):
+        requests = [ask(s, p, seed=100 * turn + s, temperature=0.7 + 0.1 * (s % 7)) for s, p in prompts.items()]
+        for request, sample in zip(requests, sample_all(sampler, requests), strict=True):
+            expected = forward_logprobs(model, list(request.prompt_ids), sample.ids, request.temperature)
+            assert sample.logprobs == pytest.approx(expected, abs=1e-4)
+            prompts[request.session] = [*request.prompt_ids, *sample.ids, 9, *([8] * turn)]  # type: ignore[index]
+        if turn == 1:  # an episode leaves, another comes
+            sampler.end_session(1)
+            del prompts[1]
+            prompts[17] = [5, 5]
+
+
+def test_logprobs_equal_a_plain_forward_pass_after_every_optimizer_step(
+    sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
+) -> None:
+    prompt = [3, *range(10, 45), *range(10, 45), *range(10, 40)]  # 101 tokens: three whole blocks of vLLM's cache
+    first = sample_all(sampler, [ask(0, prompt)])[0]
+    for update in range(1, 4):
+        change(model)
+        old = forward_logprobs(model, prompt, first.ids)
+        assert max(abs(a - b) for a, b in zip(old, first.logprobs, strict=True)) > 0.05, "the step is to be seen"
+        assert sampler.weights_changed() == first.policy_version + update
+        # one that goes on, one that is new; both begin with what was computed under the old weights
+        for sample in sample_all(sampler, [ask(0, prompt), ask(update, prompt, seed=update)]):
+            assert sample.logprobs == pytest.approx(forward_logprobs(model, prompt, sample.ids), abs=1e-4)
+            assert sample.versions == ((first.policy_version + update, len(sample.ids)),)
+
+
+def test_draws_depend_on_the_request_alone(sampler: Sampler, ask: Ask) -> None:
+    alone = sample_all(sampler, [ask(0, [1, 2, 3], seed=5)])[0]
+    sampler.end_session(0)
+    crowd = [ask(s, [1, 2, 3] if s == 3 else [4 + s] * (s + 1), seed=5 if s == 3 else s) for s in range(6)]
+    assert sample_all(sampler, crowd)[3].ids == alone.ids
+
+
+def test_a_group_of_one_prompt_draws_as_each_would_alone(sampler: Sampler, ask: Ask) -> None:
+    prompt = list(range(1, 41))
+    group = sample_all(sampler, [ask(s, prompt, seed=2**62 + s) for s in range(8)])
+    assert len({tuple(s.ids) for s in group}) > 1
+    for s in range(8):
+        sampler.end_session(s)
+        assert sample_all(sampler, [ask(s, prompt, seed=2**62 + s)])[0].ids == group[s].ids
+
+
+def test_more_prompts_than_an_engine_takes_in_at_once(sampler: Sampler, ask: Ask) -> None:
+    """5,000 tokens, where vLLM takes 4,096 or fewer in one step."""
+    prompts = [[1 + (s * p) % 40 for p in range(120)] for s in range(42)]
+    crowd = sample_all(sampler, [ask(s, prompt, seed=s) for s, prompt in enumerate(prompts)])
+    for session in (0, 33, 34, 41):
+        sampler.end_session(session)
+        assert sample_all(sampler, [ask(session, prompts[session], seed=session)])[0].ids == crowd[session].ids
+
+
+def test_samples_follow_the_distribution(sampler: Sampler, model: Qwen2ForCausalLM, kind: str, ask: Ask) -> None:
+    n = {"vllm-server": 500, "vllm": 2000}.get(kind, 4000)
+    samples = sample_all(sampler, [ask(s, [1, 2, 3], seed=s, max_tokens=1, temperature=1.5) for s in range(n)])
+    counts = torch.bincount(torch.tensor([s.ids[0] for s in samples]), minlength=VOCAB) / n
+    with torch.no_grad():
+        expected = torch.softmax(model.eval()(input_ids=torch.tensor([[1, 2, 3]])).logits[0, -1].float() / 1.5, -1)
+    # 5 standard deviations of a share over n draws
+    assert ((counts - expected).abs() <= 5 * (expected * (1 - expected) / n).sqrt() + 1e-3).all()
+
+
+def test_temperature_zero_takes_the_most_likely_token(
+    sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
+) -> None:
+    both = [ask(0, [1, 2, 3], temperature=0.0, stop_ids=frozenset()), ask(1, [1, 2, 3], temperature=2.0)]
+    sample = sample_all(sampler, both)[0]
+    ids = [1, 2, 3]
+    for token in sample.ids:
+        with torch.no_grad():
+            assert token == int(model.eval()(input_ids=torch.tensor([ids])).logits[0, -1].argmax())
+        ids.append(token)
+    assert sample.logprobs == pytest.approx(forward_logprobs(model, [1, 2, 3], sample.ids), abs=1e-4)
+
+
+def test_stop_token_ends_and_belongs_to_the_sample(sampler: Sampler, ask: Ask) -> None:
+    samples = sample_all(sampler, [ask(s, [1, 2], seed=s, max_tokens=60, temperature=2.0) for s in range(8)])
+    stopped = [s for s in samples if s.finish_reason == "stop"]
+    assert stopped
+    assert all(s.ids[-1] == STOP and STOP not in s.ids[:-1] for s in stopped)
+    assert all(len(s.ids) == 60 and STOP not in s.ids for s in samples if s.finish_reason == "length")
+
+
+def test_nothing_but_the_stop_ids_stops(sampler: Sampler, ask: Ask) -> None:
+    """Not even the model's own end token."""
+    changes = {"max_tokens": 60, "temperature": 2.0, "stop_ids": frozenset({9, 11})}
+    samples = sample_all(sampler, [ask(s, [1, 2], seed=s, **changes) for s in range(8)])
+    assert any(STOP in s.ids[:-1] for s in samples)
+    assert {s.ids[-1] for s in samples if s.finish_reason == "stop"} <= {9, 11}
+    assert all(len(s.ids) == 60 for s in samples if s.finish_reason == "length")
+
+
+def test_requests_come_back_as_they_finish(sampler: Sampler, ask: Ask, wait: Wait) -> None:
+    sampler.submit(ask(1, [1, 2], max_tokens=100, stop_ids=frozenset()))
+    sampler.submit(ask(0, [1, 2], max_tokens=1))
+    assert [r.session for r, _ in wait(sampler)] == [0]
+    sampler.submit(ask(2, [3], max_tokens=2, stop_ids=frozenset()))  # joins while another is running
+    assert [r.session for r, _ in wait(sampler)] == [2]
+    assert sampler.pending == 1
+    assert [r.session for r, _ in wait(sampler)] == [1]
+    assert sampler.pending == 0
+    assert sampler.step() == []
+
+
+def test_an_ended_session_drops_its_request(sampler: Sampler, ask: Ask, wait: Wait) -> None:
+    sampler.submit(ask(0, [1, 2], max_tokens=100, stop_ids=frozenset()))
+    sampler.submit(ask(1, [1, 2], max_tokens=3, stop_ids=frozenset()))
+    sampler.end_session(0)
+    sampler.end_session(99)  # nobody knows it
+    assert sampler.pending == 1
+    assert [r.session for r, _ in wait(sampler)] == [1]
+    sampler.submit(ask(0, [1, 2], max_tokens=2, stop_ids=frozenset()))
+    assert [(r.session, len(s.ids)) for r, s in wait(sampler)] == [(0, 2)]
+
+
+def test_weights_may_change_while_a_request_runs(
+    sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, wait: Wait, forward_logprobs: Forward
+) -> None:
+    prompt = list(range(1, 21))
+    for attempt in range(10):  # a server does not say how far it is
+        before = copy.deepcopy(model)
+        sampler.submit(ask(attempt, prompt, seed=attempt, max_tokens=100, stop_ids=frozenset()))
+        for _ in range(10):
+            assert sampler.step() == []
+            time.sleep(0.002 * attempt)
+        change(model)
+        version = sampler.weights_changed()
+        [(_, sample)] = wait(sampler)
+        if len(sample.versions) > 1:
+            break
+    (old, n_old), (new, n_new) = sample.versions
+    assert (old, new, n_old + n_new) == (version - 1, version, 100)
+    assert sample.policy_version == version - 1
+    by_old, by_new = (forward_logprobs(m, prompt, sample.ids) for m in (before, model))
+    assert sample.logprobs[:n_old] == pytest.approx(by_old[:n_old], abs=1e-4)
+    assert sample.logprobs[n_old:] == pytest.approx(by_new[n_old:], abs=1e-4)
+
+
+def test_sleep_lasts_until_the_weights_change(
+    sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
+) -> None:
+    prompt = list(range(1, 41))
+    sample_all(sampler, [ask(0, prompt)])
+    sampler.sleep()
+    change(model)
+    sampler.weights_changed()
+    sample = sample_all(sampler, [ask(0, prompt)])[0]
+    assert sample.logprobs == pytest.approx(forward_logprobs(model, prompt, sample.ids), abs=1e-4)
+
+
+def test_a_changed_conversation_is_computed_anew(
+    sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
+) -> None:
+    sample_all(sampler, [ask(0, [1, 2, 3, 4, 5])])
+    sample = sample_all(sampler, [ask(0, [1, 2, 9, 9])])[0]
+    assert sample.logprobs == pytest.approx(forward_logprobs(model, [1, 2, 9, 9], sample.ids), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "changes", "message"),
+    [
+        ([], {}, "prompt_ids is empty"),
+        ([1, VOCAB], {}, f"holds {VOCAB}, outside the model's vocabulary of {VOCAB}"),
+        ([-1], {}, "holds -1"),
+        ([1], {"max_tokens": 0}, "max_tokens must be >= 1"),
+        ([1], {"temperature": -0.1}, "temperature must be >= 0"),
+        ([1], {"temperature": 2.5}, "temperature must be >= 0 and <= 2"),
+        ([1] * 125, {}, "exceed the context of 128"),
+    ],
+)
+def test_impossible_requests_are_refused(
+    sampler: Sampler, ask: Ask, prompt: list[int], changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        sampler.submit(ask(0, prompt, **changes))
+    assert sampler.pending == 0
+
+
+def test_a_session_has_one_request_at_a_time(sampler: Sampler, ask: Ask) -> None:
+    sampler.submit(ask(0, [1]))
+    with pytest.raises(ConfigError, match="already has a request"):
+        sampler.submit(ask(0, [1, 2]))
+
+
+def test_sliding_windows_are_refused(made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]) -> None:
+    model = copy.deepcopy(made("transformers")[0])
+    model.config.layer_types = ["full_attention", "sliding_attention"]
+    with pytest.raises(ConfigError, match="needs full attention in every layer"):
+        TransformersSampler(model)

@@ -1,0 +1,58 @@
+"""Which flags go with which sampler."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from transformers import Qwen2ForCausalLM
+
+from eh_gym.errors import ConfigError, MissingExtraError
+from harness.config import GRPOConfig, preset
+from harness.policy import Policy
+from harness.sampling.base import Sampler
+from harness.sampling.make import SamplerSettings, make_sampler
+from harness.sampling.transformers import TransformersSampler
+
+Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
+
+
+def test_the_policy_itself_samples_by_default(made: Made) -> None:
+    policy: Any = Policy(made("transformers")[0], None, None)  # type: ignore[arg-type]
+    sampler = make_sampler(SamplerSettings(max_context=64), policy)
+    assert isinstance(sampler, TransformersSampler)
+    assert sampler.max_context == 64
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"url": "http://a:1"}, "--url goes with --sampler vllm-server"),
+        ({"sampler": "vllm-server"}, "--url goes with --sampler vllm-server"),
+        ({"sampler": "vllm", "url": "http://a:1"}, "--url goes with --sampler vllm-server"),
+        ({"tensor_parallel": 2}, "--tensor-parallel is for --sampler vllm, got --sampler transformers"),
+        ({"sampler": "vllm-server", "url": "http://a:1", "quantization": "fp8"}, "servers have their own flags"),
+    ],
+)
+def test_flags_that_a_sampler_has_not_are_refused(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(preset([]), **flags)
+
+
+def test_a_saved_run_keeps_its_sampler() -> None:
+    config = GRPOConfig(sampler="vllm", tensor_parallel=2, gpu_memory_utilization=0.3)
+    assert GRPOConfig.from_json(config.to_json()) == config
+
+
+def test_without_vllm_the_install_command_is_named(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "vllm", None)
+    model = made("transformers")[0]
+
+    class Tokenizer:
+        def save_pretrained(self, folder: str) -> None: ...
+
+    policy: Any = Policy(model, Tokenizer(), None)  # type: ignore[arg-type]
+    with pytest.raises(MissingExtraError, match=r"pip install -e '.\[train,vllm\]'"):
+        make_sampler(SamplerSettings(sampler="vllm"), policy)

@@ -1,0 +1,277 @@
+"""Servers that die, come back or are set up wrongly: stand-ins for every test run, and real ones where vLLM is."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen2ForCausalLM
+
+from eh_gym.errors import ConfigError, SamplerError
+from harness.sampling.base import Sample, Sampler, SampleRequest, sample_all
+from harness.sampling.vllm_server import VLLMServerSampler
+
+Ask = Callable[..., SampleRequest]
+Forward = Callable[..., list[float]]
+Wait = Callable[[Sampler], list[tuple[SampleRequest, Sample]]]
+Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
+
+
+class StandIn:
+    """Answers as a vLLM server does; every token of a sample is its seed."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = {
+            "model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 100},
+            "weight_transfer_config": {"backend": "file"},
+        }
+        self.calls: list[tuple[str, Any]] = []
+        self.version = "default"
+        self.go = threading.Event()
+        self.go.set()
+        self.dead = False
+        self.refuse: dict[str, int] = {}
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.answer(self, None)
+
+            def do_POST(self) -> None:
+                outer.answer(self, json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "null"))
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def answer(self, handler: BaseHTTPRequestHandler, body: Any) -> None:
+        path = handler.path.split("?")[0]
+        self.calls.append((path, body))
+        answer: Any = {}
+        if path == "/server_info":
+            answer = {"vllm_config": self.settings}
+        elif path == "/finish_weight_update":
+            self.version = body["weight_version"]
+        elif path == "/inference/v1/generate":
+            self.go.wait(20)
+            n = body["sampling_params"]["max_tokens"]
+            content = [{"token_id": body["sampling_params"]["seed"], "logprob": -0.5}] * n
+            span = {"version": self.version, "start": 0, "end": n}
+            choice = {"token_ids": [c["token_id"] for c in content], "logprobs": {"content": content}}
+            answer = {"choices": [{**choice, "finish_reason": "length", "weight_versions": [span]}]}
+        if self.dead:  # hangs up without a word
+            handler.close_connection = True
+            return
+        handler.send_response(self.refuse.get(path, 200))
+        handler.end_headers()
+        handler.wfile.write(json.dumps(answer).encode())
+
+    @property
+    def seeds(self) -> list[int]:
+        return [body["sampling_params"]["seed"] for path, body in self.calls if path == "/inference/v1/generate"]
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[StandIn, StandIn]]:
+    servers = StandIn(), StandIn()
+    yield servers
+    for server in servers:
+        server.go.set()
+        server.close()
+
+
+@pytest.fixture
+def model(made: Made) -> Qwen2ForCausalLM:
+    return copy.deepcopy(made("transformers")[0])
+
+
+@pytest.fixture
+def sampler(model: Qwen2ForCausalLM, pair: tuple[StandIn, StandIn]) -> VLLMServerSampler:
+    return VLLMServerSampler(model, [server.url for server in pair])
+
+
+def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(
+    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
+) -> None:
+    sample_all(sampler, [ask(s, [1], seed=s) for s in range(6)])
+    sample_all(sampler, [ask(s, [1, 2], seed=s) for s in range(6)])
+    a, b = (sorted(server.seeds) for server in pair)
+    assert (a, b) == ([0, 0, 2, 2, 4, 4], [1, 1, 3, 3, 5, 5])
+    for session in (0, 2):
+        sampler.end_session(session)
+    sample_all(sampler, [ask(s, [1], seed=s) for s in (10, 11)])
+    assert {10, 11} < set(pair[0].seeds)
+
+
+def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(
+    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
+) -> None:
+    pair[1].go.clear()
+    for s in range(8):
+        sampler.submit(ask(s, [1], seed=s))
+    done: list[tuple[SampleRequest, Sample]] = []
+    while len(done) < 4:
+        done += sampler.step()
+    assert sampler.pending == 4
+    pair[1].dead = True
+    pair[1].go.set()
+    while sampler.pending:
+        done += sampler.step()
+    assert sorted(r.session for r, _ in done) == list(range(8))
+    assert all(sample.ids == [request.seed] * 6 for request, sample in done)
+    assert sorted(pair[0].seeds) == list(range(8))
+    sample_all(sampler, [ask(s, [1, 2], seed=s) for s in range(8)])  # the next turns do not try it again
+    assert len(pair[1].seeds) == 4
+
+
+def test_a_server_that_is_back_takes_part_after_the_next_weight_update(
+    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
+) -> None:
+    pair[1].dead = True
+    sample_all(sampler, [ask(s, [1], seed=s) for s in range(4)])
+    sampler.weights_changed()
+    pair[1].dead = False
+    assert sampler.weights_changed() == 2
+    assert (pair[0].version, pair[1].version) == ("2", "2")
+    before = len(pair[1].seeds)
+    samples = sample_all(sampler, [ask(s, [1], seed=s) for s in range(10, 20)])
+    assert len(pair[1].seeds) > before
+    assert {s.versions for s in samples} == {((2, 6),)}
+
+
+def test_a_server_that_fails_in_an_update_gives_up_its_requests(
+    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
+) -> None:
+    pair[1].go.clear()
+    for s in range(4):
+        sampler.submit(ask(s, [1], seed=s))
+    pair[1].refuse["/update_weights"] = 500
+    sampler.weights_changed()
+    done: list[tuple[SampleRequest, Sample]] = []
+    while sampler.pending:  # though the failed server never answers
+        done += sampler.step()
+    assert sorted(r.session for r, _ in done) == [0, 1, 2, 3]
+    assert sorted(pair[0].seeds) == [0, 1, 2, 3]
+
+
+def test_late_answers_of_a_lost_server_are_not_taken_twice(
+    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
+) -> None:
+    pair[1].go.clear()
+    for s in range(2):
+        sampler.submit(ask(s, [1], seed=s))
+    pair[1].refuse["/pause"] = 500
+    sampler.weights_changed()
+    done: list[tuple[SampleRequest, Sample]] = []
+    while sampler.pending:
+        done += sampler.step()
+    pair[1].go.set()
+    for _ in range(20):
+        time.sleep(0.01)
+        done += sampler.step()
+    assert sorted(r.session for r, _ in done) == [0, 1]
+
+
+def test_without_a_server_left_the_run_ends_with_a_sentence(
+    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
+) -> None:
+    for server in pair:
+        server.dead = True
+    with pytest.raises(SamplerError, match=r"none of the servers .* is left; start them again and --resume the run"):
+        sample_all(sampler, [ask(s, [1]) for s in range(3)])
+    with pytest.raises(SamplerError, match="took the weights"):
+        sampler.weights_changed()
+
+
+def test_a_request_that_the_server_refuses_is_no_dead_server(
+    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
+) -> None:
+    pair[0].refuse["/inference/v1/generate"] = 403
+    with pytest.raises(SamplerError, match=r"could not sample: .* 403"):
+        sample_all(sampler, [ask(0, [1])])
+
+
+def test_running_requests_are_paused_while_the_weights_change(
+    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn]
+) -> None:
+    pair[0].calls.clear()
+    sampler.weights_changed()
+    assert [path for path, _ in pair[0].calls] == [
+        "/pause",
+        "/start_weight_update",
+        "/update_weights",
+        "/finish_weight_update",
+        "/resume",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "message"),
+    [
+        ("model_config", "logprobs_mode", "raw_logprobs", "start it with --logprobs-mode processed_logprobs"),
+        ("weight_transfer_config", "backend", "nccl", "takes weights over 'nccl', the policy's device needs 'file'"),
+    ],
+)
+def test_a_server_set_up_otherwise_is_refused(
+    model: Qwen2ForCausalLM, pair: tuple[StandIn, StandIn], part: str, key: str, value: str, message: str
+) -> None:
+    pair[0].settings[part][key] = value
+    with pytest.raises(ConfigError, match=message):
+        VLLMServerSampler(model, [pair[0].url])
+
+
+def test_addresses_and_lengths_are_checked(model: Qwen2ForCausalLM, pair: tuple[StandIn, StandIn]) -> None:
+    for wrong in ("gpu1:8000", "http://gpu1:8000/v1"):
+        with pytest.raises(ConfigError, match="expected a server's address such as http://gpu1:8000"):
+            VLLMServerSampler(model, [wrong])
+    with pytest.raises(ConfigError, match=r"max_context must be in 2..100, which the servers allow, got 101"):
+        VLLMServerSampler(model, [pair[0].url], max_context=101)
+    pair[0].refuse["/server_info"] = 404
+    with pytest.raises(ConfigError, match="VLLM_SERVER_DEV_MODE=1"):
+        VLLMServerSampler(model, [pair[0].url])
+    pair[1].dead = True
+    with pytest.raises(ConfigError, match="no vLLM server answers"):
+        VLLMServerSampler(model, [pair[1].url])
+
+
+def test_a_real_server_killed_midway_loses_nothing_and_comes_back(
+    servers: Any, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
+) -> None:
+    sampler = VLLMServerSampler(model, [server.url for server in servers])
+    requests = [ask(s, [1 + s % 5, 2, 3], seed=s, max_tokens=100, stop_ids=frozenset()) for s in range(40)]
+    undisturbed = sample_all(sampler, requests)
+    for s in range(40):
+        sampler.end_session(s)
+    for request in requests:
+        sampler.submit(request)
+    assert sampler.step() == []
+    servers[1].kill()
+    done: dict[Any, Sample] = {}
+    while sampler.pending:
+        done |= {request.session: sample for request, sample in sampler.step()}
+    assert [done[s].ids for s in range(40)] == [sample.ids for sample in undisturbed]
+
+    servers[1].start()
+    servers[1].wait()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(0.8)
+    sampler.weights_changed()
+    servers[0].kill()  # so that the one that came back must do it all
+    for request, sample in zip(requests, sample_all(sampler, requests), strict=True):
+        assert sample.logprobs == pytest.approx(forward_logprobs(model, list(request.prompt_ids), sample.ids), abs=1e-4)
+        assert sample.versions == ((1, 100),)

@@ -1,0 +1,241 @@
+"""Training while episodes are sampled, and training on environments that fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from rich.console import Console
+
+from eh_gym.errors import WorkerDied
+from envs.cabinet.env import CabinetEnv
+from harness.config import GRPOConfig
+from harness.display import Display
+from harness.evaluate import evaluate_policy
+from harness.grpo import prepare, train
+from harness.metrics import read_metrics
+
+
+def run(config: GRPOConfig, *, resume: bool = False) -> list[dict[str, Any]]:
+    """Trains; returns the metrics, less those that a clock makes."""
+    assert config.run_dir is not None
+    if not resume:
+        prepare(config)
+    train(config, config.run_dir, Display(Console(quiet=True)), resume=resume)
+    return metrics_of(config.run_dir)
+
+
+def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.grpo.cache_dir", lambda: cache)
+
+
+@pytest.fixture
+def overlapped(quick: GRPOConfig) -> GRPOConfig:
+    return dataclasses.replace(quick, async_steps=1, eval_tasks=0)
+
+
+def test_overlapped_training_is_one_update_behind_and_the_same_every_time(
+    overlapped: GRPOConfig, tmp_path: Path
+) -> None:
+    rows = run(overlapped)
+    assert [row["rollout/policy_lag"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
+    threads = dataclasses.replace(overlapped, run_dir=tmp_path / "again", env_threads=8)
+    assert run(threads) == rows
+
+    apart = run(dataclasses.replace(overlapped, run_dir=tmp_path / "apart", async_steps=0))
+    assert [row["rollout/policy_lag"] for row in apart] == [0.0] * 4
+    # Update 1's episodes are sampled with the weights that update 0 started from: the trainer's have moved on.
+    assert rows[0] == apart[0]
+    assert rows[1]["train/logp_difference_mean"] > 100 * apart[1]["train/logp_difference_mean"]
+    # K is not behind: the controller hears an update's episodes before the next ones start.
+    assert rows[1]["horizon/k"] == apart[1]["horizon/k"]
+
+
+def test_an_overlapped_batch_is_played_with_the_weights_before_the_update(
+    overlapped: GRPOConfig, tmp_path: Path
+) -> None:
+    """With a learning rate of 0 nothing is ever behind, so both ways play the very same episodes."""
+    still = dataclasses.replace(overlapped, learning_rate=0.0, updates=3)
+    rows = run(still)
+    apart = run(dataclasses.replace(still, run_dir=tmp_path / "apart", async_steps=0))
+    for a, b in zip(rows, apart, strict=True):
+        assert a | {"rollout/policy_lag": 0.0} == b
+
+
+def test_each_batch_is_sampled_with_the_weights_that_the_update_before_it_started_from(
+    overlapped: GRPOConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import harness.grpo as grpo
+
+    def fingerprint(model: Any) -> float:
+        return float(sum(p.detach().double().abs().sum() for p in model.parameters()))
+
+    sampled: list[float] = []
+    trained: list[float] = []
+    plain_rollout, plain_update = grpo.rollout, grpo.update_policy
+
+    def rollout(envs: Any, sampler: Any, *rest: Any, **settings: Any) -> Any:
+        played = plain_rollout(envs, sampler, *rest, **settings)
+        sampled.append(fingerprint(sampler._model))  # at its end: the trainer has not touched them meanwhile
+        return played
+
+    def update_policy(policy: Any, *rest: Any, **settings: Any) -> Any:
+        trained.append(fingerprint(policy.model))
+        return plain_update(policy, *rest, **settings)
+
+    monkeypatch.setattr(grpo, "rollout", rollout)
+    monkeypatch.setattr(grpo, "update_policy", update_policy)
+    run(overlapped)
+    assert len(set(trained)) == 4
+    assert sampled == [trained[0], *trained[:3]]
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_what_an_overlapped_sampler_was_behind_by_is_weighted_and_logged(
+    overlapped: GRPOConfig, minibatches: int
+) -> None:
+    rows = run(dataclasses.replace(overlapped, tis_cap=1.05, minibatches=minibatches, warmup_updates=0))
+    assert rows[0]["train/tis_weight_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert rows[0]["train/tis_capped"] == 0.0
+    assert all(0.0 < row["train/tis_capped"] < 1.0 for row in rows[1:])
+    assert all(0.8 < row["train/tis_weight_mean"] < 1.05 for row in rows[1:])
+    assert all(0.0 <= row["train/tis_capped_steps_1_10"] <= 1.0 for row in rows[1:])
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_an_overlapped_run_resumes_with_the_batch_that_was_on_its_way(
+    overlapped: GRPOConfig, tmp_path: Path, stop: int
+) -> None:
+    config = dataclasses.replace(overlapped, keep_checkpoints=9)
+    rows = run(config)
+    assert config.run_dir is not None
+    for checkpoint in (config.run_dir / "checkpoints").iterdir():
+        if int(checkpoint.name[7:]) > stop:
+            checkpoint.rename(tmp_path / checkpoint.name)
+    assert run(config, resume=True) == rows
+
+
+def test_a_killed_overlapped_run_resumes_to_the_same_metrics(
+    overlapped: GRPOConfig, tmp_path: Path, cache: Path, child_env: dict[str, str]
+) -> None:
+    whole = dataclasses.replace(overlapped, updates=7, checkpoint_every=2)
+    rows = run(whole)
+    killed = dataclasses.replace(whole, run_dir=tmp_path / "killed")
+    assert killed.run_dir is not None
+    prepare(killed)
+    log = killed.run_dir / "metrics.jsonl"
+    command = [sys.executable, "-m", "harness.grpo", "--resume", str(killed.run_dir)]
+    environment = {**child_env, "EH_CACHE_DIR": str(cache)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 240
+    while not log.exists() or len(log.read_text().splitlines()) < 3:
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(metrics_of(killed.run_dir)) < whole.updates
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    assert metrics_of(killed.run_dir) == rows
+
+
+def test_streaming_in_one_thread_resumes_to_the_same_metrics(quick: GRPOConfig, tmp_path: Path) -> None:
+    """Fewer slots than episodes: the order of starts follows the lengths of earlier updates, which a checkpoint keeps."""
+    config = dataclasses.replace(quick, rollout="streaming", slots=5, eval_tasks=0, env_threads=0, keep_checkpoints=9)
+    rows = run(config)
+    assert config.run_dir is not None
+    for update in (3, 4):
+        (config.run_dir / "checkpoints" / f"update-{update:06d}").rename(tmp_path / str(update))
+    assert run(config, resume=True) == rows
+
+
+class FlakyCabinet(CabinetEnv):
+    """Every environment's first reset of a rollout fails, and later every 41st call."""
+
+    def __init__(self, split: str = "train") -> None:
+        super().__init__(split)
+        self._calls = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:  # the warm start has none
+            self._calls += 1
+            if self._calls == 1:
+                raise WorkerDied("gone")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str) -> Any:
+        self._calls += bool(self._calls)
+        if self._calls and self._calls % 41 == 0:
+            return "failed", 0.0, False, True, {"environment_error": "WorkerDied: gone", "success": False}
+        return super().step(action)
+
+
+@pytest.fixture
+def flaky() -> Iterator[str]:
+    gym.register("Flaky-Cabinet-v0", entry_point=lambda **arguments: FlakyCabinet(**arguments))
+    yield "Flaky-Cabinet-v0"
+    del gym.registry["Flaky-Cabinet-v0"]
+
+
+@pytest.mark.parametrize("async_steps", [0, 1])
+def test_training_goes_on_when_environments_fail(
+    quick: GRPOConfig, flaky: str, tmp_path: Path, async_steps: Any
+) -> None:
+    """Retried episodes are the ones that an environment that never fails would have given."""
+    config = dataclasses.replace(quick, updates=2, eval_tasks=0, async_steps=async_steps, slots=4)
+    sound = run(dataclasses.replace(config, run_dir=tmp_path / "sound", env="EH-Cabinet-v0"))
+    rows = run(dataclasses.replace(config, env=flaky))
+    for row, expected in zip(rows, sound, strict=True):
+        assert row["rollout/environment_errors"] == 0
+        assert row["rollout/environment_retries"] > 0
+        same = ("rollout/success", "rollout/length_mean", "tokens/update", "rollout/episodes")
+        assert {name: row[name] for name in same} == {name: expected[name] for name in same}
+    assert sum(row["tokens/failed_attempts"] for row in rows) > 0
+
+
+def test_streaming_in_threads_while_training_loses_nothing(quick: GRPOConfig, flaky: str) -> None:
+    config = dataclasses.replace(
+        quick, eval_tasks=0, env=flaky, rollout="streaming", async_steps=1, env_threads=4, slots=6, tis_cap=2.0
+    )
+    rows = run(config)
+    assert [row["rollout/episodes"] + row["rollout/environment_errors"] for row in rows] == [16.0] * 4
+    assert [row["rollout/policy_lag"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
+    assert sum(row["rollout/environment_retries"] for row in rows) > 0
+
+
+def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    import harness.grpo as grpo
+
+    seen = []
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        seen.append((kwargs["mode"], kwargs["environment_retries"]))
+        return evaluate_policy(*args, **kwargs)
+
+    monkeypatch.setattr(grpo, "evaluate_policy", spy)
+    run(dataclasses.replace(quick, updates=1, eval_tasks=2, rollout="streaming", environment_retries=1, slots=4))
+    assert seen == [("streaming", 1)] * 4  # sampled and greedy, before and after
+
+
+def test_what_fails_for_good_is_counted_and_training_goes_on(quick: GRPOConfig, flaky: str) -> None:
+    config = dataclasses.replace(quick, updates=2, eval_tasks=0, env=flaky, environment_retries=0)
+    rows = run(config)
+    assert [row["rollout/environment_retries"] for row in rows] == [0, 0]
+    assert rows[0]["rollout/environment_errors"] == 16  # every slot's first reset
+    assert rows[0]["rollout/episodes"] == 0
+    assert rows[1]["rollout/episodes"] == 16 - rows[1]["rollout/environment_errors"] > 0
