@@ -68,9 +68,8 @@ class Roots:
 def mini_dir() -> Path:
     """Where the mini world of these sources and this version of AppWorld stands, or would stand."""
     digest = hashlib.sha256(runtime.BACKENDS["appworld"].version.encode())
-    for path in sorted(BUILDER.parent.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".md":
-            digest.update(path.relative_to(BUILDER.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted(BUILDER.parent.rglob("*.py")):
+        digest.update(path.relative_to(BUILDER.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return runtime.cache_dir() / "appworld" / f"mini-{digest.hexdigest()[:16]}"
 
 

@@ -257,6 +257,8 @@ def test_the_mini_world_of_other_sources_is_another(tmp_path, monkeypatch):
     (folder / "__pycache__").mkdir(exist_ok=True)
     (folder / "__pycache__" / "x.pyc").write_bytes(b"x")
     (folder / "notes.md").write_text("x")
+    (folder / ".ruff_cache").mkdir()  # what tools leave
+    (folder / ".ruff_cache" / "CACHEDIR.TAG").write_text("x")
     assert data.mini_dir() == first
     with (folder / "content" / "__init__.py").open("a") as file:
         file.write("# changed\n")
