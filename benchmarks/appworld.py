@@ -62,6 +62,7 @@ FURTHER = 8  # worlds beyond the first, for the memory that each takes
 def handle(method: str, params: dict[str, Any]) -> Any:
     """Does one thing with the plain engine; returns its result and its seconds."""
     if method == "root":
+        sys.dont_write_bytecode = True  # the data are the cache's, which others use too
         os.environ.update(APPWORLD_ROOT=params["root"], IPYTHONDIR=params["root"])
         import appworld
 
@@ -313,7 +314,7 @@ def start_python(folder: Path, code: str, *arguments: str) -> subprocess.Popen[b
 
     root = new_root(folder)
     return subprocess.Popen(
-        [str(backend_python("appworld")), "-s", "-c", code, *arguments],
+        [str(backend_python("appworld")), "-B", "-s", "-c", code, *arguments],
         cwd=root,
         stdout=subprocess.DEVNULL,
         env={**os.environ, "APPWORLD_ROOT": str(root), "IPYTHONDIR": str(root), "PYTHON_DOTENV_DISABLED": "1"},

@@ -125,7 +125,7 @@ def test_a_second_build_gives_the_same_bytes(build, roots, tmp_path):
         path.relative_to(first)
         for part in ("base_dbs", "api_docs", *(f"tasks/{mini_task.task_id(GENERATOR, number)}" for number in (1, 2, 3)))
         for path in (first / part).rglob("*")
-        if path.is_file()
+        if path.is_file() and path.parent.name != "__pycache__"  # an engine used as its README says leaves them
     }
     assert built - expected == {Path("datasets/mini.txt"), Path("version.txt")}
     assert expected <= built
