@@ -22,6 +22,7 @@ from safetensors.torch import load_model, save_model
 from transformers import PreTrainedModel
 
 from eh_gym.errors import StateError
+from harness.optimizer import master_weights
 
 __all__ = ["latest_checkpoint", "load_training_state", "save_checkpoint", "save_training_state"]
 
@@ -91,7 +92,7 @@ def save_training_state(
     Args:
         folder: Where to.
         model: The policy.
-        optimizer: Over its parameters.
+        optimizer: Over its parameters, or copies of them.
         extra: The run's own state.
         sampled: The sampler's own copy of the policy, with the weights that the next episodes are sampled with.
     """
@@ -99,7 +100,12 @@ def save_training_state(
         save_model(sampled, str(folder / _SAMPLED))
     model.save_pretrained(folder, max_shard_size="1000GB")  # one file, which is what `load_training_state` reads
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    state = {"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "rng_cuda": cuda}
+    state = {
+        "optimizer": optimizer.state_dict(),
+        "masters": master_weights(model, optimizer),
+        "rng": torch.get_rng_state(),
+        "rng_cuda": cuda,
+    }
     torch.save(state, folder / "training.pt")
     (folder / "state.json").write_text(json.dumps(extra, indent=2))
 
@@ -127,6 +133,8 @@ def load_training_state(
         name = "training.pt"
         state = torch.load(folder / name, weights_only=True, map_location="cpu")
         optimizer.load_state_dict(state["optimizer"])
+        for master, saved in zip(master_weights(model, optimizer), state["masters"], strict=True):
+            master.copy_(saved)
         torch.set_rng_state(state["rng"])
         if state["rng_cuda"] and torch.cuda.is_available():
             torch.cuda.set_rng_state_all(state["rng_cuda"])
