@@ -108,10 +108,12 @@ class _TokenScores(torch.autograd.Function):
         logp, entropy, normaliser = (torch.empty(len(hidden), dtype=wide, device=hidden.device) for _ in range(3))
         for part in _chunks(len(hidden), len(weight)):
             scaled = head.logits(hidden[part], wide).div_(temperature)
-            normaliser[part] = scaled.logsumexp(dim=1)
-            scaled -= normaliser[part, None]  # now log-probabilities
-            logp[part] = scaled.gather(1, targets[part, None]).squeeze(1)
-            entropy[part] = -(scaled.exp().mul_(scaled)).sum(dim=1)
+            logps = scaled.log_softmax(dim=1)
+            at = targets[part, None]
+            logp[part] = logps.gather(1, at).squeeze(1)
+            normaliser[part] = scaled.gather(1, at).squeeze(1) - logp[part]
+            entropy[part] = -torch.exp(logps, out=scaled).mul_(logps).sum(dim=1)
+            del scaled, logps  # before the next chunk's are made
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser)
         ctx.head, ctx.temperature = head, temperature
         ctx.mark_non_differentiable(entropy)
@@ -142,6 +144,7 @@ class _TokenScores(torch.autograd.Function):
                 for_weight.addmm_(narrow.T, hidden[part])
             elif for_weight is not None:
                 for_weight += narrow.T @ hidden[part]
+            del logits, local, narrow
         narrow_weight = None if for_weight is None else for_weight.to(weight.dtype)
         return for_hidden, narrow_weight, None if for_bias is None else for_bias.to(bias.dtype), None, None, None
 

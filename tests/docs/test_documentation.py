@@ -25,7 +25,11 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert "://" in target or (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "harness.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("harness", "training"))],
+    ids=lambda p: p.name,
+)
 def test_flags_in_the_docs_exist(page: Path) -> None:
     known = {f.name.replace("_", "-") for f in dataclasses.fields(GRPOConfig)} | {"help", "policy"}
     known |= {f"no-{name}" for name in known}
