@@ -14,7 +14,8 @@ MFU is model FLOPs / seconds / the device's peak. The model FLOPs of a token at 
     6 P + 12 L A p          and 6 V H for each written token
 
 with P the parameters of the layers, L layers, A = heads x head width, V words, H width: two FLOPs a parameter forward and four
-backward, and for attention's two products 4 A p forward and twice that backward. What is computed again (checkpointing, the
+backward, and for attention's two products 4 A p forward and twice that backward. With --lora-rank the model's own weights have
+no gradient: 4 P and 4 V H then, and what the adapters take is not counted. What is computed again (checkpointing, the
 chunked output layer) is no model FLOP, nor is what sharing saves: tokens/s counts each episode's every token, MFU only what the
 row holds. The peak is --peak-tflops, by default 989 on an H100 or H200 (bfloat16, dense); elsewhere there is no MFU.
 
@@ -47,6 +48,7 @@ from harness.attention import PACKED
 from harness.batch import microbatches, pack
 from harness.config import GRPOConfig
 from harness.head import Head
+from harness.lora import add_lora, has_lora, plain_parameters
 from harness.optimizer import make_optimizer
 from harness.policy import Policy
 from harness.runtime import cpu_name, package_versions, pick_device, pick_dtype
@@ -141,16 +143,18 @@ def model_flops(
 ) -> float:
     """See the module's text."""
     config = model.config
-    layers = sum(p.numel() for p in model.base_model.parameters()) - config.vocab_size * config.hidden_size
+    plain = sum(p.numel() for name, p in plain_parameters(model) if not name.startswith("lm_head"))
+    layers = plain - config.vocab_size * config.hidden_size
     width = config.hidden_size  # heads x head width, in these shapes
-    total = sum(6.0 * config.vocab_size * config.hidden_size * t.action_tokens for t in episodes)
+    each = 4.0 if has_lora(model) else 6.0
+    total = sum(each * config.vocab_size * config.hidden_size * t.action_tokens for t in episodes)
     if shared:
         parts = microbatches(episodes, tokens_per_microbatch)
         positions = [pack([episodes[i] for i in part]).position_ids for part in parts]
     else:
         positions = [torch.arange(len(t.ids)) for t in episodes]
     for p in positions:
-        total += 6.0 * layers * p.numel() + 12.0 * config.num_hidden_layers * width * float(p.sum())
+        total += each * layers * p.numel() + 12.0 * config.num_hidden_layers * width * float(p.sum())
     return total
 
 
@@ -210,6 +214,7 @@ def main() -> None:
     parser.add_argument("--ways", choices=WAYS, nargs="+", default=list(WAYS))
     parser.add_argument("--tokens-per-microbatch", type=int, default=0, help="0 for the longest episode")
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--lora-rank", type=int, default=0, help="0 trains all weights")
     parser.add_argument("--repeats", type=int, default=3, help="after one that is not counted")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
@@ -217,13 +222,18 @@ def main() -> None:
     args = parser.parse_args()
     device = pick_device(args.device)
     model = new_model(args.shape, device, pick_dtype(args.dtype))
+    if args.lora_rank:
+        add_lora(model, args.lora_rank, seed=0)
     if args.checkpointing:
         nothing: Any = None
         Policy(model, nothing, nothing).checkpoint_activations()
     name = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else cpu_name()
     peak = args.peak_tflops or (989.0 if any(gpu in name for gpu in ("H100", "H200")) else 0.0)
     versions = {k: v for k, v in package_versions().items() if k in ("torch", "transformers")}
-    print(f"{args.shape}, {args.dtype}, {args.episodes} episodes, checkpointing {args.checkpointing}, {name}")
+    print(
+        f"{args.shape}, {args.dtype}, {args.episodes} episodes, checkpointing {args.checkpointing}, "
+        f"LoRA rank {args.lora_rank}, {name}"
+    )
     print(", ".join(f"{k} {v}" for k, v in versions.items()) + f", medians of {args.repeats} updates")
     print(f"{'length':>7}  {'way':9} {'seconds':>8} {'tokens/s':>9} {'TFLOP/s':>8} {'MFU':>6} {'peak GiB':>9}")
     for length in args.lengths:

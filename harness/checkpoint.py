@@ -1,8 +1,8 @@
 """Checkpoints that are there whole or not at all, so that a run killed at any moment resumes.
 
-A checkpoint is a Hugging Face folder (``from_pretrained`` loads it) with the optimizer, the random state and the run's own
-state beside the weights. A folder gets the name of a checkpoint after its last file is on disk, and loses it before its first
-file goes. Left out: several devices.
+A checkpoint is a Hugging Face folder (``from_pretrained`` loads it; not with LoRA, whose adapters lie apart) with the optimizer,
+the random state and the run's own state beside the weights. A folder gets the name of a checkpoint after its last file is on
+disk, and loses it before its first file goes. Left out: several devices.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from safetensors.torch import load_model, save_model
 from transformers import PreTrainedModel
 
 from eh_gym.errors import StateError
+from harness.lora import has_lora
 from harness.optimizer import master_weights
 
 __all__ = ["latest_checkpoint", "load_training_state", "save_checkpoint", "save_training_state"]
@@ -98,7 +99,10 @@ def save_training_state(
     """
     if sampled is not None:
         save_model(sampled, str(folder / _SAMPLED))
-    model.save_pretrained(folder, max_shard_size="1000GB")  # one file, which is what `load_training_state` reads
+    if has_lora(model):
+        save_model(model, str(folder / "model.safetensors"))
+    else:
+        model.save_pretrained(folder, max_shard_size="1000GB")  # one file, which is what `load_training_state` reads
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     state = {
         "optimizer": optimizer.state_dict(),

@@ -92,6 +92,8 @@ class GRPOConfig(SamplerSettings):
     """Tokens in one forward pass, at least one whole episode; changes memory and speed, not the result."""
     packing: bool = True
     """Episodes one behind the other in a row, without padding, where the model can; off pads them to one length."""
+    lora_rank: int = 0
+    """Train adapters of this rank beside the model's weights (LoRA), which stay as they are; 0 trains all weights."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: a third more time, and far less memory for long episodes."""
     max_grad_norm: float = 1.0
@@ -164,6 +166,8 @@ class GRPOConfig(SamplerSettings):
             )
         if self.temperature <= 0:
             raise ConfigError(f"temperature must be > 0 in training, got {self.temperature}")
+        if self.lora_rank < 0:
+            raise ConfigError(f"lora_rank must be >= 0, got {self.lora_rank}; 0 trains all weights")
         if self.environment_retries < 0:
             raise ConfigError(f"environment_retries must be >= 0, got {self.environment_retries}; 0 drops at once")
         if self.tis_cap and not self.tis_cap >= 1:

@@ -36,6 +36,7 @@ from harness.display import Display
 from harness.episodes import write_episodes
 from harness.evaluate import EvalResult, evaluate_policy, held_out_tasks, summarise
 from harness.figure import draw_run
+from harness.lora import add_lora
 from harness.metrics import MetricsLog
 from harness.optimizer import make_optimizer
 from harness.policy import Policy, load_policy, new_tiny_policy
@@ -75,7 +76,6 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     controller = make_controller(config)
     stream = TaskStream(task_ids, per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
     lengths = EpisodeLengths()
-    sampled_model = copy.deepcopy(policy.model) if config.async_steps else None
     sampled_at = 0  # how many policy updates the sampler's weights hold
     totals = {"tokens": 0.0, "seconds": 0.0}
     evaluations: dict[str, Any] = {}
@@ -87,8 +87,9 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
             cloned = cached_warm_start(cache_dir(), env, policy, config.warm_start, seed=config.seed, on_batch=on_batch)
         display.note(f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches")
-        if sampled_model is not None:
-            copy_weights(policy.model, sampled_model)
+    if config.lora_rank:
+        add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
+    sampled_model = copy.deepcopy(policy.model) if config.async_steps else None
     optimizer = make_optimizer(
         policy.model,
         learning_rate=config.learning_rate,
@@ -307,9 +308,14 @@ def _load(config: GRPOConfig, env: gym.Env[str, str]) -> Policy:
 
 
 def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool) -> Policy | None:
-    """The frozen policy of the KL term: the one that the first update starts from, kept in the run folder."""
+    """The frozen policy of the KL term: the one that the first update starts from, kept in the run folder.
+
+    With LoRA it is the policy itself, whose own weights are frozen.
+    """
     if not config.kl_coef:
         return None
+    if config.lora_rank:
+        return policy
     folder = run_dir / "reference"
     if first:
         model = copy.deepcopy(policy.model)

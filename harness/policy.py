@@ -5,6 +5,7 @@ Left out: anything about sampling or training; those take the model as it is.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -27,6 +29,7 @@ from harness.attention import PACKED, can_pack
 from harness.batch import Batch, collate, microbatches, pack, padded_microbatches
 from harness.chat import ChatFormat
 from harness.head import Head, token_scores
+from harness.lora import has_lora, plain_parameters
 from harness.tiny import TINY_BPE, TINY_WORDS, tiny_model, tiny_tokenizer, transcripts
 from harness.trajectory import Trajectory
 
@@ -95,8 +98,15 @@ class Policy:
         enable({"use_reentrant": False})
 
     def save(self, folder: Path) -> None:
-        """Writes a Hugging Face folder that ``from_pretrained`` loads."""
-        self.model.save_pretrained(folder)
+        """Writes a Hugging Face folder that ``from_pretrained`` loads; adapters are merged into what they adapt."""
+        if has_lora(self.model):
+            config = copy.deepcopy(self.model.config)
+            config.architectures = [type(self.model).__name__]
+            config.save_pretrained(folder)
+            weights = {name: p.contiguous() for name, p in plain_parameters(self.model)}
+            save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        else:
+            self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 

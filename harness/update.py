@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from harness.batch import Batch
+from harness.lora import without_lora
 from harness.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
 from harness.mismatch import Mismatch
 from harness.optimizer import parameters_of
@@ -118,7 +119,7 @@ def update_policy(
         trajectories: One update's episodes.
         settings: The loss.
         seed: Draws which episodes share an optimizer step.
-        reference: The frozen policy of the KL term; needed if ``kl_coef`` is not 0.
+        reference: The frozen policy of the KL term, or with LoRA `policy` itself; needed if ``kl_coef`` is not 0.
     """
     chosen, equal_share = select_episodes(
         trajectories, normalize_std=settings.normalize_std, train_on_truncated=settings.train_on_truncated
@@ -231,4 +232,5 @@ def _stacked(items: list[_Item], like: Tensor) -> Tensor | None:
 
 @torch.no_grad()
 def _reference_logp(reference: Policy, batch: Batch, temperature: float) -> Tensor:
-    return reference.score(batch, temperature)[0]
+    with without_lora(reference.model):
+        return reference.score(batch, temperature)[0]
