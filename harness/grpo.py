@@ -36,6 +36,7 @@ from harness.display import Display
 from harness.episodes import write_episodes
 from harness.evaluate import EvalResult, evaluate_policy, held_out_tasks, summarise
 from harness.figure import draw_run
+from harness.head import Head
 from harness.lora import add_lora
 from harness.metrics import MetricsLog
 from harness.optimizer import make_optimizer
@@ -302,6 +303,7 @@ def _load(config: GRPOConfig, env: gym.Env[str, str]) -> Policy:
         policy = load_policy(
             config.model, dtype=dtype, device=device, max_observation_tokens=limit, packing=config.packing
         )
+    Head.check(policy.model)
     if config.gradient_checkpointing:
         policy.checkpoint_activations()
     return policy

@@ -59,6 +59,20 @@ class Head:
         scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
         return Head(layer.weight, layer.bias, scale, getattr(config, "final_logit_softcapping", None))
 
+    @staticmethod
+    @torch.no_grad()
+    def check(model: PreTrainedModel) -> None:
+        """Raises ConfigError if the model makes its logits in another way, on a few tokens."""
+        ids = torch.arange(4, device=model.device)[None]
+        right = model(input_ids=ids, use_cache=False).logits[0].float()
+        states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
+        found = Head.of(model).logits(states, torch.float32)
+        if (found - right).abs().max() > 0.02 * right.abs().max():  # bfloat16 rounds by 0.004
+            raise ConfigError(
+                f"{type(model).__name__} makes its logits otherwise than by its output layer, a scale and a soft cap; "
+                "training would score its tokens wrongly: choose another model"
+            )
+
     def logits(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
         """[N, H] -> `dtype` [N, V]."""
         logits = linear(hidden, self.weight, self.bias).to(dtype)

@@ -82,6 +82,7 @@ class Policy:
         Returns:
             ``logp`` and ``entropy``, both float32 [B, A], in nats; 0 where the batch's mask is False.
         """
+        assert batch.segments is None or self.packs, "a packed batch needs packed attention"
         segments = {} if batch.segments is None else {"segments": batch.segments}
         states = self.model.base_model(
             input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments

@@ -149,6 +149,14 @@ def test_a_group_is_split_only_where_it_must_be() -> None:
     assert len(microbatches(made, 360)) == 1
 
 
+def test_a_group_shares_no_more_than_all_of_it_has_in_common() -> None:
+    long = prompt(90, 1)
+    made = [episode(0, p, [20], i) for i, p in enumerate((long, long[:40] + prompt(50, 2), long))]
+    assert pack(made).ids.numel() == 40 + 3 * (50 + 20)
+    assert [len(part) for part in microbatches(made, 250)] == [3]
+    assert sorted(len(part) for part in microbatches(made, 249)) == [1, 2]
+
+
 @given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 200))
 def test_bins_hold_everything_once(sizes: list[int], capacity: int) -> None:
     bins = fill(sizes, capacity)

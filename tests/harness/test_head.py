@@ -18,6 +18,7 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
+    Qwen2ForCausalLM,
 )
 
 from eh_gym.errors import ConfigError
@@ -118,11 +119,11 @@ def test_large_logits_do_not_overflow_and_a_certain_token_has_no_entropy() -> No
 
 
 def test_bfloat16_is_scored_in_float32_and_gets_bfloat16_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_module, "_CHUNK_TOKENS", 8)
+    monkeypatch.setattr(head_module, "_CHUNK_TOKENS", 1)
     monkeypatch.setattr(head_module, "_CHUNK_LOGITS", 1)
     g = torch.Generator().manual_seed(2)
-    hidden, weight = (torch.randn(n, generator=g).to(torch.bfloat16).requires_grad_() for n in ((64, 32), (1000, 32)))
-    targets = torch.randint(1000, (64,), generator=g)
+    hidden, weight = (torch.randn(n, generator=g).to(torch.bfloat16).requires_grad_() for n in ((512, 32), (50, 32)))
+    targets = torch.randint(50, (512,), generator=g)
     logp, entropy = token_scores(hidden, targets, Head(weight), 1.0)
     assert (logp.dtype, entropy.dtype) == (torch.float32, torch.float32)
     exact = (hidden.double() @ weight.double().T).log_softmax(1).gather(1, targets[:, None]).squeeze(1)
@@ -131,7 +132,7 @@ def test_bfloat16_is_scored_in_float32_and_gets_bfloat16_gradients(monkeypatch: 
     whole = torch.autograd.grad(exact.sum(), weight)[0]
     assert weight.grad is not None
     assert weight.grad.dtype == torch.bfloat16
-    assert (weight.grad - whole).norm() < 0.01 * whole.norm()  # summed in bfloat16, 8 chunks would be off by more
+    assert (weight.grad - whole).norm() < 0.006 * whole.norm()  # 0.004; summed in bfloat16 512 chunks are off by 0.0095
 
 
 def test_a_frozen_head_gets_no_gradient() -> None:
@@ -167,12 +168,28 @@ def test_models_have_the_head_that_their_config_says(kind: str) -> None:
     logp = (3 * model(ids, use_cache=False).logits[0, :-1]).log_softmax(1).gather(1, ids[0, 1:, None]).squeeze(1)
     states = model.base_model(ids, use_cache=False).last_hidden_state[0, :-1]
     found, _ = token_scores(states, ids[0, 1:], Head.of(model), 1 / 3)
+    Head.check(model)
     assert_close(found, logp, rtol=0, atol=1e-5)
     parameters = [p for p in model.parameters() if p.requires_grad]
     for a, b in zip(
         torch.autograd.grad(found.sum(), parameters), torch.autograd.grad(logp.sum(), parameters), strict=True
     ):
         assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_another_way_to_make_logits_is_refused() -> None:
+    class Doubled(Qwen2ForCausalLM):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            output = super().forward(*args, **kwargs)
+            output.logits = 2 * output.logits
+            return output
+
+    with pytest.raises(ConfigError, match="Doubled makes its logits otherwise"):
+        Head.check(Doubled(MODELS["tied"]))
+    model = Qwen2ForCausalLM(MODELS["untied"])
+    model.lm_head = torch.nn.Sequential(model.lm_head)
+    with pytest.raises(ConfigError, match=r"must be a torch.nn.Linear, got Sequential"):
+        Head.check(model)
 
 
 def test_rejects_temperature_zero_and_other_shapes() -> None:
