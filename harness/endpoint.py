@@ -21,7 +21,7 @@ from eh_gym.errors import ConfigError, EHError, MissingExtraError, SamplerError,
 from eh_gym.vector import ThreadVectorEnv
 from harness.rollout import EpisodeRequest, announce
 from harness.seeding import derive_seed
-from harness.trajectory import Trajectory, Turn
+from harness.trajectory import EndReason, Trajectory, Turn
 
 if TYPE_CHECKING:
     import openai
@@ -304,7 +304,7 @@ async def _play_once(
         trajectory.reward += float(reward)
         if terminated or truncated:
             trajectory.success = bool(terminated and info["success"])
-            stopped = "horizon" if info.get("TimeLimit.truncated") else "truncated"
+            stopped: EndReason = "horizon" if info.get("TimeLimit.truncated") else "truncated"
             trajectory.end = "terminated" if terminated else stopped
             return
         messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": observation}]
