@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import gymnasium as gym
 import pytest
@@ -59,14 +56,3 @@ def trained(cache: Path) -> Policy:
 def child_env() -> dict[str, str]:
     """The environment of a subprocess that trains."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-
-
-@pytest.fixture
-def chat_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module with the local chat endpoint; proxies that the machine may name are not asked for it."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.syspath_prepend(Path(__file__).parent)
-    import chat_server
-
-    yield chat_server
-    sys.modules.pop("chat_server", None)

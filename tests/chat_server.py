@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -47,6 +47,10 @@ def serve(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[ChatServe
             self.send(answer if isinstance(answer, dict) else {"body": completion(body, answer)})
 
         def send(self, answer: dict[str, Any]) -> None:
+            with suppress(ConnectionError):  # a client that no longer waits
+                self.write(answer)
+
+        def write(self, answer: dict[str, Any]) -> None:
             content = json.dumps(answer["body"]).encode()
             self.send_response(answer.get("status", 200))
             self.send_header("Content-Type", "application/json")
