@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from harness.config import GRPOConfig
+from harness.evaluate import Evaluation
 from harness.metrics import glossary_markdown
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")]
 
 
 def test_the_glossary_in_the_docs_is_the_code_s() -> None:
@@ -25,9 +26,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert "://" in target or (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "harness.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *(ROOT / "docs" / f"{n}.md" for n in ("harness", "reuse"))], ids=lambda p: p.name
+)
 def test_flags_in_the_docs_exist(page: Path) -> None:
-    known = {f.name.replace("_", "-") for f in dataclasses.fields(GRPOConfig)} | {"help", "policy"}
+    fields = (*dataclasses.fields(GRPOConfig), *dataclasses.fields(Evaluation))
+    known = {f.name.replace("_", "-") for f in fields} | {"help"}
     known |= {f"no-{name}" for name in known}
     used = set(re.findall(r"--([a-z][a-z0-9-]+)", page.read_text()))
     assert used <= known, used - known
