@@ -27,7 +27,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *(ROOT / "docs" / f"{n}.md" for n in ("harness", "reuse"))], ids=lambda p: p.name
+    "page",
+    [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("harness", "reuse", "training"))],
+    ids=lambda p: p.name,
 )
 def test_flags_in_the_docs_exist(page: Path) -> None:
     fields = (*dataclasses.fields(GRPOConfig), *dataclasses.fields(Evaluation))
