@@ -46,7 +46,7 @@ from harness.sampling.make import make_sampler
 from harness.seeding import derive_seed
 from harness.tasks import TaskStream
 from harness.trajectory import Trajectory
-from harness.update import update_policy
+from harness.update import select_episodes, update_policy
 from harness.warm_start import cached_warm_start
 
 __all__ = ["main", "train"]
@@ -229,7 +229,12 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                 metrics["time/total_s"] = totals["seconds"] + time.perf_counter() - training_started
                 log.write(update, metrics)
                 if config.log_episodes_every and update % config.log_episodes_every == 0:
-                    write_episodes(run_dir / "episodes", update, trajectories)
+                    chosen, _ = select_episodes(
+                        trajectories,
+                        normalize_std=config.normalize_std,
+                        train_on_truncated=config.train_on_truncated,
+                    )
+                    write_episodes(run_dir / "episodes", update, trajectories, chosen)
                 if (update + 1) % config.checkpoint_every == 0 or update + 1 == config.updates:
                     save(update + 1)
                 progress.update_ended(update, metrics)
