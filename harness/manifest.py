@@ -35,10 +35,17 @@ def run_name(config: GRPOConfig) -> str:
     >>> run_name(GRPOConfig(updates=3)) == run_name(GRPOConfig(updates=3, run_dir=Path("x")))
     True
     """
-    values, defaults = json.loads(config.to_json()), json.loads(GRPOConfig().to_json())
-    differing = {k: v for k, v in values.items() if k not in _NOT_SETTINGS and v != defaults[k]}
+    differing = _differing(json.loads(config.to_json()), json.loads(type(config)().to_json()))
     digest = hashlib.blake2b(json.dumps(differing, sort_keys=True).encode(), digest_size=5).hexdigest()
     return f"{config.env}-{config.wrapper}-{digest}-seed{config.seed}"
+
+
+def _differing(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _differing(value, defaults[name]) if isinstance(value, dict) else value
+        for name, value in values.items()
+        if name not in _NOT_SETTINGS and value != defaults[name]
+    }
 
 
 def has_ended(run_dir: Path) -> bool:

@@ -28,7 +28,7 @@ from harness.recipe import read_recipe
 from harness.suites import SUITES, SuiteArm, quick_settings, suite_arms
 from harness.sweep_display import SweepDisplay
 
-__all__ = ["Sweep", "main", "read_tables", "sweep"]
+__all__ = ["Sweep", "main", "parse", "read_tables", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,17 @@ class Sweep:
     """What all runs share."""
 
 
-def sweep(settings: Sweep, console: Console) -> list[str]:
+TRAIN = (sys.executable, "-m", "harness.grpo")
+
+
+def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> list[str]:
     """Carries out a sweep and prints its tables.
+
+    Args:
+        settings: What to run.
+        console: Where to show it.
+        program: What carries out a run, started with ``--resume FOLDER`` where the folder holds at least its
+            ``config.json``; it writes ``evaluation.json`` last.
 
     Returns:
         The names of the runs that failed.
@@ -74,7 +83,7 @@ def sweep(settings: Sweep, console: Console) -> list[str]:
         for name, arms in suites.items():
             write_manifest(settings.out, name, settings.train, arms, seeds, quick=settings.quick, threshold=threshold)
         done = [name for name, (config, _) in runs.items() if has_ended(_folder(config))]
-        jobs = [_job(settings.out, name, config) for name, (config, _) in runs.items() if name not in done]
+        jobs = [_job(settings.out, name, config, program) for name, (config, _) in runs.items() if name not in done]
         _plan(console, settings, runs=runs, suites=suites, done=len(done), at_once=min(len(slots), len(jobs)))
         display = SweepDisplay(
             console,
@@ -148,13 +157,12 @@ def _runs(
     return runs
 
 
-def _job(out: Path, name: str, config: GRPOConfig) -> Job:
+def _job(out: Path, name: str, config: GRPOConfig, program: Sequence[str]) -> Job:
     """Makes the run's folder, if it is not there, and the command that goes on with whatever is in it."""
     folder = _folder(config)
     if not (folder / "config.json").exists():
         prepare(config)
-    command = (sys.executable, "-m", "harness.grpo", "--resume", str(folder))
-    return Job(name, command, out / "logs" / f"{name}.log")
+    return Job(name, (*program, "--resume", str(folder)), out / "logs" / f"{name}.log")
 
 
 def _folder(config: GRPOConfig) -> Path:
@@ -199,7 +207,7 @@ def _plan(
     console.print(table)
 
 
-def _parse(words: list[str]) -> Sweep:
+def parse(words: list[str]) -> Sweep:
     """The settings that a command line gives.
 
     Raises:
@@ -235,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console()
     try:
-        failed = sweep(_parse(words), console)
+        failed = sweep(parse(words), console)
     except EHError as error:
         console.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
         sys.exit(2)
