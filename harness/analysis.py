@@ -155,7 +155,7 @@ def tokens_to(curve: Sequence[SuccessPoint], threshold: float) -> float | None:
                 return float(point.tokens)
             last = curve[i - 1]
             share = (threshold - last.success) / (point.success - last.success)
-            return last.tokens + share * (point.tokens - last.tokens)
+            return float(last.tokens + share * (point.tokens - last.tokens))
     return None
 
 
@@ -210,7 +210,8 @@ def success_at(result: Mapping[str, Any], k: int) -> float | None:
         return None
     if not lengths:
         return 0.0
-    return float(result["mean_at_k"]) * sum(length <= k for length in lengths) / len(lengths)
+    within: int = sum(length <= k for length in lengths)
+    return float(result["mean_at_k"]) * within / len(lengths)
 
 
 @dataclass(frozen=True)

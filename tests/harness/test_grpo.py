@@ -110,6 +110,26 @@ def test_a_killed_run_resumes_to_the_same_metrics(
     assert (killed.run_dir / "evaluation.json").read_text() == (tmp_path / "run" / "evaluation.json").read_text()
 
 
+def test_held_out_evaluations_are_logged_change_no_other_metric_and_come_again_after_a_resume(
+    quick: GRPOConfig, tmp_path: Path
+) -> None:
+    plain = dataclasses.replace(quick, eval_tasks=4, run_dir=tmp_path / "plain")
+    run(plain)
+    config = dataclasses.replace(plain, run_dir=tmp_path / "run", eval_every=2, eval_every_rollouts=2)
+    evaluations = run(config)
+    rows = metrics_of(config)
+    assert [row.get("evaluation/mean_at_k") is not None for row in rows] == [False, True, False, True]
+    assert rows[3]["evaluation/best_at_k"] >= rows[3]["evaluation/mean_at_k"]
+    assert "time/evaluation_s" in read_metrics(tmp_path / "run" / "metrics.jsonl")[1]
+    without = [{k: v for k, v in row.items() if not k.startswith("evaluation/")} for row in rows]
+    assert without == metrics_of(plain)
+    assert evaluations["after"]["sampled"]["tasks"] == 4
+
+    (tmp_path / "run" / "checkpoints" / "update-000004").rename(tmp_path / "gone")
+    run(config, resume=True)  # does update 3 and its evaluation again
+    assert metrics_of(config) == rows
+
+
 @pytest.mark.parametrize("wrapper", ["fixed", "linear", "multiplicative", "tti", "none"])
 def test_every_horizon_trains(quick: GRPOConfig, wrapper: Any) -> None:
     config = dataclasses.replace(quick, wrapper=wrapper, updates=2, eval_tasks=0, k0=7, k_min=5, max_context=256)
