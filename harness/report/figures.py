@@ -12,7 +12,7 @@ import io
 import math
 import statistics
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +35,6 @@ _BAND = "#F0C36D"
 _GREY = "#6E6E6E"
 _PAPER_LENGTHS = "(In the paper, at step 100: 18.14 on AppWorld, 11.93 on BFCL.)"  # Table "Quantile statistics"
 _SIZE_IN = (5.6, 3.7)
-_RC: Mapping[str, Any] = {
-    "font.size": 10,
-    "svg.fonttype": "path",  # letters as outlines look alike everywhere
-    "svg.hashsalt": "report",  # the same figure gives the same bytes
-    "text.parse_math": False,  # a dollar sign in an arm's label is a dollar sign
-}
 
 Points = list[tuple[float, float]]
 
@@ -85,7 +79,14 @@ def draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | None
         table: Its numbers.
         band: The plateau of the saturation suite, in steps, if it is known.
     """
-    with matplotlib.rc_context(dict(_RC)):
+    with matplotlib.rc_context(
+        {
+            "font.size": 10,
+            "svg.fonttype": "path",  # letters as outlines look alike everywhere
+            "svg.hashsalt": "report",  # the same figure gives the same bytes
+            "text.parse_math": False,  # a dollar sign in an arm's label is a dollar sign
+        }
+    ):
         return _draw_suite(suite, table, band)
 
 
