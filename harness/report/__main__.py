@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from eh_gym.errors import EHError
+from eh_gym.errors import ConfigError, EHError
 from harness.report.report import write_report
 from harness.report.runs import all_runs, read_suites
 from harness.report.trajectories import write_trajectories
@@ -36,6 +36,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console()
     try:
         wanted = tyro.cli(Report, args=argv, prog="python -m harness.report")
+        if wanted.out.is_dir():
+            raise ConfigError(
+                f"out must be a file, got the folder {wanted.out}; add a name: {wanted.out / 'report.html'}"
+            )
         suites = read_suites(wanted.runs)
         wanted.out.parent.mkdir(parents=True, exist_ok=True)
         page = wanted.out.with_suffix(".episodes.html")

@@ -257,7 +257,7 @@ def _saturation(suite: Suite, table: SuiteTable) -> Drawing:
     found = table.plateau
     if found is not None:
         low, high = _band_edges(found, [k for k, *_ in points])
-        axes.axvspan(low, high, color=_BAND, alpha=0.35, linewidth=0, label=f"plateau, K = {found.low} to {found.high}")
+        axes.axvspan(low, high, color=_BAND, alpha=0.35, linewidth=0, label=f"plateau, K = {_ks(found)}")
     _bars(axes, points, "success at its own K, held-out", _COLOURS[0], "o", "-")
     _bars(axes, _over_k(suite, table, "mean_at_k"), "mean@k, at K = k_max", _GREY, "s", "--")
     axes.set_ylim(-0.02, 1.02)
@@ -265,7 +265,7 @@ def _saturation(suite: Suite, table: SuiteTable) -> Drawing:
     axes.set_ylabel("success after training")
     _k_axis(axes, points)
     words = "; ".join(f"K={k:g}: {100 * mean:.1f} %" for k, mean, _ in points)
-    note = f"The plateau is K from {found.low} to {found.high}. " if found else ""
+    note = f"The plateau is K = {_ks(found)}. " if found else ""
     return Drawing(
         "Success over the training K",
         f"Held-out success of models trained under a fixed K. {note}Bars: ± 1 standard deviation over seeds.",
@@ -317,6 +317,10 @@ def _k_axis(axes: Axes, points: Sequence[tuple[float, float, float | None]]) -> 
     axes.set_xlabel("K of the training (steps)")
     axes.set_xticks([k for k, *_ in points])
     _legend(axes)
+
+
+def _ks(found: Plateau) -> str:
+    return str(found.low) if found.low == found.high else f"{found.low} to {found.high}"
 
 
 def _band_edges(found: Plateau, ks: Sequence[float]) -> tuple[float, float]:

@@ -157,5 +157,10 @@ def _size(turn: Mapping[str, Any]) -> int:
 
 def _packed(value: Any) -> str:
     """JSON, compressed, in characters that need no escape in HTML."""
-    data = json.dumps(value, separators=(",", ":")).encode("ascii")
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # a reward that is not finite, which Python writes and no browser reads, is not known
+        finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
+        text = json.dumps(finite, separators=(",", ":"))
+    data = text.encode("ascii")
     return base64.b64encode(gzip.compress(data, mtime=0)).decode("ascii")

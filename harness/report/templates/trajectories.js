@@ -264,7 +264,7 @@
       el(
         "p",
         { class: "end" },
-        `End: ${ENDS[c.end[i]] || c.end[i]}; reward ${c.reward[i]}.`,
+        `End: ${ENDS[c.end[i]] || c.end[i]}.`,
         texts.error ? ` ${texts.error}` : "",
       ),
     ].filter(Boolean);
@@ -285,7 +285,7 @@
     const c = data.columns;
     const made = el("dl", { class: "facts" });
     const add = (term, ...words) => made.append(el("div", {}, el("dt", {}, term), el("dd", {}, ...words)));
-    add("Reward", String(c.reward[i]));
+    add("Reward", c.reward[i] === null ? "unknown" : String(c.reward[i]));
     add("Steps", c.horizon[i] ? `${c.length[i]} of K = ${c.horizon[i]}` : `${c.length[i]}, no K`);
     if (texts.optimal_steps) add("Shortest solution", `${texts.optimal_steps} steps`);
     add("End", ENDS[c.end[i]] || String(c.end[i]));

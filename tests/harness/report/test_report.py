@@ -109,6 +109,7 @@ def test_runs_that_have_not_begun_make_a_page_without_figures(tmp_path: Path) ->
     ("words", "message"),
     [
         (["nowhere"], r"error: there is no folder nowhere; give the folder of a run or of a sweep"),
+        (["nowhere", "--out", "/"], r"error: out must be a file, got the folder /; add a name: /report.html"),
         ([], r"error: no run is given; name run folders or sweep folders: python -m harness.report runs/\*"),
     ],
 )

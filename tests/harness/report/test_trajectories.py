@@ -122,5 +122,11 @@ def test_logs_of_older_versions_are_read(run: Path) -> None:
     assert 'id="system-' not in text
 
 
+def test_a_reward_that_is_not_finite_is_not_known(run: Path) -> None:
+    log = run / "episodes" / "update-000000.jsonl"
+    log.write_text(log.read_text().replace('"reward": 1.0', '"reward": NaN', 1))
+    assert data(page(run)[1], "index")["columns"]["reward"][:2] == [None, 0.0]
+
+
 def test_the_same_runs_give_the_same_bytes(run: Path) -> None:
     assert page(run) == page(run)
