@@ -94,14 +94,15 @@ def write_trajectories(
             for suite, arm, run in runs
         ]
     )
+    parts = list(_parts(kept, index))
     unwritten = out.with_name(out.name + ".part")
     with unwritten.open("w", encoding="utf-8") as file:
         page = environment().get_template("trajectories.html.jinja")
         file.writelines(
             page.generate(
                 report=report,
-                parts=_parts(kept, index),
-                index=index,
+                parts=parts,
+                index=index.packed(),
                 system_prompts=_system_prompts(index),
                 logged=logged,
             )

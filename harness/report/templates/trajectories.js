@@ -21,6 +21,7 @@
   let opened = -1;
   let search = { text: "", hits: null, turn: 0 }; // hits: for each episode whether its text has the search's
   const inflated = new Map(); // the parts read last
+  const loaded = new Promise((done) => addEventListener("DOMContentLoaded", done, { once: true }));
 
   function el(tag, attributes = {}, ...children) {
     const made = document.createElement(tag);
@@ -31,15 +32,20 @@
     return made;
   }
 
-  async function unpack(element) {
-    const bytes = Uint8Array.from(atob(element.textContent), (c) => c.charCodeAt(0));
+  async function unpack(id) {
+    if (!$(id)) await loaded; // the texts come after this script
+    const element = $(id);
+    if (!element) return null;
+    const characters = atob(element.textContent);
+    const bytes = new Uint8Array(characters.length);
+    for (let i = 0; i < bytes.length; i++) bytes[i] = characters.charCodeAt(i); // Uint8Array.from takes ten times as long
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return JSON.parse(await new Response(stream).text());
   }
 
   async function readPart(number) {
     if (!inflated.has(number)) {
-      inflated.set(number, unpack($(`part-${number}`)));
+      inflated.set(number, unpack(`part-${number}`));
       if (inflated.size > PARTS_KEPT) inflated.delete(inflated.keys().next().value);
     }
     return inflated.get(number);
@@ -128,8 +134,9 @@
     search = { text, hits: text ? new Uint8Array(data.columns.run.length) : null, turn };
     filter();
     if (!text) return;
+    say(", searching");
     for (let part = 0; part < starts.length; part++) {
-      const episodes = await unpack($(`part-${part}`));
+      const episodes = await unpack(`part-${part}`);
       if (search.turn !== turn) return; // another search has begun
       episodes.forEach((episode, i) => {
         search.hits[starts[part] + i] = texts(episode).some((one) => one.toLowerCase().includes(text)) ? 1 : 0;
@@ -214,11 +221,10 @@
       return;
     }
     const texts = await readEpisode(episode);
-    const system = texts.system_prompt && $(`system-${texts.system_prompt}`);
-    const systemText = system ? await unpack(system) : "";
+    const system = texts.system_prompt ? await unpack(`system-${texts.system_prompt}`) : null;
     if (opened !== episode) return; // another was opened meanwhile
     const main = $("episode");
-    main.replaceChildren(...page(episode, texts, systemText));
+    main.replaceChildren(...page(episode, texts, system));
     main.scrollTop = 0;
     if (document.activeElement !== list) main.focus({ preventScroll: true });
     const place = shown.indexOf(episode);
@@ -410,7 +416,7 @@
     if (typeof DecompressionStream === "undefined") {
       throw new Error("this browser can't inflate the page's data; use Chrome or Edge 80, Firefox 113, Safari 16.4 or later");
     }
-    data = await unpack($("index"));
+    data = await unpack("index");
     starts = [];
     data.parts.reduce((sum, count) => (starts.push(sum), sum + count), 0);
     form.elements.run.append(...data.runs.map((_, i) => el("option", { value: i }, runName(i))));
