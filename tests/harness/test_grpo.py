@@ -78,6 +78,7 @@ def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
     in_loss = [e["action_tokens"] for e in episodes if e["advantage"] is not None]
     assert (len(in_loss), sum(in_loss)) == (rows[3]["train/episodes_in_loss"], rows[3]["train/tokens_in_loss"])
     assert {e["action_tokens"] - sum(turn["action_tokens"] for turn in e["turns"]) for e in episodes} == {0}
+    assert {e["prompt_tokens"] for e in episodes} == {4}  # <obs> start x <act>
     assert "open(x)" in (read_system_prompt(folder / "episodes", episodes[0]["system_prompt"]) or "")
     assert AutoModelForCausalLM.from_pretrained(folder / "model").num_parameters() > 0
     assert AutoTokenizer.from_pretrained(folder / "model").chat_template

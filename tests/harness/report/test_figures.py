@@ -122,7 +122,7 @@ def test_one_update_and_missing_columns(tmp_path: Path) -> None:
     assert "elastic: not recorded" in drawings["K by update"].alternative
 
 
-@pytest.mark.parametrize("label", ["$x^", HOSTILE, "Δ={a}"])
+@pytest.mark.parametrize("label", ["$x^$", HOSTILE, "Δ={a}"])
 def test_any_label_can_be_drawn(sweep: Callable[..., Path], label: str) -> None:
     out = sweep(seeds=1, updates=2, only=("ema",))
     manifest = out / "suites" / "ema.json"
