@@ -123,7 +123,8 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
 
 def print_table(table: SuiteTable, console: Console) -> None:
     """A suite's table and its notes, then the paper's own numbers."""
-    shown = Table(title=f"{table.suite}: mean ± standard deviation over seeds", title_justify="left")
+    console.print(f"\n{table.suite}: mean ± standard deviation over seeds", highlight=False)
+    shown = Table()
     for heading in (table.suite, "runs", *(c.heading for c in table.columns)):
         shown.add_column(heading)
     for (_, runs, _), (label, *cells) in zip(table.rows, table.cells(), strict=True):
@@ -132,7 +133,8 @@ def print_table(table: SuiteTable, console: Console) -> None:
     for note in table.notes:
         console.print(note, highlight=False, soft_wrap=True)
     for paper in PAPER.get(table.suite, ()):
-        theirs = Table(title=paper.title, title_justify="left")
+        console.print(paper.title, highlight=False, soft_wrap=True)
+        theirs = Table()
         for heading in (table.suite, *paper.columns):
             theirs.add_column(heading)
         for label, texts in paper.rows.items():
