@@ -145,13 +145,13 @@ def print_table(table: SuiteTable, console: Console) -> None:
 def _runs(
     settings: Sweep, suites: dict[str, list[SuiteArm]], seeds: Sequence[int]
 ) -> dict[str, tuple[GRPOConfig, str]]:
-    """Every run once, by name, with its settings and what a reader calls it; all seeds of an arm stand together, so that
-    at the start each seed's warm start is made once and not by several arms at the same time.
+    """Every run once, by name, with its settings and what a reader calls it; seed by seed, so that every arm has its
+    first run early.
     """
     runs: dict[str, tuple[GRPOConfig, str]] = {}
-    for name, arms in suites.items():
-        for arm in arms:
-            for seed in seeds:
+    for seed in seeds:
+        for name, arms in suites.items():
+            for arm in arms:
                 config = dataclasses.replace(settings.train, seed=seed, **arm.settings)
                 run = run_name(config)
                 config = dataclasses.replace(config, run_dir=settings.out / "runs" / run)

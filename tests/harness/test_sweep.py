@@ -50,7 +50,8 @@ def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -
         for seed, folder in runs.items():
             config = json.loads((folder / "config.json").read_text())
             assert (config["seed"], config["alpha"], config["k0"]) == (seed, settings["alpha"], 10)
-    assert "start   ema α=0.1 seed 0" in shown
+    begun = [line for line in shown.splitlines() if line.startswith("start")]
+    assert begun == [f"start   ema α={alpha} seed {seed}" for seed in (0, 1) for alpha in ("0.1", "0.2", "1")]
     assert "(6 of 6)" in shown
     assert "37.5 ± 17.7" in shown  # seeds 0.25 and 0.5
     assert "the paper, Table 'Ablation on EMA coefficient'" in shown
