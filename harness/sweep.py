@@ -19,7 +19,7 @@ from rich.table import Table
 
 from eh_gym.errors import ConfigError, EHError
 from harness.analysis import SuiteTable, suite_table
-from harness.config import GRPOConfig, preset
+from harness.config import GRPOConfig, make_controller, preset
 from harness.grpo import prepare
 from harness.jobs import Job, cpu_cores, job_slots, lock_folder, run_jobs, visible_gpus
 from harness.manifest import has_ended, read_arms, read_manifest, run_name, write_manifest
@@ -153,6 +153,7 @@ def _runs(
         for name, arms in suites.items():
             for arm in arms:
                 config = dataclasses.replace(settings.train, seed=seed, **arm.settings)
+                make_controller(config)  # settings that can't be end here, not in every run
                 run = run_name(config)
                 config = dataclasses.replace(config, run_dir=settings.out / "runs" / run)
                 runs.setdefault(run, (config, f"{name} {arm.label} seed {seed}"))
@@ -243,7 +244,7 @@ def parse(words: list[str]) -> Sweep:
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     words = list(sys.argv[1:] if argv is None else argv)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)  # a log file has room for the tables
     try:
         failed = sweep(parse(words), console)
     except EHError as error:

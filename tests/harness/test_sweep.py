@@ -144,11 +144,21 @@ def test_flags_that_can_not_be_are_refused(words: list[str], message: str) -> No
     assert message in str(error.value)
 
 
-def test_one_gpu_s_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--device", "cuda:1"], "use --device cuda and CUDA_VISIBLE_DEVICES"),
+        (["--k-max", "30"], "k0 must be in k_min..k_max (5..30), got 50"),
+    ],
+)
+def test_settings_that_no_run_can_have_begin_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["--suite", "ema", "--quick", "--device", "cuda:1", "--out", str(tmp_path)])
+        main(["--suite", "convergence", "--quick", "--out", str(tmp_path), *words])
     assert exit_.value.code == 2
-    assert "use --device cuda and CUDA_VISIBLE_DEVICES" in " ".join(capsys.readouterr().out.split())
+    assert message in " ".join(capsys.readouterr().out.split())
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_terminal_gets_a_bar_per_run_with_its_k_and_success(tmp_path: Path) -> None:
