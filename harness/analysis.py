@@ -531,6 +531,6 @@ def _scale(form: Form, value: float) -> tuple[float, str, int]:
     if form == "tokens":
         for factor, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
             if abs(value) >= factor:
-                return 1 / factor, unit, 2 if unit != "k" else 1
+                return 1 / factor, unit, 2
         return 1.0, "", 0
     return 1.0, "", {"steps": 1, "seconds": 2, "updates": 0}[form]

@@ -90,7 +90,7 @@ def _ema(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     return [SuiteArm(f"α={alpha:g}", {"wrapper": "elastic", "alpha": alpha}) for alpha in alphas]
 
 
-SUITES: Mapping[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
+SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
     "saturation": _saturation,
     "convergence": _convergence,
     "comparison": _comparison,

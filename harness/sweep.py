@@ -19,7 +19,7 @@ from rich.table import Table
 
 from eh_gym.errors import ConfigError, EHError
 from harness.analysis import SuiteTable, suite_table
-from harness.config import GRPOConfig, preset
+from harness.config import GRPOConfig, make_controller, preset
 from harness.grpo import prepare
 from harness.jobs import Job, cpu_cores, job_slots, lock_folder, run_jobs, visible_gpus
 from harness.manifest import has_ended, read_arms, read_manifest, run_name, write_manifest
@@ -123,7 +123,8 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
 
 def print_table(table: SuiteTable, console: Console) -> None:
     """A suite's table and its notes, then the paper's own numbers."""
-    shown = Table(title=f"{table.suite}: mean ± standard deviation over seeds", title_justify="left")
+    console.print(f"\n{table.suite}: mean ± standard deviation over seeds", highlight=False)
+    shown = Table()
     for heading in (table.suite, "runs", *(c.heading for c in table.columns)):
         shown.add_column(heading)
     for (_, runs, _), (label, *cells) in zip(table.rows, table.cells(), strict=True):
@@ -132,7 +133,8 @@ def print_table(table: SuiteTable, console: Console) -> None:
     for note in table.notes:
         console.print(note, highlight=False, soft_wrap=True)
     for paper in PAPER.get(table.suite, ()):
-        theirs = Table(title=paper.title, title_justify="left")
+        console.print(paper.title, highlight=False, soft_wrap=True)
+        theirs = Table()
         for heading in (table.suite, *paper.columns):
             theirs.add_column(heading)
         for label, texts in paper.rows.items():
@@ -143,14 +145,15 @@ def print_table(table: SuiteTable, console: Console) -> None:
 def _runs(
     settings: Sweep, suites: dict[str, list[SuiteArm]], seeds: Sequence[int]
 ) -> dict[str, tuple[GRPOConfig, str]]:
-    """Every run once, by name, with its settings and what a reader calls it; all seeds of an arm stand together, so that
-    at the start each seed's warm start is made once and not by several arms at the same time.
+    """Every run once, by name, with its settings and what a reader calls it; seed by seed, so that every arm has its
+    first run early.
     """
     runs: dict[str, tuple[GRPOConfig, str]] = {}
-    for name, arms in suites.items():
-        for arm in arms:
-            for seed in seeds:
+    for seed in seeds:
+        for name, arms in suites.items():
+            for arm in arms:
                 config = dataclasses.replace(settings.train, seed=seed, **arm.settings)
+                make_controller(config)  # settings that can't be end here, not in every run
                 run = run_name(config)
                 config = dataclasses.replace(config, run_dir=settings.out / "runs" / run)
                 runs.setdefault(run, (config, f"{name} {arm.label} seed {seed}"))
@@ -241,7 +244,7 @@ def parse(words: list[str]) -> Sweep:
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     words = list(sys.argv[1:] if argv is None else argv)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)  # a log file has room for the tables
     try:
         failed = sweep(parse(words), console)
     except EHError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from harness.analysis import SuiteTable, suite_table
+from harness.checkpoint import write_whole
 from harness.report.figures import Drawing, draw_suite
 from harness.report.page import environment
 from harness.report.runs import Run, Suite, all_runs
@@ -94,9 +94,7 @@ def write_report(suites: Sequence[Suite], out: Path, *, trajectories: str, episo
             versions=_shared([_versions(run) for *_, run in runs]),
         )
     )
-    unwritten = out.with_name(out.name + ".part")
-    unwritten.write_text(text, encoding="utf-8")
-    os.replace(unwritten, out)
+    write_whole(out, text)
 
 
 def _section(number: int, suite: Suite, band: tuple[float, float] | None) -> _Section:

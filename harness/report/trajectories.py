@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eh_gym.errors import ConfigError
+from harness.checkpoint import write_whole
 from harness.episodes import read_episodes, read_system_prompt
 from harness.report.page import environment
 from harness.report.runs import Arm, Run, Suite
@@ -95,19 +95,11 @@ def write_trajectories(
         ]
     )
     parts = list(_parts(kept, index))
-    unwritten = out.with_name(out.name + ".part")
-    with unwritten.open("w", encoding="utf-8") as file:
-        page = environment().get_template("trajectories.html.jinja")
-        file.writelines(
-            page.generate(
-                report=report,
-                parts=parts,
-                index=index.packed(),
-                system_prompts=_system_prompts(index),
-                logged=logged,
-            )
-        )
-    os.replace(unwritten, out)
+    page = environment().get_template("trajectories.html.jinja")
+    text = page.render(
+        report=report, parts=parts, index=index.packed(), system_prompts=_system_prompts(index), logged=logged
+    )
+    write_whole(out, text)
     return Episodes(len(index.columns["run"]), logged)
 
 

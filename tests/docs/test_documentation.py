@@ -10,9 +10,12 @@ import pytest
 
 from harness.config import GRPOConfig
 from harness.metrics import glossary_markdown
+from harness.report.__main__ import Report
+from harness.sweep import Sweep
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+FLAG_PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("harness", "experiments", "report"))]
 
 
 def test_the_glossary_in_the_docs_is_the_code_s() -> None:
@@ -25,9 +28,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert "://" in target or (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "harness.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", FLAG_PAGES, ids=lambda p: p.name)
 def test_flags_in_the_docs_exist(page: Path) -> None:
-    known = {f.name.replace("_", "-") for f in dataclasses.fields(GRPOConfig)} | {"help", "policy"}
+    known = {f.name.replace("_", "-") for c in (GRPOConfig, Sweep, Report) for f in dataclasses.fields(c)} | {
+        "help",
+        "policy",
+    }
     known |= {f"no-{name}" for name in known}
     used = set(re.findall(r"--([a-z][a-z0-9-]+)", page.read_text()))
     assert used <= known, used - known

@@ -119,6 +119,8 @@ def test_a_folder_is_one_sweep_s_at_a_time(tmp_path: Path, monkeypatch: pytest.M
     with lock_folder(tmp_path), pytest.raises(ConfigError, match=r"at work in .*choose another --out"):
         second.__enter__()
     with lock_folder(tmp_path) as lock:  # it was given back
+        holds = job(tmp_path, "holds", f"import os; os.fstat({lock})")  # fails where the descriptor is not open
+        assert run_jobs([holds], [{}], Recorder(), lock=lock) == {"holds": 0}
         child = subprocess.Popen(["sleep", "600"], pass_fds=(lock,))
     orphaned = lock_folder(tmp_path)
     with pytest.raises(ConfigError, match="or a run of one"):

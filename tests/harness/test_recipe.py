@@ -80,6 +80,7 @@ def test_a_recipe_s_model_and_environment_choose_the_preset(tmp_path: Path) -> N
         ("[warm_start]\nepisode = 3", r"unknown key 'warm_start.episode'; did you mean warm_start.episodes\?"),
         ('updates = "7"', r"mine.toml: updates must be int, got '7'"),
         ("updates = true", r"updates must be int, got True"),
+        ("learning_rate = true", r"learning_rate must be float, got True"),
         ("updates = 7.5", r"updates must be int, got 7.5"),
         ("normalize_std = 1", r"normalize_std must be bool, got 1"),
         ('wrapper = "elastc"', r"wrapper must be one of 'elastic', 'fixed'.*got 'elastc'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -10,6 +11,7 @@ from harness.config import GRPOConfig, make_controller, preset
 from harness.manifest import run_name
 from harness.paper import PAPER
 from harness.suites import SUITES, quick_settings, suite_arms
+from harness.sweep import Sweep
 
 FULL, QUICK = GRPOConfig(model="Qwen/Qwen2.5-7B-Instruct"), preset([], quick_settings)
 
@@ -25,6 +27,10 @@ def test_every_arm_is_a_run_of_its_own(suite: str, base: GRPOConfig, quick: bool
     assert len({arm.label for arm in arms}) == len(set(names(suite, base, quick=quick).values())) == len(arms)
     for arm in arms:
         assert make_controller(dataclasses.replace(base, **arm.settings)) is not None
+
+
+def test_every_suite_is_a_choice_of_the_command() -> None:
+    assert get_args(get_type_hints(Sweep)["suite"]) == (*SUITES, "all")
 
 
 @pytest.mark.parametrize("suite", [s for s in PAPER if s != "saturation"])

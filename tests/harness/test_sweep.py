@@ -21,7 +21,7 @@ from harness.config import preset
 from harness.jobs import Job
 from harness.manifest import read_manifest
 from harness.metrics import read_metrics
-from harness.suites import quick_settings
+from harness.suites import SUITES, SuiteArm, quick_settings
 from harness.sweep import Sweep, main, parse, read_tables, sweep
 from harness.sweep_display import SweepDisplay
 
@@ -50,7 +50,8 @@ def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -
         for seed, folder in runs.items():
             config = json.loads((folder / "config.json").read_text())
             assert (config["seed"], config["alpha"], config["k0"]) == (seed, settings["alpha"], 10)
-    assert "start   ema α=0.1 seed 0" in shown
+    begun = [line for line in shown.splitlines() if line.startswith("start")]
+    assert begun == [f"start   ema α={alpha} seed {seed}" for seed in (0, 1) for alpha in ("0.1", "0.2", "1")]
     assert "(6 of 6)" in shown
     assert "37.5 ± 17.7" in shown  # seeds 0.25 and 0.5
     assert "the paper, Table 'Ablation on EMA coefficient'" in shown
@@ -143,11 +144,21 @@ def test_flags_that_can_not_be_are_refused(words: list[str], message: str) -> No
     assert message in str(error.value)
 
 
-def test_one_gpu_s_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--device", "cuda:1"], "use --device cuda and CUDA_VISIBLE_DEVICES"),
+        (["--k-max", "30"], "k0 must be in k_min..k_max (5..30), got 50"),
+    ],
+)
+def test_settings_that_no_run_can_have_begin_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["--suite", "ema", "--quick", "--device", "cuda:1", "--out", str(tmp_path)])
+        main(["--suite", "convergence", "--quick", "--out", str(tmp_path), *words])
     assert exit_.value.code == 2
-    assert "use --device cuda and CUDA_VISIBLE_DEVICES" in " ".join(capsys.readouterr().out.split())
+    assert message in " ".join(capsys.readouterr().out.split())
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_terminal_gets_a_bar_per_run_with_its_k_and_success(tmp_path: Path) -> None:
@@ -169,38 +180,52 @@ def test_a_terminal_gets_a_bar_per_run_with_its_k_and_success(tmp_path: Path) ->
     assert "in 3 s (2 of 2)" in text
 
 
-def test_a_real_sweep_is_killed_and_goes_on(tmp_path: Path, child_env: dict[str, str], cache: Path) -> None:
-    """SIGKILL while runs are under way: what has ended stays, the rest goes on from its checkpoints to its end."""
-    flags = "--suite ema --quick --seeds 1 --jobs 2 --updates 4 --tasks-per-update 2 --group-size 2 --min-successes 1"
-    flags += " --eval-tasks 2 --eval-rollouts 1 --eval-every 2 --checkpoint-every 1 --warm-start.max-batches 2"
-    flags += " --warm-start.polish-batches 0 --warm-start.episodes 20"
-    command = [sys.executable, "-m", "harness.sweep", *flags.split(), "--out", str(tmp_path)]
+def test_a_real_sweep_is_killed_and_goes_on(
+    tmp_path: Path, child_env: dict[str, str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL while a run is under way: it goes on from its checkpoint, and what had ended is not done again."""
+    flags = (
+        "--suite ema --quick --seeds 1 --jobs 1 --updates 2 --tasks-per-update 2 --group-size 2 --checkpoint-every 1"
+    )
+    flags += " --eval-tasks 2 --eval-rollouts 1 --eval-every 1 --warm-start.max-batches 2 --warm-start.polish-batches 0"
+    words = [*flags.split(), "--warm-start.episodes", "20", "--out", str(tmp_path)]
+    two_arms = (
+        "from harness.suites import SUITES, SuiteArm\n"
+        "SUITES['ema'] = lambda base, quick: [SuiteArm(f'α={a}', {'alpha': a}) for a in (0.1, 1.0)]\n"
+        "from harness.sweep import main\n"
+        f"main({words!r})\n"
+    )
     environment = {**child_env, "EH_CACHE_DIR": str(cache)}
-    process = psutil.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    process = psutil.Popen([sys.executable, "-c", two_arms], env=environment, stdout=subprocess.DEVNULL)
 
-    def rows() -> int:
-        return sum(len(p.read_bytes().splitlines()) for p in tmp_path.glob("runs/*/metrics.jsonl"))
+    def under_way() -> list[Path]:
+        begun = [p.parent for p in tmp_path.glob("runs/*/metrics.jsonl") if p.read_bytes().count(b"\n")]
+        return [folder for folder in begun if not (folder / "evaluation.json").exists()]
 
     deadline = time.monotonic() + 240
-    while rows() < 2:
+    while not under_way():
         assert process.poll() is None, "the sweep ended before it could be killed"
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        time.sleep(0.005)
     children = process.children()
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     psutil.wait_procs(children, timeout=30)
     ended = {p.parent.name: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/evaluation.json")}
-    assert len(ended) < 3
+    assert len(ended) < 2
 
-    again = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=300)
-    assert f"{len(ended)} done" in again.stdout
-    folders = sorted((tmp_path / "runs").iterdir())
-    assert len(folders) == 3
+    for name in ("EH_CACHE_DIR", "OMP_NUM_THREADS", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, environment[name])
+    arms = [SuiteArm(f"α={a}", {"alpha": a}) for a in (0.1, 1.0)]
+    monkeypatch.setitem(SUITES, "ema", lambda base, quick: arms)
+    shown = StringIO()
+    assert sweep(parse(words), Console(file=shown, width=200)) == []
+    assert f"{len(ended)} done" in shown.getvalue()
+    folders = list((tmp_path / "runs").iterdir())
+    assert len(folders) == 2
     for folder in folders:
         metrics = read_metrics(folder / "metrics.jsonl")
-        assert [row["update"] for row in metrics] == [0, 1, 2, 3]
-        assert metrics[1]["evaluation/mean_at_k"] is not None
+        assert [row["update"] for row in metrics] == [0, 1]
+        assert all(row["evaluation/mean_at_k"] is not None for row in metrics)
         assert folder.name not in ended or (folder / "evaluation.json").stat().st_mtime_ns == ended[folder.name]
     assert any("resumed at update" in p.read_text() for p in tmp_path.glob("logs/*.log"))
-    assert "α=1" in again.stdout
