@@ -124,14 +124,16 @@ def _draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | Non
             "tokens/update",
             "Tokens per update",
             "tokens per update",
-            "Tokens of all episodes of an update: prompts, observations and actions, each counted once.",
+            "Tokens of all episodes of an update: prompts, observations and actions, each counted once. Mean of 5 updates.",
+            smooth=5,
         ),
         "lengths": lambda: _by_update(
             arms,
             "rollout/length_success_mean",
             "Lengths of the successes",
             "steps, mean of the successes",
-            f"Mean steps of the training episodes that succeeded. {_PAPER_LENGTHS}",
+            f"Mean steps of the training episodes that succeeded, mean of 5 updates. {_PAPER_LENGTHS}",
+            smooth=5,
         ),
     }
     return [draw[name]() for name in _FIGURES.get(suite.name, _FIGURES["comparison"])]
@@ -170,11 +172,14 @@ def _by_update(
     caption: str,
     *,
     band: tuple[float, float] | None = None,
+    smooth: int = 1,
 ) -> Drawing:
-    """A metric of every update."""
+    """A metric of every update, as the mean of its last `smooth` known values."""
 
     def values(run: Run) -> Points:
-        return [(row["update"], row[metric]) for row in run.rows if row.get(metric) is not None]
+        known = [(row["update"], row[metric]) for row in run.rows if row.get(metric) is not None]
+        last = [known[max(0, i + 1 - smooth) : i + 1] for i in range(len(known))]
+        return [(some[-1][0], statistics.fmean(y for _, y in some)) for some in last]
 
     lines = [_line(arm, values) for arm in arms]
     return _lines(title, f"{caption} {_seeds_note(arms)}".strip(), lines, "update", axis, band=band)
@@ -211,7 +216,8 @@ def _lines(
 ) -> Drawing:
     figure, axes = _panel()
     if band:
-        axes.axhspan(*band, color=_BAND, alpha=0.35, linewidth=0, label="plateau band")
+        half = 0.5 if band[0] == band[1] else 0.0  # a band of one K is to be seen too
+        axes.axhspan(band[0] - half, band[1] + half, color=_BAND, alpha=0.35, linewidth=0, label="plateau band")
     for i, line in enumerate(lines):
         colour, style, marker = _look(i, len(lines))
         for seed in line.seeds:
@@ -225,7 +231,7 @@ def _lines(
             linewidth=1.8,
             marker=marker,
             markersize=4.5,
-            markevery=(min(i, max(0, len(line.x) - 1)), max(1, len(line.x) // 8)),
+            markevery=(min(i, max(0, len(line.x) - 1)), max(1, math.ceil(len(line.x) / 8))),
             label=line.label,
         )
         if len(lines) <= 5:

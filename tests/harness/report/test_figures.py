@@ -102,6 +102,23 @@ def test_the_alternative_says_where_each_arm_ends(tmp_path: Path) -> None:
     assert draw(suite)["K by update"].alternative == "Line chart of K (steps) by update. elastic: from 10.0 to 10.0."
 
 
+def test_noisy_metrics_are_the_mean_of_five_updates(tmp_path: Path, drawn: list[Figure]) -> None:
+    folder = write_run(tmp_path / "run", updates=7, ended=False)
+    tokens = [10, 20, 30, None, 40, 50, 60]
+    rows = [{"update": i, "rollout/success": 0.5, "tokens/total": i, "tokens/update": t} for i, t in enumerate(tokens)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    draw(read_suites([folder])[0])
+    (line,) = named_lines(drawn[3]).values()
+    assert list(line.get_xdata()) == [0, 1, 2, 4, 5, 6]
+    assert list(line.get_ydata()) == [10, 15, 20, 25, 30, 40]  # the last: (20 + 30 + 40 + 50 + 60) / 5
+
+
+def test_a_band_of_one_k_can_be_seen(sweep: Callable[..., Path], drawn: list[Figure]) -> None:
+    (suite,) = read_suites([sweep(seeds=1, updates=2, only=("ema",))])
+    draw(suite, (30.0, 30.0))
+    assert drawn[0].axes[0].patches[0].get_height() == 1
+
+
 def test_runs_without_metrics_are_not_drawn(tmp_path: Path, drawn: list[Figure]) -> None:
     begun = write_run(tmp_path / "a", updates=3, wrapper="fixed", ended=False)
     empty = write_run(tmp_path / "b", updates=3, wrapper="elastic", ended=False)
