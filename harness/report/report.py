@@ -75,11 +75,11 @@ def write_report(suites: Sequence[Suite], out: Path, *, trajectories: str, episo
         episodes: What that page has; none where it was not written.
     """
     runs = all_runs(suites)
-    bands = {}
+    bands: dict[str, tuple[float, float]] = {}  # by sweep
     for suite in suites:
         found = _table(suite, None).plateau
         if found is not None:
-            bands[suite.env, suite.model] = (float(found.low), float(found.high))
+            bands[suite.source] = (float(found.low), float(found.high))
     text = (
         environment()
         .get_template("report.html.jinja")
@@ -88,7 +88,7 @@ def write_report(suites: Sequence[Suite], out: Path, *, trajectories: str, episo
             subtitle=_subtitle(suites, [run for *_, run in runs]),
             trajectories=trajectories,
             episodes=episodes,
-            sections=[_section(i, suite, bands.get((suite.env, suite.model))) for i, suite in enumerate(suites)],
+            sections=[_section(i, suite, bands.get(suite.source)) for i, suite in enumerate(suites)],
             runs=run_table(runs, quote(trajectories) if episodes.shown else ""),
             definitions=DEFINITIONS,
             versions=_shared([_versions(run) for *_, run in runs]),
@@ -122,8 +122,8 @@ def _where(suite: Suite) -> str:
         words.append(f"{get('updates')} updates of {get('tasks_per_update')} tasks x {get('group_size')} episodes")
     if shared.get("eval_tasks", "0") != "0" and "eval_rollouts" in shared:
         words.append(f"held-out: {get('eval_tasks')} tasks x k = {get('eval_rollouts')} episodes")
-    if suite.quick:
-        words.append("the sweep's quick setting")
+    if suite.source:
+        words.append(f"sweep {suite.source}{', its quick setting' if suite.quick else ''}")
     return "; ".join(words) + "."
 
 

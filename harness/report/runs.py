@@ -99,6 +99,7 @@ class Suite:
     """Arms to compare.
 
     Attributes:
+        source: The sweep's folder; empty for runs given one by one.
         name: The sweep's suite, or "runs".
         quick: Whether it is a sweep's quick setting.
         env: The environment's id.
@@ -108,6 +109,7 @@ class Suite:
         missing: What is not there yet, a phrase each.
     """
 
+    source: str
     name: str
     quick: bool
     env: str
@@ -188,7 +190,7 @@ def _read_suite(path: Path, known: dict[Path, Run]) -> Suite:
         missing += [f"{label}, seed {run.seed}: {run.unfinished}" for run in runs if run.unfinished]
         arms.append(Arm(label, settings, runs))
     m = manifest
-    return Suite(m.suite, m.quick, m.env, m.model, m.threshold, tuple(arms), tuple(missing))
+    return Suite(str(path.parents[1]), m.suite, m.quick, m.env, m.model, m.threshold, tuple(arms), tuple(missing))
 
 
 def _put_together(runs: Sequence[Run]) -> list[Suite]:
@@ -211,7 +213,7 @@ def _put_together(runs: Sequence[Run]) -> list[Suite]:
             values[label] = {"wrapper": kind, "k0": one.get("k0"), **differing}
         arms = tuple(Arm(label, values[label], tuple(runs)) for label, runs in members.items())
         missing = tuple(f"{run.folder.name}: {run.unfinished}" for run in alike if run.unfinished)
-        suites.append(Suite("runs", False, env, model, _THRESHOLD, arms, missing))
+        suites.append(Suite("", "runs", False, env, model, _THRESHOLD, arms, missing))
     return suites
 
 

@@ -14,7 +14,7 @@ import pytest
 import harness.report
 from harness.report.__main__ import main
 
-from .conftest import HOSTILE, write_log, write_run
+from .conftest import HOSTILE, write_log, write_run, write_sweep
 
 
 class _Elements(HTMLParser):
@@ -127,3 +127,12 @@ def test_the_templates_are_packaged() -> None:
     patterns = packaged["options.package_data"]["harness"].split()
     for template in (root / "harness" / "report" / "templates").iterdir():
         assert any(template.relative_to(root / "harness").match(pattern) for pattern in patterns), template
+
+
+def test_two_sweeps_keep_their_own_bands(tmp_path: Path) -> None:
+    first = write_sweep(tmp_path / "first", seeds=1, updates=2, only=("saturation", "convergence"))
+    second = write_sweep(tmp_path / "second", seeds=1, updates=2, only=("convergence",))
+    text = report(first, second, out=tmp_path / "report.html").text
+    assert text.count("Band: K from") == 1
+    assert text.count("Band: unknown") == 1
+    assert f"sweep {first}, its quick setting" in text
