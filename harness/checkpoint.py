@@ -25,7 +25,7 @@ from eh_gym.errors import StateError
 from harness.lora import has_lora
 from harness.optimizer import master_weights
 
-__all__ = ["latest_checkpoint", "load_training_state", "save_checkpoint", "save_training_state"]
+__all__ = ["latest_checkpoint", "load_training_state", "save_checkpoint", "save_training_state", "write_whole"]
 
 _NAME = re.compile(r"update-(\d{6,})")
 _PART = ".part-"
@@ -149,6 +149,16 @@ def load_training_state(
             f"{name} of the checkpoint {folder} can't be loaded ({reason}); delete {folder.name} to resume from the one before"
         ) from error
     return extra
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a small file that a kill at any moment leaves as it was before, or whole."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -30,7 +30,13 @@ from transformers.utils.logging import disable_progress_bar
 import eh_gym
 from eh_gym.errors import ConfigError, EHError
 from envs.runtime import cache_dir
-from harness.checkpoint import latest_checkpoint, load_training_state, save_checkpoint, save_training_state
+from harness.checkpoint import (
+    latest_checkpoint,
+    load_training_state,
+    save_checkpoint,
+    save_training_state,
+    write_whole,
+)
 from harness.config import GRPOConfig, make_controller, preset
 from harness.display import Display
 from harness.episodes import write_episodes
@@ -49,7 +55,7 @@ from harness.sampling.make import make_sampler
 from harness.seeding import derive_seed
 from harness.tasks import TaskStream
 from harness.trajectory import Trajectory
-from harness.update import update_policy
+from harness.update import select_episodes, update_policy
 from harness.warm_start import cached_warm_start
 
 __all__ = ["main", "train"]
@@ -107,12 +113,15 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
             controller.load_state_dict(state["controller"])
         display.note(f"resumed at update {first} from {checkpoint}")
     env.close()
+    held_out: Sequence[str] = ()
+    if config.eval_tasks:
+        held_out = held_out_tasks(config.env, {**env_args, "split": config.eval_split}, config.eval_tasks)
     reference = _reference(policy, config, run_dir, first=checkpoint is None)
     sampled = policy if sampled_model is None else dataclasses.replace(policy, model=sampled_model)
     sampler = make_sampler(config, sampled)
     first_version = sampled_at
     if not evaluations:
-        evaluations["before"] = _evaluate(config, policy, sampler, env_args, display, "before training")
+        evaluations["before"] = _evaluate(config, policy, sampler, held_out, display, "before training")
     training_started = time.perf_counter()
 
     def save(next_update: int) -> None:
@@ -223,11 +232,25 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                 totals["tokens"] += metrics["tokens/update"]
                 metrics["tokens/total"] = totals["tokens"]
                 metrics |= {"time/rollout_s": rollout_s, "time/train_s": t2 - t1}
-                metrics["time/update_s"] = time.perf_counter() - t0
-                metrics["time/total_s"] = totals["seconds"] + time.perf_counter() - training_started
+                t3 = time.perf_counter()
+                metrics |= {"time/update_s": t3 - t0, "time/total_s": totals["seconds"] + t3 - training_started}
+                if config.eval_every and (update + 1) % config.eval_every == 0:
+                    on_end = progress.evaluation(update, len(held_out) * config.eval_every_rollouts)
+                    result = _held_out(
+                        config, policy, sampler, held_out, config.temperature, config.eval_every_rollouts, on_end
+                    )
+                    metrics["evaluation/mean_at_k"] = result.mean_at_k
+                    metrics["evaluation/best_at_k"] = result.best_at_k
+                    metrics["time/evaluation_s"] = time.perf_counter() - t3
+                    training_started += metrics["time/evaluation_s"]  # the clock of the updates stood still
                 log.write(update, metrics)
                 if config.log_episodes_every and update % config.log_episodes_every == 0:
-                    write_episodes(run_dir / "episodes", update, trajectories)
+                    chosen, _ = select_episodes(
+                        trajectories,
+                        normalize_std=config.normalize_std,
+                        train_on_truncated=config.train_on_truncated,
+                    )
+                    write_episodes(run_dir / "episodes", update, trajectories, chosen)
                 if (update + 1) % config.checkpoint_every == 0 or update + 1 == config.updates:
                     save(update + 1)
                 progress.update_ended(update, metrics)
@@ -242,11 +265,11 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         if sampled_model is not None:
             copy_weights(policy.model, sampled_model)
             sampler.weights_changed()
-        evaluations["after"] = _evaluate(config, policy, sampler, env_args, display, "after training")
-    (run_dir / "evaluation.json").write_text(json.dumps(evaluations, indent=2))
+        evaluations["after"] = _evaluate(config, policy, sampler, held_out, display, "after training")
     draw_run(
         run_dir / "metrics.jsonl", run_dir / "figure.png", title=f"{config.env}, {config.wrapper}, seed {config.seed}"
     )
+    write_whole(run_dir / "evaluation.json", json.dumps(evaluations, indent=2))  # last: a run that has it has ended
     display.summary(config, run_dir, evaluations, training_s, time.perf_counter() - started)
     return evaluations
 
@@ -330,35 +353,46 @@ def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool
 
 
 def _evaluate(
-    config: GRPOConfig, policy: Policy, sampler: Sampler, env_args: dict[str, Any], display: Display, when: str
+    config: GRPOConfig, policy: Policy, sampler: Sampler, tasks: Sequence[str], display: Display, when: str
 ) -> dict[str, Any]:
-    """Sampled and greedy episodes on held-out tasks at K = k_max."""
-    if not config.eval_tasks:
-        return {}
-    held_out = {**env_args, "split": config.eval_split}
-    tasks = held_out_tasks(config.env, held_out, config.eval_tasks)
-    results: dict[str, EvalResult] = {}
+    """Sampled and greedy episodes on held-out tasks at K = k_max; nothing without tasks."""
+    results: dict[str, Any] = {}
     for name, temperature, rollouts in (("sampled", config.temperature, config.eval_rollouts), ("greedy", 0.0, 1)):
-        with display.episodes(f"{name} evaluation {when}", len(tasks) * rollouts) as on_end:
-            played = evaluate_policy(
-                policy,
-                sampler,
-                config.env,
-                tasks,
-                rollouts=rollouts,
-                horizon=config.k_max,
-                temperature=temperature,
-                seed=derive_seed(config.seed, "evaluation"),
-                slots=config.slots or config.tasks_per_update * config.group_size,
-                env_threads=config.env_threads,
-                max_action_tokens=config.max_action_tokens,
-                mode=config.rollout,
-                environment_retries=config.environment_retries,
-                env_args=held_out,
-                on_end=on_end,
-            )
-        results[name] = summarise(played)
-    return {name: dataclasses.asdict(result) for name, result in results.items()}
+        if tasks:
+            with display.episodes(f"{name} evaluation {when}", len(tasks) * rollouts) as on_end:
+                result = _held_out(config, policy, sampler, tasks, temperature, rollouts, on_end)
+            results[name] = dataclasses.asdict(result)
+    return results
+
+
+def _held_out(
+    config: GRPOConfig,
+    policy: Policy,
+    sampler: Sampler,
+    tasks: Sequence[str],
+    temperature: float,
+    rollouts: int,
+    on_end: Callable[[Trajectory], None],
+) -> EvalResult:
+    """Plays held-out tasks at K = k_max, with the same random numbers at every call."""
+    played = evaluate_policy(
+        policy,
+        sampler,
+        config.env,
+        tasks,
+        rollouts=rollouts,
+        horizon=config.k_max,
+        temperature=temperature,
+        seed=derive_seed(config.seed, "evaluation"),
+        slots=config.slots or config.tasks_per_update * config.group_size,
+        env_threads=config.env_threads,
+        max_action_tokens=config.max_action_tokens,
+        mode=config.rollout,
+        environment_retries=config.environment_retries,
+        env_args={**config.environment_args(), "split": config.eval_split},
+        on_end=on_end,
+    )
+    return summarise(played)
 
 
 def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
@@ -379,7 +413,7 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
         )
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
-    (run_dir / "config.json").write_text(config.to_json())
+    write_whole(run_dir / "config.json", config.to_json())
     return config, run_dir, False
 
 

@@ -20,12 +20,23 @@ EndReason = Literal["terminated", "horizon", "truncated", "context", "environmen
 
 @dataclass
 class Turn:
-    """One step: what the model wrote and what came back."""
+    """One step: what the model wrote and what came back.
+
+    Attributes:
+        action: As the environment got it.
+        observation: As the environment gave it.
+        cut: Whether the action reached the most tokens it may have.
+        malformed: Whether it was no valid call.
+        action_tokens: Ids that the model sampled, the stop token included.
+        observation_tokens: Ids that followed, up to the next action; 0 where the episode ended.
+    """
 
     action: str
     observation: str
     cut: bool
     malformed: bool
+    action_tokens: int = 0
+    observation_tokens: int = 0
 
 
 @dataclass
@@ -40,6 +51,7 @@ class Trajectory:
         action_mask: For each token 1 if the model sampled it, else 0.
         logprobs: For each sampled token its log-probability when it was sampled, else 0.0.
         versions: For each sampled turn the policy version that wrote it.
+        system_prompt: For the log.
         prompt: The first observation, for the log.
         turns: One entry a step.
         reward: The sum of the rewards.
@@ -58,6 +70,7 @@ class Trajectory:
     action_mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    system_prompt: str = ""
     prompt: str = ""
     turns: list[Turn] = field(default_factory=list)
     reward: float = 0.0
