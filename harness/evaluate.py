@@ -105,6 +105,7 @@ class EvalResult:
         length_mean: Mean steps of all episodes.
         length_success_mean: Mean steps of the successes; None without one.
         length_success_p90: Their 90th percentile; None without one.
+        success_lengths: The steps of each success, ascending; what a shorter horizon would have given follows from them.
         steps_per_optimum: Mean of steps over the shortest solution's, of the successes where it is known; else None.
         truncated: Share of episodes stopped by K or the context.
         environment_errors: Episodes lost to a failing environment; they are in no other figure.
@@ -122,6 +123,7 @@ class EvalResult:
     length_mean: float
     length_success_mean: float | None
     length_success_p90: float | None
+    success_lengths: tuple[int, ...]
     steps_per_optimum: float | None
     truncated: float
     environment_errors: int
@@ -172,6 +174,7 @@ def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
         length_mean=float(np.mean([t.length for t in valid])),
         length_success_mean=float(lengths.mean()) if len(lengths) else None,
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
+        success_lengths=tuple(sorted(t.length for t in valid if t.success)),
         steps_per_optimum=float(np.mean(over)) if over else None,
         truncated=float(np.mean([t.truncated for t in valid])),
         environment_errors=len(trajectories) - len(valid),
