@@ -170,7 +170,7 @@ def test_trl_gets_an_end_where_an_episode_ended_and_only_there(trl_grpo):
     for end in ("horizon", "context", "truncated"):
         truncated = columns(action, end)
         assert truncated["completion_ids"][:-1] == action
-        assert truncated["completion_ids"][-1] not in (eos, policy.pad_id)
+        assert truncated["completion_ids"][-1] not in (eos, policy.tokenizer.pad_token_id)
         assert (truncated["env_mask"][-1], truncated["verdict"], truncated["truncated"]) == (0, 0.0, True)
         assert len(truncated["logprobs"]) == len(truncated["env_mask"]) == len(truncated["completion_ids"])
     lost = columns([], "environment-error")
