@@ -49,7 +49,7 @@ class GRPOConfig(SamplerSettings):
     device: str = "auto"
     """cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights. bfloat16 drops changes below 1/256 of a weight: at a learning rate of 1e-6 it hardly learns."""
+    """Of the computation and of the sampler's weights; the optimizer's are float32 either way."""
     threads: int = 1
     """Torch threads; one is fastest for tiny models. 0 leaves torch's default."""
 
@@ -91,8 +91,14 @@ class GRPOConfig(SamplerSettings):
     """AdamW's."""
     minibatches: int = 1
     """Optimizer steps per update."""
-    microbatch_tokens: int = 16_384
-    """Padded tokens in one forward pass; changes memory and speed, not the result."""
+    tokens_per_microbatch: int = 16_384
+    """Tokens in one forward pass, at least one whole episode; changes memory and speed, not the result."""
+    packing: bool = True
+    """Episodes one behind the other in a row, without padding, where the model can; off pads them to one length."""
+    lora_rank: int = 0
+    """Train adapters of this rank beside the model's weights (LoRA), which stay as they are; 0 trains all weights."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: a third more time, and far less memory for long episodes."""
     max_grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
 
@@ -167,6 +173,8 @@ class GRPOConfig(SamplerSettings):
             )
         if self.temperature <= 0:
             raise ConfigError(f"temperature must be > 0 in training, got {self.temperature}")
+        if self.lora_rank < 0:
+            raise ConfigError(f"lora_rank must be >= 0, got {self.lora_rank}; 0 trains all weights")
         if self.environment_retries < 0:
             raise ConfigError(f"environment_retries must be >= 0, got {self.environment_retries}; 0 drops at once")
         if self.tis_cap and not self.tis_cap >= 1:
@@ -270,7 +278,7 @@ def _defaults(env: str, split: str, model: str) -> GRPOConfig:
         adam_beta2=0.99,
         weight_decay=0.0,
         minibatches=2,
-        microbatch_tokens=6000,
+        tokens_per_microbatch=6000,
         k0=10,
         linear_increment=40 / 60,
         stage_updates=6,
@@ -288,7 +296,7 @@ def _defaults(env: str, split: str, model: str) -> GRPOConfig:
         max_action_tokens=128,
         max_observation_tokens=96,
         learning_rate=1e-4,
-        microbatch_tokens=8192,
+        tokens_per_microbatch=8192,
         k0=15,
         tti_stages="0:15,3:20,5:30,7:50",
         linear_increment=4.0,

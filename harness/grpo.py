@@ -42,7 +42,10 @@ from harness.display import Display
 from harness.episodes import write_episodes
 from harness.evaluate import EvalResult, evaluate_policy, held_out_tasks, summarise
 from harness.figure import draw_run
+from harness.head import Head
+from harness.lora import add_lora
 from harness.metrics import MetricsLog
+from harness.optimizer import make_optimizer
 from harness.policy import Policy, load_policy, new_tiny_policy
 from harness.rollout import EpisodeLengths, EpisodeRequest, announce, rollout
 from harness.rollout.player import Player
@@ -52,7 +55,7 @@ from harness.sampling.make import make_sampler
 from harness.seeding import derive_seed
 from harness.tasks import TaskStream
 from harness.trajectory import Trajectory
-from harness.update import update_policy
+from harness.update import select_episodes, update_policy
 from harness.warm_start import cached_warm_start
 
 __all__ = ["main", "train"]
@@ -77,16 +80,9 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
 
     policy = _load(config, env)
-    optimizer = torch.optim.AdamW(
-        policy.model.parameters(),
-        lr=config.learning_rate,
-        betas=(0.9, config.adam_beta2),
-        weight_decay=config.weight_decay,
-    )
     controller = make_controller(config)
     stream = TaskStream(task_ids, per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
     lengths = EpisodeLengths()
-    sampled_model = copy.deepcopy(policy.model) if config.async_steps else None
     sampled_at = 0  # how many policy updates the sampler's weights hold
     totals = {"tokens": 0.0, "seconds": 0.0}
     evaluations: dict[str, Any] = {}
@@ -94,6 +90,20 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         display.note(f"note: {note}")
 
     checkpoint = latest_checkpoint(run_dir / "checkpoints") if resume else None
+    if checkpoint is None and config.warm_start.episodes:
+        with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
+            cloned = cached_warm_start(cache_dir(), env, policy, config.warm_start, seed=config.seed, on_batch=on_batch)
+        display.note(f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches")
+    if config.lora_rank:
+        add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
+    sampled_model = copy.deepcopy(policy.model) if config.async_steps else None
+    optimizer = make_optimizer(
+        policy.model,
+        learning_rate=config.learning_rate,
+        betas=(0.9, config.adam_beta2),
+        weight_decay=config.weight_decay,
+    )
+    first = 0
     if checkpoint is not None:
         state = load_training_state(checkpoint, model=policy.model, optimizer=optimizer, sampled=sampled_model)
         first, totals, evaluations = state["next_update"], state["totals"], state["evaluations"]
@@ -102,18 +112,6 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         if controller is not None:
             controller.load_state_dict(state["controller"])
         display.note(f"resumed at update {first} from {checkpoint}")
-    else:
-        first = 0
-        if config.warm_start.episodes:
-            with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
-                cloned = cached_warm_start(
-                    cache_dir(), env, policy, config.warm_start, seed=config.seed, on_batch=on_batch
-                )
-            display.note(
-                f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches"
-            )
-            if sampled_model is not None:
-                copy_weights(policy.model, sampled_model)
     env.close()
     held_out: Sequence[str] = ()
     if config.eval_tasks:
@@ -247,7 +245,12 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                     training_started += metrics["time/evaluation_s"]  # the clock of the updates stood still
                 log.write(update, metrics)
                 if config.log_episodes_every and update % config.log_episodes_every == 0:
-                    write_episodes(run_dir / "episodes", update, trajectories)
+                    chosen, _ = select_episodes(
+                        trajectories,
+                        normalize_std=config.normalize_std,
+                        train_on_truncated=config.train_on_truncated,
+                    )
+                    write_episodes(run_dir / "episodes", update, trajectories, chosen)
                 if (update + 1) % config.checkpoint_every == 0 or update + 1 == config.updates:
                     save(update + 1)
                 progress.update_ended(update, metrics)
@@ -314,30 +317,38 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _load(config: GRPOConfig, env: gym.Env[str, str]) -> Policy:
-    limit = config.max_observation_tokens or None
+    limit, device, dtype = config.max_observation_tokens or None, pick_device(config.device), pick_dtype(config.dtype)
     if config.model == "tiny":
         seed = derive_seed(config.seed, "weights") % 2**31
-        policy = new_tiny_policy(env, seed=seed, max_observation_tokens=limit)
-        torch.nn.Module.to(policy.model, torch.device(pick_device(config.device)))
-        return policy
-    return load_policy(
-        config.model,
-        dtype=pick_dtype(config.dtype),
-        device=pick_device(config.device),
-        max_observation_tokens=limit,
-    )
+        policy = new_tiny_policy(env, seed=seed, max_observation_tokens=limit, packing=config.packing)
+        torch.nn.Module.to(policy.model, torch.device(device), dtype)
+    else:
+        policy = load_policy(
+            config.model, dtype=dtype, device=device, max_observation_tokens=limit, packing=config.packing
+        )
+    Head.check(policy.model)
+    if config.gradient_checkpointing:
+        policy.checkpoint_activations()
+    return policy
 
 
 def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool) -> Policy | None:
-    """The frozen policy of the KL term: the one that the first update starts from, kept in the run folder."""
+    """The frozen policy of the KL term: the one that the first update starts from, kept in the run folder.
+
+    With LoRA it is the policy itself, whose own weights are frozen.
+    """
     if not config.kl_coef:
         return None
+    if config.lora_rank:
+        return policy
     folder = run_dir / "reference"
     if first:
         model = copy.deepcopy(policy.model)
         policy.save(folder)
     else:
-        model = load_policy(folder, dtype=policy.model.dtype, device=str(policy.model.device)).model
+        model = load_policy(
+            folder, dtype=policy.model.dtype, device=str(policy.model.device), packing=config.packing
+        ).model
     return Policy(model.eval().requires_grad_(False), policy.tokenizer, policy.chat)
 
 

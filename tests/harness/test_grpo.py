@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from eh_gym.errors import ConfigError
 from harness.config import GRPOConfig
 from harness.display import Display
+from harness.episodes import read_system_prompt
 from harness.grpo import main, prepare, rollout_metrics, train
 from harness.metrics import GLOSSARY, read_metrics
 from harness.policy import Policy
@@ -74,6 +75,11 @@ def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
     episodes = [json.loads(line) for line in (folder / "episodes" / "update-000003.jsonl").open()]
     assert len(episodes) == quick.tasks_per_update * quick.group_size
     assert sum(e["success"] for e in episodes) / len(episodes) == rows[3]["rollout/success"]
+    in_loss = [e["action_tokens"] for e in episodes if e["advantage"] is not None]
+    assert (len(in_loss), sum(in_loss)) == (rows[3]["train/episodes_in_loss"], rows[3]["train/tokens_in_loss"])
+    assert {e["action_tokens"] - sum(turn["action_tokens"] for turn in e["turns"]) for e in episodes} == {0}
+    assert {e["prompt_tokens"] for e in episodes} == {4}  # <obs> start x <act>
+    assert "open(x)" in (read_system_prompt(folder / "episodes", episodes[0]["system_prompt"]) or "")
     assert AutoModelForCausalLM.from_pretrained(folder / "model").num_parameters() > 0
     assert AutoTokenizer.from_pretrained(folder / "model").chat_template
 
