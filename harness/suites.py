@@ -47,7 +47,7 @@ def suite_arms(suite: str, base: GRPOConfig, *, quick: bool) -> list[SuiteArm]:
 
 def _saturation(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     """RQ1: a sweep of fixed K. The evaluation's K is never below the training's."""
-    sweep = (5, 10, 15, 20, 30, 40, 50) if quick else (10, 15, 20, 30, 40, 50, 60, 70, 80)
+    sweep = (5, 10, 15, 20, 25, 30, 40, 50) if quick else (10, 15, 20, 30, 40, 50, 60, 70, 80)
     return [SuiteArm(f"K={k}", {"wrapper": "fixed", "k0": k} | ({"k_max": k} if k > base.k_max else {})) for k in sweep]
 
 

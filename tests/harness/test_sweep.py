@@ -100,9 +100,9 @@ def test_the_band_of_saturation_reaches_convergence(tmp_path: Path) -> None:
     [table] = read_tables(tmp_path, ["convergence"])
     assert "band: unknown" in table.notes[0]
     _, shown = go(tmp_path, "saturation", seeds=1)
-    assert "plateau: K from 30 (the frontier H*) to 50, the largest tried" in shown  # successes of 4, 12 and 22 steps
+    assert "plateau: K from 25 (the frontier H*) to 50, the largest tried" in shown  # successes of 4, 12 and 22 steps
     [table] = read_tables(tmp_path, ["convergence"])
-    assert table.notes[0] == "band: K from 30 to 50, from the saturation suite"
+    assert table.notes[0] == "band: K from 25 to 50, from the saturation suite"
 
 
 def test_flags_are_grpo_s_and_quick_stands_below_them(tmp_path: Path) -> None:
