@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["EpisodeOutcome", "HorizonController"]
+__all__ = ["EpisodeOutcome", "HorizonController", "episode_horizon"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,11 @@ class EpisodeOutcome:
 
 @runtime_checkable
 class HorizonController(Protocol):
-    """Decides how many steps the next episodes may take."""
+    """Decides how many steps the next episodes may take.
+
+    A controller that does not give all of them the same has one method more, ``horizon_for(task_id, seed) -> int``; see
+    `episode_horizon`.
+    """
 
     @property
     def horizon(self) -> int:
@@ -55,3 +59,15 @@ class HorizonController(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from ``state``; raises StateError if it was not made by this kind of controller."""
         ...
+
+
+def episode_horizon(controller: HorizonController, task_id: str | None, seed: int | None) -> int:
+    """The budget K of one episode that starts now, in steps.
+
+    Args:
+        controller: If it has a method ``horizon_for``, that decides; else its `horizon` does.
+        task_id: The episode's task, where the environment names it.
+        seed: What the episode's reset got. The same seed and task give the same K until the next update.
+    """
+    decide = getattr(controller, "horizon_for", None)
+    return controller.horizon if decide is None else int(decide(task_id, seed))

@@ -58,6 +58,11 @@ class SharedHorizon:
             raise ConfigError("controller is shared already; use it as it is")
         if not isinstance(controller, HorizonController):
             raise ConfigError(f"controller must be a HorizonController, got {controller!r}; pass ElasticHorizon()")
+        if hasattr(controller, "horizon_for"):
+            raise ConfigError(
+                f"controller gives each episode a K of its own, and other processes can read one K alone, got {controller!r}; "
+                "share an ElasticHorizon, or keep the environments in this process (eh_gym.make_vec does)"
+            )
         folder = Path(tempfile.mkdtemp(prefix="eh-horizon-", dir=_memory_folder()))
         (folder / "k").write_bytes(bytes(8))
         (folder / "journal").touch()

@@ -1,6 +1,6 @@
 """Stops an episode after K steps, where K comes from a horizon controller.
 
-Left out: telling the agent how many steps are left (that changes the observations), and autoreset.
+Left out: telling the agent how many steps are left (that changes the observations; see `BudgetHint`), and autoreset.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
 from eh_gym.errors import ConfigError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon
 
 __all__ = ["ElasticTimeLimit"]
 
@@ -25,8 +25,10 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     """Gives every episode the budget that the controller has at its reset, and tells the controller how it ended.
 
     An episode that reaches K steps without ending is truncated with reward 0 (Elastic Horizon paper, Sec. 3.2; Algorithm 2,
-    lines 8 to 16); one that ends on step K has ended. A running episode keeps its K. An episode that is reset before its
-    end is dropped: it is not recorded. Nor is one with ``info["environment_error"]``, which says nothing about the agent.
+    lines 8 to 16); one that ends on step K has ended. A running episode keeps its K. A controller with ``horizon_for`` is
+    asked for each episode's K, with the task and with the seed that `reset` got (see `ProbedHorizon`). An episode that is
+    reset before its end is dropped: it is not recorded. Nor is one with ``info["environment_error"]``, which says nothing
+    about the agent.
 
     The last step's info gets ``info["episode"]`` = ``{"length", "horizon", "success", "truncated", "task_id", "r", "l"}``
     (r: the return, l: the length), added to what an inner wrapper put there, and ``info["TimeLimit.truncated"]``: whether K
@@ -113,9 +115,9 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         """Starts an episode and latches its K. A running episode is dropped, unrecorded."""
         self._left = 0  # should the environment's reset fail, the old episode must not go on
         observation, info = self.env.reset(seed=seed, options=options)
-        self._horizon = self.controller.horizon
-        self._left, self._return = self._horizon, 0.0
         self._task_id = info.get("task_id")
+        self._horizon = episode_horizon(self.controller, self._task_id, seed)
+        self._left, self._return = self._horizon, 0.0
         return observation, info
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:

@@ -52,6 +52,22 @@ def test_reaching_k_truncates_with_reward_zero(scripted, journal):
     assert controller.outcomes == [EpisodeOutcome(3, 3, success=False, truncated=True, task_id=None)]
 
 
+def test_a_controller_that_gives_each_episode_its_own_k_is_asked_with_task_and_seed(scripted, journal):
+    class Own(type(journal(9))):
+        def horizon_for(self, task_id, seed):
+            asked.append((task_id, seed))
+            return len(asked)
+
+    asked, controller = [], Own(9)
+    env = ElasticTimeLimit(scripted(ON, ON, ON, reset_info={"task_id": "t"}), controller)
+    for seed in (5, None):
+        env.reset(seed=seed)
+        while not env.step(0)[3]:
+            pass
+    assert asked == [("t", 5), ("t", None)]
+    assert [(outcome.length, outcome.horizon) for outcome in controller.outcomes] == [(1, 1), (2, 2)]
+
+
 def test_ending_on_step_k_is_an_end(scripted, journal):
     controller = journal(3)
     env = ElasticTimeLimit(scripted(ON, ON, won()), controller)
