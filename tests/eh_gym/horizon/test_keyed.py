@@ -48,8 +48,10 @@ def test_a_state_of_another_kind_of_controller_is_refused():
         KeyedHorizon(lambda: ElasticHorizon(k0=20), kind).load_state_dict(keyed.state_dict())
     with pytest.raises(StateError, match="controllers must be states by kind"):
         keyed.load_state_dict(keyed.state_dict() | {"controllers": [1]})
+    succeed(keyed, "hard-1", 4)
     broken = keyed.state_dict()
-    broken["controllers"]["easy"]["k_real"] = 99
+    broken["controllers"]["easy"]["k_real"] = 7
+    broken["controllers"]["hard"]["k_real"] = 99
     before = keyed.state_dict()
     with pytest.raises(StateError, match="k_real must be in"):
         keyed.load_state_dict(broken)

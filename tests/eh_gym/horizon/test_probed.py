@@ -51,7 +51,8 @@ def test_unseeded_episodes_go_on_where_the_state_was_saved():
 
 def test_a_keyed_controller_inside_is_asked_for_the_task():
     keyed = KeyedHorizon(lambda: ElasticHorizon(k0=10, min_successes=1, alpha=1), key=str)
-    keyed.record(EpisodeOutcome(20, 50, True, task_id="hard"))
+    for task_id, length in (("hard", 20), ("harder", 30)):
+        keyed.record(EpisodeOutcome(length, 50, True, task_id=task_id))
     keyed.update()
     assert {ProbedHorizon(keyed, 50, 0.5).horizon_for("hard", seed) for seed in range(50)} == {30, 50}
 

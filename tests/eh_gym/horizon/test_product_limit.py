@@ -74,7 +74,16 @@ def test_without_truncation_the_percentile_is_the_length_with_the_share_at_or_be
     assert controller.update()["horizon/boundary"] == boundary
 
 
+@pytest.mark.parametrize("n", [10, 30, 70, 110, 190])
+def test_a_share_that_is_met_exactly_is_met(n):
+    controller = ElasticHorizon(k0=5, estimator="product-limit", min_successes=1, buffer_size=n, k_max=n)
+    for length in range(1, n + 1):
+        controller.record(EpisodeOutcome(length, n, True))
+    assert controller.update()["horizon/boundary"] == n * 9 // 10
+
+
 def test_a_success_beyond_its_k_counts_as_one_that_k_could_show():
-    controller = ElasticHorizon(estimator="product-limit", min_successes=1)
-    controller.record(EpisodeOutcome(20, 10, True))
-    assert controller.update()["horizon/boundary"] == 20
+    controller = ElasticHorizon(estimator="product-limit", min_successes=1, statistic="mean")
+    for length, horizon in ((20, 10), (5, 25)):
+        controller.record(EpisodeOutcome(length, horizon, True))
+    assert controller.update()["horizon/boundary"] == 12.5
