@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from eh_gym import ElasticHorizon, FixedHorizon, HorizonController, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.errors import ConfigError
+from eh_gym.horizon import ProbedHorizon
 from harness.update import LossSettings
 from harness.warm_start import WarmStart
 
@@ -117,6 +118,12 @@ class GRPOConfig:
     """What elastic takes for the boundary of the successes' lengths."""
     rounding: Literal["floor", "nearest", "floor-state"] = "floor"
     """How elastic makes K whole: floor of a real state (default), nearest, or Algorithm 2's floored state, which stalls."""
+    estimator: Literal["observed", "product-limit"] = "observed"
+    """product-limit undoes that a success longer than its K can't be seen, where episodes had different K (probes)."""
+    cold_growth: float = 0.0
+    """Steps that K grows by in an update while there are fewer than min_successes."""
+    probe_fraction: float = 0.0
+    """The share of episodes that elastic lets run to k_max, chosen by their seeds; use --estimator product-limit."""
     linear_start: int = 10
     """K of the linear schedule at update 0."""
     linear_increment: float = 0.2
@@ -271,8 +278,9 @@ def make_controller(config: GRPOConfig) -> HorizonController | None:
         return MultiplicativeHorizon(config.k_min, config.k_max, config.stage_updates)
     if config.wrapper == "tti":
         return StagedHorizon(config.stages())
-    names = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
-    return ElasticHorizon(**{name: getattr(config, name) for name in names})
+    paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
+    elastic = ElasticHorizon(**{name: getattr(config, name) for name in (*paper, "estimator", "cold_growth")})
+    return ProbedHorizon(elastic, config.k_max, config.probe_fraction) if config.probe_fraction else elastic
 
 
 def _flag(argv: Sequence[str], name: str, default: str) -> str:

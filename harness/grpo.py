@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -26,6 +27,7 @@ from transformers.utils.logging import disable_progress_bar
 
 import eh_gym
 from eh_gym.errors import ConfigError, EHError
+from eh_gym.horizon import episode_horizon
 from envs.runtime import cache_dir
 from harness.checkpoint import latest_checkpoint, load_training_state, save_checkpoint, save_training_state
 from harness.config import GRPOConfig, make_controller, preset
@@ -139,7 +141,7 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                     sampler,
                     policy.chat,
                     requests,
-                    horizon=horizon,
+                    horizon=functools.partial(episode_horizon, controller) if controller is not None else 0,
                     temperature=config.temperature,
                     max_action_tokens=config.max_action_tokens,
                     on_end=progress.episode_ended(update, len(requests)),

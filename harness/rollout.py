@@ -49,7 +49,7 @@ def rollout(
     chat: ChatFormat,
     requests: Sequence[EpisodeRequest],
     *,
-    horizon: int,
+    horizon: int | Callable[[str, int], int],
     temperature: float,
     max_action_tokens: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
@@ -61,7 +61,8 @@ def rollout(
         sampler: Samples the actions.
         chat: Turns texts into ids.
         requests: The episodes; more than there are slots wait for a free one.
-        horizon: The K that the slots give to an episode that starts now; 0 if they have no limit. For the record.
+        horizon: The K that the slots give to an episode that starts now, or what tells it from the task id and the seed of
+            the reset; 0 if they have no limit. For the record.
         temperature: Of the sampled actions; 0 is greedy.
         max_action_tokens: The most tokens of one action; a longer one is cut and sent as it is.
         on_end: Called with each trajectory as it ends.
@@ -82,8 +83,9 @@ def rollout(
         resets = []
         for slot in free[: len(waiting)]:
             index, request = waiting.popleft()
-            live[slot] = _Live(index, request, Trajectory(request.task_id, request.group, horizon))
             seed = derive_seed(request.seed, "reset") % 2**31
+            k = horizon if isinstance(horizon, int) else horizon(request.task_id, seed)
+            live[slot] = _Live(index, request, Trajectory(request.task_id, request.group, k))
             resets.append((slot, envs.submit_reset(slot, seed=seed, options={"task_id": request.task_id})))
         for slot, reset in resets:
             trajectory = live[slot].trajectory
