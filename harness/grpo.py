@@ -68,6 +68,8 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     set_threads(config.threads)
     env_args = config.environment_args()
     env = gym.make(config.env, **env_args)
+    if config.budget_hint:  # a tiny model is made for, and cloned from, what it will read
+        env = eh_gym.BudgetHint(eh_gym.ElasticTimeLimit(env, eh_gym.FixedHorizon(config.k_max)), config.budget_hint)
     task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
 
     policy = _load(config, env)
@@ -143,6 +145,7 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         slots,
         controller,
         record=False,
+        budget_hint=config.budget_hint,
         max_workers=min(config.env_threads, slots),
         **env_args,
     )
@@ -163,7 +166,6 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
             sampler,
             policy.chat,
             requests,
-            horizon=controller.horizon if controller is not None else 0,
             temperature=config.temperature,
             max_action_tokens=config.max_action_tokens,
             mode=config.rollout,
@@ -186,7 +188,8 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
 
                 lengths.observe(trajectories)
                 if controller is not None:
-                    metrics["horizon/k"] = float(trajectories[0].horizon)  # K of these; update() moves the next one's
+                    metrics["horizon/k"] = float(controller.horizon)  # K of these; update() moves the next one's
+                    metrics["horizon/k_mean"] = _mean([t.horizon for t in trajectories])
                     for t in trajectories:
                         if t.end != "environment-error":
                             controller.record(t.outcome())
@@ -349,6 +352,7 @@ def _evaluate(
                 mode=config.rollout,
                 environment_retries=config.environment_retries,
                 env_args=held_out,
+                budget_hint=config.budget_hint,
                 on_end=on_end,
             )
         results[name] = summarise(played)

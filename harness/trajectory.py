@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ class Trajectory:
         retries: How often it was begun again because its environment had failed.
         failed_tokens: All tokens of the attempts that failed; of this one too, where `end` is "environment-error".
         optimal_steps: The shortest solution, where the environment knows it.
+        info: What the reset said, but for the system prompt.
     """
 
     task_id: str
@@ -71,6 +72,7 @@ class Trajectory:
     retries: int = 0
     failed_tokens: int = 0
     optimal_steps: int | None = None
+    info: dict[str, Any] = field(default_factory=dict)
 
     def add_prompt(self, ids: Sequence[int]) -> None:
         """Appends tokens that the model did not write."""
@@ -102,7 +104,9 @@ class Trajectory:
 
     def outcome(self) -> EpisodeOutcome:
         """What the horizon controller is told."""
-        return EpisodeOutcome(max(1, self.length), max(1, self.horizon), self.success, self.truncated, self.task_id)
+        return EpisodeOutcome(
+            max(1, self.length), max(1, self.horizon), self.success, self.truncated, self.task_id, self.info
+        )
 
 
 @dataclass(frozen=True)

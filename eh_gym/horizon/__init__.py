@@ -1,7 +1,9 @@
 """How the horizon K is chosen: fixed, by schedule, or from the agent's own successes."""
 
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon
 from eh_gym.horizon.elastic import ElasticHorizon
+from eh_gym.horizon.keyed import KeyedHorizon
+from eh_gym.horizon.probed import ProbedHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.horizon.shared import SharedHorizon
 
@@ -10,8 +12,11 @@ __all__ = [
     "EpisodeOutcome",
     "FixedHorizon",
     "HorizonController",
+    "KeyedHorizon",
     "LinearHorizon",
     "MultiplicativeHorizon",
+    "ProbedHorizon",
     "SharedHorizon",
     "StagedHorizon",
+    "episode_horizon",
 ]

@@ -1,6 +1,5 @@
 """One contract for every controller: HorizonController, as eh_gym/horizon/controller.py and DESIGN.md state it."""
 
-import inspect
 import json
 import math
 import pickle
@@ -15,11 +14,19 @@ from eh_gym.horizon import (
     EpisodeOutcome,
     FixedHorizon,
     HorizonController,
+    KeyedHorizon,
     LinearHorizon,
     MultiplicativeHorizon,
+    ProbedHorizon,
     SharedHorizon,
     StagedHorizon,
+    episode_horizon,
 )
+
+
+def quick_elastic():
+    return ElasticHorizon(min_successes=3)
+
 
 MAKERS = {
     "fixed": lambda: FixedHorizon(15),
@@ -30,6 +37,10 @@ MAKERS = {
     "elastic-nearest": lambda: ElasticHorizon(min_successes=3, rounding="nearest"),
     "elastic-floor-state": lambda: ElasticHorizon(min_successes=3, rounding="floor-state"),
     "elastic-mean": lambda: ElasticHorizon(min_successes=3, statistic="mean"),
+    "elastic-product-limit": lambda: ElasticHorizon(min_successes=3, estimator="product-limit"),
+    "elastic-cold-growth": lambda: ElasticHorizon(min_successes=9, cold_growth=1.5),
+    "probed": lambda: ProbedHorizon(ElasticHorizon(min_successes=3), probe_k=50, probe_fraction=0.3),
+    "keyed": lambda: KeyedHorizon(quick_elastic, "level"),
     "shared-elastic": lambda: SharedHorizon(ElasticHorizon(min_successes=3)),
     "shared-linear": lambda: SharedHorizon(LinearHorizon(10, 50, 0.4)),
 }
@@ -50,14 +61,19 @@ def make(request):
 
 
 def live(controller, updates, first=0):
-    """Some updates with some outcomes each. Returns K after each."""
+    """Some updates with some outcomes each. Returns K after each, and the K of two episodes."""
     seen = []
     for update in range(first, first + updates):
         for i in range(2):
             success = (update + i) % 3 > 0
-            controller.record(EpisodeOutcome(5 + (7 * update + i) % 40, 50, success, not success, f"task-{i}"))
+            length = 5 + (7 * update + i) % 40
+            controller.record(EpisodeOutcome(length, 50 - i, success, not success, f"task-{i}", {"level": i}))
         controller.update()
-        seen.append(controller.horizon)
+        seen += [
+            controller.horizon,
+            episode_horizon(controller, {"level": 1}, update),
+            episode_horizon(controller, {"level": 2}, None),
+        ]
     return seen
 
 
@@ -74,7 +90,7 @@ def test_all_is_complete():
     defined = {
         name
         for name, value in vars(eh_gym.horizon).items()
-        if inspect.isclass(value) and value.__module__.startswith("eh_gym.horizon")
+        if callable(value) and value.__module__.startswith("eh_gym.horizon")
     }
     assert sorted(defined) == sorted(eh_gym.horizon.__all__)
 
@@ -88,6 +104,14 @@ def test_k_is_a_whole_number_of_steps_at_all_times(make):
     for k in [controller.horizon, *live(controller, 30)]:
         assert type(k) is int
         assert k >= 1
+
+
+def test_the_same_seed_and_info_have_the_same_k_until_the_next_update(make):
+    controller = make()
+    live(controller, 6)
+    ks = [[episode_horizon(controller, {"level": i}, seed) for seed in range(50)] for i in range(3)]
+    assert ks == [[episode_horizon(controller, {"level": i}, seed) for seed in range(50)] for i in range(3)]
+    assert all(type(k) is int and k >= 1 for row in ks for k in row)
 
 
 def test_recording_alone_moves_nothing(make):
