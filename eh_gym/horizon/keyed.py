@@ -71,12 +71,14 @@ class KeyedHorizon:
         controller.record(outcome)
 
     def update(self) -> dict[str, float]:
-        """Moves each kind's K once. Returns ``horizon/k``, the largest, and ``horizon/k/KIND`` of each, in steps."""
+        """Moves each kind's K once. Returns ``horizon/k``, the largest, and ``horizon/k_of/KIND`` of each, in steps."""
         with self._lock:
             controllers = list(self._controllers.values())
         for controller in controllers:
             controller.update()
-        return {"horizon/k": float(self.horizon)} | {f"horizon/k/{kind}": float(k) for kind, k in self.horizons.items()}
+        return {"horizon/k": float(self.horizon)} | {
+            f"horizon/k_of/{kind}": float(k) for kind, k in self.horizons.items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Each kind's state."""

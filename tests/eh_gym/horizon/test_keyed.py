@@ -23,7 +23,7 @@ def test_each_kind_follows_its_own_successes():
     for _ in range(2):
         alone.record(EpisodeOutcome(4, 50, True))
     alone.update()
-    assert keyed.update() == {"horizon/k": 40.0, "horizon/k/easy": 14.0, "horizon/k/hard": 40.0}
+    assert keyed.update() == {"horizon/k": 40.0, "horizon/k_of/easy": 14.0, "horizon/k_of/hard": 40.0}
     assert keyed.horizons == {"easy": alone.horizon, "hard": 40} == {"easy": 14, "hard": 40}
     assert [keyed.horizon_for({"level": level}, 7) for level in ("hard", "easy", "new")] == [40, 14, 15]
     assert keyed.horizon == 40
