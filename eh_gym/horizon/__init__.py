@@ -1,6 +1,6 @@
 """How the horizon K is chosen: fixed, by schedule, or from the agent's own successes."""
 
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
 from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.keyed import KeyedHorizon
 from eh_gym.horizon.probed import ProbedHorizon
@@ -18,5 +18,4 @@ __all__ = [
     "ProbedHorizon",
     "SharedHorizon",
     "StagedHorizon",
-    "episode_horizon",
 ]

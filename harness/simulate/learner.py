@@ -27,8 +27,8 @@ from eh_gym.horizon import (
     KeyedHorizon,
     LinearHorizon,
     ProbedHorizon,
-    episode_horizon,
 )
+from eh_gym.horizon.controller import episode_horizon
 from envs.cabinet.tasks import success_ceiling
 from harness.seeding import derive_seed
 

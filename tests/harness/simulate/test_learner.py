@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, HorizonController, ProbedHorizon, episode_horizon
+from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, HorizonController, ProbedHorizon
+from eh_gym.horizon.controller import episode_horizon
 from harness.simulate.learner import CASES, LONG, NEVER, Agent, Learner, live, main
 from harness.simulate.lengths import PAPER, LengthLaw, two_part
 
