@@ -1,1 +1,1 @@
-"""The horizon controller without a model: against lengths that stay (`__main__`), against an agent that learns (`learner`)."""
+"""The horizon controller without a model: the paper's (`__main__`), and what goes beyond it (`beyond`)."""

@@ -1,7 +1,7 @@
 """`python -m harness.simulate`: the horizon controller against a distribution of lengths, without any model.
 
 Thousands of runs in seconds: where K settles, how fast, how Algorithm 2's floored state stalls, what grouped tasks and
-the truncation of long successes do. Left out: an agent that learns (`harness.simulate.learner`).
+the truncation of long successes do. Left out: what goes beyond the paper's controller (`harness.simulate.beyond`).
 """
 
 from __future__ import annotations
