@@ -2,7 +2,7 @@
 
 transformers' DynamicCache grows by concatenation: every new token copies the whole cache, and rows of different length
 leave holes that every later token attends over. Here each row is written at its own position in a buffer that is
-allocated once, and the live rows are kept together at the front, so that a forward pass over all of them reads a view.
+allocated once, and a forward pass over rows that lie side by side reads a view.
 
 Left out: sliding windows and recurrent layers; `TransformersSampler` refuses such models.
 """
@@ -31,9 +31,8 @@ class SlotCache(Cache):
         self._values: list[Tensor] = []
         self._rows = 0
         self._capacity = 0
-        self._index: Tensor | None = None
+        self._taken: slice | Tensor = slice(0, 0)
         self._columns: Tensor | None = None
-        self._n = 0
         self._width = 0
 
     @property
@@ -56,16 +55,15 @@ class SlotCache(Cache):
         """Forgets everything and gives its memory back; the next forward pass allocates as much again, at once."""
         self._keys, self._values = [], []
 
-    def place(self, index: Tensor | None, n: int, columns: Tensor, width: int) -> None:
+    def place(self, rows: slice | Tensor, columns: Tensor, width: int) -> None:
         """Sets up the next forward pass.
 
         Args:
-            index: int64 [n], the rows that take part, or None for rows 0 to n - 1 (no copy is made then).
-            n: How many rows take part.
+            rows: The n rows that take part: a slice with both ends (no copy is made then), or int64 [n].
             columns: int64 [n, q], where each row's q new tokens are written.
             width: How many columns are attended over.
         """
-        self._index, self._n, self._columns, self._width = index, n, columns, width
+        self._taken, self._columns, self._width = rows, columns, width
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -79,17 +77,19 @@ class SlotCache(Cache):
             self._write(self._values[layer_idx], value_states),
         )
 
-    def move_row(self, source: int, target: int, length: int) -> None:
-        """Copies the first `length` tokens of row `source` over row `target`."""
+    def swap_rows(self, a: int, b: int, length: int) -> None:
+        """Lets rows `a` and `b` change places, as far as their first `length` tokens."""
         for buffer in (*self._keys, *self._values):
-            buffer[target, :length] = buffer[source, :length]
+            kept = buffer[a, :length].clone()
+            buffer[a, :length] = buffer[b, :length]
+            buffer[b, :length] = kept
 
     def _write(self, buffer: Tensor, states: Tensor) -> Tensor:
         assert self._columns is not None, "place() comes before the forward pass"
-        rows = torch.arange(self._n, device=states.device) if self._index is None else self._index
+        taken = self._taken
+        rows = torch.arange(taken.start, taken.stop, device=states.device) if isinstance(taken, slice) else taken
         buffer[rows[:, None], self._columns] = states.transpose(1, 2)
-        read = buffer[: self._n, : self._width] if self._index is None else buffer[self._index, : self._width]
-        return read.transpose(1, 2)
+        return buffer[taken, : self._width].transpose(1, 2)
 
     def _like(self, states: Tensor) -> Tensor:
         _, heads, _, dim = states.shape

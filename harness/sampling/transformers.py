@@ -75,6 +75,8 @@ class TransformersSampler:
         self._version = 0
         self._cache = SlotCache()
         self._sessions: dict[Hashable, _Session] = {}
+        # Row -> session. Those with a running request come first, so that a forward pass over them copies no cache.
+        self._rows: list[_Session] = []
         self._running: dict[Hashable, _Running] = {}
 
     @property
@@ -95,12 +97,14 @@ class TransformersSampler:
             raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
         session = self._sessions.get(request.session)
         if session is None:
-            session = self._sessions[request.session] = _Session(row=len(self._sessions))
+            session = self._sessions[request.session] = _Session(row=len(self._rows))
+            self._rows.append(session)
         prompt = list(request.prompt_ids)
         # The last token is always fed anew: its logits are what the first sampled token is drawn from.
         kept = _common_prefix(session.cached, prompt[:-1])
         del session.cached[kept:]
         self._cache.reserve(len(self._sessions), len(prompt) + request.max_tokens)
+        self._swap(session.row, len(self._running))
         draws = uniforms(request.seed, request.max_tokens) if request.temperature > 0 else np.empty(0)
         self._running[request.session] = _Running(request, session, prompt[kept:], draws)
 
@@ -120,15 +124,14 @@ class TransformersSampler:
     @torch.inference_mode()
     def end_session(self, session: Hashable) -> None:
         """Forgets an episode; the last row takes its place, so that the live rows stay together."""
-        self._running.pop(session, None)
         gone = self._sessions.pop(session, None)
         if gone is None:
             return
-        last = len(self._sessions)
-        if gone.row != last:
-            moved = next(s for s in self._sessions.values() if s.row == last)
-            self._cache.move_row(last, gone.row, len(moved.cached))
-            moved.row = gone.row
+        if session in self._running:
+            self._stop(self._running[session])
+        gone.cached.clear()
+        self._swap(gone.row, len(self._rows) - 1)
+        self._rows.pop()
 
     def sleep(self) -> None:
         """Gives back the memory of the key-value cache; the weights are the policy's own."""
@@ -146,8 +149,22 @@ class TransformersSampler:
         self._version += 1
         return self._version
 
-    def _finish(self, running: _Running) -> Sample:
+    def _stop(self, running: _Running) -> None:
+        """Takes a request out, and its row from among those that run."""
         del self._running[running.request.session]
+        self._swap(running.session.row, len(self._running))
+
+    def _swap(self, row: int, other: int) -> None:
+        """Lets two sessions change rows."""
+        if row == other:
+            return
+        a, b = self._rows[row], self._rows[other]
+        self._cache.swap_rows(row, other, max(len(a.cached), len(b.cached)))
+        self._rows[row], self._rows[other] = b, a
+        a.row, b.row = other, row
+
+    def _finish(self, running: _Running) -> Sample:
+        self._stop(running)
         reason = "stop" if running.ids[-1] in running.request.stop_ids else "length"
         ids, logprobs, versions = running.ids, running.logprobs, running.versions
         return Sample(ids, logprobs, reason, versions[0], spans(versions))  # type: ignore[arg-type]
@@ -177,11 +194,13 @@ class TransformersSampler:
             position[i, q - m :] = np.arange(start, start + m)
             r.session.cached += r.feed
         width = int(position.max()) + 1
+        first = batch[0].session.row
         rows = [r.session.row for r in batch]
         device = self._model.device
         positions = torch.from_numpy(position).to(device)
-        index = None if rows == list(range(n)) else torch.tensor(rows, device=device)
-        self._cache.place(index, n, positions.where(positions >= 0, self._cache.scrap_column), width)
+        together = rows == list(range(first, first + n))
+        index = slice(first, first + n) if together else torch.tensor(rows, device=device)
+        self._cache.place(index, positions.where(positions >= 0, self._cache.scrap_column), width)
         positions = positions.clamp_min(0)
         mask = torch.arange(width, device=device) <= positions[:, None, :, None]
         output = self._model(
