@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,9 @@ LONG = 14  # steps of the shortest solution with a lock
 
 SETTINGS: dict[str, list[str]] = {
     "fixed 50": ["--wrapper", "fixed", "--k0", "50"],
+    "P50 + 18, alpha 0.5, 70 updates": ["--statistic", "p50", "--delta", "18", "--alpha", "0.5", "--updates", "70"],
+    "P90 + 15, alpha 0.5": ["--delta", "15", "--alpha", "0.5"],
+    "the paper's": [],
 }
 """Flags of `harness.grpo`; the first is what the others are measured against."""
 
@@ -144,7 +148,10 @@ def main() -> None:
     wanted = [(name, seed) for seed in args.seeds for name in names]
     with ThreadPoolExecutor(args.jobs) as pool:
         found = pool.map(
-            lambda w: train(args.runs / f"{w[0].replace(' ', '-')}-seed{w[1]}", w[1], SETTINGS[w[0]]), wanted
+            lambda w: train(
+                args.runs / f"{re.sub(r'[^a-z0-9.]+', '-', w[0].lower())}-seed{w[1]}", w[1], SETTINGS[w[0]]
+            ),
+            wanted,
         )
         results = dict(zip(wanted, found, strict=True))
     print(
