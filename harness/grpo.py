@@ -68,8 +68,8 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     set_threads(config.threads)
     env_args = config.environment_args()
     env = gym.make(config.env, **env_args)
-    if config.budget_hint:  # a tiny model is made for, and cloned from, what it will read
-        env = eh_gym.BudgetHint(eh_gym.ElasticTimeLimit(env, eh_gym.FixedHorizon(config.k_max)), config.budget_hint)
+    if config.budget_hint:
+        env = _hinted(env, config)
     task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
 
     policy = _load(config, env)
@@ -311,6 +311,14 @@ def _load(config: GRPOConfig, env: gym.Env[str, str]) -> Policy:
         device=pick_device(config.device),
         max_observation_tokens=limit,
     )
+
+
+def _hinted(env: gym.Env[str, str], config: GRPOConfig) -> gym.Env[str, str]:
+    """For the tiny model's tokenizer and demonstrations: each has a K of its own, since K will move in training."""
+    low = min(config.k0, config.k_max)
+    draws = np.random.default_rng(derive_seed(config.seed, "hints")).integers(low, config.k_max + 1, size=2000)
+    controller = eh_gym.StagedHorizon({episode: int(k) for episode, k in enumerate(draws)})
+    return eh_gym.BudgetHint(eh_gym.ElasticTimeLimit(env, controller, update_every=1), config.budget_hint)
 
 
 def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool) -> Policy | None:
