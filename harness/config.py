@@ -140,6 +140,8 @@ class GRPOConfig(SamplerSettings):
     """product-limit undoes that a success longer than its K can't be seen, where episodes had different K (probes)."""
     cold_growth: float = 0.0
     """Steps that K grows by in an update while there are fewer than min_successes."""
+    count_truncated: bool = False
+    """Elastic remembers truncated episodes beside successes, so that K grows while many are stopped."""
     probe_fraction: float = 0.0
     """The share of episodes that elastic lets run to k_max, chosen by their seeds; use --estimator product-limit."""
     horizon_key: str = ""
@@ -186,7 +188,7 @@ class GRPOConfig(SamplerSettings):
             raise ConfigError(f"tis_cap must be 0 (off) or >= 1, got {self.tis_cap}; 2 is usual")
         if self.keep_checkpoints < 1:
             raise ConfigError(f"keep_checkpoints must be >= 1, got {self.keep_checkpoints}; a run must be resumable")
-        for name in ("estimator", "cold_growth", "probe_fraction", "horizon_key"):
+        for name in ("estimator", "cold_growth", "count_truncated", "probe_fraction", "horizon_key"):
             if self.wrapper != "elastic" and getattr(self, name) != getattr(GRPOConfig, name):
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out")
@@ -326,7 +328,7 @@ def make_controller(config: GRPOConfig) -> HorizonController | None:
     if config.wrapper == "tti":
         return StagedHorizon(config.stages())
     paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
-    settings = {name: getattr(config, name) for name in (*paper, "estimator", "cold_growth")}
+    settings = {name: getattr(config, name) for name in (*paper, "estimator", "cold_growth", "count_truncated")}
     controller: HorizonController = ElasticHorizon(**settings)
     if config.horizon_key:
         controller = KeyedHorizon(functools.partial(ElasticHorizon, **settings), config.horizon_key)

@@ -64,6 +64,9 @@ class ElasticHorizon:
             length that has the share at or below it.
         cold_growth: Steps that K grows by in an update without enough successes, at most to k_max; the paper's is 0, where
             an agent that never succeeds within k0 stays there.
+        count_truncated: Remember a truncated episode too, with the steps that it took: it may have needed more, so K grows
+            while more than the statistic's share are stopped (one in ten, with P90), and an agent that gets lost runs to
+            k_max. Not together with the product limit, which says what successes alone can.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -87,6 +90,7 @@ class ElasticHorizon:
         rounding: Rounding = "floor",
         estimator: Estimator = "observed",
         cold_growth: float = 0.0,
+        count_truncated: bool = False,
     ) -> None:
         self.k_min, self.k_max = bounds(k_min, k_max)
         self.k0 = positive_int("k0", k0)
@@ -111,7 +115,12 @@ class ElasticHorizon:
             raise ConfigError(f"estimator must be one of observed, product-limit, got {estimator!r}")
         if not (math.isfinite(cold_growth) and cold_growth >= 0):
             raise ConfigError(f"cold_growth must be >= 0 steps per update, got {cold_growth}; the paper's is 0")
-        self.estimator, self.cold_growth = estimator, float(cold_growth)
+        if count_truncated and estimator == "product-limit":
+            raise ConfigError(
+                "count_truncated takes truncated episodes for lengths seen, and product-limit needs successes alone; "
+                "choose one"
+            )
+        self.estimator, self.cold_growth, self.count_truncated = estimator, float(cold_growth), bool(count_truncated)
         self.alpha, self.delta, self.statistic, self.rounding = float(alpha), float(delta), statistic, rounding
         self._k = float(self.k0)
         self._successes: deque[tuple[int, int]] = deque(maxlen=self.buffer_size)  # length, K
@@ -128,8 +137,8 @@ class ElasticHorizon:
         return round(self._k) if self.rounding == "nearest" else floor_to_steps(self._k)
 
     def record(self, outcome: EpisodeOutcome) -> None:
-        """Remembers the length of a success; anything else is ignored. Thread-safe."""
-        if outcome.success:
+        """Remembers the length of a success (and of a truncated episode, if those count). Thread-safe."""
+        if outcome.success or (self.count_truncated and outcome.truncated):
             with self._lock:
                 self._successes.append((int(outcome.length), int(outcome.horizon)))
 
@@ -204,7 +213,7 @@ class ElasticHorizon:
 
     def _settings(self) -> dict[str, Any]:
         paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
-        return {name: getattr(self, name) for name in (*paper, "estimator", "cold_growth")}
+        return {name: getattr(self, name) for name in (*paper, "estimator", "cold_growth", "count_truncated")}
 
     def __repr__(self) -> str:
         return f"ElasticHorizon({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"

@@ -61,6 +61,8 @@ CASES: dict[str, Case] = {
     "probes 1/8, product-limit": Case(_elastic(1 / 8, estimator="product-limit")),
     "probes 1/8, product-limit, delta 0": Case(_elastic(1 / 8, estimator="product-limit", delta=0)),
     "the same, N = 800": Case(_elastic(1 / 8, estimator="product-limit", delta=0, buffer_size=800)),
+    "truncated counted": Case(_elastic(count_truncated=True)),
+    "truncated counted, P75": Case(_elastic(count_truncated=True, statistic="p75")),
     "by kind": Case(_keyed()),
     "by kind, cold growth 1": Case(_keyed(cold_growth=1)),
     "prefilled by 128 episodes": Case(_elastic(), prefill=128),
@@ -70,8 +72,15 @@ CASES: dict[str, Case] = {
 }
 """The controllers compared."""
 
-LAWS: dict[str, LengthLaw] = {"appworld": PAPER["appworld"], "gap": two_part("gap", (3, 9), (25, 45), 0.3)}
-"""The paper's AppWorld lengths, and lengths with a gap below which K can rest."""
+_NEVER = 200  # steps
+_LOST = np.append(0.7 * PAPER["appworld"].p, np.zeros(_NEVER - K_MAX))
+_LOST[-1] = 0.3
+LAWS: dict[str, LengthLaw] = {
+    "appworld": PAPER["appworld"],
+    "gap": two_part("gap", (3, 9), (25, 45), 0.3),
+    "lost": LengthLaw("AppWorld, and 30 % that never succeed", _LOST),
+}
+"""The paper's AppWorld lengths; lengths with a gap below which K can rest; AppWorld's, of an agent that gets lost."""
 
 
 @dataclass(frozen=True)

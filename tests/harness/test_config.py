@@ -108,7 +108,14 @@ def test_options_beyond_the_paper_reach_the_controller() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [{"horizon_key": "x"}, {"probe_fraction": 0.1}, {"estimator": "product-limit"}, {"cold_growth": 1.0}]
+    "option",
+    [
+        {"horizon_key": "x"},
+        {"probe_fraction": 0.1},
+        {"estimator": "product-limit"},
+        {"cold_growth": 1.0},
+        {"count_truncated": True},
+    ],
 )
 def test_an_option_of_elastic_is_refused_elsewhere(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="is about the elastic horizon, got --wrapper fixed; leave one out"):

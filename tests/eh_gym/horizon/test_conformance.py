@@ -39,6 +39,7 @@ MAKERS = {
     "elastic-floor-state": lambda: ElasticHorizon(min_successes=3, rounding="floor-state"),
     "elastic-mean": lambda: ElasticHorizon(min_successes=3, statistic="mean"),
     "elastic-product-limit": lambda: ElasticHorizon(min_successes=3, estimator="product-limit"),
+    "elastic-count-truncated": lambda: ElasticHorizon(min_successes=3, count_truncated=True),
     "elastic-cold-growth": lambda: ElasticHorizon(min_successes=9, cold_growth=1.5),
     "probed": lambda: ProbedHorizon(ElasticHorizon(min_successes=3), probe_k=50, probe_fraction=0.3),
     "keyed": lambda: KeyedHorizon(quick_elastic, "level"),

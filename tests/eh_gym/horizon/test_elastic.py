@@ -372,3 +372,18 @@ def test_numpy_lengths_can_be_saved():
     controller = ElasticHorizon()
     succeed(controller, np.int64(9))
     assert json.loads(json.dumps(controller.state_dict()))["lengths"] == [9]
+
+
+def test_counting_truncated_episodes_k_grows_while_more_than_a_tenth_are_stopped():
+    plain, counting = (ElasticHorizon(k0=20, alpha=1, count_truncated=c) for c in (False, True))
+    for length, success, truncated in [(5, True, False)] * 50 + [(20, False, True)] * 20 + [(9, False, False)] * 30:
+        for controller in (plain, counting):
+            controller.record(EpisodeOutcome(length, 20, success, truncated))
+    assert plain.update()["horizon/boundary"] == 5
+    metrics = counting.update()  # 20 of 70 at 20 steps; wrong ends say nothing
+    assert (metrics["horizon/boundary"], metrics["horizon/buffer_size"], counting.horizon) == (20, 70, 30)
+
+
+def test_truncated_episodes_and_the_product_limit_do_not_go_together():
+    with pytest.raises(ConfigError, match="product-limit needs successes alone; choose one"):
+        ElasticHorizon(count_truncated=True, estimator="product-limit")

@@ -33,6 +33,12 @@ def test_the_gap_is_left_by_probes_with_the_product_limit_alone() -> None:
     assert end("probes 1/8, product-limit", "gap")["success"] > 0.98
 
 
+def test_counting_truncated_episodes_leaves_the_gap_and_gives_the_lost_all_there_is() -> None:
+    assert end("truncated counted", "gap")["success"] > 0.98
+    lost, found = end("truncated counted", "lost"), end("truncated counted, P75", "appworld")
+    assert lost["k"] > 48 > 40 > found["k"]
+
+
 def test_probes_with_the_product_limit_and_no_headroom_find_p90_itself() -> None:
     mean_k = np.mean([end("the same, N = 800", "appworld", seed)["k"] for seed in range(4)])
     k = (mean_k - 50 / 8) / (7 / 8)  # of the episodes that are no probes
