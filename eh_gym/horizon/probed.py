@@ -36,7 +36,7 @@ class ProbedHorizon:
 
     >>> from eh_gym.horizon import FixedHorizon
     >>> probed = ProbedHorizon(FixedHorizon(10), probe_k=50, probe_fraction=0.25)
-    >>> [probed.horizon_for(None, seed) for seed in range(12)]
+    >>> [probed.horizon_for({}, seed) for seed in range(12)]
     [10, 50, 10, 10, 10, 10, 50, 10, 10, 10, 50, 50]
     """
 
