@@ -82,7 +82,7 @@ class Episode:
             observation, info = answer.result()
         except WorkerError as failure:
             return self._failed(str(failure))
-        self.trajectory.prompt = observation
+        self.trajectory.system_prompt, self.trajectory.prompt = info["system_prompt"], observation
         self.trajectory.horizon = int(info.get("horizon", 0))
         self.trajectory.optimal_steps = info.get("optimal_steps")
         self.trajectory.info = {name: value for name, value in info.items() if name != "system_prompt"}
@@ -107,7 +107,8 @@ class Episode:
         self.trajectory.add_sample(sample)
         self._last = sample
         action = self._chat.reply_text(sample.ids)
-        self.trajectory.turns.append(Turn(action, "", sample.finish_reason == "length", malformed=False))
+        cut = sample.finish_reason == "length"
+        self.trajectory.turns.append(Turn(action, "", cut, malformed=False, action_tokens=len(sample.ids)))
         return action
 
     def step_answered(self, answer: Future[StepResult]) -> Next:
@@ -136,6 +137,7 @@ class Episode:
         if len(trajectory.ids) + len(ids) >= self._max_context:
             return self._over("context")  # the observation stays out: no token of the model's would follow it
         trajectory.add_prompt(ids)
+        turn.observation_tokens = len(ids)
         return "turn"
 
     def _failed(self, error: str) -> Next:

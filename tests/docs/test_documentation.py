@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 
 from harness.config import GRPOConfig
+from harness.evaluate import Evaluation
 from harness.metrics import glossary_markdown
+from harness.report.__main__ import Report
+from harness.sweep import Sweep
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")]
+FLAG_PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("harness", "experiments", "report", "reuse", "training")),
+]
 
 
 def test_the_glossary_in_the_docs_is_the_code_s() -> None:
@@ -25,9 +32,10 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert "://" in target or (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "harness.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", FLAG_PAGES, ids=lambda p: p.name)
 def test_flags_in_the_docs_exist(page: Path) -> None:
-    known = {f.name.replace("_", "-") for f in dataclasses.fields(GRPOConfig)} | {"help", "policy"}
+    commands = (GRPOConfig, Evaluation, Sweep, Report)
+    known = {f.name.replace("_", "-") for command in commands for f in dataclasses.fields(command)} | {"help"}
     known |= {f"no-{name}" for name in known}
     used = set(re.findall(r"--([a-z][a-z0-9-]+)", page.read_text()))
     assert used <= known, used - known
