@@ -35,7 +35,7 @@ def with_sampler(policy: Policy, tasks: list[str], k: int) -> int:
     envs = eh_gym.make_vec("EH-Cabinet-v0", len(tasks), FixedHorizon(k), record=False, max_workers=0)
     requests = [EpisodeRequest(task, i, seed=i) for i, task in enumerate(tasks)]
     sampler = TransformersSampler(policy.model)
-    played = rollout(envs, sampler, policy.chat, requests, horizon=k, temperature=1.0, max_action_tokens=6)
+    played = rollout(envs, sampler, policy.chat, requests, temperature=1.0, max_action_tokens=6)
     envs.close()
     return sum(t.action_tokens for t in played)
 

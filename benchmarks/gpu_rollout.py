@@ -239,7 +239,7 @@ def play(
     measured = Measured(sampler, episodes, slots, scale)
     chat: ChatFormat = Chat()  # type: ignore[assignment]
     start = time.perf_counter()
-    played = rollout(envs, measured, chat, requests, horizon=0, temperature=1.0, max_action_tokens=512, mode=mode)
+    played = rollout(envs, measured, chat, requests, temperature=1.0, max_action_tokens=512, mode=mode)
     rolled = time.perf_counter()
     envs.close()
     closed = time.perf_counter()

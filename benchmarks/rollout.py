@@ -142,7 +142,6 @@ def play(
         sampler,
         Chat(),  # type: ignore[arg-type]
         requests,
-        horizon=0,
         temperature=1.0,
         max_action_tokens=64,
         mode=mode,

@@ -17,23 +17,28 @@ if TYPE_CHECKING:
         EpisodeOutcome,
         FixedHorizon,
         HorizonController,
+        KeyedHorizon,
         LinearHorizon,
         MultiplicativeHorizon,
+        ProbedHorizon,
         SharedHorizon,
         StagedHorizon,
     )
     from eh_gym.spaces import UnicodeText
     from eh_gym.vector import ThreadVectorEnv, make_vec
-    from eh_gym.wrappers import ElasticTimeLimit
+    from eh_gym.wrappers import BudgetHint, ElasticTimeLimit
 
 __all__ = [
+    "BudgetHint",
     "ElasticHorizon",
     "ElasticTimeLimit",
     "EpisodeOutcome",
     "FixedHorizon",
     "HorizonController",
+    "KeyedHorizon",
     "LinearHorizon",
     "MultiplicativeHorizon",
+    "ProbedHorizon",
     "SharedHorizon",
     "StagedHorizon",
     "ThreadVectorEnv",
@@ -43,13 +48,16 @@ __all__ = [
 ]
 
 _HOME = {
+    "BudgetHint": "eh_gym.wrappers",
     "ElasticHorizon": "eh_gym.horizon",
     "ElasticTimeLimit": "eh_gym.wrappers",
     "EpisodeOutcome": "eh_gym.horizon",
     "FixedHorizon": "eh_gym.horizon",
     "HorizonController": "eh_gym.horizon",
+    "KeyedHorizon": "eh_gym.horizon",
     "LinearHorizon": "eh_gym.horizon",
     "MultiplicativeHorizon": "eh_gym.horizon",
+    "ProbedHorizon": "eh_gym.horizon",
     "SharedHorizon": "eh_gym.horizon",
     "StagedHorizon": "eh_gym.horizon",
     "ThreadVectorEnv": "eh_gym.vector",

@@ -7,13 +7,23 @@ start where the model is the tiny one, and reads a recipe. Left out: anything an
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from eh_gym import ElasticHorizon, FixedHorizon, HorizonController, LinearHorizon, MultiplicativeHorizon, StagedHorizon
+from eh_gym import (
+    ElasticHorizon,
+    FixedHorizon,
+    HorizonController,
+    KeyedHorizon,
+    LinearHorizon,
+    MultiplicativeHorizon,
+    ProbedHorizon,
+    StagedHorizon,
+)
 from eh_gym.errors import ConfigError
 from harness.recipe import read_recipe, with_recipe
 from harness.rollout import RolloutMode
@@ -135,6 +145,18 @@ class GRPOConfig(SamplerSettings):
     """What elastic takes for the boundary of the successes' lengths."""
     rounding: Literal["floor", "nearest", "floor-state"] = "floor"
     """How elastic makes K whole: floor of a real state (default), nearest, or Algorithm 2's floored state, which stalls."""
+    estimator: Literal["observed", "product-limit"] = "observed"
+    """product-limit undoes that a success longer than its K can't be seen, where episodes had different K (probes)."""
+    cold_growth: float = 0.0
+    """Steps that K grows by in an update while there are fewer than min_successes."""
+    count_truncated: bool = False
+    """Elastic remembers truncated episodes beside successes, so that K grows while many are stopped."""
+    probe_fraction: float = 0.0
+    """The share of episodes that elastic lets run to k_max, chosen by their seeds; use --estimator product-limit."""
+    horizon_key: str = ""
+    """Elastic keeps a K for each kind of task: the key of the reset's info that tells it, such as category; empty for one K."""
+    budget_hint: str = ""
+    """Appended to every observation, such as '[{left} of {horizon} steps left]'; empty for none."""
     linear_start: int = 10
     """K of the linear schedule at update 0."""
     linear_increment: float = 0.2
@@ -188,6 +210,10 @@ class GRPOConfig(SamplerSettings):
             )
         if self.keep_checkpoints < 1:
             raise ConfigError(f"keep_checkpoints must be >= 1, got {self.keep_checkpoints}; a run must be resumable")
+        for name in ("estimator", "cold_growth", "count_truncated", "probe_fraction", "horizon_key"):
+            if self.wrapper != "elastic" and getattr(self, name) != getattr(GRPOConfig, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{flag} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out")
         self.environment_args()
         self.stages()
         self.check_sampler()
@@ -339,8 +365,12 @@ def make_controller(config: GRPOConfig) -> HorizonController | None:
         return MultiplicativeHorizon(config.k_min, config.k_max, config.stage_updates)
     if config.wrapper == "tti":
         return StagedHorizon(config.stages())
-    names = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
-    return ElasticHorizon(**{name: getattr(config, name) for name in names})
+    paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
+    settings = {name: getattr(config, name) for name in (*paper, "estimator", "cold_growth", "count_truncated")}
+    controller: HorizonController = ElasticHorizon(**settings)
+    if config.horizon_key:
+        controller = KeyedHorizon(functools.partial(ElasticHorizon, **settings), config.horizon_key)
+    return ProbedHorizon(controller, config.k_max, config.probe_fraction) if config.probe_fraction else controller
 
 
 def _flag(argv: Sequence[str], name: str, default: str) -> str:

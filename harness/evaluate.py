@@ -80,6 +80,8 @@ class Evaluation(SamplerSettings):
     """The most tokens of one action."""
     max_observation_tokens: int = 0
     """A longer observation loses its middle; 0 keeps all."""
+    budget_hint: str = ""
+    """Appended to every observation, with {left} and {horizon} filled in, as in training; empty for none."""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -196,6 +198,7 @@ def evaluate_policy(
     env_threads: int,
     max_action_tokens: int,
     env_args: dict[str, Any],
+    budget_hint: str = "",
     mode: RolloutMode = "lockstep",
     environment_retries: int = 2,
     on_end: Callable[[Trajectory], None] = lambda _: None,
@@ -204,14 +207,15 @@ def evaluate_policy(
     requests = _requests(task_ids, rollouts, seed)
     slots = min(slots, len(requests))
     controller, threads = FixedHorizon(horizon), min(env_threads, slots)
-    envs = eh_gym.make_vec(env_id, slots, controller, record=False, max_workers=threads, **env_args)
+    envs = eh_gym.make_vec(
+        env_id, slots, controller, record=False, budget_hint=budget_hint, max_workers=threads, **env_args
+    )
     try:
         return rollout(
             envs,
             sampler,
             policy.chat,
             requests,
-            horizon=horizon,
             temperature=temperature,
             max_action_tokens=max_action_tokens,
             mode=mode,
@@ -341,6 +345,7 @@ def run(config: Evaluation, console: Console) -> EvalResult:
                 max_action_tokens=config.max_action_tokens,
                 mode=config.rollout,
                 env_args=env_args,
+                budget_hint=config.budget_hint,
                 on_end=on_end,
             )
     result = dataclasses.replace(summarise(played), usage=usage)

@@ -77,6 +77,8 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     set_threads(config.threads)
     env_args = config.environment_args()
     env = gym.make(config.env, **env_args)
+    if config.budget_hint:
+        env = _hinted(env, config)
     task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
 
     policy = _load(config, env)
@@ -150,6 +152,7 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         slots,
         controller,
         record=False,
+        budget_hint=config.budget_hint,
         max_workers=min(config.env_threads, slots),
         **env_args,
     )
@@ -170,7 +173,6 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
             sampler,
             policy.chat,
             requests,
-            horizon=controller.horizon if controller is not None else 0,
             temperature=config.temperature,
             max_action_tokens=config.max_action_tokens,
             mode=config.rollout,
@@ -193,7 +195,8 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
 
                 lengths.observe(trajectories)
                 if controller is not None:
-                    metrics["horizon/k"] = float(trajectories[0].horizon)  # K of these; update() moves the next one's
+                    metrics["horizon/k"] = float(controller.horizon)  # K of these; update() moves the next one's
+                    metrics["horizon/k_mean"] = _mean([t.horizon for t in trajectories])
                     for t in trajectories:
                         if t.end != "environment-error":
                             controller.record(t.outcome())
@@ -332,6 +335,14 @@ def _load(config: GRPOConfig, env: gym.Env[str, str]) -> Policy:
     return policy
 
 
+def _hinted(env: gym.Env[str, str], config: GRPOConfig) -> gym.Env[str, str]:
+    """For the tiny model's tokenizer and demonstrations: each has a K of its own, since K will move in training."""
+    low = min(config.k0, config.k_max)
+    draws = np.random.default_rng(derive_seed(config.seed, "hints")).integers(low, config.k_max + 1, size=2000)
+    controller = eh_gym.StagedHorizon({episode: int(k) for episode, k in enumerate(draws)})
+    return eh_gym.BudgetHint(eh_gym.ElasticTimeLimit(env, controller, update_every=1), config.budget_hint)
+
+
 def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool) -> Policy | None:
     """The frozen policy of the KL term: the one that the first update starts from, kept in the run folder.
 
@@ -390,6 +401,7 @@ def _held_out(
         mode=config.rollout,
         environment_retries=config.environment_retries,
         env_args={**config.environment_args(), "split": config.eval_split},
+        budget_hint=config.budget_hint,
         on_end=on_end,
     )
     return summarise(played)

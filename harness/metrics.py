@@ -37,6 +37,8 @@ def _words(bin_name: str) -> str:
 
 _ALL = (
     Metric("horizon/k", "steps", "the budget K that this update's episodes had"),
+    Metric("horizon/k_mean", "steps", "mean K of this update's episodes, where some have a K of their own"),
+    Metric("horizon/k_of", "steps", "with --horizon-key: `horizon/k_of/KIND`, the next K of the tasks of each kind"),
     Metric("horizon/k_real", "steps", "the controller's real-valued K after this update; the next K is made from it"),
     Metric("horizon/boundary", "steps", "the statistic (P90) of the remembered successes' lengths; none while too few"),
     Metric("horizon/target", "steps", "boundary + headroom, clipped to k_min..k_max; none while too few successes"),
@@ -115,7 +117,7 @@ _ALL = (
 )
 
 GLOSSARY: dict[str, Metric] = {metric.name: metric for metric in _ALL}
-"""Every metric by its name."""
+"""Every metric by its name, or by the first two parts of a name that has three."""
 
 
 def glossary_markdown() -> str:
@@ -166,7 +168,7 @@ class MetricsLog:
             ConfigError: A name is not in the glossary; nothing is written.
         """
         for name in metrics:
-            if name not in GLOSSARY:
+            if "/".join(name.split("/", 2)[:2]) not in GLOSSARY:
                 near = difflib.get_close_matches(name, GLOSSARY, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise ConfigError(f"metric {name!r} is not in the glossary (harness/metrics.py){hint}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from eh_gym.horizon.controller import EpisodeOutcome
 from harness.sampling.base import Sample
@@ -61,6 +61,7 @@ class Trajectory:
         retries: How often it was begun again because its environment had failed.
         failed_tokens: All tokens of the attempts that failed; of this one too, where `end` is "environment-error".
         optimal_steps: The shortest solution, where the environment knows it.
+        info: What the reset said, but for the system prompt.
     """
 
     task_id: str
@@ -80,6 +81,7 @@ class Trajectory:
     retries: int = 0
     failed_tokens: int = 0
     optimal_steps: int | None = None
+    info: dict[str, Any] = field(default_factory=dict)
 
     def add_prompt(self, ids: Sequence[int]) -> None:
         """Appends tokens that the model did not write."""
@@ -111,4 +113,6 @@ class Trajectory:
 
     def outcome(self) -> EpisodeOutcome:
         """What the horizon controller is told."""
-        return EpisodeOutcome(max(1, self.length), max(1, self.horizon), self.success, self.truncated, self.task_id)
+        return EpisodeOutcome(
+            max(1, self.length), max(1, self.horizon), self.success, self.truncated, self.task_id, self.info
+        )

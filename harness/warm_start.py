@@ -201,7 +201,8 @@ def cached_warm_start(
 def _cache_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, seed: int) -> str:
     spec = env.spec
     key = hashlib.blake2b(digest_size=16)
-    name = [spec.id, sorted((k, repr(v)) for k, v in spec.kwargs.items())] if spec else repr(env)
+    wrappers = [repr(w) for w in spec.additional_wrappers] if spec else []
+    name = [spec.id, sorted((k, repr(v)) for k, v in spec.kwargs.items()), *wrappers] if spec else repr(env)
     about = [_FORMAT, name, dataclasses.asdict(settings), seed, torch.__version__, torch.get_num_threads()]
     key.update(json.dumps(about).encode())
     key.update(json.dumps(sorted(policy.tokenizer.get_vocab().items())).encode())

@@ -2,6 +2,8 @@
 
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
 from eh_gym.horizon.elastic import ElasticHorizon
+from eh_gym.horizon.keyed import KeyedHorizon
+from eh_gym.horizon.probed import ProbedHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.horizon.shared import SharedHorizon
 
@@ -10,8 +12,10 @@ __all__ = [
     "EpisodeOutcome",
     "FixedHorizon",
     "HorizonController",
+    "KeyedHorizon",
     "LinearHorizon",
     "MultiplicativeHorizon",
+    "ProbedHorizon",
     "SharedHorizon",
     "StagedHorizon",
 ]

@@ -6,10 +6,10 @@ Left out: any base class with behaviour. A controller is whatever has these five
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["EpisodeOutcome", "HorizonController"]
+__all__ = ["EpisodeOutcome", "HorizonController", "episode_horizon"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class EpisodeOutcome:
         success: The environment's own verdict; False for every truncated episode.
         truncated: Stopped by K (or by the environment's own truncation) rather than ended by the task's rules.
         task_id: The task, where the environment names it.
+        info: What the environment's reset said of the episode; empty where nobody kept it. Not compared, not shown.
     """
 
     length: int
@@ -29,11 +30,16 @@ class EpisodeOutcome:
     success: bool
     truncated: bool = False
     task_id: str | None = None
+    info: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @runtime_checkable
 class HorizonController(Protocol):
-    """Decides how many steps the next episodes may take."""
+    """Decides how many steps the next episodes may take.
+
+    A controller that does not give all of them the same has one method more, ``horizon_for(info, seed) -> int``; see
+    `episode_horizon`.
+    """
 
     @property
     def horizon(self) -> int:
@@ -55,3 +61,15 @@ class HorizonController(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from ``state``; raises StateError if it was not made by this kind of controller."""
         ...
+
+
+def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed: int | None) -> int:
+    """The budget K of one episode that starts now, in steps.
+
+    Args:
+        controller: If it has a method ``horizon_for``, that decides; else its `horizon` does.
+        info: What the environment's reset said of the episode, such as its ``task_id``.
+        seed: What the reset got. The same info and seed give the same K until the next update.
+    """
+    decide = getattr(controller, "horizon_for", None)
+    return controller.horizon if decide is None else int(decide(info, seed))

@@ -15,12 +15,14 @@ import numpy as np
 
 from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon.controller import EpisodeOutcome
+from eh_gym.horizon.product_limit import product_limit
 from eh_gym.horizon.schedules import bounds, check_state, floor_to_steps, positive_int
 
-__all__ = ["ElasticHorizon", "Rounding", "Statistic"]
+__all__ = ["ElasticHorizon", "Estimator", "Rounding", "Statistic"]
 
 Statistic = Literal["mean", "p50", "p75", "p90", "p95", "max"]
 Rounding = Literal["floor", "nearest", "floor-state"]
+Estimator = Literal["observed", "product-limit"]
 
 _PERCENTILE: dict[Statistic, float] = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "max": 100.0}
 
@@ -42,7 +44,9 @@ class ElasticHorizon:
     below the frontier, and where it stalls depends on where it started. The default keeps K real and floors only what is
     applied.
 
-    A success longer than its K can't be seen, so the lengths are cut off at K; `delta` is what lets K grow past them.
+    A success longer than its K can't be seen, so the lengths are cut off at K; `delta` is what lets K grow past them. Where
+    the remembered episodes had different K (K has moved, or `ProbedHorizon` lets some run longer), ``estimator=
+    "product-limit"`` takes that out. Two more departures from the paper are off by default.
 
     Args:
         k0: K at the start, in k_min..k_max.
@@ -55,6 +59,14 @@ class ElasticHorizon:
         statistic: What of the lengths is the boundary; the others are the paper's ablation.
         rounding: "floor" applies the floor of a real K (default). "nearest" applies the nearest integer, half to even (the
             authors' released controller). "floor-state" is Algorithm 2, kept to show that it stalls.
+        estimator: "observed" takes the statistic of the remembered lengths, as the paper does. "product-limit" takes it of
+            the lengths as they would be if every episode had had the largest remembered K; its percentile is the smallest
+            length that has the share at or below it.
+        cold_growth: Steps that K grows by in an update without enough successes, at most to k_max; the paper's is 0, where
+            an agent that never succeeds within k0 stays there.
+        count_truncated: Remember a truncated episode too, with the steps that it took: it may have needed more, so K grows
+            while more than the statistic's share are stopped (one in ten, with P90), and an agent that gets lost runs to
+            k_max. Not together with the product limit, which says what successes alone can.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -76,6 +88,9 @@ class ElasticHorizon:
         min_successes: int = 20,
         statistic: Statistic = "p90",
         rounding: Rounding = "floor",
+        estimator: Estimator = "observed",
+        cold_growth: float = 0.0,
+        count_truncated: bool = False,
     ) -> None:
         self.k_min, self.k_max = bounds(k_min, k_max)
         self.k0 = positive_int("k0", k0)
@@ -96,9 +111,19 @@ class ElasticHorizon:
             raise ConfigError(f"statistic must be one of {', '.join(('mean', *_PERCENTILE))}, got {statistic!r}")
         if rounding not in ("floor", "nearest", "floor-state"):
             raise ConfigError(f"rounding must be one of floor, nearest, floor-state, got {rounding!r}")
+        if estimator not in ("observed", "product-limit"):
+            raise ConfigError(f"estimator must be one of observed, product-limit, got {estimator!r}")
+        if not (math.isfinite(cold_growth) and cold_growth >= 0):
+            raise ConfigError(f"cold_growth must be >= 0 steps per update, got {cold_growth}; the paper's is 0")
+        if count_truncated and estimator == "product-limit":
+            raise ConfigError(
+                "count_truncated takes truncated episodes for lengths seen, and product-limit needs successes alone; "
+                "choose one"
+            )
+        self.estimator, self.cold_growth, self.count_truncated = estimator, float(cold_growth), bool(count_truncated)
         self.alpha, self.delta, self.statistic, self.rounding = float(alpha), float(delta), statistic, rounding
         self._k = float(self.k0)
-        self._lengths: deque[int] = deque(maxlen=self.buffer_size)
+        self._successes: deque[tuple[int, int]] = deque(maxlen=self.buffer_size)  # length, K
         self._lock = threading.Lock()
 
     @property
@@ -112,13 +137,13 @@ class ElasticHorizon:
         return round(self._k) if self.rounding == "nearest" else floor_to_steps(self._k)
 
     def record(self, outcome: EpisodeOutcome) -> None:
-        """Remembers the length of a success; anything else is ignored. Thread-safe."""
-        if outcome.success:
+        """Remembers the length of a success (and of a truncated episode, if those count). Thread-safe."""
+        if outcome.success or (self.count_truncated and outcome.truncated):
             with self._lock:
-                self._lengths.append(int(outcome.length))
+                self._successes.append((int(outcome.length), int(outcome.horizon)))
 
     def update(self) -> dict[str, float]:
-        """Moves K once, if there are enough successes.
+        """Moves K once, if there are enough successes (or, with `cold_growth`, if there are not).
 
         Returns:
             ``horizon/k`` (the K of the next episodes), ``horizon/k_real``, ``horizon/boundary`` and ``horizon/target``
@@ -126,19 +151,21 @@ class ElasticHorizon:
         """
         with self._lock:
             boundary = target = math.nan
-            if len(self._lengths) >= self.min_successes:
+            if len(self._successes) >= self.min_successes:
                 boundary = self._boundary()
                 target = min(max(boundary + self.delta, float(self.k_min)), float(self.k_max))
                 # Eq. 7 in the form that leaves K exactly where it is when it has arrived.
                 self._k += self.alpha * (target - self._k)
                 if self.rounding == "floor-state":
                     self._k = float(floor_to_steps(self._k))
+            else:
+                self._k = min(self._k + self.cold_growth, float(self.k_max))
             return {
                 "horizon/k": float(self.horizon),
                 "horizon/k_real": self._k,
                 "horizon/boundary": boundary,
                 "horizon/target": target,
-                "horizon/buffer_size": float(len(self._lengths)),
+                "horizon/buffer_size": float(len(self._successes)),
             }
 
     def state_dict(self) -> dict[str, Any]:
@@ -148,7 +175,8 @@ class ElasticHorizon:
                 "kind": type(self).__name__,
                 "settings": self._settings(),
                 "k_real": self._k,
-                "lengths": list(self._lengths),
+                "lengths": [length for length, _ in self._successes],
+                "horizons": [horizon for _, horizon in self._successes],
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -157,25 +185,35 @@ class ElasticHorizon:
         Raises:
             StateError: `state` comes from another kind of controller or from other settings, or was edited.
         """
-        check_state(state, type(self).__name__, self._settings(), {"k_real", "lengths"})
-        k, lengths = state["k_real"], state["lengths"]
+        check_state(state, type(self).__name__, self._settings(), {"k_real", "lengths", "horizons"})
+        k, lengths, horizons = state["k_real"], state["lengths"], state["horizons"]
         if not isinstance(k, (int, float)) or not self.k_min <= k <= self.k_max:
             raise StateError(f"k_real must be in {self.k_min}..{self.k_max}, got {k!r}; the state was cut or edited")
-        if not isinstance(lengths, list) or not all(isinstance(n, int) for n in lengths):
-            raise StateError(f"lengths must be a list of whole numbers, got {lengths!r}; the state was cut or edited")
+        for name, values in (("lengths", lengths), ("horizons", horizons)):
+            if not isinstance(values, list) or not all(isinstance(n, int) for n in values):
+                raise StateError(f"{name} must be a list of whole numbers, got {values!r}; the state was cut or edited")
+        if len(lengths) != len(horizons):
+            raise StateError(f"got {len(lengths)} lengths and {len(horizons)} horizons; the state was cut or edited")
         with self._lock:
             self._k = float(k)
-            self._lengths = deque(lengths, maxlen=self.buffer_size)
+            self._successes = deque(zip(lengths, horizons, strict=True), maxlen=self.buffer_size)
 
     def _boundary(self) -> float:
-        lengths = np.fromiter(self._lengths, dtype=np.float64)
+        successes = np.array(self._successes)  # [n, 2]
+        lengths = successes[:, 0]
+        if self.estimator == "product-limit":
+            # An environment that lets an episode go on beyond its K has shown that K did not hide that length.
+            x, share = product_limit(lengths, successes.max(axis=1))
+            if self.statistic == "mean":
+                return float(np.diff(share, prepend=0.0) @ x)
+            return float(x[np.searchsorted(share, _PERCENTILE[self.statistic] / 100 - 1e-9)])
         return float(
             lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic])
         )
 
     def _settings(self) -> dict[str, Any]:
-        names = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
-        return {name: getattr(self, name) for name in names}
+        paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
+        return {name: getattr(self, name) for name in (*paper, "estimator", "cold_growth", "count_truncated")}
 
     def __repr__(self) -> str:
         return f"ElasticHorizon({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"
@@ -183,7 +221,7 @@ class ElasticHorizon:
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
             state = {k: v for k, v in vars(self).items() if k != "_lock"}
-            return state | {"_lengths": self._lengths.copy()}
+            return state | {"_successes": self._successes.copy()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -33,7 +33,7 @@ class SharedHorizon:
 
     An outcome whose `record` has returned, in any process, is counted exactly once, at the owner's next `update` or
     `state_dict`, also if its process is killed right after; one that is killed inside `record` is counted or not, and harms
-    no other. Outcomes of one process keep their order.
+    no other. Outcomes of one process keep their order. An outcome's ``info`` stays where it is.
 
     The journal takes about 40 bytes an outcome plus the task id (40 MB in a million episodes), in shared memory or, where
     that is no folder, in the temporary folder. `close`, or the end of the owner, removes its name; an owner that is killed
@@ -58,6 +58,11 @@ class SharedHorizon:
             raise ConfigError("controller is shared already; use it as it is")
         if not isinstance(controller, HorizonController):
             raise ConfigError(f"controller must be a HorizonController, got {controller!r}; pass ElasticHorizon()")
+        if hasattr(controller, "horizon_for"):
+            raise ConfigError(
+                f"controller gives each episode a K of its own, and other processes can read one K alone, got {controller!r}; "
+                "share an ElasticHorizon, or keep the environments in this process (eh_gym.make_vec does)"
+            )
         folder = Path(tempfile.mkdtemp(prefix="eh-horizon-", dir=_memory_folder()))
         (folder / "k").write_bytes(bytes(8))
         (folder / "journal").touch()

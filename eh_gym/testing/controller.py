@@ -13,6 +13,7 @@ from typing import Any
 
 from eh_gym.errors import StateError
 from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, HorizonController
+from eh_gym.horizon.controller import episode_horizon
 
 __all__ = ["ControllerContract"]
 
@@ -59,10 +60,19 @@ class ControllerContract:
         controller = self._new()
         before = controller.horizon
         for _ in range(200):
-            controller.record(EpisodeOutcome(40, 50, True))
+            controller.record(EpisodeOutcome(40, 50, True, task_id="task-1", info={"task_id": "task-1"}))
         assert controller.horizon == before, (
             f"record() moved K from {before} to {controller.horizon}; move it in update()"
         )
+
+    def test_the_same_seed_and_info_have_the_same_k_until_the_next_update(self) -> None:
+        """An episode that is begun again has the K that it had."""
+        controller = self._new()
+        live(controller, 6)
+        episodes = [({"task_id": f"task-{i}"}, seed) for i in range(3) for seed in range(20)]
+        first, second = ([episode_horizon(controller, *episode) for episode in episodes] for _ in range(2))
+        assert first == second, f"the same episodes got {first} and {second}; derive K from the info and the seed"
+        assert all(type(k) is int and k >= 1 for k in first), f"K must be an int >= 1, got {first}"
 
     def test_update_returns_finite_or_nan_floats_named_horizon(self) -> None:
         """Its metrics go into the run's log as they are."""
@@ -185,14 +195,15 @@ class ControllerContract:
 
 
 def live(controller: HorizonController, updates: int, first: int = 0) -> list[int]:
-    """Some updates with two outcomes each, successes and truncations of many lengths. Returns K after each."""
+    """Some updates with two outcomes each, successes and truncations of many lengths. Returns K after each, and an episode's."""
     seen = []
     for update in range(first, first + updates):
         for i in range(2):
             success = (update + i) % 3 > 0
-            controller.record(EpisodeOutcome(5 + (7 * update + i) % 40, 50, success, not success, f"task-{i}"))
+            task, length = f"task-{i}", 5 + (7 * update + i) % 40
+            controller.record(EpisodeOutcome(length, 50 - i, success, not success, task, {"task_id": task}))
         controller.update()
-        seen.append(controller.horizon)
+        seen += [controller.horizon, episode_horizon(controller, {"task_id": "task-1"}, update)]
     return seen
 
 

@@ -1,6 +1,6 @@
 """Stops an episode after K steps, where K comes from a horizon controller.
 
-Left out: telling the agent how many steps are left (that changes the observations), and autoreset.
+Left out: telling the agent how many steps are left (that changes the observations; see `BudgetHint`), and autoreset.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
 from eh_gym.errors import ConfigError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon
 
 __all__ = ["ElasticTimeLimit"]
 
@@ -25,12 +25,15 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     """Gives every episode the budget that the controller has at its reset, and tells the controller how it ended.
 
     An episode that reaches K steps without ending is truncated with reward 0 (Elastic Horizon paper, Sec. 3.2; Algorithm 2,
-    lines 8 to 16); one that ends on step K has ended. A running episode keeps its K. An episode that is reset before its
-    end is dropped: it is not recorded. Nor is one with ``info["environment_error"]``, which says nothing about the agent.
+    lines 8 to 16); one that ends on step K has ended. A running episode keeps its K. A controller with ``horizon_for`` is
+    asked for each episode's K, with the info and the seed of its reset (see `KeyedHorizon`, `ProbedHorizon`). An episode that
+    is reset before its end is dropped: it is not recorded. Nor is one with ``info["environment_error"]``, which says nothing
+    about the agent.
 
-    The last step's info gets ``info["episode"]`` = ``{"length", "horizon", "success", "truncated", "task_id", "r", "l"}``
-    (r: the return, l: the length), added to what an inner wrapper put there, and ``info["TimeLimit.truncated"]``: whether K
-    stopped it. The environment's own info is left as it is.
+    The reset's info gets ``info["horizon"]``, the episode's K. The last step's info gets ``info["episode"]`` =
+    ``{"length", "horizon", "success", "truncated", "task_id", "r", "l"}`` (r: the return, l: the length), added to what an
+    inner wrapper put there, and ``info["TimeLimit.truncated"]``: whether K stopped it. The environment's own info is left as
+    it is.
 
     Stable-Baselines3 logs r and l, and bootstraps the value of the last observation where ``TimeLimit.truncated`` is true.
     Its `Monitor` replaces ``info["episode"]``, and gymnasium's `RecordEpisodeStatistics` fails where there is one: put
@@ -99,7 +102,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self._horizon = 0
         self._left = 0  # steps until K; 0 where no episode is running
         self._return = 0.0
-        self._task_id: str | None = None
+        self._start: dict[str, Any] = {}  # the info of the reset
         self._episodes = 0
 
     @property
@@ -113,10 +116,10 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         """Starts an episode and latches its K. A running episode is dropped, unrecorded."""
         self._left = 0  # should the environment's reset fail, the old episode must not go on
         observation, info = self.env.reset(seed=seed, options=options)
-        self._horizon = self.controller.horizon
+        self._horizon = episode_horizon(self.controller, info, seed)
+        self._start = {**info, "horizon": self._horizon}
         self._left, self._return = self._horizon, 0.0
-        self._task_id = info.get("task_id")
-        return observation, info
+        return observation, dict(self._start)
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps, and stops the episode if this was step K."""
@@ -147,7 +150,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             horizon=self._horizon,
             success=terminated and not truncated and self._verdict(observation, float(reward), info),
             truncated=truncated,
-            task_id=self._task_id,
+            task_id=self._start.get("task_id"),
+            info=self._start,
         )
         episode = {
             **info.get("episode", {}),

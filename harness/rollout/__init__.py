@@ -32,7 +32,6 @@ def rollout(
     chat: ChatFormat,
     requests: Sequence[EpisodeRequest],
     *,
-    horizon: int,
     temperature: float,
     max_action_tokens: int,
     mode: RolloutMode = "lockstep",
@@ -53,7 +52,6 @@ def rollout(
         sampler: Samples the actions.
         chat: Turns texts into ids.
         requests: The episodes; more than there are slots wait for a free one.
-        horizon: The K that the slots give to an episode that starts now; 0 if they have no limit. For the record.
         temperature: Of the sampled actions; 0 is greedy.
         max_action_tokens: The most tokens of one action; a longer one is cut and sent as it is.
         mode: "streaming" or "lockstep".
@@ -64,7 +62,7 @@ def rollout(
     """
     if environment_retries < 0:
         raise ConfigError(f"environment_retries must be >= 0, got {environment_retries}; 0 drops an episode at once")
-    rules = Rules(horizon, temperature, max_action_tokens, environment_retries)
+    rules = Rules(temperature, max_action_tokens, environment_retries)
     queue = list(range(len(requests)))
     if mode == "streaming" and lengths is not None:
         queue = longest_first(requests, lengths)

@@ -41,7 +41,6 @@ class EpisodeRequest:
 class Rules:
     """What holds for every episode of a rollout; the attributes are `rollout`'s arguments."""
 
-    horizon: int
     temperature: float
     max_action_tokens: int
     environment_retries: int
@@ -84,7 +83,9 @@ class Episode:
         except WorkerError as failure:
             return self._failed(str(failure))
         self.trajectory.system_prompt, self.trajectory.prompt = info["system_prompt"], observation
+        self.trajectory.horizon = int(info.get("horizon", 0))
         self.trajectory.optimal_steps = info.get("optimal_steps")
+        self.trajectory.info = {name: value for name, value in info.items() if name != "system_prompt"}
         # A first prompt that is too long is kept: there is nothing else to show, and no loss, which needs an action.
         self.trajectory.add_prompt(self._chat.prompt_ids(info["system_prompt"], observation))
         return "turn" if len(self.trajectory.ids) < self._max_context else self._over("context")
@@ -156,4 +157,4 @@ class Episode:
         return "over"
 
     def _blank(self) -> Trajectory:
-        return Trajectory(self.request.task_id, self.request.group, self._rules.horizon)
+        return Trajectory(self.request.task_id, self.request.group)

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import tyro
 
-from eh_gym import ElasticHorizon, FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
+from eh_gym import (
+    ElasticHorizon,
+    FixedHorizon,
+    KeyedHorizon,
+    LinearHorizon,
+    MultiplicativeHorizon,
+    ProbedHorizon,
+    StagedHorizon,
+)
 from eh_gym.errors import ConfigError
 from harness.config import GRPOConfig, make_controller, preset
 
@@ -72,6 +80,46 @@ def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) ->
     controller = make_controller(GRPOConfig(wrapper=wrapper))
     assert isinstance(controller, kind)
     assert controller.horizon == k
+
+
+def test_options_beyond_the_paper_reach_the_controller() -> None:
+    words = [
+        "--horizon-key",
+        "category",
+        "--probe-fraction",
+        "0.25",
+        "--estimator",
+        "product-limit",
+        "--cold-growth",
+        "2",
+    ]
+    probed = make_controller(parse(*words))
+    assert isinstance(probed, ProbedHorizon)
+    assert (probed.probe_k, probed.probe_fraction) == (50, 0.25)
+    keyed = probed.controller
+    assert isinstance(keyed, KeyedHorizon)
+    assert keyed.horizon_for({"category": "base"}, None) == preset([]).k0
+    inner = keyed.state_dict()["settings"]
+    assert (inner["key"], inner["settings"]["estimator"], inner["settings"]["cold_growth"]) == (
+        "category",
+        "product-limit",
+        2.0,
+    )
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"horizon_key": "x"},
+        {"probe_fraction": 0.1},
+        {"estimator": "product-limit"},
+        {"cold_growth": 1.0},
+        {"count_truncated": True},
+    ],
+)
+def test_an_option_of_elastic_is_refused_elsewhere(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="is about the elastic horizon, got --wrapper fixed; leave one out"):
+        GRPOConfig(wrapper="fixed", **option)
 
 
 def test_none_is_no_controller() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -23,7 +24,7 @@ from harness.display import Display
 from harness.episodes import read_system_prompt
 from harness.grpo import main, prepare, rollout_metrics, train
 from harness.metrics import GLOSSARY, read_metrics
-from harness.policy import Policy
+from harness.policy import Policy, load_policy
 from harness.trajectory import Trajectory, Turn
 from harness.warm_start import WarmStart
 
@@ -142,6 +143,40 @@ def test_every_horizon_trains(quick: GRPOConfig, wrapper: Any) -> None:
     else:
         expected = {"fixed": 7, "linear": 10, "multiplicative": 5, "tti": 15}[wrapper]
         assert rows[0]["horizon/k"] == expected
+
+
+def test_episodes_have_the_k_of_their_kind_and_of_probes(quick: GRPOConfig) -> None:
+    options: dict[str, Any] = {"horizon_key": "optimal_steps", "probe_fraction": 0.3, "estimator": "product-limit"}
+    config = dataclasses.replace(quick, updates=3, eval_tasks=0, k0=7, **options)
+    run(config)
+    rows = metrics_of(config)
+    assert config.run_dir is not None
+    possible, seen = {7.0, 50.0}, set()
+    for update, row in enumerate(rows):
+        path = config.run_dir / "episodes" / f"update-{update:06d}.jsonl"
+        horizons = [json.loads(line)["horizon"] for line in path.read_text().splitlines()]
+        assert set(horizons) <= possible
+        assert row["horizon/k_mean"] == pytest.approx(sum(horizons) / len(horizons))
+        possible = {7.0, 50.0} | {k for name, k in row.items() if name.startswith("horizon/k_of/")}
+        seen |= set(horizons)
+    assert {7, 50} < seen
+
+
+def test_a_tiny_model_reads_the_steps_left(quick: GRPOConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    config = dataclasses.replace(
+        quick,
+        updates=1,
+        eval_tasks=0,
+        k0=7,
+        budget_hint=" {left} left",
+        warm_start=WarmStart(episodes=20, max_batches=2),
+    )
+    run(config)
+    assert config.run_dir is not None
+    episodes = [json.loads(line) for line in (config.run_dir / "episodes" / "update-000000.jsonl").open()]
+    assert all(e["prompt"].endswith(" 7 left") for e in episodes)
+    policy = load_policy(config.run_dir / "model", dtype=torch.float32, device="cpu")
+    assert policy.tokenizer.unk_token_id not in policy.tokenizer("ok 6 left")["input_ids"]
 
 
 def test_the_kl_term_keeps_its_reference_over_a_resume(quick: GRPOConfig, tmp_path: Path) -> None:

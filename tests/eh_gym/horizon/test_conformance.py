@@ -10,13 +10,20 @@ from eh_gym.horizon import (
     ElasticHorizon,
     EpisodeOutcome,
     FixedHorizon,
+    KeyedHorizon,
     LinearHorizon,
     MultiplicativeHorizon,
+    ProbedHorizon,
     SharedHorizon,
     StagedHorizon,
 )
 from eh_gym.testing import ControllerContract
 from eh_gym.testing.controller import live
+
+
+def quick_elastic():
+    return ElasticHorizon(min_successes=3)
+
 
 MAKERS = {
     "fixed": lambda: FixedHorizon(15),
@@ -27,6 +34,11 @@ MAKERS = {
     "elastic-nearest": lambda: ElasticHorizon(min_successes=3, rounding="nearest"),
     "elastic-floor-state": lambda: ElasticHorizon(min_successes=3, rounding="floor-state"),
     "elastic-mean": lambda: ElasticHorizon(min_successes=3, statistic="mean"),
+    "elastic-product-limit": lambda: ElasticHorizon(min_successes=3, estimator="product-limit"),
+    "elastic-count-truncated": lambda: ElasticHorizon(min_successes=3, count_truncated=True),
+    "elastic-cold-growth": lambda: ElasticHorizon(min_successes=9, cold_growth=1.5),
+    "probed": lambda: ProbedHorizon(ElasticHorizon(min_successes=3), probe_k=50, probe_fraction=0.3),
+    "keyed": lambda: KeyedHorizon(quick_elastic, "task_id"),
     "shared-elastic": lambda: SharedHorizon(ElasticHorizon(min_successes=3)),
     "shared-linear": lambda: SharedHorizon(LinearHorizon(10, 50, 0.4)),
 }

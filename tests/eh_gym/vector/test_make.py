@@ -101,3 +101,13 @@ def test_a_slot_whose_first_reset_raised_can_be_reset_and_stepped():
     observations, _, terminated, *_ = envs.step(np.array([1]))
     assert (observations.tolist(), terminated.tolist()) == ([1], [True])
     envs.close()
+
+
+def test_a_budget_hint_stands_outside_the_limit():
+    envs = make_vec("EH-Cabinet-v0", 1, FixedHorizon(3), budget_hint=" {left}/{horizon}", max_workers=0)
+    observation, _ = envs.reset(seed=0)
+    assert observation[0].endswith(" 3/3")
+    assert envs.step(["list()"])[0] == ("closed 2/3",)
+    envs.close()
+    with pytest.raises(ConfigError, match="budget_hint tells the steps left of a K, and there is no controller"):
+        make_vec("EH-Cabinet-v0", 1, budget_hint=" {left}")

@@ -52,6 +52,23 @@ def test_reaching_k_truncates_with_reward_zero(scripted, journal):
     assert controller.outcomes == [EpisodeOutcome(3, 3, success=False, truncated=True, task_id=None)]
 
 
+def test_a_controller_that_gives_each_episode_its_own_k_is_asked_with_info_and_seed(scripted, journal):
+    class Own(type(journal(9))):
+        def horizon_for(self, info, seed):
+            asked.append((info, seed))
+            return len(asked)
+
+    asked, controller = [], Own(9)
+    env = ElasticTimeLimit(scripted(ON, ON, ON, reset_info={"task_id": "t"}), controller)
+    for k, seed in ((1, 5), (2, None)):
+        assert env.reset(seed=seed)[1] == {"task_id": "t", "horizon": k}
+        while not env.step(0)[3]:
+            pass
+    assert asked == [({"task_id": "t"}, 5), ({"task_id": "t"}, None)]
+    assert controller.outcomes[1].info == {"task_id": "t", "horizon": 2}
+    assert [(outcome.length, outcome.horizon) for outcome in controller.outcomes] == [(1, 1), (2, 2)]
+
+
 def test_ending_on_step_k_is_an_end(scripted, journal):
     controller = journal(3)
     env = ElasticTimeLimit(scripted(ON, ON, won()), controller)

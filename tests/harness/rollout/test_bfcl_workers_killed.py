@@ -59,7 +59,6 @@ def test_every_task_is_accounted_for(fake: Any, bfcl_python: Any, mode: Any) -> 
             fake.Sampler(),
             Sentences(),  # type: ignore[arg-type]
             requests,
-            horizon=12,
             temperature=1.0,
             max_action_tokens=4,
             mode=mode,

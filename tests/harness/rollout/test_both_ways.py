@@ -14,7 +14,7 @@ from eh_gym.errors import ConfigError
 from harness.rollout import EpisodeLengths, rollout
 from harness.trajectory import Trajectory
 
-SETTINGS: dict[str, Any] = {"horizon": 9, "temperature": 1.0, "max_action_tokens": 4}
+SETTINGS: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 4}
 BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
 
 
@@ -30,7 +30,7 @@ def play(fake: Any, n: int = 24, *, mode: str, slots: int = 8, threads: int = 8,
     return played
 
 
-ROLLOUT = {"horizon", "sampler", "environment_retries", "lengths", "on_end", "max_action_tokens"}
+ROLLOUT = {"sampler", "environment_retries", "lengths", "on_end", "max_action_tokens"}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -31,7 +31,7 @@ def play(
     policy: Policy, n: int = 12, *, k: int = 12, slots: int = 12, threads: int | None = None, **changes: Any
 ) -> list[Trajectory]:
     envs = eh_gym.make_vec("EH-Cabinet-v0", slots, FixedHorizon(k), record=False, max_workers=threads)
-    settings: dict[str, Any] = {"horizon": k, "temperature": 1.0, "max_action_tokens": 6} | changes
+    settings: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6} | changes
     max_context = settings.pop("max_context", None)
     try:
         sampler = TransformersSampler(policy.model, max_context=max_context)
@@ -112,7 +112,7 @@ def test_in_lockstep_the_order_in_which_environments_answer_changes_nothing(trai
     fixed = FixedHorizon(8)
     make = lambda: ElasticTimeLimit(_Slow(gym.make("EH-Cabinet-v0")), fixed, record=False)  # noqa: E731
     envs = ThreadVectorEnv([make] * 6)
-    arguments: dict[str, Any] = {"horizon": 8, "temperature": 1.0, "max_action_tokens": 6}
+    arguments: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6}
     slow = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(12), **arguments)
     envs.close()
     assert slow == play(trained, k=8, slots=6)  # to the last bit of every log-probability
@@ -127,7 +127,7 @@ def test_streaming_with_threads_differs_in_rounding_only(trained: Policy) -> Non
     fixed = FixedHorizon(20)
     make = lambda: ElasticTimeLimit(_Slow(gym.make("EH-Cabinet-v0")), fixed, record=False)  # noqa: E731
     envs = ThreadVectorEnv([make] * 6)
-    arguments: dict[str, Any] = {"horizon": 20, "temperature": 1.0, "max_action_tokens": 6, "mode": "streaming"}
+    arguments: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6, "mode": "streaming"}
     streamed = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(12), **arguments)
     envs.close()
     for a, b in zip(streamed, play(trained, k=20), strict=True):
@@ -162,7 +162,7 @@ def test_a_failing_environment_costs_its_episode_only(trained: Policy, at_reset:
     good = lambda: ElasticTimeLimit(gym.make("EH-Cabinet-v0"), fixed, record=False)  # noqa: E731
     bad = lambda: ElasticTimeLimit(_Failing(gym.make("EH-Cabinet-v0"), at_reset=at_reset), fixed, record=False)  # noqa: E731
     envs = ThreadVectorEnv([good, good, good, bad])
-    arguments: dict[str, Any] = {"horizon": 30, "temperature": 1.0, "max_action_tokens": 6, "mode": mode}
+    arguments: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6, "mode": mode}
     played = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(4), **arguments)
     envs.close()
     assert [t.end == "environment-error" for t in played] == [False, False, False, True]
@@ -210,7 +210,7 @@ def test_environments_that_can_prepare_are_told_what_waits(trained: Policy) -> N
         return ElasticTimeLimit(env, FixedHorizon(4), record=False)
 
     envs = ThreadVectorEnv([make] * 2)
-    arguments: dict[str, Any] = {"horizon": 4, "temperature": 1.0, "max_action_tokens": 6}
+    arguments: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6}
     rollout(envs, TransformersSampler(trained.model), trained.chat, requests(5), **arguments)
     tasks = [r.task_id for r in requests(5)]
     assert asked[0] == tasks[2:4]  # after the first two have begun, as many as there are slots

@@ -1,0 +1,126 @@
+"""A controller of its own for each kind of task.
+
+Left out: borrowing between the kinds; each needs successes of its own before its K moves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from eh_gym.errors import ConfigError, StateError
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon
+from eh_gym.horizon.schedules import check_state
+
+__all__ = ["KeyedHorizon"]
+
+
+class KeyedHorizon:
+    """Gives every episode the K of its task's kind, and tells that kind's controller how it ended.
+
+    Args:
+        make: Makes the controller of a kind that is met for the first time; all with the same settings. A module's function,
+            where controllers are pickled.
+        key: The key of the reset's info that says what kind a task is, such as its difficulty, category, app or domain.
+
+    Raises:
+        ConfigError: An argument is out of range, or an episode's info has no such key.
+
+    >>> from eh_gym.horizon import ElasticHorizon
+    >>> keyed = KeyedHorizon(lambda: ElasticHorizon(min_successes=1), key="level")
+    >>> keyed.record(EpisodeOutcome(length=15, horizon=15, success=True, info={"level": 3}))
+    >>> keyed.record(EpisodeOutcome(length=3, horizon=15, success=True, info={"level": 1}))
+    >>> for _ in range(40): _ = keyed.update()
+    >>> keyed.horizon_for({"level": 3}, None), keyed.horizon_for({"level": 1}, None), keyed.horizons
+    (24, 13, {'1': 13, '3': 24})
+    """
+
+    def __init__(self, make: Callable[[], HorizonController], key: str) -> None:
+        if not callable(make) or not isinstance(made := make(), HorizonController):
+            raise ConfigError("make must return a HorizonController; pass ElasticHorizon, or a lambda with settings")
+        if not isinstance(key, str) or not key:
+            raise ConfigError(f"key must be a key of the reset's info, such as 'difficulty', got {key!r}")
+        self._make, self._key = make, key
+        self._fresh = made  # of a kind that has not been met
+        self._controllers: dict[str, HorizonController] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def horizons(self) -> dict[str, int]:
+        """The K of each kind met so far, in steps."""
+        with self._lock:
+            return {key: self._controllers[key].horizon for key in sorted(self._controllers)}
+
+    @property
+    def horizon(self) -> int:
+        """The largest of the kinds' K, in steps; before the first outcome that of a new kind."""
+        return max(self.horizons.values(), default=self._fresh.horizon)
+
+    def horizon_for(self, info: Mapping[str, Any], seed: int | None) -> int:
+        """The K of one episode: that of its task's kind."""
+        with self._lock:
+            controller = self._controllers.get(self._kind(info), self._fresh)
+        return episode_horizon(controller, info, seed)
+
+    def record(self, outcome: EpisodeOutcome) -> None:
+        """Tells the controller of the task's kind. Thread-safe."""
+        kind = self._kind(outcome.info)
+        with self._lock:
+            controller = self._controllers.get(kind) or self._controllers.setdefault(kind, self._make())
+        controller.record(outcome)
+
+    def update(self) -> dict[str, float]:
+        """Moves each kind's K once. Returns ``horizon/k``, the largest, and ``horizon/k_of/KIND`` of each, in steps."""
+        with self._lock:
+            controllers = list(self._controllers.values())
+        for controller in controllers:
+            controller.update()
+        return {"horizon/k": float(self.horizon)} | {
+            f"horizon/k_of/{kind}": float(k) for kind, k in self.horizons.items()
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Each kind's state."""
+        with self._lock:
+            states = {key: controller.state_dict() for key, controller in sorted(self._controllers.items())}
+        return {"kind": type(self).__name__, "settings": self._settings(), "controllers": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from `state`.
+
+        Raises:
+            StateError: `state` comes from another kind of controller or from other settings, or was edited.
+        """
+        check_state(state, type(self).__name__, self._settings(), {"controllers"})
+        if not isinstance(state["controllers"], Mapping):
+            raise StateError(f"controllers must be states by kind, got {state['controllers']!r}; the state was edited")
+        loaded = {}
+        for key, inner in state["controllers"].items():
+            loaded[key] = self._make()
+            loaded[key].load_state_dict(inner)
+        with self._lock:
+            self._controllers = loaded
+
+    def _kind(self, info: Mapping[str, Any]) -> str:
+        if self._key not in info:
+            raise ConfigError(
+                f"the reset's info has no {self._key!r} to tell the task's kind by (it has {sorted(info)}); choose another key"
+            )
+        return str(info[self._key])
+
+    def _settings(self) -> dict[str, Any]:
+        fresh = self._fresh.state_dict()
+        return {"key": self._key, "kind": fresh["kind"], "settings": fresh["settings"]}
+
+    def __repr__(self) -> str:
+        return f"KeyedHorizon({self._fresh!r}, {self._key!r}, {self.horizons})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            state = {k: v for k, v in vars(self).items() if k != "_lock"}
+            return state | {"_controllers": dict(self._controllers)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()

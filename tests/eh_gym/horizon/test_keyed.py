@@ -1,0 +1,69 @@
+"""Each kind of task has a K of its own."""
+
+import pytest
+
+from eh_gym.errors import ConfigError, StateError
+from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, KeyedHorizon
+
+
+def make():
+    return ElasticHorizon(k0=15, min_successes=2, alpha=1)
+
+
+def succeed(keyed, level, *lengths):
+    for length in lengths:
+        keyed.record(EpisodeOutcome(length, 50, True, info={"level": level, "task_id": "x"}))
+
+
+def test_each_kind_follows_its_own_successes():
+    keyed, alone = KeyedHorizon(make, "level"), make()
+    succeed(keyed, "hard", 30, 30)
+    succeed(keyed, "easy", 4)
+    succeed(keyed, "easy", 4)
+    for _ in range(2):
+        alone.record(EpisodeOutcome(4, 50, True))
+    alone.update()
+    assert keyed.update() == {"horizon/k": 40.0, "horizon/k_of/easy": 14.0, "horizon/k_of/hard": 40.0}
+    assert keyed.horizons == {"easy": alone.horizon, "hard": 40} == {"easy": 14, "hard": 40}
+    assert [keyed.horizon_for({"level": level}, 7) for level in ("hard", "easy", "new")] == [40, 14, 15]
+    assert keyed.horizon == 40
+
+
+def test_a_kind_without_enough_successes_stays_where_it_began():
+    keyed = KeyedHorizon(make, "level")
+    succeed(keyed, "easy", 4, 4)
+    succeed(keyed, "hard", 40)
+    keyed.update()
+    assert keyed.horizons == {"easy": 14, "hard": 15}
+
+
+def test_a_state_of_another_kind_of_controller_is_refused():
+    keyed = KeyedHorizon(make, "level")
+    succeed(keyed, "easy", 4, 4)
+    with pytest.raises(StateError, match="build it with the saved settings"):
+        KeyedHorizon(lambda: ElasticHorizon(k0=20), "level").load_state_dict(keyed.state_dict())
+    with pytest.raises(StateError, match="controllers must be states by kind"):
+        keyed.load_state_dict(keyed.state_dict() | {"controllers": [1]})
+    succeed(keyed, "hard", 4)
+    broken = keyed.state_dict()
+    broken["controllers"]["easy"]["k_real"] = 7
+    broken["controllers"]["hard"]["k_real"] = 99
+    before = keyed.state_dict()
+    with pytest.raises(StateError, match="k_real must be in"):
+        keyed.load_state_dict(broken)
+    assert keyed.state_dict() == before
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ConfigError, match="make must return a HorizonController"):
+        KeyedHorizon(lambda: 15, "level")
+    with pytest.raises(ConfigError, match="key must be a key of the reset's info"):
+        KeyedHorizon(make, lambda info: info["app"])
+
+
+def test_an_info_without_the_key_is_refused():
+    keyed = KeyedHorizon(make, "level")
+    with pytest.raises(ConfigError, match=r"has no 'level' .*it has \['app', 'task_id'\]"):
+        keyed.horizon_for({"task_id": "x", "app": 1}, None)
+    with pytest.raises(ConfigError, match="has no 'level'"):
+        keyed.record(EpisodeOutcome(3, 50, True))
