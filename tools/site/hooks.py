@@ -1,0 +1,48 @@
+"""What the site's builder does beside mkdocs' own: formulas as MathML, and files of the repository that pages link to.
+
+Left out: scripts and fonts from elsewhere; the built site asks no other host for anything (tests/docs/test_site.py).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+_OUTSIDE = re.compile(r"\]\(\.\./(?P<path>[^)#]+)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """A fence named math holds LaTeX, as on GitHub."""
+    config.mdx_configs.setdefault("pymdownx.superfences", {}).setdefault("custom_fences", []).append(
+        {"name": "math", "class": "math", "format": _formula}
+    )
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Takes along what pages link to outside docs/: results, examples, the contributor's pages."""
+    linked = {
+        match["path"]
+        for page in Path(config.docs_dir).glob("*.md")
+        for match in _OUTSIDE.finditer(page.read_text())
+        if (ROOT / match["path"]).is_file()
+    }
+    for path in sorted(linked):
+        files.append(File.generated(config, f"repository/{path}", abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Leads such links to the copies."""
+    return _OUTSIDE.sub(r"](repository/\g<path>", markdown) if "/" not in page.file.src_uri else markdown
+
+
+def _formula(source: str, *_: Any, **__: Any) -> str:
+    return f'<div class="math">{convert(source.strip(), display="block")}</div>'
