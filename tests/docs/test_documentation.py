@@ -74,7 +74,7 @@ def _strings() -> set[str]:
 
 
 MESSAGES = re.findall(
-    r"^```text\n(.*?)\n```", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE | re.DOTALL
+    r"^```message\n(.*?)\n```", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE | re.DOTALL
 )
 
 

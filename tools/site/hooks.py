@@ -6,6 +6,7 @@ Left out: scripts and fonts from elsewhere; the built site asks no other host fo
 from __future__ import annotations
 
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ _OUTSIDE = re.compile(r"\]\(\.\./(?P<path>[^)#]+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """A fence named math holds LaTeX, as on GitHub."""
-    config.mdx_configs.setdefault("pymdownx.superfences", {}).setdefault("custom_fences", []).append(
-        {"name": "math", "class": "math", "format": _formula}
+    """A fence named math holds LaTeX, as on GitHub; one named message an error's words, which may be wrapped."""
+    config.mdx_configs.setdefault("pymdownx.superfences", {}).setdefault("custom_fences", []).extend(
+        [{"name": "math", "class": "math", "format": _formula}, {"name": "message", "class": "message", "format": _message}]
     )
     return config
 
@@ -46,3 +47,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def _formula(source: str, *_: Any, **__: Any) -> str:
     return f'<div class="math">{convert(source.strip(), display="block")}</div>'
+
+
+def _message(source: str, *_: Any, **__: Any) -> str:
+    return f'<p class="message">{escape(source.strip())}</p>'
