@@ -19,6 +19,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
+from harness.expert import demonstrate
 
 __all__ = ["TINY_BPE", "TINY_WORDS", "TinyModel", "tiny_model", "tiny_tokenizer", "transcripts"]
 
@@ -125,14 +126,10 @@ def transcripts(env: gym.Env[str, str], tasks: Iterable[str], *, waste: float, m
         max_steps: Steps after which an episode is left.
     """
     rng = np.random.default_rng(0)
-    base = env.unwrapped
     for task in tasks:
-        observation, _ = env.reset(options={"task_id": task})
-        yield observation
-        for _ in range(max_steps):
-            action = base.random_action(rng) if rng.random() < waste else base.expert()  # type: ignore[attr-defined]
+        played = demonstrate(env, task, waste=waste, max_steps=max_steps, rng=rng)
+        assert played is not None
+        yield played.observations[0]
+        for action, observation in zip(played.actions, played.observations[1:], strict=True):
             yield action
-            observation, _, terminated, truncated, _ = env.step(action)
             yield observation
-            if terminated or truncated:
-                break

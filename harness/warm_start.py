@@ -22,6 +22,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from harness.expert import demonstrate
 from harness.policy import Policy
 from harness.seeding import derive_seed
 from harness.trajectory import Trajectory, collate, microbatches
@@ -78,29 +79,31 @@ def demonstrations(
         count: How many episodes; at most one per task.
         seed: Draws the tasks and the wasted steps.
     """
-    base = env.unwrapped
-    task_ids = base.task_ids  # type: ignore[attr-defined]
+    task_ids = env.unwrapped.task_ids  # type: ignore[attr-defined]
     found: list[Trajectory] = []
     for index in np.random.default_rng(derive_seed(seed, "tasks")).permutation(len(task_ids)):
         if len(found) >= count:
             break
         task_id = task_ids[int(index)]
-        observation, info = env.reset(options={"task_id": task_id})
-        if settings.max_optimal_steps and info.get("optimal_steps", 0) > settings.max_optimal_steps:
+        played = demonstrate(
+            env,
+            task_id,
+            waste=waste,
+            max_steps=settings.max_steps,
+            rng=np.random.default_rng(derive_seed(seed, "waste", len(found))),
+            max_optimal_steps=settings.max_optimal_steps,
+        )
+        if played is None:
             continue
         trajectory = Trajectory(task_id, group=len(found))
-        trajectory.add_prompt(policy.chat.prompt_ids(info["system_prompt"], observation))
-        rng = np.random.default_rng(derive_seed(seed, "waste", len(found)))
-        for _ in range(settings.max_steps):
-            action = base.random_action(rng) if rng.random() < waste else base.expert()  # type: ignore[attr-defined]
+        trajectory.add_prompt(policy.chat.prompt_ids(played.info["system_prompt"], played.observations[0]))
+        for step, action in enumerate(played.actions, 1):
             reply = policy.chat.reply_ids(action)
             trajectory.ids += reply
             trajectory.action_mask += [1] * len(reply)
             trajectory.logprobs += [0.0] * len(reply)
-            observation, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
-                break
-            trajectory.add_prompt(policy.chat.observation_ids(observation, stopped=True))
+            if step < len(played.actions) or not played.ended:
+                trajectory.add_prompt(policy.chat.observation_ids(played.observations[step], stopped=True))
         if len(trajectory.ids) <= settings.max_tokens:
             found.append(trajectory)
     return found
@@ -173,8 +176,8 @@ def cached_warm_start(
 ) -> dict[str, float]:
     """`warm_start`, or its result from an earlier run with the same environment, model, settings and seed.
 
-    The key covers the initial weights themselves, so that a changed tokenizer, model shape or seed never meets an old
-    cache. An entry is written whole or not at all.
+    The key covers the initial weights and the vocabulary themselves, so that another of either never meets an old cache.
+    An entry is written whole or not at all.
     """
     entry = cache / "warm_start" / _cache_key(env, policy, settings, seed)
     if (entry / "metrics.json").exists():
@@ -199,6 +202,7 @@ def _cache_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, seed
     name = [spec.id, sorted((k, repr(v)) for k, v in spec.kwargs.items())] if spec else repr(env)
     about = [_FORMAT, name, dataclasses.asdict(settings), seed, torch.__version__, torch.get_num_threads()]
     key.update(json.dumps(about).encode())
+    key.update(json.dumps(sorted(policy.tokenizer.get_vocab().items())).encode())
     for weight in policy.model.state_dict().values():
         key.update(weight.detach().cpu().float().numpy().tobytes())
     return key.hexdigest()
