@@ -55,7 +55,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def flags(config: type, default: Any) -> dict[str, tuple[str, str, str]]:
-    """Each flag with its values, its default and what it says, from the very parser that the command uses."""
+    """Each flag with the kind of its value, its default and what it says, from the very parser that the command uses."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # tyro offers no other view of its parser
         parser = tyro.extras.get_parser(config, default=default)
@@ -63,9 +63,11 @@ def flags(config: type, default: Any) -> dict[str, tuple[str, str, str]]:
     for action in parser._actions:
         text, found, rest = str(action.help).rpartition(" (default: ")
         if found:
-            name = " / ".join(f"`{option}`" for option in action.option_strings)
-            values = "" if action.nargs == 0 or not action.metavar else str(action.metavar)
-            rows[name] = (values, rest.removesuffix(")"), text)
+            name = " ".join(f"`{option}`" for option in action.option_strings)
+            kind = str(action.metavar or "") if action.nargs != 0 else ""
+            if action.choices:
+                kind, text = "", f"{text} One of {', '.join(f'`{choice}`' for choice in action.choices)}."
+            rows[name] = (kind, rest.removesuffix(")"), text)
     return rows
 
 
@@ -86,16 +88,16 @@ def flags_markdown() -> str:
         "With a real model the defaults are the paper's. With `--model tiny` they are the quick start's, and others again on "
         "EH-BFCL and EH-AppWorld: `python -m harness.grpo --env EH-BFCL-v0 --help` shows those.",
         "",
-        "| flag | values | default | quick start | what it does |",
-        "| --- | --- | --- | --- | --- |",
+        "| flag | default | what it does |",
+        "| --- | --- | --- |",
     ]
-    for name, (values, default, text) in paper.items():
+    for name, (kind, default, text) in paper.items():
         other = quick[name][1]
-        other = "" if other == default else f"`{other}`"
-        lines.append(f"| {name} | {_cell(values)} | `{_cell(default)}` | {_cell(other)} | {_cell(text)} |")
-    lines += ["", "## harness.evaluate", "", "| flag | values | default | what it does |", "| --- | --- | --- | --- |"]
-    for name, (values, default, text) in flags(Evaluation, Evaluation()).items():
-        lines.append(f"| {name} | {_cell(values)} | `{_cell(default)}` | {_cell(text)} |")
+        defaults = f"`{default}`" if other == default else f"`{default}`; quick start `{other}`"
+        lines.append(f"| {' '.join((name, _cell(kind))).strip()} | {_cell(defaults)} | {_cell(text)} |")
+    lines += ["", "## harness.evaluate", "", "| flag | default | what it does |", "| --- | --- | --- |"]
+    for name, (kind, default, text) in flags(Evaluation, Evaluation()).items():
+        lines.append(f"| {' '.join((name, _cell(kind))).strip()} | `{_cell(default)}` | {_cell(text)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -22,7 +22,10 @@ _OUTSIDE = re.compile(r"\]\(\.\./(?P<path>[^)#]+)")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """A fence named math holds LaTeX, as on GitHub; one named message an error's words, which may be wrapped."""
     config.mdx_configs.setdefault("pymdownx.superfences", {}).setdefault("custom_fences", []).extend(
-        [{"name": "math", "class": "math", "format": _formula}, {"name": "message", "class": "message", "format": _message}]
+        [
+            {"name": "math", "class": "math", "format": _formula},
+            {"name": "message", "class": "message", "format": _message},
+        ]
     )
     return config
 
