@@ -255,6 +255,12 @@ def _check(server: VLLMServer, backend: str) -> int:
             f"{server} takes weights over {transfer!r}, the policy's device needs {backend!r}; start it with "
             f'--weight-transfer-config \'{{"backend": "{backend}"}}\', see docs/vllm.md'
         )
+    on_cpu = settings["device_config"]["device"] == "cpu"
+    if on_cpu and settings["scheduler_config"]["enable_chunked_prefill"]:
+        raise ConfigError(
+            f"{server} would end at a request with a seed whose prompt it takes in by parts, as vLLM 0.32 does on a CPU; "
+            "start it with --no-enable-chunked-prefill, see docs/vllm.md"
+        )
     return int(settings["model_config"]["max_model_len"])
 
 

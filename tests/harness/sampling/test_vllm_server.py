@@ -31,6 +31,8 @@ class StandIn:
         self.settings: dict[str, Any] = {
             "model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 100},
             "weight_transfer_config": {"backend": "file"},
+            "scheduler_config": {"enable_chunked_prefill": False},
+            "device_config": {"device": "cpu"},
         }
         self.calls: list[tuple[str, Any]] = []
         self.version = "default"
@@ -224,10 +226,11 @@ def test_running_requests_are_paused_while_the_weights_change(
     [
         ("model_config", "logprobs_mode", "raw_logprobs", "start it with --logprobs-mode processed_logprobs"),
         ("weight_transfer_config", "backend", "nccl", "takes weights over 'nccl', the policy's device needs 'file'"),
+        ("scheduler_config", "enable_chunked_prefill", True, "start it with --no-enable-chunked-prefill"),
     ],
 )
 def test_a_server_set_up_otherwise_is_refused(
-    model: Qwen2ForCausalLM, pair: tuple[StandIn, StandIn], part: str, key: str, value: str, message: str
+    model: Qwen2ForCausalLM, pair: tuple[StandIn, StandIn], part: str, key: str, value: object, message: str
 ) -> None:
     pair[0].settings[part][key] = value
     with pytest.raises(ConfigError, match=message):
