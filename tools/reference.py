@@ -95,9 +95,11 @@ def flags_markdown() -> str:
         other = quick[name][1]
         defaults = f"`{default}`" if other == default else f"`{default}`; quick start `{other}`"
         lines.append(f"| {' '.join((name, _cell(kind))).strip()} | {_cell(defaults)} | {_cell(text)} |")
-    lines += ["", "## harness.evaluate", "", "| flag | default | what it does |", "| --- | --- | --- |"]
-    for name, (kind, default, text) in flags(Evaluation, Evaluation()).items():
-        lines.append(f"| {' '.join((name, _cell(kind))).strip()} | `{_cell(default)}` | {_cell(text)} |")
+    for command, config in COMMANDS.items():
+        if config is not GRPOConfig:
+            lines += ["", f"## {command}", "", "| flag | default | what it does |", "| --- | --- | --- |"]
+            for name, (kind, default, text) in flags(config, config()).items():
+                lines.append(f"| {' '.join((name, _cell(kind))).strip()} | `{_cell(default)}` | {_cell(text)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -136,6 +138,8 @@ def pages() -> list[Path]:
     return [page for folder in folders for page in sorted(folder.glob("*.md"))]
 
 
+# Each command whose flags come from a dataclass: its settings are all that the tests and the page of flags need.
+COMMANDS = {"harness.grpo": GRPOConfig, "harness.evaluate": Evaluation}
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown, "not-run.md": not_run_markdown}
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from markdown_it import MarkdownIt
 
 from eh_gym.errors import MissingBackendError
 from harness.config import GRPOConfig, preset
-from harness.evaluate import Evaluation
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
@@ -153,10 +152,9 @@ def _module(module: str, words: list[str]) -> None:
     if "--help" in words:
         words.remove("--help")
     with contextlib.redirect_stderr(None), contextlib.redirect_stdout(None):
-        if module == "harness.grpo":
-            tyro.cli(GRPOConfig, args=words, default=preset(words))
-        elif module == "harness.evaluate":
-            tyro.cli(Evaluation, args=words)
+        if module in REFERENCE["COMMANDS"]:
+            config = REFERENCE["COMMANDS"][module]
+            tyro.cli(config, args=words, default=preset(words) if config is GRPOConfig else config())
         elif module == "envs":
             with pytest.raises(SystemExit) as end:
                 runpy.run_module("envs.__main__")["main"]([*words, "--help"])

@@ -13,8 +13,6 @@ import pytest
 
 import eh_gym
 from eh_gym import errors, worker
-from harness.config import GRPOConfig
-from harness.evaluate import Evaluation
 from harness.warm_start import WarmStart
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +37,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 )
 def test_flags_in_the_docs_exist(page: Path) -> None:
     """Those in running text, where no command says whose they are; vLLM's page is full of vLLM's own."""
-    known = {f.name.replace("_", "-") for c in (GRPOConfig, Evaluation) for f in dataclasses.fields(c)}
+    known = {f.name.replace("_", "-") for c in REFERENCE["COMMANDS"].values() for f in dataclasses.fields(c)}
     known |= {f"warm-start.{f.name.replace('_', '-')}" for f in dataclasses.fields(WarmStart)}
     known |= {f"no-{name}" for name in known} | {"help", "logprobs-mode", "tensor-parallel-size", "max-model-len"}
     known |= set(re.findall(r'"--([a-z-]+)"', (ROOT / "envs" / "appworld" / "serve.py").read_text()))
