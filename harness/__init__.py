@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 from eh_gym.errors import MissingExtraError
 
-_NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "tyro", "rich", "tensorboard", "matplotlib")
+_NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "tyro", "rich", "tensorboard", "matplotlib", "jinja2")
 _missing = [name for name in _NEEDED if find_spec(name) is None]
 if _missing:
     raise MissingExtraError(

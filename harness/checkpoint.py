@@ -1,8 +1,8 @@
 """Checkpoints that are there whole or not at all, so that a run killed at any moment resumes.
 
-A checkpoint is a Hugging Face folder (``from_pretrained`` loads it) with the optimizer, the random state and the run's own
-state beside the weights. A folder gets the name of a checkpoint after its last file is on disk, and loses it before its first
-file goes. Left out: several devices.
+A checkpoint is a Hugging Face folder (``from_pretrained`` loads it; not with LoRA, whose adapters lie apart) with the optimizer,
+the random state and the run's own state beside the weights. A folder gets the name of a checkpoint after its last file is on
+disk, and loses it before its first file goes. Left out: several devices.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from safetensors.torch import load_model, save_model
 from transformers import PreTrainedModel
 
 from eh_gym.errors import StateError
+from harness.lora import has_lora
+from harness.optimizer import master_weights
 
-__all__ = ["latest_checkpoint", "load_training_state", "save_checkpoint", "save_training_state"]
+__all__ = ["latest_checkpoint", "load_training_state", "save_checkpoint", "save_training_state", "write_whole"]
 
 _NAME = re.compile(r"update-(\d{6,})")
 _PART = ".part-"
@@ -91,15 +93,23 @@ def save_training_state(
     Args:
         folder: Where to.
         model: The policy.
-        optimizer: Over its parameters.
+        optimizer: Over its parameters, or copies of them.
         extra: The run's own state.
         sampled: The sampler's own copy of the policy, with the weights that the next episodes are sampled with.
     """
     if sampled is not None:
         save_model(sampled, str(folder / _SAMPLED))
-    model.save_pretrained(folder, max_shard_size="1000GB")  # one file, which is what `load_training_state` reads
+    if has_lora(model):
+        save_model(model, str(folder / "model.safetensors"))
+    else:
+        model.save_pretrained(folder, max_shard_size="1000GB")  # one file, which is what `load_training_state` reads
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    state = {"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "rng_cuda": cuda}
+    state = {
+        "optimizer": optimizer.state_dict(),
+        "masters": master_weights(model, optimizer),
+        "rng": torch.get_rng_state(),
+        "rng_cuda": cuda,
+    }
     torch.save(state, folder / "training.pt")
     (folder / "state.json").write_text(json.dumps(extra, indent=2))
 
@@ -127,6 +137,8 @@ def load_training_state(
         name = "training.pt"
         state = torch.load(folder / name, weights_only=True, map_location="cpu")
         optimizer.load_state_dict(state["optimizer"])
+        for master, saved in zip(master_weights(model, optimizer), state["masters"], strict=True):
+            master.copy_(saved)
         torch.set_rng_state(state["rng"])
         if state["rng_cuda"] and torch.cuda.is_available():
             torch.cuda.set_rng_state_all(state["rng_cuda"])
@@ -137,6 +149,16 @@ def load_training_state(
             f"{name} of the checkpoint {folder} can't be loaded ({reason}); delete {folder.name} to resume from the one before"
         ) from error
     return extra
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a small file that a kill at any moment leaves as it was before, or whole."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

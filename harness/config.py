@@ -1,20 +1,21 @@
 """The settings of a training run: one dataclass, from which the flags, the help and the saved config are made.
 
 The class's own defaults are the paper's (Table "Complete hyperparameter settings"); `preset` gives those of the quick
-start where the model is the tiny one. Left out: anything an environment or a controller checks itself.
+start where the model is the tiny one, and reads a recipe. Left out: anything an environment or a controller checks itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from eh_gym import ElasticHorizon, FixedHorizon, HorizonController, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.errors import ConfigError
+from harness.recipe import read_recipe, with_recipe
 from harness.rollout import RolloutMode
 from harness.sampling.make import SamplerSettings
 from harness.update import LossSettings
@@ -43,10 +44,12 @@ class GRPOConfig(SamplerSettings):
     """Where the run is kept; by default runs/ENV-WRAPPER-seedSEED, numbered if taken. A folder given here must not hold a run."""
     resume: Path | None = None
     """Continue the run in this folder with its own settings; other flags are ignored."""
+    recipe: Path | None = None
+    """A TOML file of these settings, such as those in recipes/; flags override it."""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights. bfloat16 drops changes below 1/256 of a weight: at a learning rate of 1e-6 it hardly learns."""
+    """Of the computation and of the sampler's weights; the optimizer's are float32 either way."""
     threads: int = 1
     """Torch threads; one is fastest for tiny models. 0 leaves torch's default."""
 
@@ -88,8 +91,14 @@ class GRPOConfig(SamplerSettings):
     """AdamW's."""
     minibatches: int = 1
     """Optimizer steps per update."""
-    microbatch_tokens: int = 16_384
-    """Padded tokens in one forward pass; changes memory and speed, not the result."""
+    tokens_per_microbatch: int = 16_384
+    """Tokens in one forward pass, at least one whole episode; changes memory and speed, not the result."""
+    packing: bool = True
+    """Episodes one behind the other in a row, without padding, where the model can; off pads them to one length."""
+    lora_rank: int = 0
+    """Train adapters of this rank beside the model's weights (LoRA), which stay as they are; 0 trains all weights."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: a third more time, and far less memory for long episodes."""
     max_grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
 
@@ -143,6 +152,10 @@ class GRPOConfig(SamplerSettings):
     """How many of them; 0 for no evaluation."""
     eval_rollouts: int = 8
     """Sampled episodes per task (the k of mean@k and best@k)."""
+    eval_every: int = 0
+    """Updates between held-out evaluations during training, which go into the metrics; 0 for none."""
+    eval_every_rollouts: int = 8
+    """Sampled episodes per task in those."""
     checkpoint_every: int = 10
     """Updates between checkpoints."""
     keep_checkpoints: int = 2
@@ -160,10 +173,19 @@ class GRPOConfig(SamplerSettings):
             )
         if self.temperature <= 0:
             raise ConfigError(f"temperature must be > 0 in training, got {self.temperature}")
+        if self.lora_rank < 0:
+            raise ConfigError(f"lora_rank must be >= 0, got {self.lora_rank}; 0 trains all weights")
         if self.environment_retries < 0:
             raise ConfigError(f"environment_retries must be >= 0, got {self.environment_retries}; 0 drops at once")
         if self.tis_cap and not self.tis_cap >= 1:
             raise ConfigError(f"tis_cap must be 0 (off) or >= 1, got {self.tis_cap}; 2 is usual")
+        if self.eval_every and not self.eval_tasks:
+            raise ConfigError(f"eval_every ({self.eval_every}) needs held-out tasks; raise --eval-tasks")
+        if self.eval_every and self.async_steps:
+            raise ConfigError(
+                "eval_every needs async_steps 0: with 1 the sampler holds the weights of the update before; "
+                "drop one of --eval-every and --async-steps"
+            )
         if self.keep_checkpoints < 1:
             raise ConfigError(f"keep_checkpoints must be >= 1, got {self.keep_checkpoints}; a run must be resumable")
         self.environment_args()
@@ -209,23 +231,39 @@ class GRPOConfig(SamplerSettings):
         """The settings of an earlier run."""
         values = json.loads(text)
         values["warm_start"] = WarmStart(**values["warm_start"])
-        for name in ("run_dir", "resume"):
-            values[name] = Path(values[name]) if values[name] else None
+        for name in ("run_dir", "resume", "recipe"):
+            values[name] = Path(values[name]) if values.get(name) else None
         return GRPOConfig(**values)
 
 
-def preset(argv: Sequence[str]) -> GRPOConfig:
-    """The defaults for a command line: the paper's with a real model, else the quick start's.
+def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lambda c: c) -> GRPOConfig:
+    """The defaults for a command line: the paper's with a real model, else the quick start's; over them the recipe's.
+
+    Args:
+        argv: The command line.
+        change: Changes the defaults before the recipe does.
 
     >>> preset(["--model", "Qwen/Qwen2.5-7B-Instruct"]).learning_rate
     1e-06
     >>> preset([]).updates
     60
     """
-    env, eval_split = _flag(argv, "env", GRPOConfig.env), GRPOConfig.eval_split
+    recipe = _flag(argv, "recipe", "")
+    given = read_recipe(Path(recipe), GRPOConfig) if recipe else {}
+    env, split, model = (
+        _flag(argv, name, given.get(name, getattr(GRPOConfig, name))) for name in ("env", "split", "model")
+    )
+    config = change(_defaults(env, split, model))
+    if not recipe:
+        return config
+    return dataclasses.replace(with_recipe(config, given, Path(recipe)), recipe=Path(recipe))
+
+
+def _defaults(env: str, split: str, model: str) -> GRPOConfig:
+    eval_split = GRPOConfig.eval_split
     if env.startswith("EH-AppWorld"):  # its test splits are for final scores; the mini world has one split
-        eval_split = "mini" if _flag(argv, "split", "") == "mini" else "dev"
-    if _flag(argv, "model", GRPOConfig.model) != "tiny":
+        eval_split = "mini" if split == "mini" else "dev"
+    if model != "tiny":
         return GRPOConfig(threads=0, eval_split=eval_split)
     quick = GRPOConfig(
         eval_split=eval_split,
@@ -240,7 +278,7 @@ def preset(argv: Sequence[str]) -> GRPOConfig:
         adam_beta2=0.99,
         weight_decay=0.0,
         minibatches=2,
-        microbatch_tokens=6000,
+        tokens_per_microbatch=6000,
         k0=10,
         linear_increment=40 / 60,
         stage_updates=6,
@@ -258,7 +296,7 @@ def preset(argv: Sequence[str]) -> GRPOConfig:
         max_action_tokens=128,
         max_observation_tokens=96,
         learning_rate=1e-4,
-        microbatch_tokens=8192,
+        tokens_per_microbatch=8192,
         k0=15,
         tti_stages="0:15,3:20,5:30,7:50",
         linear_increment=4.0,

@@ -138,6 +138,11 @@ class _UpdateBars:
         self._bars.reset(self._episodes, total=count, description=f"episodes of update {update}")
         return lambda _: self._bars.advance(self._episodes)
 
+    def evaluation(self, update: int, count: int) -> Callable[[Trajectory], None]:
+        """The same for the evaluation after an update."""
+        self._bars.reset(self._episodes, total=count, description=f"evaluation after update {update}")
+        return lambda _: self._bars.advance(self._episodes)
+
     def update_ended(self, update: int, m: dict[str, float]) -> None:
         """Prints the update's line."""
         self._bars.advance(self._updates)

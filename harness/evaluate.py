@@ -1,10 +1,12 @@
 """`python -m harness.evaluate`: mean@k and best@k of a policy on held-out tasks, at a fixed K, seed and temperature.
 
-Also without a model: the environment's own expert, random actions, or an agent that says nothing. Left out: training.
+Also without a model: the environment's own expert, random actions, or an agent that says nothing; and with a model behind
+an OpenAI-compatible endpoint. Left out: training.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -22,6 +24,7 @@ from rich.table import Table
 import eh_gym
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, EHError
+from harness.endpoint import ChatEndpoint, Usage, play_with_endpoint
 from harness.policy import Policy, load_policy
 from harness.rollout import EpisodeRequest, RolloutMode, rollout
 from harness.runtime import pick_device, pick_dtype, set_threads
@@ -44,7 +47,18 @@ class Evaluation(SamplerSettings):
     env_args: str = "{}"
     """Further arguments of gym.make, as a JSON object."""
     policy: str = "expert"
-    """expert, random or empty (no model), or a model: a run's checkpoint, a Hugging Face folder, a hub id."""
+    """expert, random or empty (no model), openai (a model behind an endpoint: --base-url, --model), or a model: a run's
+    checkpoint, a Hugging Face folder, a hub id."""
+    base_url: str = ""
+    """openai's server, usually http://HOST:PORT/v1; empty for OPENAI_BASE_URL, or OpenAI itself."""
+    model: str = ""
+    """openai's model, as the endpoint calls it."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable with openai's key; a server of your own may need none."""
+    retries: int = 4
+    """How often a request to openai is sent again after a lost connection or a passing error, with backoff."""
+    deadline_s: float = 300.0
+    """Seconds that a request to openai may take, its retries included."""
     split: str | None = None
     """By default test for a model, and all for the three that need none, which have nothing to hold out; of AppWorld's
     splits test_normal and dev."""
@@ -59,7 +73,7 @@ class Evaluation(SamplerSettings):
     seed: int = 0
     """Every sampled token is derived from it."""
     slots: int = 64
-    """Environments stepped at once."""
+    """Environments stepped at once; of openai also the most requests at a time."""
     rollout: RolloutMode = "lockstep"
     """lockstep: the same to the last bit. streaming: no episode waits for another's environment."""
     max_action_tokens: int = 1024
@@ -91,10 +105,12 @@ class EvalResult:
         length_mean: Mean steps of all episodes.
         length_success_mean: Mean steps of the successes; None without one.
         length_success_p90: Their 90th percentile; None without one.
+        success_lengths: The steps of each success, ascending; what a shorter horizon would have given follows from them.
         steps_per_optimum: Mean of steps over the shortest solution's, of the successes where it is known; else None.
         truncated: Share of episodes stopped by K or the context.
         environment_errors: Episodes lost to a failing environment; they are in no other figure.
-        tokens: All tokens of the episodes, prompts and actions.
+        tokens: All tokens of the episodes, prompts and actions; 0 with an endpoint, which gives no tokens.
+        usage: What an endpoint has served, as it counts; None without one.
     """
 
     tasks: int
@@ -107,10 +123,12 @@ class EvalResult:
     length_mean: float
     length_success_mean: float | None
     length_success_p90: float | None
+    success_lengths: tuple[int, ...]
     steps_per_optimum: float | None
     truncated: float
     environment_errors: int
     tokens: int
+    usage: Usage | None = None
 
 
 def wilson_interval(p: float, n: float) -> tuple[float, float]:
@@ -156,6 +174,7 @@ def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
         length_mean=float(np.mean([t.length for t in valid])),
         length_success_mean=float(lengths.mean()) if len(lengths) else None,
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
+        success_lengths=tuple(sorted(t.length for t in valid if t.success)),
         steps_per_optimum=float(np.mean(over)) if over else None,
         truncated=float(np.mean([t.truncated for t in valid])),
         environment_errors=len(trajectories) - len(valid),
@@ -265,12 +284,14 @@ def _default_split(env_id: str, script: bool) -> str:
 
 def run(config: Evaluation, console: Console) -> EvalResult:
     """Carries out one evaluation, with a progress bar."""
+    _check_endpoint_flags(config)
     script = config.policy in ("expert", "random", "empty")
     split = config.split or _default_split(config.env, script)
     env_args = {"split": split, **json.loads(config.env_args)}
     tasks = held_out_tasks(config.env, env_args, config.tasks)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
     rollouts = config.rollouts or (1 if alike else 8)
+    usage = None
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("episodes", total=len(tasks) * rollouts)
 
@@ -285,6 +306,16 @@ def run(config: Evaluation, console: Console) -> EvalResult:
                 rollouts=rollouts,
                 horizon=config.horizon,
                 seed=config.seed,
+                env_args=env_args,
+                on_end=on_end,
+            )
+        elif config.policy == "openai":
+            played, usage = play_with_endpoint(
+                lambda: _endpoint(config),
+                config.env,
+                _requests(tasks, rollouts, config.seed),
+                horizon=config.horizon,
+                slots=config.slots,
                 env_args=env_args,
                 on_end=on_end,
             )
@@ -312,11 +343,37 @@ def run(config: Evaluation, console: Console) -> EvalResult:
                 env_args=env_args,
                 on_end=on_end,
             )
-    result = summarise(played)
-    console.print(result_table(f"{config.policy} on {config.env}, split {split}, K = {config.horizon}", result))
+    result = dataclasses.replace(summarise(played), usage=usage)
+    name = config.model if config.policy == "openai" else config.policy
+    console.print(result_table(f"{name} on {config.env}, split {split}, K = {config.horizon}", result))
     if config.out is not None:
         config.out.write_text(json.dumps({"config": asdict(config), "result": asdict(result)}, default=str, indent=2))
     return result
+
+
+def _check_endpoint_flags(config: Evaluation) -> None:
+    """Raises ConfigError for flags that the policy does not look at, and would leave the result other than expected."""
+    if config.policy != "openai":
+        unused = {"base_url", "model"}
+        where = "is for --policy openai"
+    else:
+        unused = {"sampler", "url", "max_context", "max_observation_tokens"}
+        where = "is not for --policy openai, whose server has limits of its own"
+    for name in sorted(unused):
+        if getattr(config, name) != getattr(Evaluation, name):
+            raise ConfigError(f"--{name.replace('_', '-')} {where}, got --policy {config.policy}")
+
+
+def _endpoint(config: Evaluation) -> ChatEndpoint:
+    return ChatEndpoint(
+        config.model,
+        base_url=config.base_url,
+        api_key_env=config.api_key_env,
+        temperature=config.temperature,
+        max_tokens=config.max_action_tokens,
+        retries=config.retries,
+        deadline_s=config.deadline_s,
+    )
 
 
 def result_table(title: str, result: EvalResult) -> Table:
@@ -336,6 +393,9 @@ def result_table(title: str, result: EvalResult) -> Table:
     table.add_row("stopped by K or context", f"{100 * result.truncated:.1f} %")
     if result.environment_errors:
         table.add_row("lost to environment errors", str(result.environment_errors))
+    if result.usage is not None:
+        table.add_row("requests", str(result.usage.requests))
+        table.add_row("tokens, prompt / completion", f"{result.usage.prompt_tokens} / {result.usage.completion_tokens}")
     return table
 
 

@@ -30,13 +30,22 @@ from transformers.utils.logging import disable_progress_bar
 import eh_gym
 from eh_gym.errors import ConfigError, EHError
 from envs.runtime import cache_dir
-from harness.checkpoint import latest_checkpoint, load_training_state, save_checkpoint, save_training_state
+from harness.checkpoint import (
+    latest_checkpoint,
+    load_training_state,
+    save_checkpoint,
+    save_training_state,
+    write_whole,
+)
 from harness.config import GRPOConfig, make_controller, preset
 from harness.display import Display
 from harness.episodes import write_episodes
 from harness.evaluate import EvalResult, evaluate_policy, held_out_tasks, summarise
 from harness.figure import draw_run
+from harness.head import Head
+from harness.lora import add_lora
 from harness.metrics import MetricsLog
+from harness.optimizer import make_optimizer
 from harness.policy import Policy, load_policy, new_tiny_policy
 from harness.rollout import EpisodeLengths, EpisodeRequest, announce, rollout
 from harness.rollout.player import Player
@@ -46,7 +55,7 @@ from harness.sampling.make import make_sampler
 from harness.seeding import derive_seed
 from harness.tasks import TaskStream
 from harness.trajectory import Trajectory
-from harness.update import update_policy
+from harness.update import select_episodes, update_policy
 from harness.warm_start import cached_warm_start
 
 __all__ = ["main", "train"]
@@ -71,16 +80,9 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
 
     policy = _load(config, env)
-    optimizer = torch.optim.AdamW(
-        policy.model.parameters(),
-        lr=config.learning_rate,
-        betas=(0.9, config.adam_beta2),
-        weight_decay=config.weight_decay,
-    )
     controller = make_controller(config)
     stream = TaskStream(task_ids, per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
     lengths = EpisodeLengths()
-    sampled_model = copy.deepcopy(policy.model) if config.async_steps else None
     sampled_at = 0  # how many policy updates the sampler's weights hold
     totals = {"tokens": 0.0, "seconds": 0.0}
     evaluations: dict[str, Any] = {}
@@ -88,6 +90,20 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         display.note(f"note: {note}")
 
     checkpoint = latest_checkpoint(run_dir / "checkpoints") if resume else None
+    if checkpoint is None and config.warm_start.episodes:
+        with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
+            cloned = cached_warm_start(cache_dir(), env, policy, config.warm_start, seed=config.seed, on_batch=on_batch)
+        display.note(f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches")
+    if config.lora_rank:
+        add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
+    sampled_model = copy.deepcopy(policy.model) if config.async_steps else None
+    optimizer = make_optimizer(
+        policy.model,
+        learning_rate=config.learning_rate,
+        betas=(0.9, config.adam_beta2),
+        weight_decay=config.weight_decay,
+    )
+    first = 0
     if checkpoint is not None:
         state = load_training_state(checkpoint, model=policy.model, optimizer=optimizer, sampled=sampled_model)
         first, totals, evaluations = state["next_update"], state["totals"], state["evaluations"]
@@ -96,25 +112,16 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         if controller is not None:
             controller.load_state_dict(state["controller"])
         display.note(f"resumed at update {first} from {checkpoint}")
-    else:
-        first = 0
-        if config.warm_start.episodes:
-            with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
-                cloned = cached_warm_start(
-                    cache_dir(), env, policy, config.warm_start, seed=config.seed, on_batch=on_batch
-                )
-            display.note(
-                f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches"
-            )
-            if sampled_model is not None:
-                copy_weights(policy.model, sampled_model)
     env.close()
+    held_out: Sequence[str] = ()
+    if config.eval_tasks:
+        held_out = held_out_tasks(config.env, {**env_args, "split": config.eval_split}, config.eval_tasks)
     reference = _reference(policy, config, run_dir, first=checkpoint is None)
     sampled = policy if sampled_model is None else dataclasses.replace(policy, model=sampled_model)
     sampler = make_sampler(config, sampled)
     first_version = sampled_at
     if not evaluations:
-        evaluations["before"] = _evaluate(config, policy, sampler, env_args, display, "before training")
+        evaluations["before"] = _evaluate(config, policy, sampler, held_out, display, "before training")
     training_started = time.perf_counter()
 
     def save(next_update: int) -> None:
@@ -225,11 +232,25 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                 totals["tokens"] += metrics["tokens/update"]
                 metrics["tokens/total"] = totals["tokens"]
                 metrics |= {"time/rollout_s": rollout_s, "time/train_s": t2 - t1}
-                metrics["time/update_s"] = time.perf_counter() - t0
-                metrics["time/total_s"] = totals["seconds"] + time.perf_counter() - training_started
+                t3 = time.perf_counter()
+                metrics |= {"time/update_s": t3 - t0, "time/total_s": totals["seconds"] + t3 - training_started}
+                if config.eval_every and (update + 1) % config.eval_every == 0:
+                    on_end = progress.evaluation(update, len(held_out) * config.eval_every_rollouts)
+                    result = _held_out(
+                        config, policy, sampler, held_out, config.temperature, config.eval_every_rollouts, on_end
+                    )
+                    metrics["evaluation/mean_at_k"] = result.mean_at_k
+                    metrics["evaluation/best_at_k"] = result.best_at_k
+                    metrics["time/evaluation_s"] = time.perf_counter() - t3
+                    training_started += metrics["time/evaluation_s"]  # the clock of the updates stood still
                 log.write(update, metrics)
                 if config.log_episodes_every and update % config.log_episodes_every == 0:
-                    write_episodes(run_dir / "episodes", update, trajectories)
+                    chosen, _ = select_episodes(
+                        trajectories,
+                        normalize_std=config.normalize_std,
+                        train_on_truncated=config.train_on_truncated,
+                    )
+                    write_episodes(run_dir / "episodes", update, trajectories, chosen)
                 if (update + 1) % config.checkpoint_every == 0 or update + 1 == config.updates:
                     save(update + 1)
                 progress.update_ended(update, metrics)
@@ -244,11 +265,11 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         if sampled_model is not None:
             copy_weights(policy.model, sampled_model)
             sampler.weights_changed()
-        evaluations["after"] = _evaluate(config, policy, sampler, env_args, display, "after training")
-    (run_dir / "evaluation.json").write_text(json.dumps(evaluations, indent=2))
+        evaluations["after"] = _evaluate(config, policy, sampler, held_out, display, "after training")
     draw_run(
         run_dir / "metrics.jsonl", run_dir / "figure.png", title=f"{config.env}, {config.wrapper}, seed {config.seed}"
     )
+    write_whole(run_dir / "evaluation.json", json.dumps(evaluations, indent=2))  # last: a run that has it has ended
     display.summary(config, run_dir, evaluations, training_s, time.perf_counter() - started)
     return evaluations
 
@@ -296,63 +317,82 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _load(config: GRPOConfig, env: gym.Env[str, str]) -> Policy:
-    limit = config.max_observation_tokens or None
+    limit, device, dtype = config.max_observation_tokens or None, pick_device(config.device), pick_dtype(config.dtype)
     if config.model == "tiny":
         seed = derive_seed(config.seed, "weights") % 2**31
-        policy = new_tiny_policy(env, seed=seed, max_observation_tokens=limit)
-        torch.nn.Module.to(policy.model, torch.device(pick_device(config.device)))
-        return policy
-    return load_policy(
-        config.model,
-        dtype=pick_dtype(config.dtype),
-        device=pick_device(config.device),
-        max_observation_tokens=limit,
-    )
+        policy = new_tiny_policy(env, seed=seed, max_observation_tokens=limit, packing=config.packing)
+        torch.nn.Module.to(policy.model, torch.device(device), dtype)
+    else:
+        policy = load_policy(
+            config.model, dtype=dtype, device=device, max_observation_tokens=limit, packing=config.packing
+        )
+    Head.check(policy.model)
+    if config.gradient_checkpointing:
+        policy.checkpoint_activations()
+    return policy
 
 
 def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool) -> Policy | None:
-    """The frozen policy of the KL term: the one that the first update starts from, kept in the run folder."""
+    """The frozen policy of the KL term: the one that the first update starts from, kept in the run folder.
+
+    With LoRA it is the policy itself, whose own weights are frozen.
+    """
     if not config.kl_coef:
         return None
+    if config.lora_rank:
+        return policy
     folder = run_dir / "reference"
     if first:
         model = copy.deepcopy(policy.model)
         policy.save(folder)
     else:
-        model = load_policy(folder, dtype=policy.model.dtype, device=str(policy.model.device)).model
+        model = load_policy(
+            folder, dtype=policy.model.dtype, device=str(policy.model.device), packing=config.packing
+        ).model
     return Policy(model.eval().requires_grad_(False), policy.tokenizer, policy.chat)
 
 
 def _evaluate(
-    config: GRPOConfig, policy: Policy, sampler: Sampler, env_args: dict[str, Any], display: Display, when: str
+    config: GRPOConfig, policy: Policy, sampler: Sampler, tasks: Sequence[str], display: Display, when: str
 ) -> dict[str, Any]:
-    """Sampled and greedy episodes on held-out tasks at K = k_max."""
-    if not config.eval_tasks:
-        return {}
-    held_out = {**env_args, "split": config.eval_split}
-    tasks = held_out_tasks(config.env, held_out, config.eval_tasks)
-    results: dict[str, EvalResult] = {}
+    """Sampled and greedy episodes on held-out tasks at K = k_max; nothing without tasks."""
+    results: dict[str, Any] = {}
     for name, temperature, rollouts in (("sampled", config.temperature, config.eval_rollouts), ("greedy", 0.0, 1)):
-        with display.episodes(f"{name} evaluation {when}", len(tasks) * rollouts) as on_end:
-            played = evaluate_policy(
-                policy,
-                sampler,
-                config.env,
-                tasks,
-                rollouts=rollouts,
-                horizon=config.k_max,
-                temperature=temperature,
-                seed=derive_seed(config.seed, "evaluation"),
-                slots=config.slots or config.tasks_per_update * config.group_size,
-                env_threads=config.env_threads,
-                max_action_tokens=config.max_action_tokens,
-                mode=config.rollout,
-                environment_retries=config.environment_retries,
-                env_args=held_out,
-                on_end=on_end,
-            )
-        results[name] = summarise(played)
-    return {name: dataclasses.asdict(result) for name, result in results.items()}
+        if tasks:
+            with display.episodes(f"{name} evaluation {when}", len(tasks) * rollouts) as on_end:
+                result = _held_out(config, policy, sampler, tasks, temperature, rollouts, on_end)
+            results[name] = dataclasses.asdict(result)
+    return results
+
+
+def _held_out(
+    config: GRPOConfig,
+    policy: Policy,
+    sampler: Sampler,
+    tasks: Sequence[str],
+    temperature: float,
+    rollouts: int,
+    on_end: Callable[[Trajectory], None],
+) -> EvalResult:
+    """Plays held-out tasks at K = k_max, with the same random numbers at every call."""
+    played = evaluate_policy(
+        policy,
+        sampler,
+        config.env,
+        tasks,
+        rollouts=rollouts,
+        horizon=config.k_max,
+        temperature=temperature,
+        seed=derive_seed(config.seed, "evaluation"),
+        slots=config.slots or config.tasks_per_update * config.group_size,
+        env_threads=config.env_threads,
+        max_action_tokens=config.max_action_tokens,
+        mode=config.rollout,
+        environment_retries=config.environment_retries,
+        env_args={**config.environment_args(), "split": config.eval_split},
+        on_end=on_end,
+    )
+    return summarise(played)
 
 
 def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
@@ -373,7 +413,7 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
         )
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
-    (run_dir / "config.json").write_text(config.to_json())
+    write_whole(run_dir / "config.json", config.to_json())
     return config, run_dir, False
 
 

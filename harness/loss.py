@@ -6,13 +6,12 @@ of tokens between an engine and its trainer: Yao et al., "Your Efficient RL Fram
 Training", 2025; the ratio apart from them: "decoupled PPO", arXiv 2110.00641. Left out: models, batching, and any choice of
 episodes.
 
-B is the number of episodes, S of tokens, V of the vocabulary; `mask` marks the tokens that the model wrote.
+B is the number of episodes, S of tokens; `mask` marks the tokens that the model wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,8 +25,6 @@ __all__ = [
     "importance_weights",
     "kl_k3",
     "policy_loss",
-    "token_entropy",
-    "token_logprobs",
 ]
 
 Aggregation = Literal["seq-mean", "token-mean", "fixed-length"]
@@ -35,9 +32,6 @@ Aggregation = Literal["seq-mean", "token-mean", "fixed-length"]
 # The exponential of a log-ratio above 88.7 is inf in float32, and inf * 0 is NaN, in the loss or in its gradient. A ratio
 # of e^20 says as much as any larger one: it is no estimate of anything.
 _MAX_LOG_RATIO = 20.0
-
-# The most logits, in numbers, that are held once more as float32: 64 MiB. A whole copy of 16k tokens of 152k words is 10 GB.
-_CHUNK = 2**24
 
 
 def group_advantages(rewards: Tensor, *, normalize_std: bool = True, eps: float = 1e-4) -> Tensor:
@@ -172,92 +166,6 @@ def aggregate(
     if mode == "fixed-length":
         return kept.sum() / (n_episodes * fixed_length)
     raise ConfigError(f"aggregation must be one of seq-mean, token-mean, fixed-length, got {mode!r}")
-
-
-def token_logprobs(logits: Tensor, ids: Tensor, temperature: float) -> Tensor:
-    """Log-probabilities of given tokens, with a gradient.
-
-    Besides the logits and their gradient it needs a few times 64 MiB: neither a float32 copy of the logits nor their softmax
-    is ever held whole.
-
-    Args:
-        logits: [B, S, V], of any float type; the arithmetic is float32, or float64 for float64.
-        ids: int64 [B, S].
-        temperature: > 0.
-
-    Returns:
-        float32 (float64) [B, S], in nats.
-    """
-    _check_rank("logits", logits, 3)
-    if ids.shape != logits.shape[:2]:
-        raise ConfigError(f"ids must have shape {tuple(logits.shape[:2])}, as the logits, got {tuple(ids.shape)}")
-    _check_temperature(temperature)
-    logp: Tensor = _TokenLogprobs.apply(logits, ids, temperature)  # type: ignore[no-untyped-call]
-    return logp
-
-
-@torch.no_grad()
-def token_entropy(logits: Tensor, temperature: float) -> Tensor:
-    """Entropy of the distribution of every token, without gradient.
-
-    Args:
-        logits: [B, S, V], of any float type; the arithmetic is float32, or float64 for float64.
-        temperature: > 0.
-
-    Returns:
-        float32 (float64) [B, S], in nats.
-    """
-    _check_rank("logits", logits, 3)
-    _check_temperature(temperature)
-    entropy = torch.empty(logits.shape[:2], dtype=_wide(logits), device=logits.device)
-    for part in _parts(logits):
-        logp = torch.log_softmax(logits[:, part].to(entropy.dtype) / temperature, dim=2)
-        entropy[:, part] = -(logp.exp() * logp).sum(dim=2)
-    return entropy
-
-
-class _TokenLogprobs(torch.autograd.Function):
-    """logits / T at the ids, less its logsumexp; backward computes the softmax again, a stretch of tokens at a time."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, ids: Tensor, temperature: float) -> Tensor:
-        logp = torch.empty(ids.shape, dtype=_wide(logits), device=logits.device)
-        normaliser = torch.empty_like(logp)
-        for part in _parts(logits):
-            scaled = logits[:, part].to(logp.dtype) / temperature
-            normaliser[:, part] = scaled.logsumexp(dim=2)
-            logp[:, part] = scaled.gather(2, ids[:, part, None]).squeeze(2) - normaliser[:, part]
-        ctx.save_for_backward(logits, ids, normaliser)
-        ctx.temperature = temperature
-        return logp
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        logits, ids, normaliser = ctx.saved_tensors
-        result = torch.empty_like(logits)
-        for part in _parts(logits):
-            grad = grads[0][:, part, None]
-            scaled = logits[:, part].to(normaliser.dtype) / ctx.temperature
-            # d logp[id] / d scaled[v] = 1[v = id] - softmax(scaled)[v]
-            local = (scaled - normaliser[:, part, None]).exp_().mul_(-grad).scatter_add_(2, ids[:, part, None], grad)
-            result[:, part] = local.div_(ctx.temperature)
-        return result, None, None
-
-
-def _wide(logits: Tensor) -> torch.dtype:
-    return torch.promote_types(logits.dtype, torch.float32)
-
-
-def _parts(logits: Tensor) -> Iterator[slice]:
-    """Stretches of tokens with at most `_CHUNK` logits each."""
-    n_episodes, n_tokens, n_words = logits.shape
-    stretch = max(1, _CHUNK // max(1, n_episodes * n_words))
-    return (slice(start, start + stretch) for start in range(0, n_tokens, stretch))
-
-
-def _check_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise ConfigError(f"temperature must be > 0, got {temperature}; score greedy samples at temperature 1")
 
 
 def _check_rank(name: str, tensor: Tensor, rank: int) -> None:

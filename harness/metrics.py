@@ -99,10 +99,15 @@ _ALL = (
         Metric(f"train/tis_capped_{name}", "share", f"the same, in episodes of {_words(name)}")
         for name, _ in LENGTH_BINS
     ),
+    Metric(
+        "evaluation/mean_at_k", "share", "successful episodes on held-out tasks at k_max, after this update / episodes"
+    ),
+    Metric("evaluation/best_at_k", "share", "of these tasks, those solved at least once / tasks"),
     Metric("time/rollout_s", "seconds", "of this update's rollout, in part before this update with async_steps"),
     Metric("time/train_s", "seconds", "of this update's policy update"),
     Metric("time/update_s", "seconds", "of this update in all"),
     Metric("time/total_s", "seconds", "of all updates so far, in this process and those it resumed; no evaluation"),
+    Metric("time/evaluation_s", "seconds", "of the held-out evaluation after this update; in no other time"),
     Metric(
         "warm_start/loss", "nats", "cross-entropy per trained token, mean of the last 10 batches; shown, not logged"
     ),

@@ -5,13 +5,15 @@ Left out: anything about sampling or training; those take the model as it is.
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium as gym
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -23,10 +25,13 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from eh_gym.errors import ConfigError
+from harness.attention import PACKED, can_pack
+from harness.batch import Batch, collate, microbatches, pack, padded_microbatches
 from harness.chat import ChatFormat
-from harness.loss import token_entropy, token_logprobs
+from harness.head import Head, token_scores
+from harness.lora import has_lora, plain_parameters
 from harness.tiny import TINY_BPE, TINY_WORDS, tiny_model, tiny_tokenizer, transcripts
-from harness.trajectory import Batch
+from harness.trajectory import Trajectory
 
 __all__ = ["Policy", "load_policy", "new_tiny_policy"]
 
@@ -43,26 +48,66 @@ class Policy:
     chat: ChatFormat
 
     @property
-    def pad_id(self) -> int:
-        """The id used for padding; it is never attended to, so any id will do where a tokenizer names none."""
-        return int(self.tokenizer.pad_token_id or 0)
+    def packs(self) -> bool:
+        """Whether the model takes episodes one behind the other in a row."""
+        return bool(self.model.config._attn_implementation == PACKED)
+
+    def batch(self, trajectories: Sequence[Trajectory]) -> Batch:
+        """Episodes as one forward pass takes them: packed where the model can."""
+        if self.packs:
+            return pack(trajectories, device=self.model.device)
+        # Padding is never attended to, so any id will do where a tokenizer names none.
+        return collate(trajectories, pad_id=int(self.tokenizer.pad_token_id or 0), device=self.model.device)
+
+    def batches(self, trajectories: Sequence[Trajectory], max_tokens: int) -> Iterator[tuple[list[int], Batch]]:
+        """All episodes in forward passes of at most `max_tokens` tokens, padding included, or of one episode.
+
+        Yields:
+            Which episodes, as indices, and their batch.
+        """
+        if self.packs:
+            parts = microbatches(trajectories, max_tokens)
+        else:
+            parts = list(padded_microbatches([len(t.ids) for t in trajectories], max_tokens))
+        for part in parts:
+            yield part, self.batch([trajectories[i] for i in part])
 
     def score(self, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies of a batch under the present weights.
+        """Log-probabilities and entropies of the written tokens under the present weights.
 
         Args:
-            batch: B episodes of up to S tokens.
+            batch: B episodes with up to A written tokens each.
             temperature: Of the distribution that is scored.
 
         Returns:
-            ``logp`` and ``entropy``, both float32 [B, S - 1], of the tokens ``batch.ids[:, 1:]``; in nats.
+            ``logp`` and ``entropy``, both float32 [B, A], in nats; 0 where the batch's mask is False.
         """
-        logits = self.model(input_ids=batch.ids, use_cache=False).logits[:, :-1]
-        return token_logprobs(logits, batch.ids[:, 1:], temperature), token_entropy(logits, temperature)
+        assert batch.segments is None or self.packs, "a packed batch needs packed attention"
+        segments = {} if batch.segments is None else {"segments": batch.segments}
+        states = self.model.base_model(
+            input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments
+        ).last_hidden_state
+        hidden = states.flatten(0, 1)[batch.sources]
+        logp, entropy = token_scores(hidden, batch.targets, Head.of(self.model), temperature)
+        empty = logp.new_zeros(batch.action_mask.shape)
+        return tuple(empty.masked_scatter(batch.action_mask, found) for found in (logp, entropy))  # type: ignore[return-value]
+
+    def checkpoint_activations(self) -> None:
+        """From now on computes each layer's activations again in the backward pass, rather than keeping them."""
+        model = self.model  # later versions warn of the older name
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
 
     def save(self, folder: Path) -> None:
-        """Writes a Hugging Face folder that ``from_pretrained`` loads."""
-        self.model.save_pretrained(folder)
+        """Writes a Hugging Face folder that ``from_pretrained`` loads; adapters are merged into what they adapt."""
+        if has_lora(self.model):
+            config = copy.deepcopy(self.model.config)
+            config.architectures = [type(self.model).__name__]
+            config.save_pretrained(folder)
+            weights = {name: p.contiguous() for name, p in plain_parameters(self.model)}
+            save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        else:
+            self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 
@@ -72,8 +117,16 @@ def load_policy(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     max_observation_tokens: int | None = None,
+    packing: bool = True,
 ) -> Policy:
     """Loads a Hugging Face folder or hub id.
+
+    Args:
+        path: The folder or id.
+        dtype: Of the weights.
+        device: Where they go.
+        max_observation_tokens: A longer observation loses its middle; None keeps all.
+        packing: Train on packed episodes where the model can.
 
     Raises:
         ConfigError: There is no model at `path`, or its chat template can't be used.
@@ -82,6 +135,8 @@ def load_policy(
         tokenizer = _load_tokenizer(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
         torch.nn.Module.to(model, torch.device(device))
+        if packing and can_pack(model):
+            model.set_attn_implementation(PACKED)
     except OSError as error:
         raise ConfigError(
             f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give 'tiny', a folder with "
@@ -103,7 +158,9 @@ def _load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(path)
 
 
-def new_tiny_policy(env: gym.Env[str, str], *, seed: int, max_observation_tokens: int | None = None) -> Policy:
+def new_tiny_policy(
+    env: gym.Env[str, str], *, seed: int, max_observation_tokens: int | None = None, packing: bool = True
+) -> Policy:
     """A tiny model with random weights and a tokenizer for `env`, whose tasks must be those of the training split.
 
     Raises:
@@ -124,4 +181,6 @@ def new_tiny_policy(env: gym.Env[str, str], *, seed: int, max_observation_tokens
     model = tiny_model(
         shape, vocab_size=len(tokenizer), pad_id=tokenizer.pad_token_id, eos_id=tokenizer.eos_token_id, seed=seed
     )
+    if packing:
+        model.set_attn_implementation(PACKED)
     return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))

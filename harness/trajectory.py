@@ -1,4 +1,4 @@
-"""One episode as the trainer sees it, and batches of them.
+"""One episode as the trainer sees it.
 
 An episode is one list of token ids with a mask of which of them the model wrote. Left out: text, which the episode log
 keeps, and any second tokenisation.
@@ -6,30 +6,37 @@ keeps, and any second tokenisation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
-
-import numpy as np
-import torch
-from torch import Tensor
 
 from eh_gym.horizon.controller import EpisodeOutcome
 from harness.sampling.base import Sample
 
-__all__ = ["Batch", "EndReason", "Trajectory", "Turn", "collate", "microbatches"]
+__all__ = ["EndReason", "Trajectory", "Turn"]
 
 EndReason = Literal["terminated", "horizon", "truncated", "context", "environment-error"]
 
 
 @dataclass
 class Turn:
-    """One step: what the model wrote and what came back."""
+    """One step: what the model wrote and what came back.
+
+    Attributes:
+        action: As the environment got it.
+        observation: As the environment gave it.
+        cut: Whether the action reached the most tokens it may have.
+        malformed: Whether it was no valid call.
+        action_tokens: Ids that the model sampled, the stop token included.
+        observation_tokens: Ids that followed, up to the next action; 0 where the episode ended.
+    """
 
     action: str
     observation: str
     cut: bool
     malformed: bool
+    action_tokens: int = 0
+    observation_tokens: int = 0
 
 
 @dataclass
@@ -44,6 +51,7 @@ class Trajectory:
         action_mask: For each token 1 if the model sampled it, else 0.
         logprobs: For each sampled token its log-probability when it was sampled, else 0.0.
         versions: For each sampled turn the policy version that wrote it.
+        system_prompt: For the log.
         prompt: The first observation, for the log.
         turns: One entry a step.
         reward: The sum of the rewards.
@@ -62,6 +70,7 @@ class Trajectory:
     action_mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    system_prompt: str = ""
     prompt: str = ""
     turns: list[Turn] = field(default_factory=list)
     reward: float = 0.0
@@ -103,46 +112,3 @@ class Trajectory:
     def outcome(self) -> EpisodeOutcome:
         """What the horizon controller is told."""
         return EpisodeOutcome(max(1, self.length), max(1, self.horizon), self.success, self.truncated, self.task_id)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Episodes padded on the right; S is the longest of them.
-
-    Attributes:
-        ids: int64 [B, S].
-        action_mask: bool [B, S].
-        logprobs: float32 [B, S], as sampled; 0 where the model did not write.
-    """
-
-    ids: Tensor
-    action_mask: Tensor
-    logprobs: Tensor
-
-
-def collate(trajectories: Sequence[Trajectory], *, pad_id: int, device: torch.device | str = "cpu") -> Batch:
-    """Pads episodes into one batch; causal attention never lets a token see the padding to its right."""
-    shape = len(trajectories), max(len(t.ids) for t in trajectories)
-    ids = np.full(shape, pad_id, dtype=np.int64)
-    mask = np.zeros(shape, dtype=bool)
-    logprobs = np.zeros(shape, dtype=np.float32)
-    for i, t in enumerate(trajectories):
-        n = len(t.ids)
-        ids[i, :n], mask[i, :n], logprobs[i, :n] = t.ids, t.action_mask, t.logprobs
-    return Batch(*(torch.from_numpy(a).to(device) for a in (ids, mask, logprobs)))
-
-
-def microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Groups episodes of like length so that each group, padded, holds at most `max_tokens` tokens (or one episode).
-
-    >>> list(microbatches([5, 90, 6, 80], max_tokens=180))
-    [[0, 2], [3, 1]]
-    """
-    group: list[int] = []
-    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if group and lengths[i] * (len(group) + 1) > max_tokens:
-            yield group
-            group = []
-        group.append(i)
-    if group:
-        yield group

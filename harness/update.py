@@ -20,10 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.batch import Batch
+from harness.lora import without_lora
 from harness.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
 from harness.mismatch import Mismatch
+from harness.optimizer import parameters_of
 from harness.policy import Policy
-from harness.trajectory import Batch, Trajectory, collate, microbatches
+from harness.trajectory import Trajectory
 
 __all__ = ["LossSettings", "select_episodes", "update_policy"]
 
@@ -42,7 +45,7 @@ class LossSettings:
         normalize_std: Divide advantages by the group's standard deviation.
         train_on_truncated: Whether truncated episodes enter the loss; they always count in their group's mean.
         minibatches: Optimizer steps per update.
-        microbatch_tokens: The most padded tokens in one forward pass; changes memory, not the result.
+        tokens_per_microbatch: The most tokens in one forward pass; changes memory, not the result.
         max_grad_norm: Gradients are clipped to this norm.
         tis_cap: The cap of the truncated importance weights, >= 1; 0 for none.
     """
@@ -56,14 +59,14 @@ class LossSettings:
     normalize_std: bool
     train_on_truncated: bool
     minibatches: int
-    microbatch_tokens: int
+    tokens_per_microbatch: int
     max_grad_norm: float
     tis_cap: float
 
 
 @dataclass
 class _Item:
-    """One episode of the loss; `old_logp`: the trainer's log-probabilities before the first step, float32 [tokens - 1]."""
+    """One episode of the loss; `old_logp`: the trainer's log-probabilities before the first step, float32 [written tokens]."""
 
     trajectory: Trajectory
     advantage: float
@@ -112,11 +115,11 @@ def update_policy(
 
     Args:
         policy: Its model is trained.
-        optimizer: Over the model's parameters; the learning rate is already set.
+        optimizer: Over the model's parameters, or copies of them (`make_optimizer`); the learning rate is already set.
         trajectories: One update's episodes.
         settings: The loss.
         seed: Draws which episodes share an optimizer step.
-        reference: The frozen policy of the KL term; needed if ``kl_coef`` is not 0.
+        reference: The frozen policy of the KL term, or with LoRA `policy` itself; needed if ``kl_coef`` is not 0.
     """
     chosen, equal_share = select_episodes(
         trajectories, normalize_std=settings.normalize_std, train_on_truncated=settings.train_on_truncated
@@ -133,7 +136,7 @@ def update_policy(
     for minibatch in parts:
         optimizer.zero_grad(set_to_none=True)
         _accumulate_gradients(policy, reference, minibatch, settings, sums, mismatch, first=steps == 0)
-        sums["grad_norm"] += float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), settings.max_grad_norm))
+        sums["grad_norm"] += float(torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), settings.max_grad_norm))
         optimizer.step()
         steps += 1
     per_step, per_token = 1 / max(1, steps), 1 / max(1, n_tokens)
@@ -167,7 +170,7 @@ def _accumulate_gradients(
     for items, batch in _micro(policy, minibatch, settings):
         advantages = torch.tensor([item.advantage for item in items], device=policy.model.device)
         lengths = [item.trajectory.length for item in items]
-        mask, sampled_logp = batch.action_mask[:, 1:], batch.logprobs[:, 1:]
+        mask, sampled_logp = batch.action_mask, batch.logprobs
         logp, entropy = policy.score(batch, settings.temperature)
         before = logp.detach() if first else _stacked(items, logp)
         if before is not None:
@@ -202,11 +205,9 @@ def _accumulate_gradients(
 
 
 def _micro(policy: Policy, minibatch: list[_Item], settings: LossSettings) -> Iterator[tuple[list[_Item], Batch]]:
-    """The episodes of one optimizer step, in padded parts."""
-    for indices in microbatches([len(item.trajectory.ids) for item in minibatch], settings.microbatch_tokens):
-        items = [minibatch[i] for i in indices]
-        trajectories = [item.trajectory for item in items]
-        yield items, collate(trajectories, pad_id=policy.pad_id, device=policy.model.device)
+    """The episodes of one optimizer step, in parts."""
+    for indices, batch in policy.batches([item.trajectory for item in minibatch], settings.tokens_per_microbatch):
+        yield [minibatch[i] for i in indices], batch
 
 
 @torch.no_grad()
@@ -215,7 +216,7 @@ def _score_before(policy: Policy, minibatch: list[_Item], settings: LossSettings
     for items, batch in _micro(policy, minibatch, settings):
         logp, _ = policy.score(batch, settings.temperature)
         for item, row in zip(items, logp, strict=True):
-            item.old_logp = row[: len(item.trajectory.ids) - 1].clone()
+            item.old_logp = row[: item.trajectory.action_tokens].clone()
 
 
 def _stacked(items: list[_Item], like: Tensor) -> Tensor | None:
@@ -231,4 +232,5 @@ def _stacked(items: list[_Item], like: Tensor) -> Tensor | None:
 
 @torch.no_grad()
 def _reference_logp(reference: Policy, batch: Batch, temperature: float) -> Tensor:
-    return reference.score(batch, temperature)[0]
+    with without_lora(reference.model):
+        return reference.score(batch, temperature)[0]

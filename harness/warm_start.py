@@ -22,15 +22,17 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from harness.batch import padded_microbatches
 from harness.expert import demonstrate
+from harness.optimizer import make_optimizer, parameters_of
 from harness.policy import Policy
 from harness.seeding import derive_seed
-from harness.trajectory import Trajectory, collate, microbatches
+from harness.trajectory import Trajectory
 
 __all__ = ["WarmStart", "cached_warm_start", "demonstrations", "warm_start"]
 
 _FORMAT = (
-    1  # raise it when the demonstrations, the models or the optimizer settings change: old caches are then ignored
+    2  # raise it when the demonstrations, the models or the optimizer settings change: old caches are then ignored
 )
 
 
@@ -220,7 +222,7 @@ def _clone(
     on_batch: Callable[[int, float], None],
 ) -> tuple[int, float]:
     """Cross-entropy on the demonstrations' action tokens. Returns the number of batches and the mean of the last 10."""
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
+    optimizer = make_optimizer(policy.model, learning_rate=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     recent: deque[float] = deque(maxlen=10)
     policy.model.train()
     source = _shuffled_batches(demos, settings.batch_tokens, np.random.default_rng(seed))
@@ -228,13 +230,12 @@ def _clone(
     while batches < limit:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * min(1.0, (batches + 1) / 20)
-        batch = collate(next(source), pad_id=policy.pad_id, device=policy.model.device)
+        batch = policy.batch(next(source))
         logp, _ = policy.score(batch, 1.0)
-        mask = batch.action_mask[:, 1:]
-        loss = -(logp * mask).sum() / mask.sum()
+        loss = -logp.sum() / batch.action_mask.sum()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), 1.0)
         optimizer.step()
         recent.append(loss.item())
         batches += 1
@@ -251,6 +252,6 @@ def _shuffled_batches(
     while True:
         order = [demos[i] for i in rng.permutation(len(demos))]
         lengths = [len(t.ids) + int(8 * rng.random()) for t in order]
-        batches = list(microbatches(lengths, batch_tokens))
+        batches = list(padded_microbatches(lengths, batch_tokens))
         for i in rng.permutation(len(batches)):
             yield [order[j] for j in batches[i]]

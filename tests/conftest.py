@@ -1,6 +1,11 @@
-"""The backends for the tests that need them: skipped where one is missing, unless EH_REQUIRE_BACKENDS=1 (tox, CI)."""
+"""What several folders of tests need: the backends, and a chat endpoint.
+
+A test that needs a backend is skipped where it is missing, and fails there under EH_REQUIRE_BACKENDS=1 (tox, CI).
+"""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +28,17 @@ def appworld_python():
     python = _there(lambda: backend_python("appworld"))
     _there(lambda: data.roots("mini"))
     return python
+
+
+@pytest.fixture
+def chat_server(monkeypatch):
+    """The module with the local chat endpoint; proxies that the machine may name are not asked for it."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    import chat_server
+
+    yield chat_server
+    sys.modules.pop("chat_server", None)
 
 
 def _there(find):

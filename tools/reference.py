@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from markdown_it import MarkdownIt
 from harness.config import GRPOConfig, preset
 from harness.evaluate import Evaluation
 from harness.metrics import glossary_markdown
+from harness.report.__main__ import Report
+from harness.sweep import Sweep
 
 ROOT = Path(__file__).parents[1]
 _NOTE = "Made from the code by `python tools/reference.py`; a test compares the two."
@@ -62,12 +65,15 @@ def flags(config: type, default: Any) -> dict[str, tuple[str, str, str]]:
     rows = {}
     for action in parser._actions:
         text, found, rest = str(action.help).rpartition(" (default: ")
-        if found:
+        text = text if found else str(action.help).removesuffix(" (required)")
+        if action.dest != "help":
             name = " ".join(f"`{option}`" for option in action.option_strings)
             kind = str(action.metavar or "") if action.nargs != 0 else ""
             if action.choices:
                 kind, text = "", f"{text} One of {', '.join(f'`{choice}`' for choice in action.choices)}."
-            rows[name] = (kind, rest.removesuffix(")"), text)
+            if not action.option_strings:
+                name, kind = f"`{action.dest}`", "one or more"
+            rows[name] = (kind, rest.removesuffix(")") if found else "", text)
     return rows
 
 
@@ -95,11 +101,19 @@ def flags_markdown() -> str:
         other = quick[name][1]
         defaults = f"`{default}`" if other == default else f"`{default}`; quick start `{other}`"
         lines.append(f"| {' '.join((name, _cell(kind))).strip()} | {_cell(defaults)} | {_cell(text)} |")
-    for command, config in COMMANDS.items():
-        if config is not GRPOConfig:
-            lines += ["", f"## {command}", "", "| flag | default | what it does |", "| --- | --- | --- |"]
-            for name, (kind, default, text) in flags(config, config()).items():
-                lines.append(f"| {' '.join((name, _cell(kind))).strip()} | `{_cell(default)}` | {_cell(text)} |")
+    for command, (config, default_for) in COMMANDS.items():
+        rows = {
+            name: row for name, row in flags(config, default_for(["--model", "X"])).items() if config is not GRPOConfig
+        }
+        if config is Sweep:  # those of harness.grpo are its flags too, and stand above
+            rows = {name: row for name, row in rows.items() if name not in paper}
+        if rows:
+            lines += ["", f"## {command}", ""]
+            lines += ["Beside all flags of harness.grpo:", ""] if config is Sweep else []
+            lines += ["| flag | default | what it does |", "| --- | --- | --- |"]
+        for name, (kind, default, text) in rows.items():
+            shown = f"`{_cell(default)}`" if default else ""
+            lines.append(f"| {' '.join((name, _cell(kind))).strip()} | {shown} | {_cell(text)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -138,8 +152,13 @@ def pages() -> list[Path]:
     return [page for folder in folders for page in sorted(folder.glob("*.md"))]
 
 
-# Each command whose flags come from a dataclass: its settings are all that the tests and the page of flags need.
-COMMANDS = {"harness.grpo": GRPOConfig, "harness.evaluate": Evaluation}
+# Each command whose flags come from a dataclass, with the defaults that it has for a command line.
+COMMANDS: dict[str, tuple[type, Callable[[Sequence[str]], Any]]] = {
+    "harness.grpo": (GRPOConfig, preset),
+    "harness.evaluate": (Evaluation, lambda _: Evaluation()),
+    "harness.sweep": (Sweep, lambda words: Sweep(suite=tyro.MISSING, train=preset(words))),  # type: ignore[arg-type]
+    "harness.report": (Report, lambda _: tyro.MISSING_NONPROP),
+}
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown, "not-run.md": not_run_markdown}
 
 if __name__ == "__main__":

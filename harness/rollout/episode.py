@@ -83,7 +83,7 @@ class Episode:
             observation, info = answer.result()
         except WorkerError as failure:
             return self._failed(str(failure))
-        self.trajectory.prompt = observation
+        self.trajectory.system_prompt, self.trajectory.prompt = info["system_prompt"], observation
         self.trajectory.optimal_steps = info.get("optimal_steps")
         # A first prompt that is too long is kept: there is nothing else to show, and no loss, which needs an action.
         self.trajectory.add_prompt(self._chat.prompt_ids(info["system_prompt"], observation))
@@ -106,7 +106,8 @@ class Episode:
         self.trajectory.add_sample(sample)
         self._last = sample
         action = self._chat.reply_text(sample.ids)
-        self.trajectory.turns.append(Turn(action, "", sample.finish_reason == "length", malformed=False))
+        cut = sample.finish_reason == "length"
+        self.trajectory.turns.append(Turn(action, "", cut, malformed=False, action_tokens=len(sample.ids)))
         return action
 
     def step_answered(self, answer: Future[StepResult]) -> Next:
@@ -135,6 +136,7 @@ class Episode:
         if len(trajectory.ids) + len(ids) >= self._max_context:
             return self._over("context")  # the observation stays out: no token of the model's would follow it
         trajectory.add_prompt(ids)
+        turn.observation_tokens = len(ids)
         return "turn"
 
     def _failed(self, error: str) -> Next:

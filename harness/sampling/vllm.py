@@ -12,16 +12,16 @@ import copy
 import itertools
 import os
 import tempfile
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch._dynamo
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
+from harness.lora import plain_parameters
 from harness.sampling.base import Sample, SampleRequest, check_request, spans
 from harness.sampling.weights import weights_file
 
@@ -195,7 +195,7 @@ class VLLMSampler:
     def _take_over_weights(self) -> None:
         call = self._engine.collective_rpc
         if self._own_process:
-            call("reload_weights", kwargs={"weights_iterator": _parameters(self._model)})
+            call("reload_weights", kwargs={"weights_iterator": plain_parameters(self._model)})
             call("retie_policy_head")
         else:
             with weights_file(self._model) as path:
@@ -215,11 +215,6 @@ class VLLMSampler:
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         episode = 2 * config.num_hidden_layers * heads * max(dim, 32) * 4 * (self._max_context + 64)
         return int(max(_CPU_CACHE_BYTES, 2 * episode))
-
-
-def _parameters(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    for name, parameter in model.named_parameters():
-        yield name, parameter.detach()
 
 
 def _start_engine(**options: Any) -> Any:

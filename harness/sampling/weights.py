@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from eh_gym.errors import MissingExtraError
+from harness.lora import PlainWeights, plain_parameters
 from harness.sampling.vllm_http import VLLMServer
 
 __all__ = ["NCCLSender", "weights_file"]
@@ -28,7 +29,7 @@ def weights_file(model: PreTrainedModel) -> Iterator[Path]:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="policy-", dir=memory if memory.is_dir() else None) as folder:
         path = Path(folder) / "policy.safetensors"
-        save_file({name: p.detach().contiguous() for name, p in model.named_parameters()}, path)
+        save_file({name: p.contiguous() for name, p in plain_parameters(model)}, path)
         yield path
 
 
@@ -65,7 +66,7 @@ class NCCLSender:
             master_address=address, master_port=port, world_size=1 + server.world_size(), rank=0
         )
         self._engine: Any = NCCLTrainerWeightTransferEngine.trainer_init(
-            where, client=server, source=ModuleSource(model)
+            where, client=server, source=ModuleSource(PlainWeights(model))
         )
 
     def send(self) -> None:

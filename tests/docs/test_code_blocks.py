@@ -23,7 +23,6 @@ import tyro
 from markdown_it import MarkdownIt
 
 from eh_gym.errors import MissingBackendError
-from harness.config import GRPOConfig, preset
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
@@ -153,8 +152,8 @@ def _module(module: str, words: list[str]) -> None:
         words.remove("--help")
     with contextlib.redirect_stderr(None), contextlib.redirect_stdout(None):
         if module in REFERENCE["COMMANDS"]:
-            config = REFERENCE["COMMANDS"][module]
-            tyro.cli(config, args=words, default=preset(words) if config is GRPOConfig else config())
+            config, default_for = REFERENCE["COMMANDS"][module]
+            tyro.cli(config, args=words, default=default_for(words))
         elif module == "envs":
             with pytest.raises(SystemExit) as end:
                 runpy.run_module("envs.__main__")["main"]([*words, "--help"])

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from eh_gym.errors import ConfigError
 from harness.config import GRPOConfig
 from harness.display import Display
+from harness.episodes import read_system_prompt
 from harness.grpo import main, prepare, rollout_metrics, train
 from harness.metrics import GLOSSARY, read_metrics
 from harness.policy import Policy
@@ -74,6 +75,11 @@ def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
     episodes = [json.loads(line) for line in (folder / "episodes" / "update-000003.jsonl").open()]
     assert len(episodes) == quick.tasks_per_update * quick.group_size
     assert sum(e["success"] for e in episodes) / len(episodes) == rows[3]["rollout/success"]
+    in_loss = [e["action_tokens"] for e in episodes if e["advantage"] is not None]
+    assert (len(in_loss), sum(in_loss)) == (rows[3]["train/episodes_in_loss"], rows[3]["train/tokens_in_loss"])
+    assert {e["action_tokens"] - sum(turn["action_tokens"] for turn in e["turns"]) for e in episodes} == {0}
+    assert {e["prompt_tokens"] for e in episodes} == {4}  # <obs> start x <act>
+    assert "open(x)" in (read_system_prompt(folder / "episodes", episodes[0]["system_prompt"]) or "")
     assert AutoModelForCausalLM.from_pretrained(folder / "model").num_parameters() > 0
     assert AutoTokenizer.from_pretrained(folder / "model").chat_template
 
@@ -103,6 +109,26 @@ def test_a_killed_run_resumes_to_the_same_metrics(
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
     assert metrics_of(killed) == metrics_of(whole)
     assert (killed.run_dir / "evaluation.json").read_text() == (tmp_path / "run" / "evaluation.json").read_text()
+
+
+def test_held_out_evaluations_are_logged_change_no_other_metric_and_come_again_after_a_resume(
+    quick: GRPOConfig, tmp_path: Path
+) -> None:
+    plain = dataclasses.replace(quick, eval_tasks=4, run_dir=tmp_path / "plain")
+    run(plain)
+    config = dataclasses.replace(plain, run_dir=tmp_path / "run", eval_every=2, eval_every_rollouts=2)
+    evaluations = run(config)
+    rows = metrics_of(config)
+    assert [row.get("evaluation/mean_at_k") is not None for row in rows] == [False, True, False, True]
+    assert rows[3]["evaluation/best_at_k"] >= rows[3]["evaluation/mean_at_k"]
+    assert "time/evaluation_s" in read_metrics(tmp_path / "run" / "metrics.jsonl")[1]
+    without = [{k: v for k, v in row.items() if not k.startswith("evaluation/")} for row in rows]
+    assert without == metrics_of(plain)
+    assert evaluations["after"]["sampled"]["tasks"] == 4
+
+    (tmp_path / "run" / "checkpoints" / "update-000004").rename(tmp_path / "gone")
+    run(config, resume=True)  # does update 3 and its evaluation again
+    assert metrics_of(config) == rows
 
 
 @pytest.mark.parametrize("wrapper", ["fixed", "linear", "multiplicative", "tti", "none"])

@@ -10,15 +10,12 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from eh_gym.errors import ConfigError
-from harness import loss as loss_module
 from harness.loss import (
     aggregate,
     group_advantages,
     importance_weights,
     kl_k3,
     policy_loss,
-    token_entropy,
-    token_logprobs,
 )
 
 MODES = ("seq-mean", "token-mean", "fixed-length")
@@ -289,75 +286,3 @@ def test_any_split_into_micro_batches_gives_the_same_gradient(seed, mode, cuts):
         rows = slice(start, stop)
         step_loss(logp[rows], old[rows], ref[rows], advantages[rows], mask[rows], mode, len(logp), n_tokens).backward()
     assert_close(logp.grad, whole, rtol=1e-12, atol=1e-15)
-
-
-class TestTokenLogprobs:
-    def test_by_hand(self):
-        # Logits ln 1, ln 2, ln 5 are probabilities 1/8, 2/8, 5/8. At temperature 1/2 they are squared: 1/30, 4/30, 25/30.
-        logits = tensor([[[1.0, 2.0, 5.0], [1.0, 2.0, 5.0]]]).log()
-        ids = torch.tensor([[1, 2]])
-        assert_close(token_logprobs(logits, ids, 1.0), tensor([[2 / 8, 5 / 8]]).log())
-        assert_close(token_logprobs(logits, ids, 0.5), tensor([[4 / 30, 25 / 30]]).log())
-
-    @pytest.mark.parametrize("chunk", [1, 40, 2**24])
-    @pytest.mark.parametrize("temperature", [1.0, 0.6])
-    def test_value_and_gradient_equal_log_softmax_in_stretches_of_any_length(self, chunk, temperature, monkeypatch):
-        monkeypatch.setattr(loss_module, "_CHUNK", chunk)
-        g = torch.Generator().manual_seed(1)
-        whole = torch.randn(2, 8, 5, generator=g, dtype=torch.float64, requires_grad=True)
-        ids, weights = torch.randint(5, (2, 7), generator=g), torch.randn(2, 7, generator=g, dtype=torch.float64)
-        logits = whole[:, :-1]  # not contiguous, as the caller has it
-        expected = (logits / temperature).log_softmax(2).gather(2, ids[..., None])[..., 0]
-        (expected_gradient,) = torch.autograd.grad((expected * weights).sum(), whole)
-        found = token_logprobs(logits, ids, temperature)
-        (gradient,) = torch.autograd.grad((found * weights).sum(), whole)
-        assert_close(found, expected)
-        assert_close(gradient, expected_gradient)
-
-    def test_bfloat16_logits_are_scored_in_float32_and_get_a_bfloat16_gradient(self):
-        g = torch.Generator().manual_seed(2)
-        logits = (4 * torch.randn(1, 6, 1000, generator=g)).to(torch.bfloat16).requires_grad_()
-        ids = torch.randint(1000, (1, 6), generator=g)
-        found = token_logprobs(logits, ids, 1.0)
-        exact = logits.detach().double().log_softmax(2).gather(2, ids[..., None])[..., 0]
-        assert found.dtype == torch.float32
-        assert_close(found.double(), exact, rtol=0, atol=1e-5)  # bfloat16 arithmetic is off by 0.03
-        found.sum().backward()
-        assert logits.grad.dtype == torch.bfloat16
-
-    def test_large_logits_do_not_overflow(self):
-        logits = torch.tensor([[[1e4, 1e4 - math.log(3)]]], requires_grad=True)
-        logp = token_logprobs(logits, torch.tensor([[0]]), 1.0)
-        logp.sum().backward()
-        assert_close(logp, torch.tensor([[math.log(0.75)]]), rtol=0, atol=1e-3)  # float32 at 1e4 has a grain of 1e-3
-        assert_close(logits.grad, torch.tensor([[[0.25, -0.25]]]), rtol=0, atol=1e-3)
-
-    def test_rejects_temperature_zero_and_other_shapes(self):
-        logits = torch.zeros(1, 2, 3)
-        with pytest.raises(ConfigError, match="temperature must be > 0, got 0"):
-            token_logprobs(logits, torch.zeros(1, 2, dtype=torch.long), 0)
-        with pytest.raises(ConfigError, match=r"ids must have shape \(1, 2\), as the logits, got \(1, 1\)"):
-            token_logprobs(logits, torch.zeros(1, 1, dtype=torch.long), 1.0)
-        with pytest.raises(ConfigError, match="logits must have 3 dimensions"):
-            token_logprobs(logits[0], torch.zeros(1, 2, dtype=torch.long), 1.0)
-
-
-class TestTokenEntropy:
-    def test_by_hand(self):
-        # Uniform over 4: ln 4. Certain: 0. Probabilities 1/2 1/4 1/4: 1/2 ln 2 + 2/4 ln 4 = 1.5 ln 2.
-        logits = tensor([[[7, 7, 7, 7], [1000, 0, 0, 0], [math.log(2), 0, 0, -1000]]])
-        assert_close(token_entropy(logits, 1.0), tensor([[math.log(4), 0, 1.5 * math.log(2)]]))
-
-    def test_temperature_divides_the_logits(self):
-        # Logits ln 3, 0 at temperature 1/2 are probabilities 9/10, 1/10.
-        expected = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
-        assert_close(token_entropy(tensor([[[math.log(3), 0]]]), 0.5), tensor([[expected]]))
-
-    def test_stretches_of_any_length_give_the_same(self, monkeypatch):
-        logits = torch.randn(3, 7, 5, generator=torch.Generator().manual_seed(3))
-        whole = token_entropy(logits, 1.0)
-        monkeypatch.setattr(loss_module, "_CHUNK", 31)  # 2 tokens of 3 episodes of 5 words
-        assert torch.equal(token_entropy(logits, 1.0), whole)
-
-    def test_carries_no_gradient(self):
-        assert not token_entropy(torch.zeros(1, 1, 2, requires_grad=True), 1.0).requires_grad

@@ -40,7 +40,7 @@ class TestGlossary:
     def test_every_entry_is_complete(self):
         for name, metric in GLOSSARY.items():
             group, _, rest = name.partition("/")
-            assert group in {"horizon", "rollout", "tokens", "train", "time", "warm_start"}, name
+            assert group in {"horizon", "rollout", "tokens", "train", "evaluation", "time", "warm_start"}, name
             assert rest.isidentifier(), name
             assert metric.unit, name
             assert metric.formula, name

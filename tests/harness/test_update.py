@@ -12,9 +12,10 @@ import torch
 
 from harness.config import preset
 from harness.mismatch import LENGTH_BINS
+from harness.optimizer import make_optimizer, parameters_of
 from harness.policy import Policy
 from harness.sampling.base import Sample
-from harness.trajectory import Trajectory, Turn, collate
+from harness.trajectory import Trajectory, Turn
 from harness.update import LossSettings, select_episodes, update_policy
 
 SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
@@ -28,8 +29,8 @@ def episode(policy: Policy, group: int, reply: str, *, reward: float, end: Any =
     t.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
     t.turns = [Turn(reply, "", cut=False, malformed=False)]
     with torch.no_grad():
-        logp = policy.score(collate([t], pad_id=0), 1.0)[0][0].tolist()
-    t.logprobs = [0.0] + [lp * m for lp, m in zip(logp, t.action_mask[1:], strict=True)]
+        logp = policy.score(policy.batch([t]), 1.0)[0][0].tolist()
+    t.logprobs = [0.0] * (len(t.ids) - len(ids)) + logp
     return t
 
 
@@ -87,12 +88,58 @@ def test_the_micro_batch_split_changes_nothing(trained: Policy, aggregation: Any
         policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
         replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
         episodes = [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
-        settings = dataclasses.replace(SETTINGS, aggregation=aggregation, microbatch_tokens=tokens)
+        settings = dataclasses.replace(SETTINGS, aggregation=aggregation, tokens_per_microbatch=tokens)
         update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1), episodes, settings, seed=0)
         return list(policy.model.parameters())
 
-    for whole, split in zip(weights_after(10_000), weights_after(1), strict=True):
-        torch.testing.assert_close(whole, split, atol=1e-6, rtol=1e-5)
+    whole = weights_after(10_000)
+    for tokens in (1, 20, 45):
+        for a, b in zip(whole, weights_after(tokens), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("change", ["padded", "gradient checkpointing"])
+def test_how_it_is_computed_changes_nothing(trained: Policy, change: str) -> None:
+    def weights_after(*, changed: bool) -> list[torch.Tensor]:
+        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+        replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
+        episodes = [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
+        if changed and change == "padded":
+            policy.model.set_attn_implementation("sdpa")
+            assert policy.batch(episodes).ids.shape[0] == len(episodes)
+        elif changed:
+            policy.checkpoint_activations()
+            calls: list[int] = []
+            policy.model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
+        update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1), episodes, SETTINGS, seed=0)
+        if changed and change == "gradient checkpointing":
+            assert len(calls) == 2  # forwards, and again for the backward pass
+        return list(policy.model.parameters())
+
+    for usual, other in zip(weights_after(changed=False), weights_after(changed=True), strict=True):
+        torch.testing.assert_close(usual, other, atol=1e-6, rtol=1e-5)
+
+
+def test_in_bfloat16_a_small_step_is_not_lost_and_the_split_changes_nothing(trained: Policy) -> None:
+    def masters_after(tokens: int) -> tuple[list[torch.Tensor], dict[str, float]]:
+        policy = Policy(copy.deepcopy(trained.model).to(torch.bfloat16), trained.tokenizer, trained.chat)
+        optimizer = make_optimizer(policy.model, learning_rate=1e-6, betas=(0.9, 0.999), weight_decay=0.0)
+        before = [p.clone() for p in parameters_of(optimizer)]
+        replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
+        episodes = [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
+        settings = dataclasses.replace(SETTINGS, tokens_per_microbatch=tokens)
+        metrics = update_policy(policy, optimizer, episodes, settings, seed=0)
+        return [b - a for a, b in zip(before, parameters_of(optimizer), strict=True)], metrics
+
+    (whole, metrics), (split, split_metrics) = masters_after(10_000), masters_after(1)
+    # Adam's first step is the learning rate in each weight that has a gradient, and the sign is the gradient's.
+    moved, split_moved = (torch.cat([d.flatten() for d in deltas]) for deltas in (whole, split))
+    assert (moved.abs() > 9e-7).float().mean() > 0.9
+    assert (
+        moved.sign() == split_moved.sign()
+    ).float().mean() > 0.98  # bfloat16 rounds a gradient near 0 to either side
+    for name in ("train/loss", "train/grad_norm", "train/entropy"):
+        assert metrics[name] == pytest.approx(split_metrics[name], rel=0.02, abs=1e-3)
 
 
 def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:

@@ -1,25 +1,22 @@
-"""One contract for every controller: HorizonController, as eh_gym/horizon/controller.py and DESIGN.md state it."""
+"""One contract for every controller: eh_gym.testing.ControllerContract, and what holds for the project's own alone."""
 
 import inspect
-import json
-import math
 import pickle
-import threading
 
 import pytest
 
 import eh_gym.horizon
-from eh_gym.errors import StateError
 from eh_gym.horizon import (
     ElasticHorizon,
     EpisodeOutcome,
     FixedHorizon,
-    HorizonController,
     LinearHorizon,
     MultiplicativeHorizon,
     SharedHorizon,
     StagedHorizon,
 )
+from eh_gym.testing import ControllerContract
+from eh_gym.testing.controller import live
 
 MAKERS = {
     "fixed": lambda: FixedHorizon(15),
@@ -33,32 +30,6 @@ MAKERS = {
     "shared-elastic": lambda: SharedHorizon(ElasticHorizon(min_successes=3)),
     "shared-linear": lambda: SharedHorizon(LinearHorizon(10, 50, 0.4)),
 }
-
-
-@pytest.fixture(params=MAKERS)
-def make(request):
-    made = []
-
-    def make():
-        made.append(MAKERS[request.param]())
-        return made[-1]
-
-    yield make
-    for controller in made:
-        if isinstance(controller, SharedHorizon):
-            controller.close()
-
-
-def live(controller, updates, first=0):
-    """Some updates with some outcomes each. Returns K after each."""
-    seen = []
-    for update in range(first, first + updates):
-        for i in range(2):
-            success = (update + i) % 3 > 0
-            controller.record(EpisodeOutcome(5 + (7 * update + i) % 40, 50, success, not success, f"task-{i}"))
-        controller.update()
-        seen.append(controller.horizon)
-    return seen
 
 
 def test_every_public_controller_is_in_this_suite():
@@ -79,129 +50,37 @@ def test_all_is_complete():
     assert sorted(defined) == sorted(eh_gym.horizon.__all__)
 
 
-def test_it_is_a_controller(make):
-    assert isinstance(make(), HorizonController)
+class TestEveryController(ControllerContract):
+    @pytest.fixture(autouse=True, params=MAKERS)
+    def _maker(self, request):
+        self.maker = MAKERS[request.param]
 
+    def make(self):
+        return self.maker()
 
-def test_k_is_a_whole_number_of_steps_at_all_times(make):
-    controller = make()
-    for k in [controller.horizon, *live(controller, 30)]:
-        assert type(k) is int
-        assert k >= 1
+    @pytest.mark.parametrize("other", MAKERS)
+    def test_the_state_of_each_other_is_refused_with_the_mend(self, other):
+        foreign = MAKERS[other]()
+        state = foreign.state_dict()
+        if isinstance(foreign, SharedHorizon):
+            foreign.close()
+        own = self._new()
+        if all(state[key] == own.state_dict()[key] for key in ("kind", "settings")):
+            own.load_state_dict(state)  # shared or not, the state is the same
+            return
+        message = self.check_refuses(state)
+        assert any(
+            mend in message for mend in ("build the controller that was saved", "build it with the saved settings")
+        )
 
-
-def test_recording_alone_moves_nothing(make):
-    controller = make()
-    k = controller.horizon
-    for _ in range(200):
-        controller.record(EpisodeOutcome(40, 50, True))
-    assert controller.horizon == k
-
-
-def test_update_returns_finite_or_nan_floats_named_horizon(make):
-    controller = make()
-    for _ in range(5):
-        metrics = controller.update()
-        live(controller, 1)
-        assert metrics["horizon/k"] >= 1
-        for name, value in metrics.items():
-            assert name.startswith("horizon/")
-            assert type(value) is float
-            assert not math.isinf(value)
-    assert controller.update()["horizon/k"] == controller.horizon
-
-
-def test_the_same_life_gives_the_same_k(make):
-    assert live(make(), 20) == live(make(), 20)
-
-
-@pytest.mark.parametrize("past", [0, 1, 7])
-def test_a_state_through_json_has_the_same_future(make, past):
-    first, second = make(), make()
-    live(first, past)
-    live(second, 2, first=100)  # a past that loading must undo
-    second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
-    assert second.horizon == first.horizon
-    assert live(first, 12, past) == live(second, 12, past)
-    assert first.state_dict() == second.state_dict()
-
-
-def test_a_saved_state_stays_as_it_was(make):
-    controller = make()
-    live(controller, 4)
-    state = controller.state_dict()
-    text = json.dumps(state)
-    live(controller, 4)
-    assert json.dumps(state) == text
-    controller.load_state_dict(state)
-    live(controller, 4)
-    assert json.dumps(state) == text
-
-
-@pytest.mark.parametrize("other", MAKERS)
-def test_the_state_of_another_controller_is_refused_and_changes_nothing(make, other):
-    controller, foreign = make(), MAKERS[other]()
-    state = foreign.state_dict()
-    if isinstance(foreign, SharedHorizon):
-        foreign.close()
-    before = controller.state_dict()
-    if (state["kind"], state["settings"]) == (before["kind"], before["settings"]):
-        controller.load_state_dict(state)  # shared or not, the state is the same
-        return
-    with pytest.raises(StateError, match=r"build (the controller that was saved|it with the saved settings)"):
-        controller.load_state_dict(state)
-    assert controller.state_dict() == before
-
-
-def test_a_cut_state_is_refused(make):
-    controller = make()
-    state = controller.state_dict()
-    for key in state:
-        with pytest.raises(StateError):
-            controller.load_state_dict({k: v for k, v in state.items() if k != key})
-    for wrong in ({}, [], None, "state"):
-        with pytest.raises(StateError):
-            controller.load_state_dict(wrong)
-
-
-def test_a_pickled_one_goes_on_from_here(make):
-    controller = make()
-    live(controller, 5)
-    copied = pickle.loads(pickle.dumps(controller))
-    assert copied.horizon == controller.horizon
-    if isinstance(controller, SharedHorizon):  # its copy is another end of the same controller
+    def test_a_pickled_one_goes_on_from_here(self):
+        controller = self._new()
+        if not isinstance(controller, SharedHorizon):
+            super().test_a_pickled_one_goes_on_from_here()
+            return
+        live(controller, 5)  # its copy is another end of the same controller
+        copied = pickle.loads(pickle.dumps(controller))
+        assert copied.horizon == controller.horizon
         copied.record(EpisodeOutcome(33, 50, True))
         live(controller, 5, 5)
         assert copied.horizon == controller.horizon
-    else:
-        assert live(copied, 12, 5) == live(controller, 12, 5)
-        assert copied.state_dict() == controller.state_dict()
-
-
-def test_threads_may_call_everything_at_once(make):
-    controller, errors = make(), []
-    start = threading.Barrier(6)
-
-    def work():
-        try:
-            start.wait()
-            for _ in range(20):
-                live(controller, 5)
-                controller.state_dict()
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    if "updates" in controller.state_dict():
-        assert controller.state_dict()["updates"] == 6 * 20 * 5
-    assert controller.horizon >= 1
-
-
-def test_its_repr_says_what_it_is(make):
-    controller = make()
-    assert repr(controller).startswith(type(controller).__name__ + "(")

@@ -57,12 +57,9 @@ def test_the_ids_are_the_conversation_and_the_mask_is_what_the_model_wrote(train
 
 @BOTH
 def test_sampled_logprobs_are_those_that_the_trainer_recomputes(trained: Policy, mode: Any) -> None:
-    from harness.trajectory import collate
-
-    trajectories = play(trained, mode=mode)
-    batch = collate(trajectories, pad_id=trained.pad_id)
+    batch = trained.batch(play(trained, mode=mode))
     logp, _ = trained.score(batch, 1.0)
-    difference = ((logp - batch.logprobs[:, 1:]).abs() * batch.action_mask[:, 1:]).max()
+    difference = ((logp - batch.logprobs).abs() * batch.action_mask).max()
     assert difference < 1e-4
 
 

@@ -1,0 +1,327 @@
+"""Tokens a second of one policy update on the CPU: ours against TRL's GRPOTrainer, packed against padded, chunked against plain.
+
+The update: tasks of 8 episodes with the lengths of BFCL's ground truth, scaled to a quarter: prompts of 325 to 850 tokens,
+the same in all episodes of a task, 3 to 20 turns, messages of 5 to 30 tokens and observations of 2 to 17. A random Qwen2,
+float32, one torch thread. What is timed is everything from episodes to stepped weights: batches, forward and backward passes,
+clipping, an optimizer step with learning rate 0. A token counts once, padding and what is computed again count nothing,
+whoever computes it. Times are the process's CPU seconds, repeats are interleaved.
+
+TRL has no padding-free GRPO, so it is measured twice. "as it is": an update's episodes padded to its longest prompt and its
+longest completion, which is what its own `_generate_and_score_completions` hands to `compute_loss`. "sorted, trimmed": each
+micro-batch of episodes of like length and padded to its own longest, which TRL does not offer; with one episode in a
+micro-batch nothing is padded at all. Both at every number of episodes a micro-batch that the table names. Its loss is set to
+ours (dapo: token mean, no KL); the gradients' norms are compared, and the script fails where they differ.
+
+"unshared" is packed without sharing the beginnings of a task's episodes. "plain" holds all logits of the written tokens,
+"chunked" does not; both at the output layer alone, with the process's memory above what it held before.
+
+Left out: sampling, and GPUs (benchmarks/gpu_train.py).
+
+    pip install trl    # beside the `train` extra; without it TRL's rows are left out
+    OMP_NUM_THREADS=1 python benchmarks/train.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from harness.attention import PACKED
+from harness.head import Head, token_scores
+from harness.policy import Policy
+from harness.runtime import cpu_name
+from harness.trajectory import Trajectory
+from harness.update import LossSettings, select_episodes, update_policy
+
+GROUP, VOCABULARY = 8, 16_384
+HEAD_TOKENS, HEAD_WIDTH, HEAD_WORDS = 4096, 128, 16_384
+
+
+def new_model() -> Qwen2ForCausalLM:
+    """11.5 million parameters, 4.2 of them the tied embedding."""
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=1536,
+        num_hidden_layers=5,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(config)
+    model.set_attn_implementation("sdpa")
+    return model
+
+
+def new_episodes(tasks: int) -> list[Trajectory]:
+    """Random tokens in the shape of BFCL's episodes; half of each task's succeed."""
+    found = []
+    for task in range(tasks):
+        rng = np.random.default_rng(task)
+        prompt = rng.integers(2, VOCABULARY, rng.integers(325, 851)).tolist()
+        for member in range(GROUP):
+            t = Trajectory(str(task), task, reward=float(member % 2))
+            t.add_prompt(prompt)
+            for turn in range(int(np.clip(round(rng.normal(10, 3)), 3, 20))):
+                if turn:
+                    t.add_prompt(rng.integers(2, VOCABULARY, rng.integers(2, 18)).tolist())
+                written = rng.integers(2, VOCABULARY, rng.integers(5, 31)).tolist()
+                t.ids += written
+                t.action_mask += [1] * len(written)
+                t.logprobs += [-float(np.log(VOCABULARY))] * len(written)
+            found.append(t)
+    return found
+
+
+def settings(tokens: int) -> LossSettings:
+    """One optimizer step; nothing is clipped away, so that the ways can be compared."""
+    return LossSettings(
+        temperature=1.0,
+        clip_low=1.0,
+        clip_high=1e9,
+        kl_coef=0.0,
+        aggregation="token-mean",
+        fixed_length=1,
+        normalize_std=True,
+        train_on_truncated=True,
+        minibatches=1,
+        tokens_per_microbatch=tokens,
+        max_grad_norm=1e9,
+        tis_cap=0.0,
+    )
+
+
+def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: bool = True) -> Callable[[], float]:
+    """Our update; returns the gradient's norm."""
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=_tokenizer(), pad_token="<pad>", eos_token="<eos>")
+    model = new_model()
+    if packed:
+        model.set_attn_implementation(PACKED)
+    chat: Any = None
+    policy, optimizer = Policy(model, tokenizer, chat), torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def run() -> float:
+        unshared = mock.patch("harness.batch._LEAST_SHARED", sys.maxsize)
+        with contextlib.nullcontext() if shared else unshared:
+            return update_policy(policy, optimizer, episodes, settings(tokens), seed=0)["train/grad_norm"]
+
+    return run
+
+
+def trls(episodes: Sequence[Trajectory], *, at_once: int, trimmed: bool, folder: str) -> Callable[[], float]:
+    """The same update through TRL's `compute_loss`; returns the gradient's norm."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    chosen, _ = select_episodes(episodes, normalize_std=True, train_on_truncated=True)
+    model = new_model()
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        args=GRPOConfig(
+            output_dir=folder,
+            per_device_train_batch_size=at_once,
+            gradient_accumulation_steps=len(chosen) // at_once,
+            num_generations=GROUP,
+            max_completion_length=4096,
+            loss_type="dapo",
+            beta=0.0,
+            epsilon=1.0,
+            epsilon_high=1e9,
+            bf16=False,
+            use_cpu=True,
+            gradient_checkpointing=False,
+            report_to=[],
+        ),
+        train_dataset=Dataset.from_dict({"prompt": ["a"] * len(chosen)}),
+        processing_class=PreTrainedTokenizerFast(tokenizer_object=_tokenizer(), pad_token="<pad>", eos_token="<eos>"),
+    )
+    trainer.current_gradient_accumulation_steps = len(chosen) // at_once
+    trainer.model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def run() -> float:
+        order = sorted(chosen, key=lambda pair: len(pair[0].ids)) if trimmed else chosen
+        total = torch.tensor(float(sum(t.action_tokens for t, _ in chosen)))
+        whole = None if trimmed else _widths([t for t, _ in chosen])
+        optimizer.zero_grad(set_to_none=True)
+        for start in range(0, len(order), at_once):
+            part = order[start : start + at_once]
+            inputs = _trl_inputs([t for t, _ in part], whole or _widths([t for t, _ in part]))
+            inputs["advantages"] = torch.tensor([a for _, a in part])
+            inputs["num_items_in_batch"] = total
+            trainer.accelerator.backward(trainer.compute_loss(trainer.model, inputs))
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+        optimizer.step()
+        return float(norm)
+
+    return run
+
+
+def _prompt(t: Trajectory) -> int:
+    return t.action_mask.index(1)
+
+
+def _widths(episodes: Sequence[Trajectory]) -> tuple[int, int]:
+    """Tokens of the longest prompt and of the longest completion, which is all after the prompt."""
+    return max(map(_prompt, episodes)), max(len(t.ids) - _prompt(t) for t in episodes)
+
+
+def _trl_inputs(episodes: Sequence[Trajectory], widths: tuple[int, int]) -> dict[str, Tensor]:
+    """Prompts padded on the left, completions on the right; observations are in the completion, outside the tool mask."""
+    n, (left, right) = len(episodes), widths
+    prompts, prompt_mask = (np.zeros((n, left), dtype=np.int64) for _ in range(2))
+    completions, completion_mask, tool_mask = (np.zeros((n, right), dtype=np.int64) for _ in range(3))
+    old = np.zeros((n, right), dtype=np.float32)
+    for i, t in enumerate(episodes):
+        start = _prompt(t)
+        rest = len(t.ids) - start
+        prompts[i, left - start :], prompt_mask[i, left - start :] = t.ids[:start], 1
+        completions[i, :rest], completion_mask[i, :rest] = t.ids[start:], 1
+        tool_mask[i, :rest], old[i, :rest] = t.action_mask[start:], t.logprobs[start:]
+    arrays = {
+        "prompt_ids": prompts,
+        "prompt_mask": prompt_mask,
+        "completion_ids": completions,
+        "completion_mask": completion_mask,
+        "tool_mask": tool_mask,
+        "old_per_token_logps": old,
+    }
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _tokenizer() -> Tokenizer:
+    """Nobody uses it, but TRL insists on one."""
+    return Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, "a": 2}, unk_token="a"))
+
+
+def head(way: str) -> dict[str, float]:
+    """One forward and backward pass through the output layer: CPU seconds, and MiB above what was held before."""
+    torch.manual_seed(0)
+    hidden = torch.randn(HEAD_TOKENS, HEAD_WIDTH, requires_grad=True)
+    weight = torch.randn(HEAD_WORDS, HEAD_WIDTH, requires_grad=True)
+    targets = torch.randint(HEAD_WORDS, (HEAD_TOKENS,))
+    before, start = _peak_mib(), time.process_time()
+    if way == "chunked":
+        logp, _ = token_scores(hidden, targets, Head(weight), 1.0)
+    else:
+        everything = (hidden @ weight.T).log_softmax(dim=1)
+        logp = everything.gather(1, targets[:, None])
+        with torch.no_grad():
+            everything.exp().mul_(everything).sum(dim=1)  # the entropy
+    logp.sum().backward()
+    seconds = time.process_time() - start
+    return {"seconds": seconds, "mib": _peak_mib() - before}
+
+
+def _peak_mib() -> float:
+    """The most memory that this process has held; getrusage would also tell of the one that started it."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
+
+
+def compare_updates(tasks: int, repeats: int, at_once: Sequence[int], budgets: Sequence[int], folder: str) -> None:
+    """Prints the first table."""
+    episodes = new_episodes(tasks)
+    tokens, written = sum(len(t.ids) for t in episodes), sum(t.action_tokens for t in episodes)
+    longest = max(len(t.ids) for t in episodes)
+    print(f"{len(episodes)} episodes of {tasks} tasks, {tokens} tokens ({written} written), longest {longest}")
+    ways: dict[str, Callable[[], float]] = {}
+    for n in budgets:
+        ways[f"ours, packed, {n} tokens"] = ours(episodes, tokens=n, packed=True)
+    ways[f"ours, unshared, {budgets[0]} tokens"] = ours(episodes, tokens=budgets[0], packed=True, shared=False)
+    ways[f"ours, padded, {budgets[0]} tokens"] = ours(episodes, tokens=budgets[0], packed=False)
+    if importlib.util.find_spec("trl") is not None:
+        for trimmed, name in ((False, "as it is"), (True, "sorted, trimmed")):
+            for n in at_once:
+                made = trls(episodes, at_once=n, trimmed=trimmed, folder=folder)
+                ways[f"TRL {version('trl')}, {name}, {n} at once"] = made
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    norms: dict[str, float] = {}
+    for repeat in range(repeats + 1):
+        for name, run in ways.items():
+            start = time.process_time()
+            norms[name] = run()
+            if repeat:  # the first is for memory to be allocated
+                seconds[name].append(time.process_time() - start)
+    first = next(iter(ways))
+    worst = max(abs(norm / norms[first] - 1) for norm in norms.values())
+    assert worst < 1e-4, f"the ways compute different gradients: {norms}"
+    print(f"{repeats} interleaved repeats; all gradients' norms within {worst:.0e}; medians, and their range")
+    print(f"{'':44} {'tokens/s':>22}   {f'its seconds / {first}':>38}")
+    for name, values in seconds.items():
+        ratios = [own / best for own, best in zip(values, seconds[first], strict=True)]
+        print(f"{name:44} {_spread([tokens / s for s in values], 0):>22}   {_spread(ratios, 2):>38}")
+
+
+def compare_heads(repeats: int) -> None:
+    """Prints the second table; each measurement is a process of its own, for its memory."""
+    found: dict[str, list[dict[str, float]]] = {"plain": [], "chunked": []}
+    for _ in range(repeats):
+        for way, runs in found.items():
+            done = subprocess.run([sys.executable, __file__, "--head", way], check=True, capture_output=True, text=True)
+            runs.append(json.loads(done.stdout))
+    logits = HEAD_TOKENS * HEAD_WORDS * 4 / 2**20
+    print(
+        f"\noutput layer: {HEAD_TOKENS} tokens, width {HEAD_WIDTH}, {HEAD_WORDS} words; their logits are {logits:.0f} MiB"
+    )
+    for way, runs in found.items():
+        print(
+            f"{way:8} CPU seconds {_spread([r['seconds'] for r in runs], 2):>18}   MiB {_spread([r['mib'] for r in runs], 0):>18}"
+        )
+    for what in ("seconds", "mib"):
+        ratios = [a[what] / b[what] for a, b in zip(found["plain"], found["chunked"], strict=True)]
+        print(f"plain / chunked, {what}: {_spread(ratios, 2)}")
+
+
+def main() -> None:
+    """Prints both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tasks", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 16_384])
+    parser.add_argument("--head", choices=["plain", "chunked"], help="one measurement of the second table, as JSON")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.head:
+        print(json.dumps(head(args.head)))
+        return
+    load = os.getloadavg()[0]
+    print(f"one torch thread, {cpu_name()}, {os.cpu_count()} cores, load {load:.1f} at the start; CPU seconds")
+    print(", ".join(f"{name} {version(name)}" for name in ("torch", "transformers")))
+    with tempfile.TemporaryDirectory() as folder:
+        compare_updates(args.tasks, args.repeats, args.at_once, args.tokens, folder)
+    compare_heads(args.repeats)
+
+
+if __name__ == "__main__":
+    main()

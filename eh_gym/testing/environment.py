@@ -1,0 +1,427 @@
+"""The contract of a text environment, as tests to inherit: one for all, and one for those that know their own solutions.
+
+Left out: whether the tasks are right, and whether a verdict is deserved; only the environment's own tests can tell.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import PassiveEnvChecker
+
+from eh_gym.errors import ConfigError
+from eh_gym.horizon import FixedHorizon, HorizonController
+from eh_gym.testing.malformed import MALFORMED
+from eh_gym.vector import ThreadVectorEnv
+from eh_gym.wrappers import ElasticTimeLimit
+
+__all__ = ["ExpertEnvContract", "TextEnvContract"]
+
+StepResult = tuple[Any, Any, bool, bool, dict[str, Any]]
+TextEnv = gym.Env[str, str]
+
+
+class TextEnvContract:
+    """Tests of any text environment that the harness may play; inherit, and say in `make` how one is made.
+
+    What is asked for: observations and actions are texts; ``env.unwrapped.task_ids`` lists the tasks; ``reset`` takes
+    ``options={"task_id": ...}``, else its seed draws a task, and returns an info with ``task_id``, ``system_prompt`` and
+    ``instruction``; ``step`` answers any text; the reward is 0 until the environment's own rules end the episode, then the
+    verdict, which is also ``info["success"]``; there is no limit of steps. docs/reuse.md has it as a checklist.
+
+    Attributes:
+        malformed: Texts that are no valid action, nor the end of an episode with success. Add your own format's.
+        unknown_task_ids: Ids that are no task's.
+        longest: Steps in which the environment's expert ends any episode.
+        call_timeout_s: Seconds that one step in a thread may take.
+    """
+
+    malformed: ClassVar[Sequence[str]] = MALFORMED
+    unknown_task_ids: ClassVar[Sequence[str]] = ("no-such-task", "", "\0")
+    longest: ClassVar[int] = 200
+    call_timeout_s: ClassVar[float] = 60.0
+
+    _made: tuple[Any, ...] = ()
+
+    def make(self) -> TextEnv:
+        """A new environment with few or quick tasks, by ``gym.make``; with the same arguments at every call."""
+        raise NotImplementedError(
+            "say in make() how your environment is made: return gym.make('MyEnv-v0', split='dev')"
+        )
+
+    def make_slots(
+        self, count: int, controller: HorizonController | None = None, max_workers: int | None = None
+    ) -> ThreadVectorEnv:
+        """`count` of them in slots, each under a limit of `controller`'s if there is one."""
+
+        def build() -> TextEnv:
+            return self.make() if controller is None else ElasticTimeLimit(self.make(), controller)
+
+        return ThreadVectorEnv([build] * count, max_workers)
+
+    def teardown_method(self) -> None:
+        """Closes what a test has made."""
+        for env in self._made:
+            env.close()
+        self._made = ()
+
+    def new(self) -> TextEnv:
+        """`make`, closed when the test ends."""
+        env: TextEnv = self._closed_later(self.make())
+        return env
+
+    def new_slots(
+        self, count: int, controller: HorizonController | None = None, max_workers: int | None = None
+    ) -> ThreadVectorEnv:
+        """`make_slots`, closed when the test ends."""
+        envs: ThreadVectorEnv = self._closed_later(self.make_slots(count, controller, max_workers))
+        return envs
+
+    def _closed_later(self, env: Any) -> Any:
+        self._made = (*self._made, env)
+        return env
+
+    def check_step(self, env: TextEnv, result: StepResult) -> None:
+        """Checks what one step returned."""
+        observation, reward, terminated, truncated, info = result
+        _check_text(env, observation)
+        assert type(reward) is float, f"the reward must be a float, got {reward!r}"
+        for name, value in (("terminated", terminated), ("truncated", truncated)):
+            assert type(value) is bool, f"{name} must be a bool, got {value!r}"
+        assert type(info) is dict, f"info must be a dict, got {info!r}"
+        assert "environment_error" not in info, f"the environment failed: {info['environment_error']}"
+        assert not truncated, (
+            "truncated is for ElasticTimeLimit to set; an environment has no limit of steps of its own"
+        )
+        if terminated:
+            success = info.get("success")
+            assert type(success) is bool, f"info['success'] must be a bool when the episode ends, got {success!r}"
+            assert reward == float(success), f"the last reward must be the verdict {success}, got {reward}"
+        else:
+            assert reward == 0.0, f"the reward must be 0 until the end, got {reward}"
+            assert "success" not in info, "info['success'] belongs to the last step alone"
+
+    def test_passes_gymnasiums_checker_without_a_warning(self) -> None:
+        """`gymnasium.utils.env_checker.check_env`."""
+        env = self.new()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            check_env(env.unwrapped)
+
+    def test_has_no_step_limit_of_its_own(self) -> None:
+        """How long an episode may be is the horizon's question."""
+        spec = self.new().spec
+        limit = None if spec is None else spec.max_episode_steps
+        assert limit is None, f"max_episode_steps is {limit}; register the environment without it"
+
+    def test_reset_says_what_the_task_is(self) -> None:
+        """A first message, and the three texts in the info."""
+        env = self.new()
+        observation, info = env.reset(seed=0)
+        _check_text(env, observation)
+        for key in ("task_id", "system_prompt", "instruction"):
+            value = info.get(key)
+            assert type(value) is str, f"info[{key!r}] must be a str, got {value!r}"
+            assert value, f"info[{key!r}] must not be empty"
+        assert info["task_id"] in _task_ids(env), f"{info['task_id']!r} is not in env.unwrapped.task_ids"
+
+    def test_the_seed_alone_chooses_the_task(self) -> None:
+        """Two environments with the same seed play the same; without a seed they go on in the same order."""
+        one, other = self.new(), self.new()
+        first = [one.reset(seed=seed) for seed in range(6)]
+        again = [other.reset(seed=seed) for seed in range(6)]
+        assert again == first, f"the same seeds gave {_differ(first, again)}; draw the task with self.np_random"
+        assert len({info["task_id"] for _, info in first}) > 1, f"6 seeds drew one task, {first[0][1]['task_id']!r}"
+        one.reset(seed=3)
+        other.reset(seed=3)
+        first, again = [one.reset() for _ in range(4)], [other.reset() for _ in range(4)]
+        assert again == first, f"after the same seed, resets without one gave {_differ(first, again)}"
+
+    def test_the_task_id_wins_over_the_seed(self) -> None:
+        """`options={"task_id": ...}` names the task whatever the seed is."""
+        env = self.new()
+        ids = _task_ids(env)
+        for task_id in (ids[0], ids[len(ids) // 2], ids[-1]):
+            first, again = (env.reset(seed=seed, options={"task_id": task_id}) for seed in (1, 2))
+            assert again == first, f"task {task_id!r} with two seeds gave {_differ([first], [again])}"
+            assert first[1]["task_id"] == task_id, f"asked for task {task_id!r}, got {first[1]['task_id']!r}"
+
+    def test_an_unknown_task_is_refused(self) -> None:
+        """With a ConfigError, after which the environment is still of use."""
+        for task_id in self.unknown_task_ids:
+            self.check_refuses_task(task_id)
+
+    def check_refuses_task(self, task_id: str) -> None:
+        """Checks that a new environment refuses a task id, and goes on."""
+        env = self.new()
+        try:
+            env.reset(seed=0, options={"task_id": task_id})
+        except ConfigError:
+            pass
+        else:
+            raise AssertionError(
+                f"reset took the task id {task_id!r}; raise eh_gym.errors.ConfigError for what is no task's"
+            )
+        assert env.reset(seed=0)[1]["task_id"] in _task_ids(env), "after a refused reset it plays no task of its own"
+
+    def test_infos_are_fresh(self) -> None:
+        """Whoever changes an info changes no other."""
+        env = self.new()
+        _, info = env.reset(seed=2)
+        kept = copy.deepcopy(info)
+        _deface(info)
+        again = env.reset(seed=2)[1]
+        assert again == kept, "changing the info of a reset changed that of the next; return a new dict each time"
+        first = env.step("???")[4]
+        kept = copy.deepcopy(first)
+        _deface(first)
+        env.reset(seed=2)
+        assert env.step("???")[4] == kept, "changing the info of a step changed another's; return a new dict each time"
+
+    def test_malformed_actions_are_answered_and_never_raise(self) -> None:
+        """Nor are they a success."""
+        env = self.new()
+        env.reset(seed=0)
+        for action in self.malformed:
+            result = _base(env).step(action)
+            self.check_step(env, result)
+            if result[2]:
+                assert result[4]["success"] is False, f"{action[:80]!r} was a success"
+                env.reset()
+
+    def test_the_spec_survives_pickling(self) -> None:
+        """As a process that builds the environment needs it."""
+        env = self.new()
+        assert env.spec is not None, "the environment has no spec; register it, and make it by gym.make"
+        self.check_spec(env, pickle.loads(pickle.dumps(env.spec)))
+
+    def check_spec(self, env: TextEnv, spec: Any) -> None:
+        """Checks that `spec` makes an environment like `env`."""
+        rebuilt = self._closed_later(gym.make(spec))
+        assert _task_ids(rebuilt)[0] == _task_ids(env)[0], "the environment of the pickled spec has other tasks"
+        assert rebuilt.reset(seed=4) == env.reset(seed=4), "the environment of the pickled spec starts otherwise"
+
+    def test_close_may_come_early_and_twice(self) -> None:
+        """Before the first reset, in the middle of an episode, and again."""
+        never_reset, used = self.new(), self.new()
+        never_reset.close()
+        used.reset(seed=0)
+        used.close()
+        used.close()
+
+
+class ExpertEnvContract(TextEnvContract):
+    """Tests of a text environment that knows its solutions, as `--model tiny` and the warm start need it.
+
+    Asked for beside what `TextEnvContract` asks: ``env.unwrapped.expert()`` returns the next action of a perfect agent, and
+    ``env.unwrapped.random_action(rng)`` some action that does no harm. Where ``reset`` gives ``info["optimal_steps"]``, the
+    expert takes as many.
+    """
+
+    def play(self, env: TextEnv, choose: Callable[[int], str], limit: int | None = None) -> list[StepResult]:
+        """Steps with ``choose(step)`` until the end, or `limit`; all step results."""
+        results: list[StepResult] = []
+        for step in range(self.longest if limit is None else limit):
+            results.append(env.step(choose(step)))
+            if results[-1][2] or results[-1][3]:
+                break
+        return results
+
+    def test_passes_the_passive_checker_over_an_episode(self) -> None:
+        """Which ``gym.make`` puts around an environment."""
+        env = self._closed_later(PassiveEnvChecker(self.make()))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            env.reset(seed=1)
+            last = self.play(env, lambda _: _expert(env))[-1]
+        assert last[2], f"the expert did not end the episode in {self.longest} steps"
+
+    def test_the_expert_solves_its_tasks(self) -> None:
+        """A dozen of them, in as many steps as the info says."""
+        env = self.new()
+        ids = _task_ids(env)
+        for task_id in ids[:: max(1, len(ids) // 12)]:
+            _, info = env.reset(options={"task_id": task_id})
+            results = self.play(env, lambda _: _expert(env))
+            for result in results:
+                self.check_step(env, result)
+            assert results[-1][1:3] == (1.0, True), (
+                f"the expert failed at {task_id!r}; its last step gave {results[-1]}"
+            )
+            assert results[-1][4]["success"] is True, f"{task_id!r} was rewarded, but is no success"
+            steps = info.get("optimal_steps", len(results))
+            assert len(results) == steps, f"{task_id!r} took {len(results)} steps; its optimal_steps are {steps}"
+
+    def test_the_same_actions_give_the_same_episode(self) -> None:
+        """Nothing but the task and the actions decides what happens."""
+        one, other = self.new(), self.new()
+        rng = np.random.default_rng(5)
+        for seed in range(3):
+            assert one.reset(seed=seed) == other.reset(seed=seed), f"seed {seed} gave two starts"
+            actions: list[str] = []
+
+            def choose(_: int, actions: list[str] = actions) -> str:
+                wasteful = rng.random() < 0.4
+                actions.append(_base(one).random_action(rng) if wasteful else _expert(one))
+                return actions[-1]
+
+            first = self.play(one, choose)
+            again = self.play(other, actions.__getitem__, limit=len(actions))
+            assert again == first, f"the same actions gave {_differ(first, again)}"
+
+    def test_random_actions_are_harmless_texts(self) -> None:
+        """They fit into the action space and keep the contract of a step."""
+        env = self.new()
+        rng = np.random.default_rng(0)
+
+        def choose(_: int) -> str:
+            action = _base(env).random_action(rng)
+            assert type(action) is str, f"random_action must return a str, got {action!r}"
+            assert action in env.action_space, f"random_action returned {action!r}, which is not in {env.action_space}"
+            return action
+
+        for seed in range(3):
+            env.reset(seed=seed)
+            for result in self.play(env, choose, limit=15):
+                self.check_step(env, result)
+
+    def test_damaged_expert_actions_never_raise(self) -> None:
+        """What a model nearly got right is the likeliest malformed action."""
+        env = self.new()
+        rng = np.random.default_rng(0)
+        alphabet = "()[]{}'\"\\,=:;.<>/ \n\0é🧭09azAZ_"
+        for seed in range(4):
+            env.reset(seed=seed)
+            for _ in range(40):
+                text = _expert(env)
+                for _ in range(rng.integers(1, 4)):
+                    place = int(rng.integers(len(text) + 1))
+                    character = alphabet[rng.integers(len(alphabet))]
+                    text = [text[:place], text[:place] + character + text[place:], text[place:], text * 2][
+                        rng.integers(4)
+                    ]
+                result = _base(env).step(text)
+                self.check_step(env, result)
+                if result[2]:
+                    env.reset()
+
+    def test_the_environment_survives_pickling(self) -> None:
+        """It goes on the same in another process."""
+        env = self.new()
+        self.check_twin(env, pickle.loads(pickle.dumps(env)))
+
+    def check_twin(self, env: TextEnv, twin: TextEnv) -> None:
+        """Checks that `twin` plays like `env`."""
+        self._closed_later(twin)
+        assert twin.reset(seed=4) == env.reset(seed=4), "the pickled environment starts otherwise"
+        first, again = env.step(_expert(env)), twin.step(_expert(twin))
+        assert again == first, f"the pickled environment answered {again}, expected {first}"
+
+    def test_one_slot_in_the_caller_s_thread_is_the_plain_environment(self) -> None:
+        """`ThreadVectorEnv` with ``max_workers=0``."""
+        self._check_one_slot(0)
+
+    def test_one_slot_in_a_thread_is_the_plain_environment(self) -> None:
+        """`ThreadVectorEnv` with threads."""
+        self._check_one_slot(2)
+
+    def _check_one_slot(self, max_workers: int) -> None:
+        plain, envs = self.new(), self.new_slots(1, FixedHorizon(self.longest), max_workers)
+        observation, info = plain.reset(seed=7)
+        observations, infos = envs.reset(seed=7)
+        assert observations == (observation,), f"the slot started with {observations}, expected {observation!r}"
+        assert infos["task_id"].tolist() == [info["task_id"]], (
+            f"the slot plays {infos['task_id']}, not {info['task_id']!r}"
+        )
+        steps, terminated = 0, False
+        while not terminated:
+            steps += 1
+            action = _expert(plain)
+            observation, reward, terminated, truncated, _ = plain.step(action)
+            observations, rewards, terminations, truncations, infos = envs.step((action,))
+            got, expected = (
+                (*observations, *rewards, *terminations, *truncations),
+                (observation, reward, terminated, truncated),
+            )
+            assert got == expected, f"step {steps} in the slot gave {got}, expected {expected}"
+        assert infos["episode"]["length"].tolist() == [steps], (
+            f"the slot counted {infos['episode']['length']} of {steps} steps"
+        )
+        assert infos["episode"]["success"].tolist() == infos["success"].tolist() == [True], (
+            "the slot's success was lost"
+        )
+
+    def test_a_masked_reset_changes_its_own_slots_only(self) -> None:
+        """Environments share no state: one slot's reset leaves its neighbours where they are."""
+        plain = self.new()
+        ids = _task_ids(plain)[:3]
+        assert len(ids) == 3, f"three tasks are needed to tell slots apart, got {list(ids)}"
+        envs = self.new_slots(3)
+        envs.reset(options={"task_ids": ids})
+        before = envs.step(envs.call("expert"))[0]
+        mask = np.array([False, True, False])
+        observations, infos = envs.reset(options={"reset_mask": mask, "task_ids": [None, ids[0], None]})
+        assert observations[0::2] == before[0::2], "the reset of slot 1 changed slots 0 and 2"
+        first = plain.reset(options={"task_id": ids[0]})[0]
+        assert observations[1] == first, f"slot 1 started with {observations[1]!r}, expected {first!r}"
+        assert infos["task_id"].tolist() == [None, ids[0], None], f"the slots play {infos['task_id'].tolist()}"
+        for slot, skipped in ((0, 1), (1, 0), (2, 1)):  # each goes on exactly where it should be
+            plain.reset(options={"task_id": ids[0] if slot == 1 else ids[slot]})
+            for _ in range(skipped):
+                plain.step(_expert(plain))
+            action = _expert(plain)
+            got, expected = envs.submit_step(slot, action).result(self.call_timeout_s)[:4], plain.step(action)[:4]
+            assert got == expected, f"slot {slot} went on with {got}, expected {expected}"
+
+    def test_every_slot_may_run_its_own_task_to_its_end(self) -> None:
+        """One after the other, while the others wait in the middle of nothing."""
+        envs = self.new_slots(4, FixedHorizon(self.longest))
+        done: dict[int, bool] = {}
+        envs.reset(seed=0)
+        for slot in range(4):
+            while slot not in done:
+                action = _expert(envs.envs[slot])
+                *_, terminated, truncated, info = envs.submit_step(slot, action).result(self.call_timeout_s)
+                if terminated or truncated:
+                    done[slot] = info["episode"]["success"]
+        assert done == dict.fromkeys(range(4), True), f"successes by slot: {done}"
+
+
+def _base(env: TextEnv) -> Any:
+    return env.unwrapped
+
+
+def _expert(env: TextEnv) -> str:
+    return str(_base(env).expert())
+
+
+def _task_ids(env: TextEnv) -> Sequence[str]:
+    ids: Sequence[str] = _base(env).task_ids
+    return ids
+
+
+def _check_text(env: TextEnv, observation: Any) -> None:
+    assert type(observation) is str, f"an observation must be a str, got {observation!r}"
+    assert observation in env.observation_space, f"{observation[:200]!r} is not in {env.observation_space}"
+
+
+def _differ(first: Sequence[Any], again: Sequence[Any]) -> str:
+    """The first difference of two lists, for a message."""
+    pairs = [(i, a, b) for i, (a, b) in enumerate(zip(first, again, strict=False)) if a != b]
+    i, a, b = pairs[0] if pairs else (min(len(first), len(again)), "its end", "more")
+    return f"at {i} first {a!r}, then {b!r}"
+
+
+def _deface(info: dict[str, Any]) -> None:
+    for value in info.values():
+        if isinstance(value, (dict, list)):
+            value.clear()
+    info.clear()
+    info["task_id"] = "defaced"

@@ -1,0 +1,175 @@
+"""Attention over episodes that lie one behind the other in a single row: none sees another, none is padded.
+
+transformers' models call it through their attention interface, under the name `PACKED`. Where a call brings no `Segments`,
+as a sampler's does not, it is transformers' own SDPA. On a GPU in half precision one kernel takes all segments (torch's
+`varlen_attn`, which is FlashAttention); elsewhere each segment is one call of SDPA, so that nothing is computed for pairs of
+tokens that do not see each other. Left out: block masks, which cost memory in the square of the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["PACKED", "Segments", "can_pack", "packed_attention"]
+
+PACKED = "packed"
+_UNKNOWN = ("softcap", "s_aux", "position_bias")  # what some models' attention has besides, and this one does not
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The stretches of a packed row of T tokens.
+
+    Attributes:
+        lengths: Tokens of each, in order; T in sum.
+        parents: For each the earlier segment that it goes on from, whose tokens it sees; -1 for none. A parent has none
+            itself.
+        device: Where the row is.
+    """
+
+    lengths: Sequence[int]
+    parents: Sequence[int]
+    device: torch.device
+
+    @cached_property
+    def _varlen(self) -> tuple[Tensor, Tensor, int, int, Tensor | None]:
+        """Cumulative lengths of queries and keys, the longest of each, and which keys those are, None for all in order."""
+        starts = [0, *accumulate(self.lengths)]
+        before = [self.lengths[parent] if parent >= 0 else 0 for parent in self.parents]
+        keys = [own + shared for own, shared in zip(self.lengths, before, strict=True)]
+        index = None
+        if any(before):
+            stretches = [
+                torch.arange(starts[i], starts[i] + self.lengths[i])
+                for child, parent in enumerate(self.parents)
+                for i in ((parent, child) if parent >= 0 else (child,))
+            ]
+            index = torch.cat(stretches).to(self.device)
+        queries, keyed = (
+            torch.tensor([0, *accumulate(n)], dtype=torch.int32, device=self.device) for n in (self.lengths, keys)
+        )
+        return queries, keyed, max(self.lengths), max(keys), index
+
+
+def can_pack(model: PreTrainedModel) -> bool:
+    """Whether attention is all that connects the model's tokens, and goes through transformers' interface.
+
+    Recurrent and convolutional layers would carry one episode's state into the next.
+    """
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    return (
+        bool(model._supports_attention_backend)
+        and kinds <= {"full_attention", "sliding_attention"}
+        and getattr(config, "attn_logit_softcapping", None) is None
+    )
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    segments: Segments | None = None,
+    **rest: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention within each segment and to its parent, as transformers' interface has it.
+
+    Args:
+        module: The layer; unused but where there are no segments.
+        query: [1, heads, T, dim].
+        key: [1, kv_heads, T, dim]; `heads` is a multiple of `kv_heads`.
+        value: As `key`.
+        attention_mask: None where there are segments.
+        dropout: 0 where there are segments.
+        scaling: Of the scores; by default 1 / sqrt(dim).
+        sliding_window: A token sees this many, itself included; None for all.
+        segments: What the T tokens are.
+        **rest: Handed on where there are no segments.
+
+    Returns:
+        [1, T, heads, dim], and no weights.
+    """
+    if segments is None:
+        return sdpa_attention_forward(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            sliding_window=sliding_window,
+            **rest,
+        )
+    strange = [name for name in _UNKNOWN if rest.get(name) is not None]
+    if strange or dropout or attention_mask is not None:
+        what = strange or (["attention dropout"] if dropout else ["a mask of its own"])
+        raise ConfigError(f"packed attention knows no {what[0]}, which this model has; use --no-packing")
+    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+        return _varlen(query, key, value, scaling, sliding_window, segments)[None], None
+    grouped = query.shape[1] != key.shape[1]
+    lengths = list(segments.lengths)
+    queries, keys, values = (x.split(lengths, dim=2) for x in (query, key, value))
+    found = []
+    for i, parent in enumerate(segments.parents):
+        k, v = keys[i], values[i]
+        if parent >= 0:
+            k, v = torch.cat([keys[parent], k], dim=2), torch.cat([values[parent], v], dim=2)
+        own, seen = lengths[i], k.shape[2]
+        mask: Any = None
+        if sliding_window is not None and seen > sliding_window:
+            mask = _window(own, seen, sliding_window, query.device)
+        elif parent >= 0:
+            mask = causal_lower_right(own, seen)
+        out = scaled_dot_product_attention(
+            queries[i], k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped
+        )
+        found.append(out.transpose(1, 2))
+    return torch.cat(found, dim=1), None
+
+
+def _varlen(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, sliding_window: int | None, segments: Segments
+) -> Tensor:
+    """All segments in one kernel; [T, heads, dim]. Its causal mask ends at the lower right corner, as it must."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    queries, keyed, longest_q, longest_k, index = segments._varlen
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    if index is not None:
+        k, v = k[index], v[index]
+    left = -1 if sliding_window is None else sliding_window - 1
+    out = varlen_attn(
+        q, k, v, queries, keyed, longest_q, longest_k, scale=scaling, window_size=(left, 0), enable_gqa=True
+    )
+    assert isinstance(out, Tensor)
+    return out
+
+
+def _window(own: int, seen: int, window: int, device: torch.device) -> Tensor:
+    """Bool [own, seen]: the last `own` of `seen` tokens, each with itself and the `window` - 1 before it."""
+    last = torch.arange(seen - own, seen, device=device)[:, None]
+    at = torch.arange(seen, device=device)
+    return (at <= last) & (at > last - window)
+
+
+AttentionInterface.register(PACKED, packed_attention)

@@ -1,0 +1,328 @@
+"""Episodes played by a model behind an OpenAI-compatible chat endpoint: evaluation without weights, and without training.
+
+Such a server takes and gives text, so there are no token ids and no log-probabilities to learn from. Retries with backoff
+are the `openai` client's. Left out: streaming, and the tool-call fields of the protocol: environments state their action
+format as text, so that every model plays by the same rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import eh_gym
+from eh_gym import FixedHorizon
+from eh_gym.errors import ConfigError, EHError, MissingExtraError, SamplerError, WorkerError
+from eh_gym.vector import ThreadVectorEnv
+from harness.rollout import EpisodeRequest, announce
+from harness.seeding import derive_seed
+from harness.trajectory import EndReason, Trajectory, Turn
+
+if TYPE_CHECKING:
+    import openai
+
+__all__ = ["ChatEndpoint", "ContextFull", "Reply", "Usage", "play_with_endpoint"]
+
+Message = dict[str, str]
+_SEEDS = 2**31  # what every server takes
+
+# No field of the protocol says it. OpenAI has the code, llama.cpp a type of its own; vLLM, SGLang and others say it in words.
+_OVERFLOW = re.compile(
+    r"context[_ ](length|size|window)|maximum (model|context|input)? ?length|prompt is too long", re.I
+)
+
+
+@dataclass
+class Usage:
+    """What an endpoint has served, as it counts itself.
+
+    Attributes:
+        requests: Answered requests.
+        prompt_tokens: Of all of them; a conversation counts anew at every turn.
+        completion_tokens: Of all of them.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer of the model; `cut` if it ran into the limit of tokens."""
+
+    text: str
+    cut: bool
+
+
+class ContextFull(EHError):
+    """The conversation and the room for an answer exceed the model's context."""
+
+
+class ChatEndpoint:
+    """A model behind ``POST {base_url}/chat/completions``; an async context manager.
+
+    Args:
+        model: Its name at the endpoint.
+        base_url: Usually ends in ``/v1``; empty for the client's own default: ``OPENAI_BASE_URL``, or OpenAI itself.
+        api_key_env: The environment variable with the key. A server that is named by `base_url` may need none.
+        temperature: Of the sampled actions; 0 is greedy.
+        max_tokens: The most tokens of one answer.
+        retries: How often a request is sent again after a lost connection or the status 408, 409, 429 or 5xx, with
+            exponential backoff, or after as long as the server says.
+        deadline_s: Seconds that a request may take, all its retries included.
+
+    Attributes:
+        usage: What was served so far.
+
+    Raises:
+        ConfigError: The key, the model's name or a number is missing or wrong.
+        MissingExtraError: The `openai` package is not installed.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str = "",
+        api_key_env: str = "OPENAI_API_KEY",
+        temperature: float = 1.0,
+        max_tokens: int = 1024,
+        retries: int = 4,
+        deadline_s: float = 300.0,
+    ) -> None:
+        if not model:
+            raise ConfigError("--policy openai needs --model NAME, the model's name at the endpoint")
+        if retries < 0 or not deadline_s > 0:
+            raise ConfigError(f"retries must be >= 0 and deadline_s > 0, got {retries} and {deadline_s}")
+        self._openai = _import_openai()
+        self._key = os.environ.get(api_key_env, "")
+        self._key_env = api_key_env
+        if not self._key and not base_url and not os.environ.get("OPENAI_BASE_URL"):
+            raise ConfigError(
+                f"there is no key in the environment variable {api_key_env}; set it, name another with --api-key-env, or "
+                "give the --base-url of a server that needs none"
+            )
+        self._client = self._openai.AsyncOpenAI(
+            base_url=base_url or None, api_key=self._key or "none", max_retries=retries, timeout=deadline_s
+        )
+        self.url = str(self._client.base_url).rstrip("/")
+        self._model, self._temperature, self._deadline_s = model, temperature, deadline_s
+        self._limit = {"max_tokens": max_tokens}
+        self.usage = Usage()
+
+    async def __aenter__(self) -> ChatEndpoint:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()
+
+    async def reply(self, messages: Sequence[Message], *, seed: int) -> Reply:
+        """The model's answer to a conversation.
+
+        Args:
+            messages: ``{"role", "content"}`` each, the last one the environment's.
+            seed: Passed on; whether it decides the answer is up to the server.
+
+        Raises:
+            ContextFull: The conversation has become too long for the model.
+            ConfigError: The endpoint refuses the key, the model or the request; trying again would not help.
+            SamplerError: The endpoint can't be reached, fails, or does not answer in time.
+        """
+        openai = self._openai
+        try:
+            completion = await asyncio.wait_for(self._ask(messages, seed % _SEEDS), self._deadline_s)
+        except (asyncio.TimeoutError, openai.APITimeoutError) as error:
+            raise SamplerError(
+                f"{self.url} gave no answer within {self._deadline_s:g} s, retries included; raise --deadline-s or lower --slots"
+            ) from error
+        except openai.APIConnectionError as error:
+            raise SamplerError(
+                f"{self.url} can't be reached ({error.__cause__ or error}); is the server running, and is --base-url right? "
+                "It usually ends in /v1"
+            ) from error
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
+            had = (
+                f"the key in {self._key_env}"
+                if self._key
+                else f"requests without a key, and {self._key_env} holds none"
+            )
+            raise ConfigError(
+                f"{self.url} refuses {had} ({error.status_code}: {_said(error)}); set the variable, or name another with "
+                "--api-key-env"
+            ) from error
+        except openai.NotFoundError as error:
+            raise ConfigError(
+                f"{self.url} has no model {self._model!r}, or is no OpenAI-compatible endpoint (404: {_said(error)}); "
+                f"{await self._offered()}"
+            ) from error
+        except openai.APIStatusError as error:
+            if error.status_code < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(_said(error))):
+                raise ContextFull(_said(error)) from error
+            if error.status_code < 500 and error.status_code not in (408, 409, 429):
+                raise ConfigError(f"{self.url} refuses the request ({error.status_code}: {_said(error)})") from error
+            raise SamplerError(
+                f"{self.url} answered {error.status_code} ({_said(error)}), also after the last of --retries; lower --slots, "
+                "raise --retries, or try again later"
+            ) from error
+        except openai.APIError as error:
+            raise SamplerError(f"{self.url} answered with what is no chat completion: {error}") from error
+        return self._read(completion)
+
+    async def _ask(self, messages: Sequence[Message], seed: int) -> Any:
+        try:
+            return await self._create(messages, seed)
+        except self._openai.BadRequestError as error:
+            # OpenAI's newer models know the limit by its newer name alone, most other servers by its older one.
+            if "max_completion_tokens" not in _said(error):
+                raise
+            self._limit = {"max_completion_tokens": next(iter(self._limit.values()))}
+            return await self._create(messages, seed)
+
+    async def _create(self, messages: Sequence[Message], seed: int) -> Any:
+        create: Any = self._client.chat.completions.create
+        return await create(
+            model=self._model, messages=list(messages), temperature=self._temperature, seed=seed, **self._limit
+        )
+
+    def _read(self, completion: Any) -> Reply:
+        choices = getattr(completion, "choices", None)
+        if not choices or choices[0].message is None:
+            raise SamplerError(f"{self.url} answered without a message; is it an OpenAI-compatible endpoint?")
+        self.usage.requests += 1
+        if completion.usage is not None:
+            self.usage.prompt_tokens += completion.usage.prompt_tokens or 0
+            self.usage.completion_tokens += completion.usage.completion_tokens or 0
+        return Reply(choices[0].message.content or "", choices[0].finish_reason == "length")
+
+    async def _offered(self) -> str:
+        """What to put into --model instead, if the endpoint says so."""
+        try:
+            names = [model.id for model in (await self._client.models.list()).data]
+        except self._openai.OpenAIError:
+            names = []
+        return f"it offers {', '.join(names[:8])}" if names else "see --model and --base-url, which usually ends in /v1"
+
+
+def play_with_endpoint(
+    endpoint: Callable[[], ChatEndpoint],
+    env_id: str,
+    requests: Sequence[EpisodeRequest],
+    *,
+    horizon: int,
+    slots: int,
+    env_args: dict[str, Any],
+    environment_retries: int = 2,
+    on_end: Callable[[Trajectory], None] = lambda _: None,
+) -> tuple[list[Trajectory], Usage]:
+    """Plays every request; the trajectories come in the same order and hold texts, no tokens.
+
+    An episode whose conversation no longer fits into the model's context, with room for an answer, is truncated: its
+    `end` is "context".
+
+    Args:
+        endpoint: Makes the endpoint, in the event loop that uses it.
+        env_id: The environment.
+        requests: The episodes.
+        horizon: The fixed K.
+        slots: Environments stepped at once, and so the most requests that the endpoint has at a time.
+        env_args: For ``gym.make``.
+        environment_retries: How often an episode whose environment failed is begun again, >= 0.
+        on_end: Called with each trajectory as it ends.
+
+    Raises:
+        ConfigError: See `ChatEndpoint.reply`.
+        SamplerError: See `ChatEndpoint.reply`; the message says how far it got.
+    """
+    slots = min(slots, len(requests))
+    envs = eh_gym.make_vec(env_id, slots, FixedHorizon(horizon), record=False, **env_args)
+    done: dict[int, Trajectory] = {}
+
+    async def play_all() -> Usage:
+        waiting = iter(range(len(requests)))
+        async with endpoint() as model:
+
+            async def play_in(slot: int) -> None:
+                for index in waiting:
+                    announce(envs, [request.task_id for request in requests[index + 1 : index + 1 + slots]])
+                    done[index] = await _play(model, envs, slot, requests[index], horizon, environment_retries)
+                    on_end(done[index])
+
+            await asyncio.gather(*(play_in(slot) for slot in range(slots)))
+            return model.usage
+
+    try:
+        usage = asyncio.run(play_all())
+    except SamplerError as error:
+        raise SamplerError(f"{error} ({len(done)} of {len(requests)} episodes had been played)") from error
+    finally:
+        envs.close()
+    return [done[index] for index in range(len(requests))], usage
+
+
+async def _play(
+    model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, horizon: int, retries: int
+) -> Trajectory:
+    """One episode, begun again with the same seed while its environment fails and retries are left."""
+    for attempt in range(retries + 1):
+        trajectory = Trajectory(request.task_id, request.group, horizon, retries=attempt)
+        try:
+            await _play_once(model, envs, slot, request, trajectory)
+        except WorkerError as failure:
+            trajectory.end, trajectory.error = "environment-error", str(failure)
+        if trajectory.end != "environment-error":
+            break
+    return trajectory
+
+
+async def _play_once(
+    model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, trajectory: Trajectory
+) -> None:
+    seed, options = derive_seed(request.seed, "reset") % _SEEDS, {"task_id": request.task_id}
+    observation, info = await asyncio.wrap_future(envs.submit_reset(slot, seed=seed, options=options))
+    trajectory.prompt, trajectory.optimal_steps = observation, info.get("optimal_steps")
+    messages = [{"role": "system", "content": info["system_prompt"]}] if info["system_prompt"] else []
+    messages.append({"role": "user", "content": observation})
+    while True:
+        try:
+            reply = await model.reply(messages, seed=derive_seed(request.seed, "turn", trajectory.length))
+        except ContextFull:
+            trajectory.end = "context"
+            return
+        observation, reward, terminated, truncated, info = await asyncio.wrap_future(envs.submit_step(slot, reply.text))
+        trajectory.turns.append(Turn(reply.text, observation, reply.cut, bool(info.get("malformed", False))))
+        if "environment_error" in info:
+            trajectory.end, trajectory.error = "environment-error", str(info["environment_error"])
+            return
+        trajectory.reward += float(reward)
+        if terminated or truncated:
+            trajectory.success = bool(terminated and info["success"])
+            stopped: EndReason = "horizon" if info.get("TimeLimit.truncated") else "truncated"
+            trajectory.end = "terminated" if terminated else stopped
+            return
+        messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": observation}]
+
+
+def _said(error: openai.APIStatusError) -> str:
+    """The server's own words, on one line."""
+    body = error.body
+    message = body.get("message") if isinstance(body, dict) else None
+    return " ".join(str(message or error.message).split())[:300]
+
+
+def _import_openai() -> Any:
+    try:
+        import openai
+    except ImportError as error:
+        raise MissingExtraError(
+            "--policy openai needs the openai client; run, in a checkout: pip install -e '.[openai]'. A model's folder or hub "
+            "id, evaluated here, needs no endpoint"
+        ) from error
+    return openai

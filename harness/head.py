@@ -1,0 +1,168 @@
+"""Log-probabilities and entropies from a model's last hidden states, without its logits ever being held whole.
+
+[tokens, vocabulary] in float32 is 10 GB for 16k tokens of 152k words, and its gradient as much again. Here a chunk of tokens
+at a time goes through the output layer; the backward pass computes each chunk once more, so that one chunk is all that is ever
+held, at the price of a fourth matrix product beside the usual three. Liger's fused kernels do it in three, but give one
+loss of their own: neither a token's log-probability with its gradient, which truncated importance weights and the KL term
+need, nor the entropy; and they need a GPU. Left out: vocabularies split over devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import PreTrainedModel
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["Head", "token_scores"]
+
+# Tokens of a chunk: as many as have 2^24 logits, which are 64 MiB in float32, but no fewer than a matrix product needs to
+# be fast.
+_CHUNK_LOGITS, _CHUNK_TOKENS = 2**24, 512
+
+
+@dataclass(frozen=True)
+class Head:
+    """How hidden states become logits: softcap tanh(scale (hidden weight^T + bias) / softcap), or without a cap.
+
+    Attributes:
+        weight: [V, H].
+        bias: [V], or None.
+        scale: Cohere's ``logit_scale``, Granite's 1 / ``logits_scaling``; else 1.
+        softcap: Gemma's ``final_logit_softcapping``; None for none.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+
+    @staticmethod
+    def of(model: PreTrainedModel) -> Head:
+        """The output layer of a causal language model.
+
+        Raises:
+            ConfigError: It is no plain linear layer.
+        """
+        layer = model.get_output_embeddings()
+        if type(layer) is not nn.Linear:
+            raise ConfigError(
+                f"the output layer of {type(model).__name__} must be a torch.nn.Linear, got {type(layer).__name__}"
+            )
+        config = model.config.get_text_config()
+        scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
+        return Head(layer.weight, layer.bias, scale, getattr(config, "final_logit_softcapping", None))
+
+    @staticmethod
+    @torch.no_grad()
+    def check(model: PreTrainedModel) -> None:
+        """Raises ConfigError if the model makes its logits in another way, on a few tokens."""
+        ids = torch.arange(4, device=model.device)[None]
+        right = model(input_ids=ids, use_cache=False).logits[0].float()
+        states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
+        found = Head.of(model).logits(states, torch.float32)
+        if (found - right).abs().max() > 0.02 * right.abs().max():  # bfloat16 rounds by 0.004
+            raise ConfigError(
+                f"{type(model).__name__} makes its logits otherwise than by its output layer, a scale and a soft cap; "
+                "training would score its tokens wrongly: choose another model"
+            )
+
+    def logits(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
+        """[N, H] -> `dtype` [N, V]."""
+        logits = linear(hidden, self.weight, self.bias).to(dtype)
+        if self.scale != 1:
+            logits = logits * self.scale
+        if self.softcap is not None:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return logits
+
+
+def token_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of given tokens, with a gradient, and the entropies of their distributions, without.
+
+    Args:
+        hidden: [N, H], of any float type, the states that the N tokens are predicted from.
+        targets: int64 [N].
+        head: The output layer.
+        temperature: > 0.
+
+    Returns:
+        Two float32 [N] (float64 for float64), in nats.
+    """
+    if hidden.dim() != 2 or targets.shape != hidden.shape[:1]:
+        raise ConfigError(
+            f"hidden must have shape (N, H) and targets (N,), got {tuple(hidden.shape)} and {tuple(targets.shape)}"
+        )
+    if not temperature > 0:
+        raise ConfigError(f"temperature must be > 0, got {temperature}; score greedy samples at temperature 1")
+    logp, entropy = _TokenScores.apply(hidden, head.weight, head.bias, targets, head, temperature)  # type: ignore[no-untyped-call]
+    return logp, entropy
+
+
+class _TokenScores(torch.autograd.Function):
+    """Chunk by chunk; what is kept for the backward pass is the input and one number a token."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        head: Head,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        logp, entropy, normaliser = (torch.empty(len(hidden), dtype=wide, device=hidden.device) for _ in range(3))
+        for part in _chunks(len(hidden), len(weight)):
+            scaled = head.logits(hidden[part], wide).div_(temperature)
+            logps = scaled.log_softmax(dim=1)
+            at = targets[part, None]
+            logp[part] = logps.gather(1, at).squeeze(1)
+            normaliser[part] = scaled.gather(1, at).squeeze(1) - logp[part]
+            entropy[part] = -torch.exp(logps, out=scaled).mul_(logps).sum(dim=1)
+            del scaled, logps  # before the next chunk's are made
+        ctx.save_for_backward(hidden, weight, bias, targets, normaliser)
+        ctx.head, ctx.temperature = head, temperature
+        ctx.mark_non_differentiable(entropy)
+        return logp, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, normaliser = ctx.saved_tensors
+        head, (grad, _) = Head(weight, bias, ctx.head.scale, ctx.head.softcap), grads
+        to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
+        for_hidden = torch.empty_like(hidden) if to_hidden else None
+        for_weight = torch.zeros_like(weight, dtype=normaliser.dtype) if to_weight else None
+        for_bias = torch.zeros_like(bias, dtype=normaliser.dtype) if to_bias else None
+        for part in _chunks(len(hidden), len(weight)):
+            logits = head.logits(hidden[part], normaliser.dtype)
+            # d logp[id] / d scaled[v] = 1[v = id] - softmax(scaled)[v]
+            local = (logits / ctx.temperature).sub_(normaliser[part, None]).exp_().mul_(-grad[part, None])
+            local.scatter_add_(1, targets[part, None], grad[part, None])
+            local.mul_(head.scale / ctx.temperature)
+            if head.softcap is not None:  # d c tanh(x / c) / dx = 1 - tanh^2
+                local.mul_(logits.div_(head.softcap).square_().neg_().add_(1))
+            if for_bias is not None:
+                for_bias += local.sum(dim=0)
+            narrow = local.to(hidden.dtype)
+            if for_hidden is not None:
+                torch.mm(narrow, weight, out=for_hidden[part])
+            if for_weight is not None and for_weight.dtype == hidden.dtype:
+                for_weight.addmm_(narrow.T, hidden[part])
+            elif for_weight is not None:
+                for_weight += narrow.T @ hidden[part]
+            del logits, local, narrow
+        narrow_weight = None if for_weight is None else for_weight.to(weight.dtype)
+        return for_hidden, narrow_weight, None if for_bias is None else for_bias.to(bias.dtype), None, None, None
+
+
+def _chunks(tokens: int, words: int) -> Iterator[slice]:
+    step = max(_CHUNK_TOKENS, _CHUNK_LOGITS // words)
+    return (slice(start, start + step) for start in range(0, tokens, step))

@@ -1,0 +1,102 @@
+"""Recipes: TOML files of settings, one per published setting; a table for each nested group of them.
+
+Keys and types are checked against the settings' dataclass before anything runs. Left out: values, which the settings check
+themselves, and recipes that include recipes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from eh_gym.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["read_recipe", "with_recipe"]
+
+T = TypeVar("T")
+
+_ONE_RUN = ("recipe", "resume", "run_dir")  # they name one run, and are flags only
+
+
+def read_recipe(path: Path, settings: type) -> dict[str, Any]:
+    """The settings that a recipe gives.
+
+    Args:
+        path: A TOML file; its keys are fields of `settings`, a nested dataclass is a table.
+        settings: The dataclass.
+
+    Raises:
+        ConfigError: There is no such file, it is no TOML, or a key or a type is wrong. The message names the file, the key
+            and the nearest right one.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        there = sorted(p.name for p in path.parent.glob("*.toml"))
+        near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.4) or there
+        hint = f"; {path.parent} has {', '.join(near)}" if near else ""
+        raise ConfigError(f"no recipe {path}{hint}") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} can't be read as TOML: {error}") from error
+    return _checked(values, settings, path, "")
+
+
+def with_recipe(config: T, values: Mapping[str, Any], path: Path) -> T:
+    """`config` with a recipe's settings over it; `path` is for the message.
+
+    Raises:
+        ConfigError: A value is wrong.
+    """
+    try:
+        return _replaced(config, values)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _replaced(config: T, values: Mapping[str, Any]) -> T:
+    nested = {k: _replaced(getattr(config, k), v) for k, v in values.items() if isinstance(v, Mapping)}
+    return dataclasses.replace(config, **{**values, **nested})  # type: ignore[type-var]
+
+
+def _checked(values: Mapping[str, Any], settings: type, path: Path, table: str) -> dict[str, Any]:
+    hints = get_type_hints(settings)
+    known = [f.name for f in dataclasses.fields(settings) if f.name not in _ONE_RUN]
+    checked: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{table}{key}"
+        if key in _ONE_RUN and not table:
+            raise ConfigError(f"{path}: {name} is for one run, not for a recipe; give it as --{key.replace('_', '-')}")
+        if key not in known:
+            near = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
+            hint = f"did you mean {table}{near[0]}?" if near else f"it must be one of {', '.join(known)}"
+            raise ConfigError(f"{path}: unknown key {name!r}; {hint}")
+        hint = hints[key]
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{path}: {name} must be a table, [{name}], got {value!r}")
+            checked[key] = _checked(value, hint, path, f"{name}.")
+            continue
+        if not _fits(value, hint):
+            choices = get_args(hint)
+            wanted = f"one of {', '.join(map(repr, choices))}" if get_origin(hint) is Literal else hint.__name__
+            raise ConfigError(f"{path}: {name} must be {wanted}, got {value!r}")
+        checked[key] = float(value) if hint is float else value
+    return checked
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a TOML value is of a field's type: a whole number is a float too, a boolean is no number."""
+    if get_origin(hint) is Literal:
+        return any(type(value) is type(choice) and value == choice for choice in get_args(hint))
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) is hint

@@ -1,0 +1,260 @@
+"""`python -m harness.sweep`: the paper's experiments and ablations on any environment and model, several seeds side by side.
+
+One subprocess per run. A run that is done is not done again, one that was broken off goes on from its checkpoint: after a
+kill, start the same command again. Left out: figures (`harness.report`), and other machines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from eh_gym.errors import ConfigError, EHError
+from harness.analysis import SuiteTable, suite_table
+from harness.config import GRPOConfig, make_controller, preset
+from harness.grpo import prepare
+from harness.jobs import Job, cpu_cores, job_slots, lock_folder, run_jobs, visible_gpus
+from harness.manifest import has_ended, read_arms, read_manifest, run_name, write_manifest
+from harness.paper import PAPER
+from harness.recipe import read_recipe
+from harness.suites import SUITES, SuiteArm, quick_settings, suite_arms
+from harness.sweep_display import SweepDisplay
+
+__all__ = ["Sweep", "main", "parse", "read_tables", "sweep"]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Runs the paper's experiments, every flag of harness.grpo included, and prints their tables.
+
+    Started again, it skips the runs that are done and goes on with those that were broken off.
+    """
+
+    suite: Literal["saturation", "convergence", "comparison", "percentile", "headroom", "ema", "all"]
+    """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
+    schedules. percentile, headroom, ema: the ablations. all: the six, which share runs."""
+    quick: bool = False
+    """Fewer arms and held-out episodes: with the tiny model minutes on a CPU."""
+    seeds: int = 3
+    """Runs per arm, with the seeds from --seed on."""
+    jobs: int = 0
+    """Runs at once; 0 for one per GPU, or without GPUs one per core."""
+    out: Path = Path("runs/sweep")
+    """The sweep's folder; several suites in one folder share their runs."""
+    threshold: float = 0.0
+    """The held-out success rate to which tokens are counted; 0 for 0.5, and 0.8 with --quick."""
+    train: Annotated[GRPOConfig, tyro.conf.arg(name="")] = field(default_factory=GRPOConfig)
+    """What all runs share."""
+
+
+TRAIN = (sys.executable, "-m", "harness.grpo")
+
+
+def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> list[str]:
+    """Carries out a sweep and prints its tables.
+
+    Args:
+        settings: What to run.
+        console: Where to show it.
+        program: What carries out a run, started with ``--resume FOLDER`` where the folder holds at least its
+            ``config.json``; it writes ``evaluation.json`` last.
+
+    Returns:
+        The names of the runs that failed.
+
+    Raises:
+        ConfigError: A setting is wrong, or another sweep is at work in the folder.
+    """
+    names = list(SUITES) if settings.suite == "all" else [settings.suite]
+    seeds = range(settings.train.seed, settings.train.seed + settings.seeds)
+    suites = {name: suite_arms(name, settings.train, quick=settings.quick) for name in names}
+    runs = _runs(settings, suites, seeds)
+    slots = _slots(settings)
+    threshold = settings.threshold or (0.8 if settings.quick else 0.5)
+    with lock_folder(settings.out) as lock:
+        for name, arms in suites.items():
+            write_manifest(settings.out, name, settings.train, arms, seeds, quick=settings.quick, threshold=threshold)
+        done = [name for name, (config, _) in runs.items() if has_ended(_folder(config))]
+        jobs = [_job(settings.out, name, config, program) for name, (config, _) in runs.items() if name not in done]
+        _plan(console, settings, runs=runs, suites=suites, done=len(done), at_once=min(len(slots), len(jobs)))
+        display = SweepDisplay(
+            console,
+            total=len(runs),
+            done=len(done),
+            words={name: words for name, (_, words) in runs.items()},
+            metrics={name: _folder(config) / "metrics.jsonl" for name, (config, _) in runs.items()},
+            updates=settings.train.updates,
+        )
+        with display:
+            codes = run_jobs(jobs, slots, display, lock=lock)
+    for table in read_tables(settings.out, names):
+        print_table(table, console)
+    failed = [name for name, code in codes.items() if code]
+    if failed:
+        console.print(f"{len(failed)} of {len(runs)} runs failed; start the same command again to go on with them:")
+        for name in failed:
+            console.print(f"  {runs[name][1]}: {settings.out / 'logs' / name}.log", highlight=False, soft_wrap=True)
+    return failed
+
+
+def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
+    """The tables of a sweep's suites, from the runs that have ended; the band of convergence is saturation's, if it is there."""
+    tables: list[SuiteTable] = []
+    band = None
+    for name in dict.fromkeys(["saturation", *suites]):
+        path = out / "suites" / f"{name}.json"
+        if path.exists():
+            manifest = read_manifest(path)
+            table = suite_table(name, read_arms(manifest), threshold=manifest.threshold, band=band)
+            if table.plateau is not None:
+                band = (float(table.plateau.low), float(table.plateau.high))
+            if name in suites:
+                tables.append(table)
+    return tables
+
+
+def print_table(table: SuiteTable, console: Console) -> None:
+    """A suite's table and its notes, then the paper's own numbers."""
+    console.print(f"\n{table.suite}: mean ± standard deviation over seeds", highlight=False)
+    shown = Table()
+    for heading in (table.suite, "runs", *(c.heading for c in table.columns)):
+        shown.add_column(heading)
+    for (_, runs, _), (label, *cells) in zip(table.rows, table.cells(), strict=True):
+        shown.add_row(label, str(runs), *cells)
+    console.print(shown)
+    for note in table.notes:
+        console.print(note, highlight=False, soft_wrap=True)
+    for paper in PAPER.get(table.suite, ()):
+        console.print(paper.title, highlight=False, soft_wrap=True)
+        theirs = Table()
+        for heading in (table.suite, *paper.columns):
+            theirs.add_column(heading)
+        for label, texts in paper.rows.items():
+            theirs.add_row(label, *texts)
+        console.print(theirs)
+
+
+def _runs(
+    settings: Sweep, suites: dict[str, list[SuiteArm]], seeds: Sequence[int]
+) -> dict[str, tuple[GRPOConfig, str]]:
+    """Every run once, by name, with its settings and what a reader calls it; seed by seed, so that every arm has its
+    first run early.
+    """
+    runs: dict[str, tuple[GRPOConfig, str]] = {}
+    for seed in seeds:
+        for name, arms in suites.items():
+            for arm in arms:
+                config = dataclasses.replace(settings.train, seed=seed, **arm.settings)
+                make_controller(config)  # settings that can't be end here, not in every run
+                run = run_name(config)
+                config = dataclasses.replace(config, run_dir=settings.out / "runs" / run)
+                runs.setdefault(run, (config, f"{name} {arm.label} seed {seed}"))
+    return runs
+
+
+def _job(out: Path, name: str, config: GRPOConfig, program: Sequence[str]) -> Job:
+    """Makes the run's folder, if it is not there, and the command that goes on with whatever is in it."""
+    folder = _folder(config)
+    if not (folder / "config.json").exists():
+        prepare(config)
+    return Job(name, (*program, "--resume", str(folder)), out / "logs" / f"{name}.log")
+
+
+def _folder(config: GRPOConfig) -> Path:
+    assert config.run_dir is not None
+    return config.run_dir
+
+
+def _slots(settings: Sweep) -> list[dict[str, str]]:
+    train = settings.train
+    gpus = visible_gpus() if train.device in ("auto", "cuda") else []
+    if train.device.startswith("cuda:"):
+        raise ConfigError(
+            f"--device {train.device} would put every run on one GPU; use --device cuda and CUDA_VISIBLE_DEVICES"
+        )
+    per_job = train.tensor_parallel if train.sampler == "vllm" else 1
+    return job_slots(settings.jobs, gpus=gpus, gpus_per_job=per_job, cores=cpu_cores(), threads=train.threads)
+
+
+def _plan(
+    console: Console,
+    settings: Sweep,
+    *,
+    runs: dict[str, tuple[GRPOConfig, str]],
+    suites: dict[str, list[SuiteArm]],
+    done: int,
+    at_once: int,
+) -> None:
+    broken_off = sum(
+        (_folder(config) / "metrics.jsonl").exists() and not has_ended(_folder(config)) for config, _ in runs.values()
+    )
+    shared = settings.seeds * sum(len(arms) for arms in suites.values()) - len(runs)
+    table = Table(title="sweep", title_justify="left", show_header=False)
+    table.add_row("suites", ", ".join(f"{name} ({len(arms)} arms)" for name, arms in suites.items()))
+    table.add_row("environment, model", f"{settings.train.env}, {settings.train.model}")
+    table.add_row("updates per run", str(settings.train.updates))
+    table.add_row(
+        "runs",
+        f"{len(runs)} ({settings.seeds} seeds, {shared} shared between suites): {done} done, "
+        f"{broken_off} to go on with, {len(runs) - done - broken_off} to begin; {at_once} at a time",
+    )
+    table.add_row("folder", str(settings.out))
+    console.print(table)
+
+
+def parse(words: list[str]) -> Sweep:
+    """The settings that a command line gives.
+
+    Raises:
+        ConfigError: A flag is for one run, or is what the suite varies.
+    """
+    quick = "--quick" in words
+    train = preset(words, quick_settings if quick else lambda config: config)
+    given = {w.split("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_") for w in words if w[:2] == "--"}
+    recipe = read_recipe(train.recipe, GRPOConfig) if train.recipe is not None else {}
+    if not quick and train.eval_tasks and not given & {"eval_every"} and "eval_every" not in recipe:
+        train = dataclasses.replace(train, eval_every=max(1, train.updates // 20))
+    default: Any = Sweep(suite=tyro.MISSING, train=train)
+    settings: Sweep = tyro.cli(Sweep, args=words, default=default, prog="python -m harness.sweep")
+    if settings.seeds < 1:
+        raise ConfigError(f"seeds must be >= 1, got {settings.seeds}; raise --seeds")
+    if settings.jobs < 0:
+        raise ConfigError(f"jobs must be >= 0, got {settings.jobs}; 0 takes every core or GPU")
+    if not 0 <= settings.threshold <= 1:
+        raise ConfigError(f"threshold must be a share in 0..1, got {settings.threshold}; --threshold 0.5 is 50 %")
+    for name in sorted(given & {"run_dir", "resume"}):
+        raise ConfigError(
+            f"--{name.replace('_', '-')} is for one run; a sweep's folder is --out, and it resumes by itself"
+        )
+    for suite in SUITES if settings.suite == "all" else [settings.suite]:
+        varied = {name for arm in suite_arms(suite, settings.train, quick=quick) for name in arm.settings}
+        for name in sorted(given & varied):
+            raise ConfigError(f"--{name.replace('_', '-')} is what suite {suite} sets itself; leave it away")
+    return settings
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    console = Console(width=None if sys.stdout.isatty() else 160)  # a log file has room for the tables
+    try:
+        failed = sweep(parse(words), console)
+    except EHError as error:
+        console.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on from here")
+        sys.exit(130)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The GPU benchmark of the policy update runs where there is no GPU, on a tiny model, and counts as its text says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_way_of_the_gpu_benchmark_has_a_row() -> None:
+    settings = ["--shape", "tiny", "--episodes", "8", "--lengths", "64", "--device", "cpu", "--dtype", "float32"]
+    out = run("benchmarks/gpu_train.py", *settings, "--repeats", "1", "--tokens-per-microbatch", "999")
+    rows = {m[1]: float(m[2]) * float(m[3]) for m in re.finditer(r"64  (\w+) +([\d.]+) +(\d+) ", out)}
+    assert set(rows) == {"packed", "unshared", "padded", "plain"}
+    assert all(tokens > 0 for tokens in rows.values())
+
+
+def test_model_flops_by_hand() -> None:
+    """The tiny shape, two episodes of one group."""
+    code = (
+        "from gpu_train import *\n"
+        "model, episodes = new_model('tiny', 'cpu', torch.float32), new_episodes(2, 128, 512)\n"
+        "print(*[model_flops(model, episodes, 999, shared=s) for s in (True, False)])"
+    )
+    shared, unshared = map(float, run("-c", f"import sys; sys.path.insert(0, 'benchmarks')\n{code}").split())
+    # A layer: q and o 64 x 64, k and v 64 x 32, biases 128; three of 64 x 128; two norms of 64. And one norm at the end.
+    layers = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 64 + 32 + 32 + 3 * 64 * 128 + 2 * 64) + 64
+    written = 2 * 64  # 96 tokens after the prompt of 32, of which 64 are written
+    head = 6 * 512 * 64 * written
+    all_positions, own_positions = sum(range(128)), sum(range(32, 128))
+    assert unshared == 6 * layers * 256 + 12 * 2 * 64 * 2 * all_positions + head
+    assert shared == 6 * layers * (256 - 32) + 12 * 2 * 64 * (all_positions + own_positions) + head

@@ -1,0 +1,112 @@
+"""An OpenAI-compatible server for tests: chat completions, not streamed, answered by a function."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Answer = dict[str, Any] | str
+"""A message's text, or a whole answer: ``{"status", "body", "headers"}``."""
+
+
+class ChatServer:
+    """What it was asked, and how it answers; `answer` gets a request's body and the number of requests before it."""
+
+    def __init__(self, answer: Callable[[dict[str, Any], int], Answer]) -> None:
+        self.answer = answer
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.at_once = self.most_at_once = 0
+        self.lock = threading.Lock()
+        self.url = ""
+
+
+@contextmanager
+def serve(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[ChatServer]:
+    server = ChatServer(answer)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send({"body": {"object": "list", "data": [{"id": "cabinet-7b", "object": "model"}]}})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with server.lock:
+                before = len(server.requests)
+                server.requests.append(body)
+                server.headers.append({k.lower(): v for k, v in self.headers.items()})
+                server.at_once += 1
+                server.most_at_once = max(server.most_at_once, server.at_once)
+            answer = server.answer(body, before)
+            with server.lock:
+                server.at_once -= 1
+            self.send(answer if isinstance(answer, dict) else {"body": completion(body, answer)})
+
+        def send(self, answer: dict[str, Any]) -> None:
+            with suppress(ConnectionError):  # a client that no longer waits
+                self.write(answer)
+
+        def write(self, answer: dict[str, Any]) -> None:
+            content = json.dumps(answer["body"]).encode()
+            self.send_response(answer.get("status", 200))
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            for name, value in answer.get("headers", {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    server.url = f"http://127.0.0.1:{http.server_port}/v1"
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
+def completion(request: dict[str, Any], text: str | None, finish_reason: str = "stop") -> dict[str, Any]:
+    """A chat completion; it counts a token a word."""
+    prompt = sum(len(message["content"].split()) for message in request["messages"])
+    words = len((text or "").split())
+    return {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": request["model"],
+        "choices": [
+            {"index": 0, "finish_reason": finish_reason, "message": {"role": "assistant", "content": text}},
+        ],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": words, "total_tokens": prompt + words},
+    }
+
+
+def error(status: int, message: str, *, code: str | None = None, **headers: str) -> dict[str, Any]:
+    """An error as OpenAI's servers and vLLM's write it; a retry is asked for at once."""
+    body = {"error": {"message": message, "type": "error", "param": None, "code": code}}
+    return {"status": status, "body": body, "headers": {"retry-after-ms": "1", **headers}}
+
+
+def cabinet_agent(request: dict[str, Any], _: int = 0) -> str:
+    """The right next call in EH-Cabinet, read off the conversation alone."""
+    said = [message["content"] for message in request["messages"] if message["role"] != "system"]
+    last = said[-1].split()
+    if last[0] == "code":
+        return f"submit({last[1]}{last[2]})"
+    if last[0] == "next":
+        return "close()"
+    if last[0] == "ok" and said[-2].startswith("open"):
+        return "read()"
+    named = next(text for text in reversed(said) if text.startswith(("next", "start")))
+    return f"open({named.split()[1]})"

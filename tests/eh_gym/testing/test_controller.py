@@ -1,0 +1,204 @@
+"""The controllers' contract finds what is wrong with a controller, and says it; tests/eh_gym/horizon has the right ones."""
+
+import random
+import threading
+
+import pytest
+
+from eh_gym.errors import StateError
+from eh_gym.horizon import FixedHorizon
+from eh_gym.testing import ControllerContract
+
+
+class Mean:
+    """A right one to break: K is the rounded mean of all successes, moved at update."""
+
+    def __init__(self):
+        self.lengths, self.k, self.lock = [10], 10.0, threading.Lock()
+
+    @property
+    def horizon(self):
+        return max(1, round(self.k))
+
+    def record(self, outcome):
+        if outcome.success:
+            with self.lock:
+                self.lengths.append(outcome.length)
+
+    def update(self):
+        with self.lock:
+            self.k = sum(self.lengths) / len(self.lengths)
+            return {"horizon/k": float(self.horizon)}
+
+    def state_dict(self):
+        with self.lock:
+            return {"kind": "Mean", "lengths": list(self.lengths), "k": self.k}
+
+    def load_state_dict(self, state):
+        if not isinstance(state, dict) or state.get("kind") != "Mean" or state.keys() != {"kind", "lengths", "k"}:
+            raise StateError("not the state of a Mean")
+        self.lengths, self.k = list(state["lengths"]), state["k"]
+
+    def __getstate__(self):
+        return {"lengths": list(self.lengths), "k": self.k}
+
+    def __setstate__(self, state):
+        vars(self).update(state, lock=threading.Lock())
+
+    def __repr__(self):
+        return f"{type(self).__name__}()"
+
+
+class Real(Mean):
+    horizon = property(lambda self: self.k)
+
+
+class Nothing(Mean):
+    horizon = property(lambda self: 0)
+
+
+class Hasty(Mean):
+    def record(self, outcome):
+        super().record(outcome)
+        self.update()
+
+
+class Nameless(Mean):
+    def update(self):
+        return {"k": float(self.horizon), **super().update()}
+
+
+class Whole(Mean):
+    def update(self):
+        super().update()
+        return {"horizon/k": self.horizon}
+
+
+class Endless(Mean):
+    def update(self):
+        return {**super().update(), "horizon/target": float("inf")}
+
+
+class Late(Mean):
+    def update(self):
+        k = float(self.horizon)
+        super().update()
+        return {"horizon/k": k + 1}
+
+
+class Dice(Mean):
+    def update(self):
+        self.lengths.append(random.randint(1, 99))
+        return super().update()
+
+
+class Forgetful(Mean):
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.lengths = self.lengths[:1]
+
+
+class Shared(Mean):
+    def state_dict(self):
+        return {"kind": "Mean", "lengths": self.lengths, "k": self.k}
+
+
+class Trusting(Mean):
+    def load_state_dict(self, state):
+        self.lengths, self.k = list(state.get("lengths", [10])), state.get("k", 10.0)
+
+
+class Spoiled(Mean):
+    def load_state_dict(self, state):
+        self.k = 3.0
+        super().load_state_dict(state)
+
+
+class Anew(Mean):
+    def __getstate__(self):
+        return {"lengths": [10], "k": 10.0}
+
+
+class Unsafe(Mean):
+    busy = False
+
+    def update(self):
+        if self.busy:
+            raise RuntimeError("two at once")
+        self.busy = True
+        threading.Event().wait(0.0001)
+        self.busy = False
+        return super().update()
+
+
+class Mute(Mean):
+    __repr__ = object.__repr__
+
+
+FAULTS = [
+    (Real, "test_k_is_a_whole_number_of_steps_at_all_times", "horizon must be an int, got 10.0"),
+    (Nothing, "test_k_is_a_whole_number_of_steps_at_all_times", "horizon must be >= 1, got 0"),
+    (Hasty, "test_recording_alone_moves_nothing", r"record\(\) moved K from 10 to 40"),
+    (Nameless, "test_update_returns_finite_or_nan_floats_named_horizon", "must start with horizon/, got 'k'"),
+    (Whole, "test_update_returns_finite_or_nan_floats_named_horizon", "horizon/k must be a float, got 10"),
+    (
+        Endless,
+        "test_update_returns_finite_or_nan_floats_named_horizon",
+        "horizon/target must be finite or NaN, got inf",
+    ),
+    (Late, "test_update_returns_finite_or_nan_floats_named_horizon", "horizon/k must be the K of the next episodes"),
+    (Dice, "test_the_same_life_gives_the_same_k", "the same outcomes gave"),
+    (Forgetful, "test_the_state_after_many_updates_has_the_same_future", "after loading, the same outcomes gave"),
+    (Shared, "test_a_saved_state_stays_as_it_was", r"copy in state_dict\(\)"),
+    (Trusting, "test_the_states_of_other_controllers_are_refused_and_change_nothing", "load_state_dict took"),
+    (Spoiled, "test_the_states_of_other_controllers_are_refused_and_change_nothing", "but not before it had changed"),
+    (Trusting, "test_a_cut_state_is_refused", "load_state_dict took"),
+    (Anew, "test_a_pickled_one_goes_on_from_here", "after pickling, the same outcomes gave"),
+    (Unsafe, "test_threads_may_call_everything_at_once", "guard its state with a lock"),
+    (Mute, "test_its_repr_says_what_it_is", r"repr must start with 'Mute\('"),
+]
+
+
+def contract_of(build):
+    class Tests(ControllerContract):
+        def make(self):
+            return build()
+
+    return Tests()
+
+
+TESTS = [name for name in dir(ControllerContract) if name.startswith("test_")]
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_a_right_one_passes(name):
+    getattr(contract_of(Mean), name)()
+
+
+@pytest.mark.parametrize(("faulty", "name", "message"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_fault_is_found_and_named(faulty, name, message):
+    with pytest.raises(AssertionError, match=message):
+        getattr(contract_of(faulty), name)()
+
+
+def test_every_test_of_the_contract_can_fail():
+    plain = {"test_it_is_a_controller", *(name for name in TESTS if name.startswith("test_the_state_"))}
+    assert set(TESTS) - plain == {name for _, name, _ in FAULTS} - plain
+
+
+def test_what_is_no_controller_is_found():
+    with pytest.raises(AssertionError, match="lacks one of a controller's five members"):
+        contract_of(lambda: object()).test_it_is_a_controller()
+
+
+def test_what_a_test_made_is_closed_after_it():
+    closed = []
+
+    class Held(FixedHorizon):
+        def close(self):
+            closed.append(self)
+
+    tests = contract_of(lambda: Held(5))
+    tests.test_the_same_life_gives_the_same_k()
+    tests.teardown_method()
+    assert len(closed) == 2

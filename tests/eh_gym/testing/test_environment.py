@@ -1,0 +1,259 @@
+"""The environments' contract finds what is wrong with an environment, and says it; a right one passes every test."""
+
+import random
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+
+import gymnasium as gym
+import pytest
+
+import eh_gym
+from eh_gym.testing import ExpertEnvContract, TextEnvContract
+from envs.cabinet.env import CabinetEnv
+
+
+class Silent(CabinetEnv):
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return None if observation == "error" else observation, reward, terminated, truncated, info
+
+
+class WholeReward(CabinetEnv):
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, int(reward), *rest
+
+
+class Impatient(CabinetEnv):
+    def step(self, action):
+        *rest, _, info = super().step(action)
+        return *rest, not rest[2], info
+
+
+class Premature(CabinetEnv):
+    def step(self, action):
+        *rest, info = super().step(action)
+        return *rest, {"success": False, **info}
+
+
+class Generous(CabinetEnv):
+    def step(self, action):
+        *_, info = super().step("list()")
+        return "right", 1.0, True, False, {**info, "success": True}
+
+
+class Strict(CabinetEnv):
+    def step(self, action):
+        if "(" not in action:
+            raise ValueError("no call")
+        return super().step(action)
+
+
+class Wordless(CabinetEnv):
+    def reset(self, **kwargs):
+        observation, info = super().reset(**kwargs)
+        return observation, {**info, "system_prompt": ""}
+
+
+class Cast(CabinetEnv):
+    def reset(self, *, seed=None, options=None):
+        task_id = (options or {}).get("task_id") or self.task_ids[random.randrange(len(self.task_ids))]
+        return super().reset(seed=seed, options={"task_id": task_id})
+
+
+class Stubborn(CabinetEnv):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)
+
+
+class Trusting(CabinetEnv):
+    def reset(self, *, seed=None, options=None):
+        known = (options or {}).get("task_id") in self.task_ids
+        return super().reset(seed=seed, options=options if known else None)
+
+
+class Stale(CabinetEnv):
+    kept = {"malformed": True}  # noqa: RUF012 - the fault
+
+    def step(self, action):
+        *rest, info = super().step(action)
+        return *rest, self.kept if info == {"malformed": True} else info
+
+
+class OneForAll(CabinetEnv):
+    drawers = {}  # noqa: RUF012 - the fault
+
+    @property
+    def _open(self):
+        return self.drawers.get("open")
+
+    @_open.setter
+    def _open(self, value):
+        self.drawers["open"] = value
+
+
+class Locked(CabinetEnv):
+    def __init__(self, split="train"):
+        super().__init__(split)
+        self.lock = threading.Lock()
+
+
+class Fragile(CabinetEnv):
+    closed = False
+
+    def close(self):
+        if self.closed:
+            raise RuntimeError("closed twice")
+        self.closed = True
+
+
+class Amateur(CabinetEnv):
+    def expert(self):
+        action = super().expert()
+        return "submit(00)" if action.startswith("submit") else action
+
+
+class Roundabout(CabinetEnv):
+    asked = 0
+
+    def expert(self):
+        self.asked += 1
+        return "list()" if self.asked % 2 else super().expert()
+
+
+class Noisy(CabinetEnv):
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return "ok" if observation == "closed" and random.random() < 0.5 else observation, *rest
+
+
+class Harmful(CabinetEnv):
+    def random_action(self, rng):
+        return 3
+
+
+class Plain(CabinetEnv):
+    expert = random_action = None
+
+
+FAULTS = [
+    (Silent, "test_malformed_actions_are_answered_and_never_raise", "an observation must be a str, got None"),
+    (WholeReward, "test_malformed_actions_are_answered_and_never_raise", "the reward must be a float, got 0"),
+    (Impatient, "test_malformed_actions_are_answered_and_never_raise", "truncated is for ElasticTimeLimit to set"),
+    (Premature, "test_the_expert_solves_its_tasks", r"info\['success'\] belongs to the last step alone"),
+    (Generous, "test_malformed_actions_are_answered_and_never_raise", "'' was a success"),
+    (Wordless, "test_reset_says_what_the_task_is", r"info\['system_prompt'\] must not be empty"),
+    (Cast, "test_the_seed_alone_chooses_the_task", r"draw the task with self\.np_random"),
+    (Stubborn, "test_the_task_id_wins_over_the_seed", "task 'dev-000000' with two seeds gave at 0"),
+    (
+        Trusting,
+        "test_an_unknown_task_is_refused",
+        "reset took the task id 'no-such-task'; raise eh_gym.errors.ConfigError",
+    ),
+    (Stale, "test_infos_are_fresh", "return a new dict each time"),
+    (OneForAll, "test_a_masked_reset_changes_its_own_slots_only", r"slot \d went on with"),
+    (Amateur, "test_the_expert_solves_its_tasks", "the expert failed at 'dev-000000'"),
+    (Roundabout, "test_the_expert_solves_its_tasks", r"took \d+ steps; its optimal_steps are \d+"),
+    (Noisy, "test_the_same_actions_give_the_same_episode", "the same actions gave at"),
+    (Harmful, "test_random_actions_are_harmless_texts", "random_action must return a str, got 3"),
+]
+
+
+def contract_of(build, base=ExpertEnvContract):
+    """The contract's tests of what `build` makes, by name."""
+
+    class Tests(base):
+        def make(self):
+            return build()
+
+    tests = Tests()
+    return {name: getattr(tests, name) for name in dir(tests) if name.startswith("test_")}, tests
+
+
+@pytest.fixture(autouse=True)
+def _chance():
+    random.seed(0)
+    OneForAll.drawers.clear()
+    Stale.kept = {"malformed": True}
+
+
+@pytest.mark.parametrize("name", contract_of(CabinetEnv)[0])
+def test_a_right_one_passes(name):
+    tests, contract = contract_of(lambda: gym.make("EH-Cabinet-v0", split="dev"))
+    tests[name]()
+    contract.teardown_method()
+
+
+@pytest.mark.parametrize(("faulty", "name", "message"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_fault_is_found_and_named(faulty, name, message):
+    tests, _ = contract_of(lambda: faulty(split="dev"))
+    with pytest.raises(AssertionError, match=message):
+        tests[name]()
+
+
+@pytest.mark.parametrize(
+    ("faulty", "name", "error"),
+    [
+        (Strict, "test_malformed_actions_are_answered_and_never_raise", ValueError),
+        (Strict, "test_damaged_expert_actions_never_raise", ValueError),
+        (Locked, "test_the_environment_survives_pickling", TypeError),
+        (Fragile, "test_close_may_come_early_and_twice", RuntimeError),
+    ],
+)
+def test_what_the_environment_raises_comes_through(faulty, name, error):
+    tests, contract = contract_of(lambda: faulty(split="dev"))
+    with pytest.raises(error):
+        tests[name]()
+    contract._made = ()
+
+
+def test_a_limit_in_the_registration_is_found():
+    tests, _ = contract_of(lambda: gym.make("EH-Cabinet-v0", max_episode_steps=9))
+    with pytest.raises(AssertionError, match="max_episode_steps is 9; register the environment without it"):
+        tests["test_has_no_step_limit_of_its_own"]()
+
+
+def test_an_environment_without_an_expert_has_the_smaller_contract():
+    gym.register("Plain-v0", Plain, kwargs={"split": "dev"})
+    try:
+        tests, contract = contract_of(lambda: gym.make("Plain-v0"), TextEnvContract)
+        for test in tests.values():
+            test()
+            contract.teardown_method()
+    finally:
+        del gym.registry["Plain-v0"]
+    assert len(tests) == 10
+
+
+def test_what_a_test_made_is_closed_after_it():
+    closed = []
+
+    class Counted(CabinetEnv):
+        def close(self):
+            closed.append(self)
+
+    tests, contract = contract_of(lambda: Counted(split="dev"))
+    tests["test_the_seed_alone_chooses_the_task"]()
+    assert closed == []
+    contract.teardown_method()
+    assert len(closed) == 2
+
+
+def test_it_is_imported_without_pytest():
+    code = "import sys; sys.modules['pytest'] = None; import eh_gym.testing; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_pytest_runs_it_as_the_docstring_says(tmp_path):
+    file = tmp_path / "test_mine.py"
+    example = textwrap.dedent(eh_gym.testing.__doc__.split("::\n\n")[1].split("\n\nEvery check")[0])
+    example = example.replace("MyEnv-v0", "EH-Cabinet-v0").replace("MyController(", "ElasticHorizon(")
+    file.write_text(f"from eh_gym import ElasticHorizon\n{example}\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    names = [*contract_of(CabinetEnv)[0], *(n for n in dir(eh_gym.testing.ControllerContract) if n.startswith("test_"))]
+    assert re.search(rf"\n{len(names)} passed", done.stdout), done.stdout

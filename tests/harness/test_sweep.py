@@ -1,0 +1,231 @@
+"""A sweep skips what is done, goes on with what was broken off, survives a failure and a kill; its flags and its tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from io import StringIO
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from eh_gym.errors import ConfigError
+from harness.config import preset
+from harness.jobs import Job
+from harness.manifest import read_manifest
+from harness.metrics import read_metrics
+from harness.suites import SUITES, SuiteArm, quick_settings
+from harness.sweep import Sweep, main, parse, read_tables, sweep
+from harness.sweep_display import SweepDisplay
+
+STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_run.py")))
+TRAIN = dataclasses.replace(preset([], quick_settings), updates=3)
+
+
+def go(out: Path, suite: str = "ema", *, seeds: int = 2, jobs: int = 2) -> tuple[list[str], str]:
+    """A sweep of stand-ins; returns the failed runs and what was shown."""
+    shown = StringIO()
+    settings = Sweep(suite=suite, quick=True, seeds=seeds, jobs=jobs, out=out, train=TRAIN)  # type: ignore[arg-type]
+    failed = sweep(settings, Console(file=shown, width=200), STAND_IN)
+    return failed, shown.getvalue()
+
+
+def starts(out: Path) -> dict[str, int]:
+    return {p.parent.name: len(p.read_text().splitlines()) for p in sorted(out.glob("runs/*/starts"))}
+
+
+def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -> None:
+    failed, shown = go(tmp_path)
+    assert failed == []
+    assert len(starts(tmp_path)) == 6  # 3 arms x 2 seeds
+    manifest = read_manifest(tmp_path / "suites" / "ema.json")
+    for _, settings, runs in manifest.arms:
+        for seed, folder in runs.items():
+            config = json.loads((folder / "config.json").read_text())
+            assert (config["seed"], config["alpha"], config["k0"]) == (seed, settings["alpha"], 10)
+    begun = [line for line in shown.splitlines() if line.startswith("start")]
+    assert begun == [f"start   ema α={alpha} seed {seed}" for seed in (0, 1) for alpha in ("0.1", "0.2", "1")]
+    assert "(6 of 6)" in shown
+    assert "37.5 ± 17.7" in shown  # seeds 0.25 and 0.5
+    assert "the paper, Table 'Ablation on EMA coefficient'" in shown
+
+
+def test_what_is_done_is_skipped_and_suites_share_runs(tmp_path: Path) -> None:
+    go(tmp_path, seeds=1)
+    _, shown = go(tmp_path, seeds=2)
+    assert "3 done, 0 to go on with, 3 to begin" in shown
+    _, shown = go(tmp_path, "percentile", seeds=2)
+    assert "2 done, 0 to go on with, 10 to begin" in shown  # P90 is α=0.1
+    assert set(starts(tmp_path).values()) == {1}
+    _, shown = go(tmp_path, "percentile", seeds=2)
+    assert "12 done" in shown
+    assert "start " not in shown
+    assert set(starts(tmp_path).values()) == {1}
+
+
+def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIL", "1")
+    failed, shown = go(tmp_path)
+    assert len(failed) == 3
+    assert all(name.endswith("-seed1") for name in failed)
+    assert "FAILED  ema α=1 seed 1" in shown
+    assert "        the stand-in fails, as it was told" in shown
+    assert "3 of 6 runs failed; start the same command again" in shown
+    [row] = [line for line in shown.splitlines() if "α=0.2" in line and "25.0" in line]
+    assert "1" in row.split()[3]  # one run in the table
+    monkeypatch.delenv("FAIL")
+    failed, shown = go(tmp_path)
+    assert failed == []
+    assert "3 done, 3 to go on with, 0 to begin" in shown
+    log = (tmp_path / "logs" / f"{next(iter(starts(tmp_path)))}.log").read_text()
+    assert "starting at update 0" in log
+    resumed = [n for n, count in starts(tmp_path).items() if count == 2]
+    assert len(resumed) == 3
+    assert "starting at update 1" in (tmp_path / "logs" / f"{resumed[0]}.log").read_text()
+    rows = read_metrics(tmp_path / "runs" / resumed[0] / "metrics.jsonl")
+    assert [row["update"] for row in rows] == [0, 1, 2]
+
+
+def test_the_band_of_saturation_reaches_convergence(tmp_path: Path) -> None:
+    go(tmp_path, "convergence", seeds=1)
+    [table] = read_tables(tmp_path, ["convergence"])
+    assert "band: unknown" in table.notes[0]
+    _, shown = go(tmp_path, "saturation", seeds=1)
+    assert "plateau: K from 30 (the frontier H*) to 50, the largest tried" in shown  # successes of 4, 12 and 22 steps
+    [table] = read_tables(tmp_path, ["convergence"])
+    assert table.notes[0] == "band: K from 30 to 50, from the saturation suite"
+
+
+def test_flags_are_grpo_s_and_quick_stands_below_them(tmp_path: Path) -> None:
+    s = parse(
+        ["--suite", "ema", "--quick", "--updates", "12", "--seeds", "5", "--k0", "20", "--env", "EH-CabinetLocked-v0"]
+    )
+    assert (s.suite, s.seeds, s.train.updates, s.train.k0, s.train.eval_tasks) == ("ema", 5, 12, 20, 64)
+    assert s.train.env == "EH-CabinetLocked-v0"
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("eval_tasks = 7\nupdates = 9\n")
+    s = parse(["--suite", "ema", "--quick", "--recipe", str(recipe), "--updates", "8"])
+    assert (s.train.eval_tasks, s.train.updates, s.train.eval_rollouts) == (7, 8, 8)
+
+
+def test_a_full_sweep_evaluates_during_training_unless_told_otherwise(tmp_path: Path) -> None:
+    real = ["--suite", "ema", "--model", "Qwen/Qwen2.5-7B-Instruct"]
+    assert parse(real).train.eval_every == 10
+    assert parse([*real, "--eval-every", "0"]).train.eval_every == 0
+    assert parse([*real, "--eval-every=7"]).train.eval_every == 7
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("eval_every = 0\n")
+    assert parse([*real, "--recipe", str(recipe)]).train.eval_every == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--k0", "20"], "--k0 is what suite saturation sets itself; leave it away"),
+        (["--wrapper=fixed"], "--wrapper is what suite saturation sets itself"),
+        (["--run-dir", "x"], "--run-dir is for one run; a sweep's folder is --out"),
+        (["--seeds", "0"], "seeds must be >= 1, got 0; raise --seeds"),
+        (["--jobs", "-1"], "jobs must be >= 0, got -1"),
+        (["--threshold", "50"], "threshold must be a share in 0..1, got 50.0"),
+    ],
+)
+def test_flags_that_can_not_be_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(["--suite", "saturation", *words])
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--device", "cuda:1"], "use --device cuda and CUDA_VISIBLE_DEVICES"),
+        (["--k-max", "30"], "k0 must be in k_min..k_max (5..30), got 50"),
+    ],
+)
+def test_settings_that_no_run_can_have_begin_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--suite", "convergence", "--quick", "--out", str(tmp_path), *words])
+    assert exit_.value.code == 2
+    assert message in " ".join(capsys.readouterr().out.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_terminal_gets_a_bar_per_run_with_its_k_and_success(tmp_path: Path) -> None:
+    shown, job = StringIO(), Job("a", (), tmp_path / "log")
+    metrics = tmp_path / "metrics.jsonl"
+    console = Console(file=shown, force_terminal=True, width=120)
+    with SweepDisplay(
+        console, total=2, done=1, words={"a": "ema α=1 seed 0"}, metrics={"a": metrics}, updates=60
+    ) as display:
+        display.started(job)
+        display.running([job])
+        metrics.write_text('{"update": 0}\n{"update": 6, "horizon/k": 12.0, "rollout/success": 0.5}\n{"upda')
+        display.running([job])
+        display.ended(job, 3.0, 0)
+    text = shown.getvalue()
+    assert "ema α=1 seed 0 starting" in text
+    assert "K 12 success 0.50" in text
+    assert "7/60" in text
+    assert "in 3 s (2 of 2)" in text
+
+
+def test_a_real_sweep_is_killed_and_goes_on(
+    tmp_path: Path, child_env: dict[str, str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL while a run is under way: it goes on from its checkpoint, and what had ended is not done again."""
+    flags = (
+        "--suite ema --quick --seeds 1 --jobs 1 --updates 2 --tasks-per-update 2 --group-size 2 --checkpoint-every 1"
+    )
+    flags += " --eval-tasks 2 --eval-rollouts 1 --eval-every 1 --warm-start.max-batches 2 --warm-start.polish-batches 0"
+    words = [*flags.split(), "--warm-start.episodes", "20", "--out", str(tmp_path)]
+    two_arms = (
+        "from harness.suites import SUITES, SuiteArm\n"
+        "SUITES['ema'] = lambda base, quick: [SuiteArm(f'α={a}', {'alpha': a}) for a in (0.1, 1.0)]\n"
+        "from harness.sweep import main\n"
+        f"main({words!r})\n"
+    )
+    environment = {**child_env, "EH_CACHE_DIR": str(cache)}
+    process = psutil.Popen([sys.executable, "-c", two_arms], env=environment, stdout=subprocess.DEVNULL)
+
+    def under_way() -> list[Path]:
+        begun = [p.parent for p in tmp_path.glob("runs/*/metrics.jsonl") if p.read_bytes().count(b"\n")]
+        return [folder for folder in begun if not (folder / "evaluation.json").exists()]
+
+    deadline = time.monotonic() + 240
+    while not under_way():
+        assert process.poll() is None, "the sweep ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    children = process.children()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    psutil.wait_procs(children, timeout=30)
+    ended = {p.parent.name: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/evaluation.json")}
+    assert len(ended) < 2
+
+    for name in ("EH_CACHE_DIR", "OMP_NUM_THREADS", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, environment[name])
+    arms = [SuiteArm(f"α={a}", {"alpha": a}) for a in (0.1, 1.0)]
+    monkeypatch.setitem(SUITES, "ema", lambda base, quick: arms)
+    shown = StringIO()
+    assert sweep(parse(words), Console(file=shown, width=200)) == []
+    assert f"{len(ended)} done" in shown.getvalue()
+    folders = list((tmp_path / "runs").iterdir())
+    assert len(folders) == 2
+    for folder in folders:
+        metrics = read_metrics(folder / "metrics.jsonl")
+        assert [row["update"] for row in metrics] == [0, 1]
+        assert all(row["evaluation/mean_at_k"] is not None for row in metrics)
+        assert folder.name not in ended or (folder / "evaluation.json").stat().st_mtime_ns == ended[folder.name]
+    assert any("resumed at update" in p.read_text() for p in tmp_path.glob("logs/*.log"))
