@@ -90,7 +90,7 @@ def test_the_wheel_holds_the_packages_whole_and_nothing_else(wheel: Path) -> Non
         str(path.relative_to(ROOT))
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.suffix == ".py" or path.name in ("py.typed", "requirements.txt")
+        if path.is_file() and path.suffix not in (".pyc", ".md")
     }
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}

@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 _OUTSIDE = re.compile(r"\]\(\.\./(?P<path>[^)#]+)")
+_BESIDE = re.compile(r"\]\((?P<path>[^)#:]+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -38,13 +39,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for match in _OUTSIDE.finditer(page.read_text())
         if (ROOT / match["path"]).is_file()
     }
+    for page in [path for path in linked if path.endswith(".md")]:  # and what stands beside them: figures, scripts
+        for target in _BESIDE.findall((ROOT / page).read_text()):
+            beside = Path(page).parent / target
+            if (ROOT / beside).is_file() and ".." not in beside.parts:
+                linked.add(beside.as_posix())
     for path in sorted(linked):
         files.append(File.generated(config, f"repository/{path}", abs_src_path=str(ROOT / path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Leads such links to the copies."""
+    """Leads such links to the copies, and the copies' links to docs/ back."""
+    if page.file.src_uri.startswith("repository/"):
+        return markdown.replace("](../docs/", f"]({'../' * page.file.src_uri.count('/')}")
     return _OUTSIDE.sub(r"](repository/\g<path>", markdown) if "/" not in page.file.src_uri else markdown
 
 

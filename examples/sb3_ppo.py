@@ -1,0 +1,174 @@
+#!/usr/bin/env python
+"""Stable-Baselines3's PPO with ElasticTimeLimit, against gymnasium's TimeLimit at three fixed values.
+
+A lake of 14 x 14 fields (gymnasium's FrozenLake on a map of its own): goal in a corner, start anywhere, a step slips sideways
+in one case of ten, and 4 % of the fields are holes from which there is no way out, and which end nothing: like an agent's
+mistake that can't be mended, and that nobody tells. The reward is 1 at the goal, else 0. A small limit never lets a far start
+end; a large one wastes the rest of every episode that is lost. The figure, 3 seeds of each (one CPU core, about 5 minutes):
+
+    python examples/sb3_ppo.py --seeds 3 --out examples/figures/sb3.svg
+
+`--processes` puts the environments into SubprocVecEnv; the controller is then a SharedHorizon, which all of them see. PPO
+bootstraps the value of the last observation where a limit cut an episode: SB3 reads that off `info["TimeLimit.truncated"]` and
+`info["terminal_observation"]`, and ElasticTimeLimit sets the first as gymnasium's wrapper does. Leave SB3's `Monitor` out, or
+put it inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, band, panels, save, smooth
+from gymnasium.envs.toy_text.frozen_lake import generate_random_map
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+
+import eh_gym
+from eh_gym import ElasticHorizon, HorizonController, SharedHorizon
+
+
+class SilentHoles(gym.Wrapper):
+    """A hole ends nothing and says nothing: whoever falls in stays there, and every further step is wasted."""
+
+    def reset(self, **kwargs: Any) -> tuple[int, dict[str, Any]]:
+        """Starts an episode on the ice."""
+        self.hole: int | None = None
+        return self.env.reset(**kwargs)
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        """Moves, unless in a hole."""
+        if self.hole is not None:
+            return self.hole, 0.0, False, False, {}
+        field, reward, terminated, truncated, info = self.env.step(action)
+        if terminated and not reward:
+            self.hole, terminated = field, False
+        return field, reward, terminated, truncated, info
+
+
+def lake(size: int) -> gym.Env:
+    """The environment, without any limit of steps."""
+    fields = [row.replace("F", "S") for row in generate_random_map(size, p=0.96, seed=0)]
+    return SilentHoles(gym.make("FrozenLake-v1", desc=fields, success_rate=0.9, max_episode_steps=-1))
+
+
+def reached(observation: int, reward: float, *_: object) -> bool:
+    """Whether an ended episode is a success; the lake's info does not say."""
+    return reward > 0
+
+
+def elastic_lake(size: int, controller: HorizonController) -> gym.Env:
+    """Under the controller's K."""
+    return eh_gym.ElasticTimeLimit(lake(size), controller, success=reached)
+
+
+def fixed_lake(size: int, limit: int) -> gym.Env:
+    """Under gymnasium's own limit."""
+    return gym.wrappers.TimeLimit(lake(size), limit)
+
+
+class Watch(BaseCallback):
+    """After each rollout moves K, if there is a controller, and writes down what the rollout brought."""
+
+    def __init__(self, controller: SharedHorizon | None, k: int) -> None:
+        super().__init__()
+        self.controller, self.k, self.reward = controller, k, 0.0
+        self.log: list[tuple[int, int, float]] = []
+        """Environment steps so far, the K of the rollout's new episodes, and its return per 1000 environment steps."""
+
+    def _on_step(self) -> bool:
+        self.reward += float(self.locals["rewards"].sum())  # as the environments gave it, before any bootstrapping
+        return True
+
+    def _on_rollout_end(self) -> None:
+        steps = self.locals["n_rollout_steps"] * self.training_env.num_envs
+        self.log.append((self.num_timesteps, self.k, 1000 * self.reward / steps))
+        self.reward = 0.0
+        if self.controller is not None:
+            self.controller.update()  # between two rollouts, in the process that owns it
+            self.k = self.controller.horizon
+            self.logger.record("horizon/k", self.k)
+
+
+def train(
+    limit: int, *, elastic: bool, seed: int, steps: int, size: int, count: int, processes: bool
+) -> list[tuple[int, int, float]]:
+    """One run with `count` environments; with `elastic`, `limit` is K0."""
+    torch.set_num_threads(1)
+    shared = SharedHorizon(ElasticHorizon(k0=limit, k_max=max(150, limit))) if elastic else None
+    make = (
+        functools.partial(fixed_lake, size, limit) if shared is None else functools.partial(elastic_lake, size, shared)
+    )
+    vector: type[VecEnv] = SubprocVecEnv if processes else DummyVecEnv
+    envs = vector([make] * count)
+    try:
+        model = PPO(
+            "MlpPolicy",
+            envs,
+            n_steps=128,
+            batch_size=256,
+            n_epochs=4,
+            learning_rate=1e-3,
+            ent_coef=0.01,
+            seed=seed,
+            device="cpu",
+        )
+        watch = Watch(shared, limit)
+        model.learn(steps, callback=watch)
+    finally:
+        envs.close()
+        if shared is not None:
+            shared.close()
+    return watch.log
+
+
+def main(argv: list[str] | None = None) -> dict[str, list[list[tuple[int, int, float]]]]:
+    """Trains, says how each run ended, and draws."""
+    flags = argparse.ArgumentParser(description="PPO with ElasticTimeLimit and with gymnasium's TimeLimit")
+    flags.add_argument("--seeds", type=int, default=1)
+    flags.add_argument("--steps", type=int, default=64 * 1024, help="environment steps of a run")
+    flags.add_argument("--k0", type=int, nargs="*", default=[15, 150], help="where the elastic runs start")
+    flags.add_argument("--limits", type=int, nargs="*", default=[15, 40, 150], help="of gymnasium's TimeLimit")
+    flags.add_argument("--envs", type=int, default=8, help="environments of a run")
+    flags.add_argument("--size", type=int, default=14, help="fields in a row of the lake")
+    flags.add_argument("--processes", action="store_true", help="environments in processes")
+    flags.add_argument("--out", type=Path)
+    args = flags.parse_args(argv)
+    runs = {}
+    for elastic, limit in [*((True, k0) for k0 in args.k0), *((False, limit) for limit in args.limits)]:
+        name = f"elastic from K0 = {limit}" if elastic else f"TimeLimit {limit}"
+        about = {"steps": args.steps, "size": args.size, "count": args.envs, "processes": args.processes}
+        runs[name] = [train(limit, elastic=elastic, seed=seed, **about) for seed in range(args.seeds)]
+        for log in runs[name]:
+            late, total = np.mean([row[2] for row in log[-10:]]), args.steps / 1000 * np.mean([row[2] for row in log])
+            print(
+                f"{name}: K = {log[-1][1]}, return per 1000 steps {late:.1f} in the end, {total:.0f} in all", flush=True
+            )
+    if args.out:
+        draw(runs, args.size, args.out)
+    return runs
+
+
+def draw(runs: dict[str, list[list[tuple[int, int, float]]]], size: int, path: Path) -> None:
+    """K and return by environment steps."""
+    figure, axes = panels(2, title=f"PPO on a {size} x {size} lake: mean and range of the seeds")
+    for (name, logs), color in zip(runs.items(), (BLUE, ORANGE, GREEN, PURPLE, BLACK), strict=False):
+        style = {} if name.startswith("elastic") else {"linestyle": "--"}
+        x = [steps for steps, *_ in logs[0]]
+        for axis, column, width in ((axes[0, 0], 1, 1), (axes[1, 0], 2, 5)):
+            lines = [smooth([row[column] for row in log], width) for log in logs]
+            band(axis, x, lines, name, color, **style)
+    axes[0, 0].set(ylabel="K, steps", yscale="log")
+    axes[1, 0].set(ylabel="return per 1000 steps", xlabel="environment steps")
+    axes[1, 0].legend(fontsize=8, frameon=False)
+    save(figure, path)
+
+
+if __name__ == "__main__":
+    main()

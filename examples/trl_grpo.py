@@ -1,0 +1,272 @@
+#!/usr/bin/env python
+"""TRL's GRPOTrainer on EH-Cabinet and EH-BFCL, with K from an ElasticHorizon.
+
+The figures, from K0 = 10 and from K0 = 50 (one CPU core, about 5 minutes each, the warm start included):
+
+    python examples/trl_grpo.py --envs EH-Cabinet-v0 --seeds 2 --out examples/figures/trl-cabinet.svg
+    python examples/trl_grpo.py --envs EH-BFCL-v0 --seeds 1 --out examples/figures/trl-bfcl.svg
+
+TRL plays the episodes through its public `rollout_func`: `ElasticRollout` below. `environment_factory` can't express them: its
+loop goes on only while the model writes tool calls in its template's format, and a BFCL user speaks again exactly when there is
+none; its limit of turns is one number for all, and what it stops ends in an end-of-sequence token, so that it counts as
+complete. examples/README.md has the whole list.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from datasets import Dataset
+from drawing import BLUE, ORANGE, band, panels, save, smooth
+from transformers import PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+import eh_gym
+from eh_gym import ElasticHorizon, HorizonController
+from envs.runtime import cache_dir
+from harness.config import preset
+from harness.policy import Policy, load_policy, new_tiny_policy
+from harness.rollout import EpisodeRequest, rollout
+from harness.sampling.transformers import TransformersSampler
+from harness.seeding import derive_seed
+from harness.trajectory import Trajectory
+from harness.warm_start import cached_warm_start
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is trained; what is not here is the quick start's (`harness.config.preset`)."""
+
+    envs: tuple[str, ...] = ("EH-Cabinet-v0", "EH-BFCL-v0")
+    """Environments, one after the other."""
+    model: str = "tiny"
+    """tiny (made on the spot), a Hugging Face folder, or a hub id."""
+    k0: tuple[int, ...] = (10, 50)
+    """K at the start, a run each."""
+    seeds: int = 1
+    """Runs of each."""
+    updates: int = 0
+    """GRPO updates; 0 for the quick start's number."""
+    tasks_per_update: int = 8
+    """Groups in an update."""
+    group_size: int = 8
+    """Episodes in a group."""
+    warm_start: bool = True
+    """Clone the environment's expert first; without it a new tiny model never succeeds."""
+    mask_truncated: bool = False
+    """Leave truncated episodes out of the loss (they count in their group's mean); the paper keeps them, with reward 0."""
+    min_successes: int = 20
+    """K moves only once so many successes are remembered."""
+    out: Path | None = None
+    """Where to draw the figure."""
+
+
+class ElasticRollout:
+    """TRL's `rollout_func`: plays the episodes of one generation under the controller's K, in slots side by side.
+
+    TRL gives it the prompts and nothing else of a row, so that the prompt of a row is the id of its task. A prompt comes
+    once for each episode of its group.
+    """
+
+    def __init__(
+        self, env_id: str, env_args: dict[str, Any], policy: Policy, controller: HorizonController, **about: Any
+    ):
+        self.policy, self.controller, self.about = policy, controller, about
+        self.envs = eh_gym.make_vec(env_id, about["slots"], controller, record=False, max_workers=8, **env_args)
+        # One position is kept for the token that marks a truncated episode.
+        positions = policy.model.config.max_position_embeddings
+        self.sampler = TransformersSampler(policy.model, max_context=positions - 1)
+        self.batches = 0
+
+    def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, list[Any]]:
+        """One generation: a list for each of TRL's fields and of the reward's, in the order of the prompts."""
+        training = self.policy.model.training
+        self.sampler.weights_changed()
+        group_size = trainer.num_generations if training else trainer.num_generations_eval
+        requests = [
+            EpisodeRequest(task_id, i // group_size, derive_seed(self.about["seed"], "trl", self.batches, i))
+            for i, task_id in enumerate(prompts)
+        ]
+        played = rollout(
+            self.envs,
+            self.sampler,
+            self.policy.chat,
+            requests,
+            horizon=self.controller.horizon,
+            temperature=trainer.temperature,
+            max_action_tokens=self.about["max_action_tokens"],
+        )
+        self.policy.model.train(training)  # sampling has put it into evaluation, where TRL would count the loss
+        self.batches += 1
+        if training:
+            for t in played:
+                if t.end != "environment-error":
+                    self.controller.record(t.outcome())
+        columns = [self._columns(t) for t in played]
+        return {name: [column[name] for column in columns] for name in columns[0]}
+
+    def _columns(self, t: Trajectory) -> dict[str, Any]:
+        """An episode as TRL takes it; what is not `prompt_ids`, `completion_ids`, `logprobs` or `env_mask` goes to the reward."""
+        start = t.action_mask.index(1) if 1 in t.action_mask else len(t.ids)
+        ids, mask, logprobs = t.ids[start:], t.action_mask[start:], t.logprobs[start:]
+        # TRL takes a completion for complete if its last token ends a sequence. An ended episode does (its last action may
+        # have been cut before that token); a truncated one gets the first token of the answer that nobody waited for.
+        end, more = self.policy.chat.reply_ids("")[-1], self.policy.chat.observation_ids("", stopped=True)[0]
+        last = more if t.truncated else end
+        if not ids or (ids[-1] != last):
+            ids, mask, logprobs = [*ids, last], [*mask, 0], [*logprobs, 0.0]
+        return {
+            "prompt_ids": t.ids[:start],
+            "completion_ids": ids,
+            "logprobs": logprobs,
+            "env_mask": mask,
+            "verdict": None if t.end == "environment-error" else t.reward,  # TRL leaves None out of the group's mean
+            "truncated": t.truncated,
+            "length": t.length,
+            "horizon": t.horizon,
+        }
+
+
+def reward(
+    verdict: list[float | None], truncated: list[bool], length: list[int], horizon: list[int], **trl: Any
+) -> list[float | None]:
+    """TRL's reward function: the environment's verdict; logs what the episodes were like."""
+    known = [v for v in verdict if v is not None]
+    trl["log_metric"]("rollout/success", float(np.mean(known)) if known else float("nan"))
+    trl["log_metric"]("rollout/truncated", float(np.mean(truncated)))
+    trl["log_metric"]("rollout/length_mean", float(np.mean(length)))
+    trl["log_metric"]("rollout/k", float(np.mean(horizon)))
+    return verdict
+
+
+class HorizonCallback(TrainerCallback):
+    """Moves K once a generation, after its first optimizer step, and logs how."""
+
+    def __init__(self, played: ElasticRollout):
+        self.played = played
+        self.updates = 0
+        self.metrics: dict[str, float] = {}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """An update for each generation; several optimizer steps may share one."""
+        if self.updates < self.played.batches:
+            self.updates += 1
+            self.metrics = self.played.controller.update()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Adds the controller's metrics to this row, and to what the callbacks after this one see."""
+        for row in (logs, state.log_history[-1]):
+            if row is not None and "rollout/k" in row:
+                row.update(self.metrics)
+
+
+def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str, float]]:
+    """One run; TRL's log, a row an update."""
+    torch.set_num_threads(1)
+    quick = preset(["--env", env_id, "--model", settings.model])
+    env = gym.make(env_id, split="train")
+    cut = quick.max_observation_tokens or None
+    if settings.model == "tiny":
+        policy = new_tiny_policy(env, seed=derive_seed(seed, "weights") % 2**31, max_observation_tokens=cut)
+    else:
+        policy = load_policy(settings.model, max_observation_tokens=cut)
+    if settings.warm_start and quick.warm_start.episodes:
+        cached_warm_start(cache_dir(), env, policy, quick.warm_start, seed=seed)
+    updates, episodes = settings.updates or quick.updates, settings.tasks_per_update * settings.group_size
+    task_ids = env.unwrapped.task_ids
+    drawn = np.random.default_rng(seed).integers(len(task_ids), size=updates * settings.tasks_per_update)
+    env.close()
+
+    controller = ElasticHorizon(k0=k0, min_successes=settings.min_successes)
+    play = ElasticRollout(
+        env_id,
+        {"split": "train"},
+        policy,
+        controller,
+        slots=episodes,
+        seed=seed,
+        max_action_tokens=quick.max_action_tokens,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = GRPOTrainer(
+            model=policy.model,
+            reward_funcs=reward,
+            processing_class=policy.tokenizer,
+            train_dataset=Dataset.from_dict({"prompt": [task_ids[int(i)] for i in drawn]}),
+            rollout_func=play,
+            callbacks=[HorizonCallback(play)],
+            args=GRPOConfig(
+                output_dir=folder,
+                max_steps=updates,
+                num_generations=settings.group_size,
+                per_device_train_batch_size=episodes,
+                mask_truncated_completions=settings.mask_truncated,
+                learning_rate=quick.learning_rate,
+                warmup_steps=quick.warmup_updates,
+                adam_beta2=quick.adam_beta2,
+                weight_decay=quick.weight_decay,
+                temperature=quick.temperature,
+                seed=seed,
+                use_cpu=not torch.cuda.is_available(),
+                bf16=False,
+                gradient_checkpointing=False,
+                logging_steps=1,
+                report_to="none",
+                save_strategy="no",
+                disable_tqdm=True,
+            ),
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    play.envs.close()
+    return [row for row in trainer.state.log_history if "rollout/k" in row]
+
+
+def draw(logs: dict[tuple[str, int], list[list[dict[str, float]]]], path: Path) -> None:
+    """K and success by update, a column for each environment."""
+    names = list(dict.fromkeys(env for env, _ in logs))
+    figure, axes = panels(2, len(names), title="TRL's GRPOTrainer with an elastic horizon: mean and range of the seeds")
+    for (env, k0), runs in logs.items():
+        top, bottom = axes[:, names.index(env)]
+        x, color = range(1, len(runs[0]) + 1), BLUE if k0 <= 15 else ORANGE
+        band(top, x, [[row["rollout/k"] for row in run] for run in runs], f"from K0 = {k0}", color)
+        band(bottom, x, [smooth([row["rollout/success"] for row in run], 5) for run in runs], f"from K0 = {k0}", color)
+        top.set_title(env, fontsize=9)
+        top.set_ylim(0, 52)
+        bottom.set_ylim(0, 1)
+        bottom.set_xlabel("update")
+    axes[0, 0].set_ylabel("K, steps")
+    axes[1, 0].set_ylabel("success, mean of 5 updates")
+    axes[0, 0].legend(fontsize=8, frameon=False)
+    save(figure, path)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[dict[str, float]]]]:
+    """Trains every run, says how each ended, and draws them."""
+    settings = tyro.cli(Settings, args=argv)
+    logs: dict[tuple[str, int], list[list[dict[str, float]]]] = {}
+    for env in settings.envs:
+        for k0 in settings.k0:
+            for seed in range(settings.seeds):
+                log = train(settings, env, k0, seed)
+                logs.setdefault((env, k0), []).append(log)
+                success = float(np.mean([row["rollout/success"] for row in log[-5:]]))
+                print(
+                    f"{env} K0={k0} seed={seed}: K = {log[-1]['horizon/k_real']:.1f}, success {success:.2f}", flush=True
+                )
+    if settings.out is not None:
+        draw(logs, settings.out)
+    return logs
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

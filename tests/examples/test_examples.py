@@ -1,0 +1,188 @@
+"""Each example runs, in a short setting, and does what its page says."""
+
+import dataclasses
+import os
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "drawing")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_each_is_executable_and_says_its_command(path):
+    assert os.access(path, os.X_OK)
+    text = path.read_text()
+    assert text.startswith("#!/usr/bin/env python\n")
+    assert f"python examples/{path.name} " in text.split('"""')[1]
+    assert f"({path.name})" in (ROOT / "examples" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_figure_it_names_is_there_and_small(path):
+    for name in re.findall(r"examples/figures/\S+", path.read_text()):
+        assert 1_000 < (ROOT / name).stat().st_size < 300_000
+        assert name.removeprefix("examples/") in (ROOT / "examples" / "README.md").read_text()
+
+
+def test_reinforce_has_under_100_lines():
+    assert len((ROOT / "examples" / "reinforce.py").read_text().splitlines()) < 100
+
+
+def test_reinforce_learns_and_moves_k_from_both_sides(example, tmp_path):
+    reinforce = example("reinforce", "torch", "matplotlib")
+    high = reinforce.train(50, seed=0, updates=25)
+    assert high == reinforce.train(50, seed=0, updates=25)
+    k, success = np.array(high).T
+    assert success[-5:].mean() > success[:5].mean() + 0.2
+    assert k[0] == 50 > k[-1]
+    low = reinforce.train(10, seed=0, updates=20)
+    assert low[0][0] == 10 < low[-1][0]
+    reinforce.main(["--updates", "2", "--out", str(tmp_path / "figure.svg")])
+    assert (tmp_path / "figure.svg").read_text().endswith("</svg>\n")
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_sb3_moves_one_k_for_all_environments(example, tmp_path, processes):
+    sb3_ppo = example("sb3_ppo", "stable_baselines3", "matplotlib")
+    flags = ["--steps=2560", "--envs=2", "--size=5", "--k0=90", "--limits=15", f"--out={tmp_path / 'figure.svg'}"]
+    runs = sb3_ppo.main([*flags, "--processes"] if processes else flags)
+    (elastic,), (fixed,) = runs["elastic from K0 = 90"], runs["TimeLimit 15"]
+    assert [steps for steps, *_ in elastic] == [steps for steps, *_ in fixed] == list(range(256, 2561, 256))
+    assert {k for _, k, _ in fixed} == {15}
+    assert elastic[0][1] == 90 > elastic[-1][1]
+    assert sum(value for *_, value in elastic) > 0
+    assert (tmp_path / "figure.svg").exists()
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_sb3_sees_a_cut_and_the_controller_every_success(example, processes):
+    sb3_ppo = example("sb3_ppo", "stable_baselines3")
+    controller = sb3_ppo.SharedHorizon(sb3_ppo.ElasticHorizon(k0=5, buffer_size=1000))
+    make = sb3_ppo.functools.partial(sb3_ppo.elastic_lake, 5, controller)
+    make = pickle.loads(pickle.dumps(make)) if processes else make
+    kind = sb3_ppo.SubprocVecEnv if processes else sb3_ppo.DummyVecEnv
+    envs = kind([make] * 2, **({"start_method": "fork"} if processes else {}))
+    envs.seed(0)
+    envs.reset()
+    successes = cuts = 0
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        _, rewards, dones, infos = envs.step(rng.integers(4, size=2))
+        for reward, done, info in zip(rewards, dones, infos, strict=True):
+            if done:
+                assert "terminal_observation" in info
+                assert info["TimeLimit.truncated"] == (reward == 0)
+                assert info["episode"]["l"] <= 5
+                successes += reward == 1
+                cuts += reward == 0
+    envs.close()
+    assert successes > 3
+    assert cuts > 100
+    assert len(controller.state_dict()["lengths"]) == successes
+    controller.close()
+
+
+@pytest.fixture
+def trl_grpo(example, monkeypatch, tmp_path):
+    """The TRL example, with a warm start of two seconds in a cache of its own."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    module = example("trl_grpo", "trl", "tyro")
+    preset = module.preset
+
+    def quick(argv):
+        settings = preset(argv)
+        short = dataclasses.replace(
+            settings.warm_start, episodes=100, max_optimal_steps=6, loss_target=0.3, polish_batches=0
+        )
+        return dataclasses.replace(settings, warm_start=short)
+
+    monkeypatch.setattr(module, "preset", quick)
+    monkeypatch.setattr(module, "cache_dir", lambda: tmp_path / "cache")
+    return module
+
+
+def test_trl_trains_on_the_cabinet_under_the_controller_s_k(trl_grpo, tmp_path):
+    flags = ["--envs", "EH-Cabinet-v0", "--tasks-per-update", "4", "--updates", "4", "--min-successes", "1"]
+    logs = trl_grpo.main([*flags, "--k0", "10", "50", "--out", str(tmp_path / "figure.svg")])
+    for k0 in (10, 50):
+        (log,) = logs["EH-Cabinet-v0", k0]
+        assert [row["step"] for row in log] == [1, 2, 3, 4]
+        assert [row["rollout/k"] for row in log[1:]] == [row["horizon/k"] for row in log[:-1]]
+        assert log[0]["rollout/k"] == k0
+        assert any(row["grad_norm"] > 0 for row in log)
+        for row in log:
+            assert row["completions/clipped_ratio"] == pytest.approx(row["rollout/truncated"])  # TRL sees the cut
+            assert row["reward"] == pytest.approx(row["rollout/success"])
+    assert logs["EH-Cabinet-v0", 10][0][-1]["horizon/k_real"] > 10
+    assert logs["EH-Cabinet-v0", 50][0][-1]["horizon/k_real"] < 50
+    assert (tmp_path / "figure.svg").exists()
+
+
+def test_trl_leaves_truncated_episodes_out_of_the_loss_if_told_to(trl_grpo):
+    flags = ["--envs", "EH-Cabinet-v0", "--updates", "1", "--k0", "5", "--no-warm-start"]
+    (kept,) = trl_grpo.main(flags)["EH-Cabinet-v0", 5]
+    (masked,) = trl_grpo.main([*flags, "--mask-truncated"])["EH-Cabinet-v0", 5]
+    assert kept[0]["completions/clipped_ratio"] == masked[0]["completions/clipped_ratio"] == 1
+    assert kept[0]["entropy"] > 0
+    assert masked[0]["entropy"] == 0  # of no token
+
+
+@pytest.mark.usefixtures("bfcl_python")
+def test_trl_trains_on_bfcl(trl_grpo):
+    flags = ["--envs", "EH-BFCL-v0", "--updates", "1", "--k0", "5", "--no-warm-start"]
+    (log,) = trl_grpo.main([*flags, "--tasks-per-update", "2", "--group-size", "2"])["EH-BFCL-v0", 5]
+    assert log[0]["rollout/k"] == 5
+    assert log[0]["rollout/length_mean"] > 1  # more than one turn
+    assert log[0]["completions/clipped_ratio"] == log[0]["rollout/truncated"]
+    assert log[0]["loss"] == 0  # without a success there is nothing to learn, and nothing fails
+
+
+def test_trl_gets_an_end_where_an_episode_ended_and_only_there(trl_grpo):
+    import eh_gym
+    from harness.trajectory import Trajectory
+
+    env = trl_grpo.gym.make("EH-Cabinet-v0")
+    policy = trl_grpo.new_tiny_policy(env, seed=0)
+    play = trl_grpo.ElasticRollout(
+        "EH-Cabinet-v0", {}, policy, eh_gym.FixedHorizon(3), slots=1, seed=0, max_action_tokens=6
+    )
+    eos = policy.tokenizer.eos_token_id
+    action = policy.chat.reply_ids("open(c)")
+
+    def columns(ids, end):
+        t = Trajectory("t", 0, 3, end=end, reward=float(end == "terminated"))
+        t.add_prompt(policy.chat.prompt_ids("", "start c"))
+        t.ids += ids
+        t.action_mask += [1] * len(ids)
+        t.logprobs += [-1.0] * len(ids)
+        return play._columns(t)
+
+    ended = columns(action, "terminated")
+    assert (ended["completion_ids"], ended["env_mask"]) == (action, [1] * len(action))
+    assert ended["prompt_ids"] == policy.chat.prompt_ids("", "start c")
+    cut_but_ended = columns(action[:-1], "terminated")
+    assert (cut_but_ended["completion_ids"], cut_but_ended["env_mask"][-1]) == ([*action[:-1], eos], 0)
+    for end in ("horizon", "context", "truncated"):
+        truncated = columns(action, end)
+        assert truncated["completion_ids"][:-1] == action
+        assert truncated["completion_ids"][-1] not in (eos, policy.tokenizer.pad_token_id)
+        assert (truncated["env_mask"][-1], truncated["verdict"], truncated["truncated"]) == (0, 0.0, True)
+        assert len(truncated["logprobs"]) == len(truncated["env_mask"]) == len(truncated["completion_ids"])
+    lost = columns([], "environment-error")
+    assert (lost["completion_ids"], lost["env_mask"], lost["verdict"]) == ([eos], [0], None)
+    play.envs.close()
+
+
+def test_an_agent_of_one_s_own_plays_an_episode(example, chat_server, capsys):
+    llm_agent = example("llm_agent", "openai")
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        flags = ["--base-url", server.url, "--model", "cabinet-7b"]
+        assert llm_agent.main(flags) is True
+        assert "right\nsuccess after" in capsys.readouterr().out
+        assert llm_agent.main([*flags, "--horizon", "2"]) is False
+        assert "failure after 2 steps, truncated: True" in capsys.readouterr().out
