@@ -1,0 +1,174 @@
+"""Every code block of the documentation: Python is run, commands are run, and those too slow or too big for it are parsed.
+
+The blocks of a page share one namespace, from top to bottom. A block that no test can run says why, in the line before it:
+`<!-- not run: needs a GPU -->`; docs/reference/not-run.md lists them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import warnings
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tyro
+from markdown_it import MarkdownIt
+
+from eh_gym.errors import MissingBackendError
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
+PAGES: list[Path] = REFERENCE["pages"]()
+THIRD_PARTY = {"vllm", "sh", "cd", "ssh"}  # commands that are not this project's to check
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def _commands(text: str) -> list[list[str]]:
+    """The commands of a block as words, without comments and variables set for one command."""
+    commands = []
+    for line in re.split(r"\n|&&", text.replace("\\\n", " ")):
+        words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words = words[1:]
+        if words:
+            commands.append(words)
+    return commands
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if any(b.language == "python" for b in REFERENCE["blocks"](p))], ids=_name
+)
+def test_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": page.stem}
+    for block in REFERENCE["blocks"](page):
+        if block.language == "python" and block.not_run is None:
+            code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+            try:
+                exec(code, namespace)
+            except MissingBackendError as error:
+                if os.environ.get("EH_REQUIRE_BACKENDS") == "1":
+                    raise
+                pytest.skip(str(error))
+
+
+RUN = [
+    pytest.param(command, id=f"{_name(page)}:{block.line} {' '.join(command)}"[:100])
+    for page in PAGES
+    for block in REFERENCE["blocks"](page)
+    if block.language in ("", "console", "sh", "bash") and block.not_run is None
+    for command in _commands(block.text)
+]
+
+
+@pytest.mark.parametrize("command", RUN)
+def test_commands_run(command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert command[:2] == ["python", "-m"], "only modules are run here; say `<!-- not run: WHY -->` of anything else"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "argv", command[2:])
+    assert not _status(command[2])
+
+
+def _status(module: str) -> str | int | None:
+    """Runs a module as `python -m` does, in this process: importing torch again would take most of the time."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # runpy's: the module was imported before
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            return end.code
+    return 0
+
+
+NOT_RUN = [
+    pytest.param(command, id=f"{_name(page)}:{block.line} {' '.join(command)}"[:100])
+    for page in PAGES
+    for block in REFERENCE["blocks"](page)
+    if block.language in ("", "console", "sh", "bash") and block.not_run is not None
+    for command in _commands(block.text)
+]
+IN_TEXT = [
+    pytest.param(command, id=f"{_name(page)} {' '.join(command)}"[:100])
+    for page in PAGES
+    if page.name != "CHANGELOG.md"  # what was, not what is
+    for token in MarkdownIt("commonmark").enable("table").parse(page.read_text())
+    for code in (token.children or [])
+    if code.type == "code_inline" and code.content.startswith(("python ", "pip install", "tox ", "tools/vllm"))
+    for command in _commands(code.content)
+]
+
+
+@pytest.mark.parametrize("command", NOT_RUN + IN_TEXT)
+def test_commands_are_understood(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    _understand(command)
+
+
+def _understand(command: list[str]) -> None:
+    """Parses a command with the very parser that would parse it."""
+    program, *words = command
+    if "…" in words or "FILE" in words:
+        return
+    if program == "python" and words[0] == "-m":
+        _module(words[1], words[2:])
+    elif program == "python":
+        script = ROOT / words[0]
+        assert script.is_file(), script
+        flags = {word.split("=")[0] for word in words if word.startswith("--")}
+        assert all(f'"{flag}"' in script.read_text() or flag == "--help" for flag in flags), flags
+    elif program == "pip":
+        _pip(words)
+    elif program == "tox":
+        settings = ConfigParser()
+        settings.read(ROOT / "tox.ini")
+        chosen = [words[i + 1] for i, word in enumerate(words) if word == "-e"]
+        assert all(f"testenv:{name}" in settings for name in chosen), chosen
+    elif program.startswith("tools/"):
+        done = subprocess.run([ROOT / program, "--help"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        flags = {word for word in words[: words.index("--") if "--" in words else None] if word.startswith("--")}
+        shown = (
+            done.stdout + subprocess.run([ROOT / program, *words[:1], "--help"], capture_output=True, text=True).stdout
+        )
+        assert all(flag in shown for flag in flags), flags
+    else:
+        assert program in THIRD_PARTY, f"no check for {program!r}"
+
+
+def _module(module: str, words: list[str]) -> None:
+    words = [word if word not in ("FOLDER", "X") else "folder" for word in words]
+    if "--help" in words:
+        words.remove("--help")
+    with contextlib.redirect_stderr(None), contextlib.redirect_stdout(None):
+        if module in REFERENCE["COMMANDS"]:
+            config, default_for = REFERENCE["COMMANDS"][module]
+            tyro.cli(config, args=words, default=default_for(words))
+        elif module == "envs":
+            with pytest.raises(SystemExit) as end:
+                runpy.run_module("envs.__main__")["main"]([*words, "--help"])
+            assert end.value.code == 0
+        else:
+            assert module in ("mkdocs", "vllm.entrypoints.openai.api_server", "build", "venv"), f"no check for {module}"
+
+
+def _pip(words: list[str]) -> None:
+    settings = ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    for word in words:
+        if word.startswith(".["):
+            extras = set(word[2:-1].split(","))
+            assert extras <= set(settings["options.extras_require"]), extras
+    for i, word in enumerate(words):
+        if word == "-r":
+            assert (ROOT / words[i + 1]).is_file()

@@ -1,0 +1,64 @@
+"""The built site (EH_SITE, which tox run -e docs sets): it asks no other host for anything, and nothing is left unrendered."""
+
+from __future__ import annotations
+
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+SITE = Path(os.environ.get("EH_SITE", ""))
+pytestmark = pytest.mark.skipif("EH_SITE" not in os.environ, reason="tox run -e docs builds it")
+
+
+class _Requests(HTMLParser):
+    """What a browser fetches by itself when it shows a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.urls: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag == "link" and values.get("rel") in ("stylesheet", "preconnect", "preload", "icon"):
+            self.urls.append(values.get("href") or "")
+        if tag in ("script", "img", "iframe", "source", "video"):
+            self.urls.append(values.get("src") or "")
+
+
+def _pages() -> list[Path]:
+    pages = sorted(SITE.rglob("*.html"))
+    assert len(pages) > 15
+    return pages
+
+
+def test_no_page_asks_another_host() -> None:
+    for page in _pages():
+        parser = _Requests()
+        parser.feed(page.read_text())
+        assert not [url for url in parser.urls if re.match(r"(https?:)?//", url)], page
+    for sheet in SITE.rglob("*.css"):
+        assert not re.search(r"(url\(|@import )[\"']?(https?:)?//", sheet.read_text()), sheet
+
+
+def test_formulas_are_mathml() -> None:
+    text = (SITE / "method.html").read_text()
+    assert text.count("<math") >= 7
+    assert "\\mathrm" not in text
+
+
+def test_nothing_is_left_unrendered() -> None:
+    for page in _pages():
+        body = re.sub(
+            r"<(pre|code)\b.*?</\1>", "", page.read_text().split("<article")[-1].split("</article>")[0], flags=re.DOTALL
+        )
+        for leftover in ("```", "&gt;&gt;&gt; ", "::: ", "not run:-->"):
+            assert leftover not in body, (page, leftover)
+
+
+def test_the_api_shows_signatures_and_examples() -> None:
+    text = (SITE / "reference" / "eh_gym.html").read_text()
+    assert 'id="eh_gym.ElasticHorizon"' in text
+    assert "min_successes" in text

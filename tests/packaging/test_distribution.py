@@ -1,0 +1,134 @@
+"""The wheel and the source distribution: what is in them, and what a user of the installed wheel gets.
+
+`tox run -e package` runs this; without the build package it is skipped. The wheel is built from the source distribution.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("build", reason="tox run -e package has it")
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("eh_gym", "envs", "harness")
+
+EPISODE = """
+import gymnasium as gym
+import eh_gym
+
+env = eh_gym.ElasticTimeLimit(gym.make("EH-Cabinet-v0"), eh_gym.ElasticHorizon(k0=50))
+env.reset(seed=0)
+done = False
+while not done:
+    _, reward, done, _, info = env.step(env.unwrapped.expert())
+print(reward, info["episode"]["success"], eh_gym.__file__)
+"""
+USER = """
+import eh_gym
+
+controller: eh_gym.HorizonController = eh_gym.ElasticHorizon(k0=15)
+reveal_type(eh_gym.make_vec("EH-Cabinet-v0", 2, controller))
+eh_gym.ElasticHorizon(k0="15")
+"""
+
+
+def _run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True, timeout=300)
+
+
+def _must(*command: str | Path, cwd: Path) -> str:
+    done = _run(*command, cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    _must(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (path,) = built.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a virtualenv that was empty, and has the wheel."""
+    folder = tmp_path_factory.mktemp("user") / "venv"
+    _must(sys.executable, "-m", "venv", folder, cwd=folder.parent)
+    python = folder / "bin" / "python"
+    _must(python, "-m", "pip", "install", "--quiet", wheel, cwd=folder.parent)
+    return python
+
+
+def test_the_source_distribution_holds_every_tracked_file(built: Path) -> None:
+    listed = _run("git", "ls-files", cwd=ROOT)
+    if listed.returncode:
+        pytest.skip("not a checkout")
+    tracked = {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
+    assert tracked
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert tracked - held == set()
+
+
+def test_the_wheel_holds_the_packages_whole_and_nothing_else(wheel: Path) -> None:
+    wanted = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and path.suffix not in (".pyc", ".md")
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert held == wanted
+
+
+def test_the_core_needs_numpy_and_gymnasium_alone(python: Path, tmp_path: Path) -> None:
+    listed = json.loads(_must(python, "-m", "pip", "list", "--format", "json", cwd=tmp_path))
+    of_gymnasium = {
+        r.split(";")[0].split("[")[0].split("<")[0].split(">")[0].split("=")[0].split("!")[0].strip().lower()
+        for r in requires("gymnasium") or []
+        if "extra ==" not in r
+    }
+    wanted = {"elastic-horizon", "numpy", "gymnasium", *of_gymnasium}
+    assert {entry["name"].lower().replace("_", "-") for entry in listed} - {"pip", "setuptools"} <= wanted
+
+
+def test_an_episode_is_played_from_the_installed_wheel(python: Path, tmp_path: Path) -> None:
+    reward, success, where = _must(python, "-c", EPISODE, cwd=tmp_path).split()
+    assert (reward, success) == ("1.0", "True")
+    assert Path(where).is_relative_to(python.parents[1])
+
+
+def test_the_commands_that_need_no_extra_run(python: Path, tmp_path: Path) -> None:
+    assert "EH-Cabinet-v0" in _must(python, "-m", "envs", "list", cwd=tmp_path)
+
+
+def test_the_harness_names_its_extra(python: Path, tmp_path: Path) -> None:
+    done = _run(python, "-m", "harness.grpo", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "[train]" in done.stderr
+
+
+def test_types_are_seen_from_outside(python: Path, tmp_path: Path) -> None:
+    """mypy --strict on a user's file finds the packages' types: no missing stubs, the right type, and the user's one mistake."""
+    (tmp_path / "user.py").write_text(USER)
+    done = _run(sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "user.py", cwd=tmp_path)
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert 'Revealed type is "eh_gym.vector.thread.ThreadVectorEnv"' in done.stdout, done.stdout + done.stderr
+    assert len(errors) == 1, errors
+    assert 'Argument "k0"' in errors[0]
