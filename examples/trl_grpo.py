@@ -101,7 +101,6 @@ class ElasticRollout:
             self.sampler,
             self.policy.chat,
             requests,
-            horizon=self.controller.horizon,
             temperature=trainer.temperature,
             max_action_tokens=self.about["max_action_tokens"],
         )

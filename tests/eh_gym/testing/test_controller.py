@@ -131,6 +131,16 @@ class Unsafe(Mean):
         return super().update()
 
 
+class Fickle(Mean):
+    """Gives an episode that is begun again another K."""
+
+    asked = 0
+
+    def horizon_for(self, info, seed):
+        self.asked += 1
+        return 5 + self.asked
+
+
 class Mute(Mean):
     __repr__ = object.__repr__
 
@@ -147,6 +157,11 @@ FAULTS = [
         "horizon/target must be finite or NaN, got inf",
     ),
     (Late, "test_update_returns_finite_or_nan_floats_named_horizon", "horizon/k must be the K of the next episodes"),
+    (
+        Fickle,
+        "test_the_same_seed_and_info_have_the_same_k_until_the_next_update",
+        "derive K from the info and the seed",
+    ),
     (Dice, "test_the_same_life_gives_the_same_k", "the same outcomes gave"),
     (Forgetful, "test_the_state_after_many_updates_has_the_same_future", "after loading, the same outcomes gave"),
     (Shared, "test_a_saved_state_stays_as_it_was", r"copy in state_dict\(\)"),
