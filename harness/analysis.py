@@ -500,8 +500,9 @@ def _notes(
     if suite == "comparison":
         baseline = baseline_of(arms)
         against = f"; savings against {baseline.label}, seed by seed" if baseline else ""
-        notes.append(f"threshold: {100 * threshold:g} % held-out success{against}")
-        if not any("evaluation/mean_at_k" in row for arm in arms for run in arm.runs for row in run.rows):
+        held_out = any("evaluation/mean_at_k" in row for arm in arms for run in arm.runs for row in run.rows)
+        notes.append(f"threshold: {100 * threshold:g} % {'held-out' if held_out else 'training'} success{against}")
+        if not held_out:
             notes.append(
                 "no held-out evaluations during training (--eval-every): peak and tokens are from training success"
             )
