@@ -19,6 +19,8 @@ from markdown_it import MarkdownIt
 from harness.config import GRPOConfig, preset
 from harness.evaluate import Evaluation
 from harness.metrics import glossary_markdown
+from harness.plan import Plan
+from harness.plan import default_for as plan_defaults
 from harness.report.__main__ import Report
 from harness.simulate.__main__ import Simulation
 from harness.simulate.beyond import Comparison
@@ -107,11 +109,11 @@ def flags_markdown() -> str:
         rows = {
             name: row for name, row in flags(config, default_for(["--model", "X"])).items() if config is not GRPOConfig
         }
-        if config is Sweep:  # those of harness.grpo are its flags too, and stand above
+        if config in (Plan, Sweep):  # those of harness.grpo are its flags too, and stand above
             rows = {name: row for name, row in rows.items() if name not in paper}
         if rows:
             lines += ["", f"## {command}", ""]
-            lines += ["Beside all flags of harness.grpo:", ""] if config is Sweep else []
+            lines += ["Beside all flags of harness.grpo:", ""] if config in (Plan, Sweep) else []
             lines += ["| flag | default | what it does |", "| --- | --- | --- |"]
         for name, (kind, default, text) in rows.items():
             shown = f"`{_cell(default)}`" if default else ""
@@ -159,6 +161,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Sequence[str]], Any]]] = {
     "harness.grpo": (GRPOConfig, preset),
     "harness.evaluate": (Evaluation, lambda _: Evaluation()),
     "harness.sweep": (Sweep, lambda words: Sweep(suite=tyro.MISSING, train=preset(words))),  # type: ignore[arg-type]
+    "harness.plan": (Plan, plan_defaults),
     "harness.report": (Report, lambda _: tyro.MISSING_NONPROP),
     "harness.simulate": (Simulation, lambda _: Simulation()),
     "harness.simulate.beyond": (Comparison, lambda _: Comparison()),

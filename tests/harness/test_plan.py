@@ -1,0 +1,94 @@
+"""Plans: every recipe has one, a refused one names changes that make it fit, and speeds are never made up."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+
+import pytest
+import tyro
+
+from eh_gym.errors import ConfigError
+from harness import head
+from harness import plan as planning
+from harness.config import GRPOConfig
+from harness.plan import Plan, default_for, main, memory_of, mends, work_of
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+SEVEN = str(ROOT / "recipes" / "bfcl-qwen2.5-7b.toml")
+
+
+def plan(*words: str) -> Plan:
+    return tyro.cli(Plan, args=list(words), default=default_for(words))
+
+
+@pytest.mark.parametrize(("gpus", "gb"), [(1, 80), (1, 141), (8, 80)])
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda p: p.stem)
+def test_every_recipe_fits_or_is_refused_with_a_mend(
+    recipe: Path, gpus: int, gb: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(recipe), "--gpus", str(gpus), "--gpu-gb", str(gb)]
+    if gpus == 8 or "quick" in recipe.stem:
+        main(words)
+        assert "not measured: give --sample-tokens-per-s" in capsys.readouterr().out
+        return
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert "--lora-rank 32" in capsys.readouterr().out
+    ways = mends(plan(*words))
+    assert ways
+    for way in ways:
+        assert memory_of(plan(*words, *shlex.split(way))).fits, way
+
+
+def test_state_has_the_bytes_of_the_training_page() -> None:
+    for flags, each in (((), 18), (("--dtype", "float32"), 16)):
+        found = memory_of(plan(SEVEN, *flags))
+        state = ("weights", "float32 masters", "gradients", "AdamW moments")
+        assert sum(found.update.get(name, 0) for name in state) == each * 7_615_616_512
+    one, eight = (memory_of(plan(SEVEN, "--gpus", n)).update for n in ("1", "8"))
+    assert one["AdamW moments"] == 8 * eight["AdamW moments"]
+
+
+def test_settings_move_the_parts_they_are_about() -> None:
+    base = memory_of(plan(SEVEN))
+    assert memory_of(plan(SEVEN, "--no-gradient-checkpointing")).update["activations"] > 5 * base.update["activations"]
+    assert memory_of(plan(SEVEN, "--max-context", "8192")).update["activations"] < base.update["activations"]
+    assert memory_of(plan(SEVEN, "--kl-coef", "0.1")).update["KL reference"] == 2 * 7_615_616_512
+    assert "sampler's weights" not in base.update
+    assert "sampler's weights" in memory_of(plan(SEVEN, "--async-steps", "1", "--eval-every", "0")).update
+    assert not memory_of(plan(SEVEN, "--gpus", "64", "--gpu-memory-utilization", "0.1")).fits  # no room for the weights
+
+
+def test_the_output_layer_s_chunk_is_the_code_s() -> None:
+    assert (planning._CHUNK_LOGITS, planning._CHUNK_TOKENS) == (head._CHUNK_LOGITS, head._CHUNK_TOKENS)
+
+
+def test_work() -> None:
+    given = ("--prompt-tokens", "100", "--action-tokens", "20", "--observation-tokens", "10")
+    found = work_of(plan(SEVEN, *given, "--success-rate", "0", "--k", "10"))
+    assert (found.turns, found.tokens, found.sampled) == (10, 128 * 400, 128 * 200)
+    layers, words = 28 * 233_057_792, 152_064 * 3584
+    attention = 16 * 28 * 3584 * 200
+    assert found.flops == pytest.approx(128 * (400 * (8 * layers + attention) + 200 * 8 * words))
+    assert work_of(plan(SEVEN, "--success-rate", "1")).turns == pytest.approx(12.9, abs=1.0)  # the paper's mean: 11.93
+
+
+def test_hours_come_from_what_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [SEVEN, "--gpus", "8", "--sample-tokens-per-s", "10000", "--train-tokens-per-s", "20000"]
+    main(words)
+    out, work = capsys.readouterr().out, work_of(plan(*words))
+    assert f"rollouts: {200 * work.sampled / 1e4 / 3600:.1f} hours" in out
+    assert f"updates: {200 * work.tokens / 2e4 / 3600:.1f} hours" in out
+    main([SEVEN, "--gpus", "8", "--mfu", "0.5"])
+    assert "an assumption" in capsys.readouterr().out
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ConfigError, match="--gpus"):
+        Plan(gpus=0)
+    with pytest.raises(ConfigError, match="--prompt-tokens"):
+        memory_of(dataclasses.replace(plan(), train=GRPOConfig(env="my:Env-v0")))
