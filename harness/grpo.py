@@ -46,7 +46,7 @@ from harness.lora import add_lora
 from harness.metrics import MetricsLog
 from harness.optimizer import make_optimizer
 from harness.policy import Policy, load_policy, new_tiny_policy
-from harness.ranks import Ranks, check_ranks, copy_weights, join
+from harness.ranks import Ranks, check_ranks, copy_weights, join, together
 from harness.rollout import EpisodeLengths, EpisodeRequest, announce, rollout
 from harness.rollout.player import Player
 from harness.runtime import package_versions, pick_device, pick_dtype, set_threads
@@ -243,15 +243,16 @@ def train(
                 learning_rate = config.learning_rate_at(update)
                 for parameters in optimizer.param_groups:
                     parameters["lr"] = learning_rate
-                metrics |= update_policy(
-                    policy,
-                    optimizer,
-                    trajectories,
-                    settings,
-                    seed=derive_seed(config.seed, "minibatches", update),
-                    reference=reference,
-                    ranks=ranks,
-                )
+                with together():
+                    metrics |= update_policy(
+                        policy,
+                        optimizer,
+                        trajectories,
+                        settings,
+                        seed=derive_seed(config.seed, "minibatches", update),
+                        reference=reference,
+                        ranks=ranks,
+                    )
                 metrics["train/lr"] = learning_rate
                 if not config.async_steps:
                     hand_over()

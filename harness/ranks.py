@@ -10,6 +10,7 @@ parallelism, LoRA on several ranks, and loading a model that does not fit on one
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,9 +29,12 @@ from transformers import PreTrainedModel
 from eh_gym.errors import ConfigError, StateError
 from harness.policy import Policy, score_batch
 
-__all__ = ["Ranks", "copy_weights", "join", "whole"]
+__all__ = ["Ranks", "check_ranks", "copy_weights", "join", "together", "whole"]
 
 T = TypeVar("T")
+
+# What gloo and NCCL say of a rank that has died, or that the others have waited for too long.
+_GONE = re.compile(r"clos|reset by peer|refused|timed? ?out|NCCL|gloo", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Ranks:
         if self.group is None:
             return list(mine)
         found: list[Any] = [None] * self.size
-        with _together():
+        with together():
             dist.all_gather_object(found, list(mine), group=self.group)
         return [thing for part in found for thing in part]
 
@@ -80,7 +84,7 @@ class Ranks:
         if self.group is None:
             return thing
         box = [thing]
-        with _together():
+        with together():
             dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
@@ -105,7 +109,7 @@ class Ranks:
         """Gives every rank the weights that rank 0 has."""
         if self.group is None:
             return
-        with _together():
+        with together():
             for parameter in model.parameters():
                 dist.broadcast(parameter.detach(), src=0)
 
@@ -158,17 +162,19 @@ def whole(tensor: Tensor) -> Tensor:
 @torch.no_grad()
 def copy_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
     """Gives `target` the weights of `source`, in place, one tensor at a time; no sampling may be on its way."""
-    with _together():
+    with together():
         for new, old in zip(source.parameters(), target.parameters(), strict=True):
             old.copy_(whole(new))
 
 
 @contextmanager
-def _together() -> Iterator[None]:
-    """Says what it means when the others are gone."""
+def together() -> Iterator[None]:
+    """Says what it means when, in a collective, the others are gone."""
     try:
         yield
     except RuntimeError as error:  # gloo's and NCCL's
+        if not dist.is_initialized() or not _GONE.search(str(error)):
+            raise
         raise StateError(
             f"another rank of this run has stopped or has not answered in time ({str(error).splitlines()[0]}); see its own "
             "message above, and start the run again with torchrun -m harness.grpo --resume RUN_DIR"

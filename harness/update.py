@@ -236,7 +236,7 @@ def _score_before(policy: Policy, minibatch: list[_Item], settings: LossSettings
     """Keeps the log-probabilities that the present weights give to the episodes of a later step."""
     for items, batch in _micro(policy, minibatch, settings, ranks):
         logp, _ = policy.score(batch, settings.temperature)
-        for item, row in zip(items, logp, strict=True):
+        for item, row in zip(items, logp[: len(items)], strict=True):  # none in an idle pass
             item.old_logp = row[: item.trajectory.action_tokens].clone()
 
 
