@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from transformers import PreTrainedModel
 
 from eh_gym.errors import StateError
@@ -126,7 +127,7 @@ def save_training_state(
         (folder / "state.json").write_text(json.dumps(extra, indent=2))
     if ranks.sharded:
         weights, moments = get_state_dict(model, optimizer)
-        dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=folder / _SHARDS)
+        save_shards({"model": weights, "optimizer": moments}, checkpoint_id=folder / _SHARDS)
         if sampled is not None and ranks.first:
             save_model(sampled, str(folder / _SAMPLED))
         return
@@ -176,7 +177,7 @@ def load_training_state(
         if ranks.sharded:
             name = _SHARDS
             weights, moments = get_state_dict(model, optimizer)
-            dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=folder / name)
+            load_shards({"model": weights, "optimizer": moments}, checkpoint_id=folder / name)
             set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
         else:
             name = "model.safetensors"

@@ -126,7 +126,7 @@ class Ranks:
             "mesh": init_device_mesh(model.device.type, (self.size,)),
             "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32),
         }
-        for layer in model.base_model.layers:
+        for layer in model.base_model.get_submodule("layers").children():
             fully_shard(layer, **options)
         fully_shard(model, **options)
         # FSDP gathers the weights of embedding and output layer around this method, as it does around `forward`.

@@ -24,13 +24,14 @@ from transformers import AutoModelForCausalLM
 
 from eh_gym.errors import ConfigError, StateError
 from harness.batch import deal
-from harness.checkpoint import load_training_state
+from harness.checkpoint import load_training_state, save_checkpoint, save_training_state
 from harness.config import GRPOConfig, preset
 from harness.display import Display
 from harness.grpo import prepare, train
 from harness.metrics import read_metrics
+from harness.optimizer import make_optimizer
 from harness.policy import Policy
-from harness.ranks import Ranks, check_ranks, copy_weights, join
+from harness.ranks import Ranks, check_ranks, copy_weights, join, whole
 from harness.sampling.base import Sample
 from harness.trajectory import Trajectory, Turn
 from harness.update import LossSettings, update_policy
@@ -120,7 +121,7 @@ def test_a_run_is_the_same_on_two_and_four_ranks_and_each_had_the_same_k(
     quick: GRPOConfig, tmp_path: Path, trained: Policy
 ) -> None:
     """SGD's steps would show rounding as it is; AdamW's are near their full size also where a gradient is all rounding."""
-    config = dataclasses.replace(quick, updates=3, learning_rate=1e-5)
+    config = dataclasses.replace(quick, updates=3, learning_rate=1e-5, eval_tasks=4, checkpoint_every=3)
 
     def played(ranks: Ranks, name: str) -> list[dict[str, Any]]:
         own = dataclasses.replace(config, run_dir=tmp_path / name)
@@ -147,12 +148,55 @@ def test_a_run_is_the_same_on_two_and_four_ranks_and_each_had_the_same_k(
         torch.testing.assert_close(a, b, atol=1e-4, rtol=0)
 
 
+def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(trained: Policy, tmp_path: Path) -> None:
+    trajectories = episodes(trained)
+    settings = preset([]).loss_settings()
+
+    def start(ranks: Ranks, scale: float) -> tuple[Policy, torch.optim.Optimizer]:
+        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+        for parameter in policy.model.parameters():
+            parameter.data *= scale
+        ranks.shard(policy)
+        return policy, make_optimizer(policy.model, learning_rate=1e-3, betas=(0.9, 0.99), weight_decay=0.0)
+
+    def state(policy: Policy, optimizer: torch.optim.Optimizer) -> list[np.ndarray]:
+        """Every weight and every moment, whole."""
+        kept = [
+            optimizer.state[p][name] for p in policy.model.parameters() for name in ("exp_avg", "exp_avg_sq", "step")
+        ]
+        return [whole(tensor).detach().numpy() for tensor in [*policy.model.parameters(), *kept]]
+
+    def save(ranks: Ranks) -> list[np.ndarray]:
+        policy, optimizer = start(ranks, 1.0)
+        update_policy(policy, optimizer, trajectories, settings, seed=0, ranks=ranks)
+
+        def write(folder: Path) -> None:
+            save_training_state(folder, model=policy.model, optimizer=optimizer, extra={"next_update": 7}, ranks=ranks)
+
+        for update in (6, 7):
+            save_checkpoint(tmp_path, update, write=write, keep=1, ranks=ranks)
+        return state(policy, optimizer)
+
+    def load(ranks: Ranks) -> list[np.ndarray]:
+        policy, optimizer = start(ranks, 0.5)
+        extra = load_training_state(tmp_path / "update-000007", model=policy.model, optimizer=optimizer, ranks=ranks)
+        assert extra == {"next_update": 7}
+        return state(policy, optimizer)
+
+    saved = on_ranks(2, save)[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["update-000007"]
+    for size in (1, 4):
+        for loaded in on_ranks(size, load):
+            for a, b in zip(saved, loaded, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
 def assert_close(row: dict[str, Any], other: dict[str, Any]) -> None:
     """Two rows of metrics, but for the clock's, are the same within rounding that a few updates have amplified."""
     assert row.keys() == other.keys()
     for name, value in other.items():
         if not name.startswith("time/") and name != "train/logp_difference_max":
-            assert row[name] == (value if value is None else pytest.approx(value, rel=2e-3, abs=1e-5)), name
+            assert row[name] == (value if value is None else pytest.approx(value, rel=5e-3, abs=1e-5)), name
 
 
 def torchrun(ranks: int, *arguments: str) -> list[str]:
@@ -165,33 +209,28 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
     quick: GRPOConfig, tmp_path: Path, cache: Path, child_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.grpo.cache_dir", lambda: cache)
-    config = dataclasses.replace(quick, updates=12, learning_rate=1e-5, eval_tasks=0, checkpoint_every=2)
-    print("T 0", time.monotonic())
+    config = dataclasses.replace(quick, updates=6, learning_rate=1e-5, eval_tasks=0)
     prepare(config)
     train(config, tmp_path / "run", Display(Console(quiet=True)))
     killed = dataclasses.replace(config, run_dir=tmp_path / "killed")
     prepare(killed)
     log = tmp_path / "killed" / "metrics.jsonl"
     environment = {**child_env, "EH_CACHE_DIR": str(cache)}
-    print("T start", time.monotonic())
     process = subprocess.Popen(
         torchrun(2, "--resume", str(killed.run_dir)), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    while not log.exists() or len(log.read_text().splitlines()) < 3:
+    while not log.exists() or len(log.read_text().splitlines()) < 2:
         assert process.poll() is None, "the run ended before it could be killed"
         time.sleep(0.01)
     ranks = [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/environ") if _rank(p, process.pid) == "1"]
-    print("T kill", time.monotonic())
     os.kill(ranks[0], signal.SIGKILL)
     assert process.stdout is not None
     said = process.stdout.read().decode()
     assert process.wait() != 0
     assert re.search(r"SIGKILL|Signal 9", said)
-    assert len(read_metrics(log)) < 12
-    print("T ended", time.monotonic(), said[-6000:])
+    assert len(read_metrics(log)) < killed.updates
 
     subprocess.run(torchrun(1, "--resume", str(killed.run_dir)), env=environment, check=True, stdout=subprocess.DEVNULL)
-    print("T resumed", time.monotonic())
     rows = read_metrics(log)
     for row, other in zip(rows, read_metrics(tmp_path / "run" / "metrics.jsonl"), strict=True):
         assert_close(row, other)
