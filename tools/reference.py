@@ -21,6 +21,7 @@ from harness.evaluate import Evaluation
 from harness.metrics import glossary_markdown
 from harness.report.__main__ import Report
 from harness.simulate.__main__ import Simulation
+from harness.simulate.beyond import Comparison
 from harness.sweep import Sweep
 
 ROOT = Path(__file__).parents[1]
@@ -160,6 +161,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Sequence[str]], Any]]] = {
     "harness.sweep": (Sweep, lambda words: Sweep(suite=tyro.MISSING, train=preset(words))),  # type: ignore[arg-type]
     "harness.report": (Report, lambda _: tyro.MISSING_NONPROP),
     "harness.simulate": (Simulation, lambda _: Simulation()),
+    "harness.simulate.beyond": (Comparison, lambda _: Comparison()),
 }
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown, "not-run.md": not_run_markdown}
 
