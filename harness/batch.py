@@ -18,7 +18,7 @@ from torch import Tensor
 from harness.attention import Segments
 from harness.trajectory import Trajectory
 
-__all__ = ["Batch", "collate", "fill", "microbatches", "pack", "padded_microbatches"]
+__all__ = ["Batch", "collate", "deal", "fill", "microbatches", "pack", "padded_microbatches"]
 
 # Shorter common beginnings are computed in each episode: below this the shared one gains less than its attention costs.
 _LEAST_SHARED = 32
@@ -141,6 +141,30 @@ def padded_microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[lis
         group.append(i)
     if group:
         yield group
+
+
+def deal(parts: Sequence[list[int]], lengths: Sequence[int], rank: int, ranks: int) -> list[list[int]]:
+    """One rank's micro-batches, one for each round, in which every rank has one of about the same cost.
+
+    All ranks wait for the slowest in every pass, so what is alike is done at the same time. The cost of an episode of n tokens is
+    taken for n (1 + n / 32768): attention catches up with the rest of a model at about that length.
+
+    Args:
+        parts: The micro-batches, as indices of episodes.
+        lengths: Of the episodes, in tokens.
+        rank: Whose share this is.
+        ranks: How many there are.
+
+    Returns:
+        As many as any other rank gets; the last may be empty.
+
+    >>> [deal([[0], [1, 2], [3]], [9, 2, 3, 4], rank, 2) for rank in range(2)]
+    [[[0], [3]], [[1, 2], []]]
+    """
+    costs = [sum(lengths[i] * (1 + lengths[i] / 32768) for i in part) for part in parts]
+    order = sorted(range(len(parts)), key=lambda p: (-costs[p], p))
+    order += [-1] * (-len(order) % ranks)
+    return [parts[p] if p >= 0 else [] for p in order[rank::ranks]]
 
 
 def _families(trajectories: Sequence[Trajectory]) -> list[list[int]]:

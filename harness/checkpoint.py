@@ -2,7 +2,9 @@
 
 A checkpoint is a Hugging Face folder (``from_pretrained`` loads it; not with LoRA, whose adapters lie apart) with the optimizer,
 the random state and the run's own state beside the weights. A folder gets the name of a checkpoint after its last file is on
-disk, and loses it before its first file goes. Left out: several devices.
+disk, and loses it before its first file goes. Several ranks write their shards side by side (torch.distributed.checkpoint), into
+a folder that all of them see, and any number of ranks can read them. Left out: going on with torchrun from a checkpoint of one
+process without it, or the other way.
 """
 
 from __future__ import annotations
@@ -19,17 +21,23 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from transformers import PreTrainedModel
 
 from eh_gym.errors import StateError
 from harness.lora import has_lora
 from harness.optimizer import master_weights
+from harness.ranks import Ranks
 
 __all__ = ["latest_checkpoint", "load_training_state", "save_checkpoint", "save_training_state", "write_whole"]
 
 _NAME = re.compile(r"update-(\d{6,})")
 _PART = ".part-"
 _SAMPLED = "sampled.safetensors"
+_SHARDS = "shards"
 
 # What json, torch and safetensors raise at files that are missing, empty, cut, overwritten or another model's.
 _UNREADABLE = (
@@ -41,37 +49,52 @@ _UNREADABLE = (
     RuntimeError,
     pickle.UnpicklingError,
     SafetensorError,
+    CheckpointException,
 )
 
 
-def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None], keep: int) -> Path:
+def save_checkpoint(
+    folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None
+) -> Path:
     """Writes ``update-000030`` through a hidden folder that is renamed when all of it is on disk.
 
     Args:
         folder: Where the checkpoints are.
         update: The next update to be done.
-        write: Fills the folder it is given.
+        write: Fills the folder it is given; called on every rank.
         keep: How many checkpoints stay, the new one included, >= 1.
+        ranks: Who saves together; None for this process alone.
 
     Returns:
         The new checkpoint.
     """
     assert keep >= 1, f"keep must be >= 1, got {keep}; a run must be resumable"
-    folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(f"{_PART}*"):  # of a save that was killed
-        shutil.rmtree(leftover)
+    ranks = ranks or Ranks()
     target, part = folder / f"update-{update:06d}", folder / f"{_PART}{update:06d}"
-    part.mkdir()
+    if ranks.first:
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob(f"{_PART}*"):  # of a save that was killed
+            shutil.rmtree(leftover)
+        part.mkdir()
+    ranks.wait()
     write(part)
+    ranks.wait()
+    if ranks.first:
+        _publish(part, target, keep)
+    ranks.wait()
+    return target
+
+
+def _publish(part: Path, target: Path, keep: int) -> None:
+    """Gives a whole checkpoint its name, and lets the oldest go."""
     for path in [*part.rglob("*"), part]:
         _sync(path)
     if target.exists():  # the same update, saved by a run that was then resumed from an earlier one
         _remove(target)
     os.rename(part, target)
-    _sync(folder)
-    for old in _checkpoints(folder)[:-keep]:
+    _sync(target.parent)
+    for old in _checkpoints(target.parent)[:-keep]:
         _remove(old)
-    return target
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
@@ -87,6 +110,7 @@ def save_training_state(
     optimizer: torch.optim.Optimizer,
     extra: Mapping[str, Any],
     sampled: PreTrainedModel | None = None,
+    ranks: Ranks | None = None,
 ) -> None:
     """Writes the weights, the optimizer, torch's random state and `extra` (JSON) into a folder.
 
@@ -96,7 +120,17 @@ def save_training_state(
         optimizer: Over its parameters, or copies of them.
         extra: The run's own state.
         sampled: The sampler's own copy of the policy, with the weights that the next episodes are sampled with.
+        ranks: Over which the model is sharded; then no random state is written, since every draw has a seed of its own.
     """
+    ranks = ranks or Ranks()
+    if ranks.first:
+        (folder / "state.json").write_text(json.dumps(extra, indent=2))
+    if ranks.sharded:
+        weights, moments = get_state_dict(model, optimizer)
+        save_shards({"model": weights, "optimizer": moments}, checkpoint_id=folder / _SHARDS)
+        if sampled is not None and ranks.first:
+            save_model(sampled, str(folder / _SAMPLED))
+        return
     if sampled is not None:
         save_model(sampled, str(folder / _SAMPLED))
     if has_lora(model):
@@ -111,7 +145,6 @@ def save_training_state(
         "rng_cuda": cuda,
     }
     torch.save(state, folder / "training.pt")
-    (folder / "state.json").write_text(json.dumps(extra, indent=2))
 
 
 def load_training_state(
@@ -120,20 +153,40 @@ def load_training_state(
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
     sampled: PreTrainedModel | None = None,
+    ranks: Ranks | None = None,
 ) -> dict[str, Any]:
     """Loads what `save_training_state` wrote into `model`, `optimizer` and `sampled`, and returns the extra state.
 
     Raises:
-        StateError: A file is missing or damaged, or belongs to a model of another shape. Then a part may be loaded already.
+        StateError: A file is missing or damaged, or belongs to a model of another shape. Then a part may be loaded already. Or it
+            was written under torchrun and this process is not, or the other way.
     """
+    ranks = ranks or Ranks()
+    if (folder / _SHARDS).exists() != ranks.sharded:
+        raise StateError(
+            f"the checkpoint {folder} was written by "
+            + (
+                "one process without torchrun; resume it without"
+                if ranks.sharded
+                else "torchrun; resume it with torchrun --nproc-per-node N -m harness.grpo --resume RUN_DIR, any N"
+            )
+        )
     name = "state.json"
     try:
         extra = dict(json.loads((folder / name).read_text()))
-        name = "model.safetensors"
-        load_model(model, folder / name)
+        if ranks.sharded:
+            name = _SHARDS
+            weights, moments = get_state_dict(model, optimizer)
+            load_shards({"model": weights, "optimizer": moments}, checkpoint_id=folder / name)
+            set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+        else:
+            name = "model.safetensors"
+            load_model(model, folder / name)
         if sampled is not None:
             name = _SAMPLED
             load_model(sampled, folder / name)
+        if ranks.sharded:
+            return extra
         name = "training.pt"
         state = torch.load(folder / name, weights_only=True, map_location="cpu")
         optimizer.load_state_dict(state["optimizer"])

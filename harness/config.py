@@ -105,6 +105,8 @@ class GRPOConfig(SamplerSettings):
     """Tokens in one forward pass, at least one whole episode; changes memory and speed, not the result."""
     packing: bool = True
     """Episodes one behind the other in a row, without padding, where the model can; off pads them to one length."""
+    rank_timeout_s: float = 1800.0
+    """With torchrun: a rank that has waited so long for another stops the run; more than the longest rollout takes."""
     lora_rank: int = 0
     """Train adapters of this rank beside the model's weights (LoRA), which stay as they are; 0 trains all weights."""
     gradient_checkpointing: bool = False

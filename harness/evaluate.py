@@ -202,9 +202,15 @@ def evaluate_policy(
     mode: RolloutMode = "lockstep",
     environment_retries: int = 2,
     on_end: Callable[[Trajectory], None] = lambda _: None,
+    share: Callable[[Sequence[EpisodeRequest]], Sequence[EpisodeRequest]] = lambda requests: requests,
 ) -> list[Trajectory]:
-    """Plays every task `rollouts` times with a language model at K = `horizon`; `rollout` explains the arguments."""
-    requests = _requests(task_ids, rollouts, seed)
+    """Plays every task `rollouts` times with a language model at K = `horizon`; `rollout` explains the arguments.
+
+    Of all these episodes, `share` says which are this process's.
+    """
+    requests = share(_requests(task_ids, rollouts, seed))
+    if not requests:
+        return []
     slots = min(slots, len(requests))
     controller, threads = FixedHorizon(horizon), min(env_threads, slots)
     envs = eh_gym.make_vec(

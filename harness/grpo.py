@@ -1,8 +1,8 @@
 """`python -m harness.grpo`: trains an agent with GRPO, under the horizon that `--wrapper` names.
 
 The loop reads from top to bottom in `train`: roll out, tell the controller, update the policy, log, save. With
-`--async-steps 1` the next rollout begins before the policy update, on a copy of the weights. Left out: training on several
-devices.
+`--async-steps 1` the next rollout begins before the policy update, on a copy of the weights. Under torchrun every rank goes
+through the same lines with its share of the episodes (`harness.ranks`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import numpy as np
 import torch
 import tyro
 from rich.console import Console
-from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 import eh_gym
@@ -47,6 +46,7 @@ from harness.lora import add_lora
 from harness.metrics import MetricsLog
 from harness.optimizer import make_optimizer
 from harness.policy import Policy, load_policy, new_tiny_policy
+from harness.ranks import Ranks, check_ranks, copy_weights, join, together
 from harness.rollout import EpisodeLengths, EpisodeRequest, announce, rollout
 from harness.rollout.player import Player
 from harness.runtime import package_versions, pick_device, pick_dtype, set_threads
@@ -61,7 +61,9 @@ from harness.warm_start import cached_warm_start
 __all__ = ["main", "train"]
 
 
-def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool = False) -> dict[str, Any]:
+def train(
+    config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool = False, ranks: Ranks | None = None
+) -> dict[str, Any]:
     """Trains one policy; everything it leaves is in `run_dir`.
 
     Args:
@@ -69,19 +71,22 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         run_dir: An empty or new folder, or with `resume` the folder of a run that was stopped.
         display: Shows what happens.
         resume: Go on from the newest checkpoint, if there is one.
+        ranks: The processes that train together; None for this one alone.
 
     Returns:
         The evaluations ``{"before": …, "after": …}``, as in ``evaluation.json``.
     """
     started = time.perf_counter()
     set_threads(config.threads)
+    ranks = ranks or Ranks()
+    check_ranks(ranks, sampler=config.sampler, lora_rank=config.lora_rank)
     env_args = config.environment_args()
     env = gym.make(config.env, **env_args)
     if config.budget_hint:
         env = _hinted(env, config)
     task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
 
-    policy = _load(config, env)
+    policy = _load(config, env, ranks)
     controller = make_controller(config)
     stream = TaskStream(task_ids, per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
     lengths = EpisodeLengths()
@@ -91,14 +96,19 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     for note in policy.chat.notes:
         display.note(f"note: {note}")
 
-    checkpoint = latest_checkpoint(run_dir / "checkpoints") if resume else None
-    if checkpoint is None and config.warm_start.episodes:
+    checkpoint = ranks.from_first(latest_checkpoint(run_dir / "checkpoints") if resume else None)
+    if checkpoint is None and config.warm_start.episodes and ranks.first:
         with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
             cloned = cached_warm_start(cache_dir(), env, policy, config.warm_start, seed=config.seed, on_batch=on_batch)
         display.note(f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches")
+    ranks.equalise(policy.model)
     if config.lora_rank:
         add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
-    sampled_model = copy.deepcopy(policy.model) if config.async_steps else None
+    reference = _reference(policy, config, run_dir, ranks, first=checkpoint is None)
+    sampled_model = copy.deepcopy(policy.model) if config.async_steps or ranks.sharded else None
+    sampled = policy if sampled_model is None else dataclasses.replace(policy, model=sampled_model)
+    sampled_apart = sampled_model if config.async_steps else None  # holds other weights than the policy's
+    ranks.shard(policy)
     optimizer = make_optimizer(
         policy.model,
         learning_rate=config.learning_rate,
@@ -107,7 +117,11 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     )
     first = 0
     if checkpoint is not None:
-        state = load_training_state(checkpoint, model=policy.model, optimizer=optimizer, sampled=sampled_model)
+        state = load_training_state(
+            checkpoint, model=policy.model, optimizer=optimizer, sampled=sampled_apart, ranks=ranks
+        )
+        if sampled_model is not None and sampled_apart is None:
+            copy_weights(policy.model, sampled_model)
         first, totals, evaluations = state["next_update"], state["totals"], state["evaluations"]
         sampled_at = state["sampled_at"]
         lengths.load_state_dict(state["lengths"])
@@ -118,12 +132,19 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     held_out: Sequence[str] = ()
     if config.eval_tasks:
         held_out = held_out_tasks(config.env, {**env_args, "split": config.eval_split}, config.eval_tasks)
-    reference = _reference(policy, config, run_dir, first=checkpoint is None)
-    sampled = policy if sampled_model is None else dataclasses.replace(policy, model=sampled_model)
-    sampler = make_sampler(config, sampled)
+    sampler = make_sampler(config, sampled, sends=ranks.first)
+    ranks.wait()  # for servers that rank 0 sends the weights
+
+    def hand_over() -> None:
+        """Gives the sampler the policy's weights."""
+        if sampled_model is not None:
+            copy_weights(policy.model, sampled_model)
+        sampler.weights_changed()
+        ranks.wait()
+
     first_version = sampled_at
     if not evaluations:
-        evaluations["before"] = _evaluate(config, policy, sampler, held_out, display, "before training")
+        evaluations["before"] = _evaluate(config, sampled, sampler, held_out, display, ranks, "before training")
     training_started = time.perf_counter()
 
     def save(next_update: int) -> None:
@@ -137,16 +158,19 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
         }
 
         def write(folder: Path) -> None:
-            save_training_state(folder, model=policy.model, optimizer=optimizer, extra=extra, sampled=sampled_model)
-            policy.tokenizer.save_pretrained(folder)
+            save_training_state(
+                folder, model=policy.model, optimizer=optimizer, extra=extra, sampled=sampled_apart, ranks=ranks
+            )
+            if ranks.first:
+                policy.tokenizer.save_pretrained(folder)
 
-        save_checkpoint(run_dir / "checkpoints", next_update, write=write, keep=config.keep_checkpoints)
+        save_checkpoint(run_dir / "checkpoints", next_update, write=write, keep=config.keep_checkpoints, ranks=ranks)
 
     if checkpoint is None:
         save(0)
-    log = MetricsLog(run_dir, first)
+    log = MetricsLog(run_dir, first) if ranks.first else None
     episodes = config.tasks_per_update * config.group_size
-    slots = min(config.slots or episodes, episodes)
+    slots = -(-min(config.slots or episodes, episodes) // ranks.size)
     envs = eh_gym.make_vec(
         config.env,
         slots,
@@ -161,7 +185,7 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     ahead: Future[tuple[list[Trajectory], float]] | None = None  # the next batch, where it is sampled meanwhile
 
     def play(update: int, on_end: Callable[[Trajectory], None]) -> tuple[list[Trajectory], float]:
-        """The episodes of one update, at the present K and with the sampler's present weights; and the seconds they took."""
+        """This rank's episodes of one update, at the present K and with the sampler's present weights; the seconds they took."""
         start = time.perf_counter()
         requests = [
             EpisodeRequest(task_id, group, derive_seed(config.seed, "episode", update, group, member))
@@ -172,7 +196,7 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
             envs,
             sampler,
             policy.chat,
-            requests,
+            ranks.share(requests),
             temperature=config.temperature,
             max_action_tokens=config.max_action_tokens,
             mode=config.rollout,
@@ -187,7 +211,8 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
             for update in range(first, config.updates):
                 t0 = time.perf_counter()
                 batch = ahead or player.play(play, update, progress.episode_ended(update, episodes))
-                trajectories, rollout_s = batch.result()
+                mine, rollout_s = batch.result()
+                trajectories, rollout_s = ranks.gather(mine), max(ranks.gather([rollout_s]))
                 metrics = rollout_metrics(trajectories)
                 metrics["rollout/policy_lag"] = _mean(
                     [update - first_version - version for t in trajectories for version in t.versions]
@@ -203,14 +228,14 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                     metrics |= {k: v for k, v in controller.update().items() if k != "horizon/k"}
 
                 more = update + 1 < config.updates
-                if sampled_model is None:
+                if not config.async_steps:
                     if more:  # what can be made ready for the next tasks is, while the policy is trained
-                        announce(envs, [t for t in stream.batch(update + 1) for _ in range(config.group_size)])
+                        coming = [t for t in stream.batch(update + 1) for _ in range(config.group_size)]
+                        announce(envs, ranks.share(coming))
                     sampler.sleep()
                 elif more:  # --async-steps 1: the next batch starts now
                     if sampled_at < update:
-                        copy_weights(policy.model, sampled_model)
-                        sampler.weights_changed()
+                        hand_over()
                         sampled_at = update
                     ahead = player.play(play, update + 1, progress.episode_ended(update + 1, episodes))
 
@@ -218,17 +243,19 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                 learning_rate = config.learning_rate_at(update)
                 for parameters in optimizer.param_groups:
                     parameters["lr"] = learning_rate
-                metrics |= update_policy(
-                    policy,
-                    optimizer,
-                    trajectories,
-                    settings,
-                    seed=derive_seed(config.seed, "minibatches", update),
-                    reference=reference,
-                )
+                with together():
+                    metrics |= update_policy(
+                        policy,
+                        optimizer,
+                        trajectories,
+                        settings,
+                        seed=derive_seed(config.seed, "minibatches", update),
+                        reference=reference,
+                        ranks=ranks,
+                    )
                 metrics["train/lr"] = learning_rate
-                if sampled_model is None:
-                    sampler.weights_changed()
+                if not config.async_steps:
+                    hand_over()
                     sampled_at = update + 1
                 t2 = time.perf_counter()
 
@@ -240,14 +267,22 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
                 if config.eval_every and (update + 1) % config.eval_every == 0:
                     on_end = progress.evaluation(update, len(held_out) * config.eval_every_rollouts)
                     result = _held_out(
-                        config, policy, sampler, held_out, config.temperature, config.eval_every_rollouts, on_end
+                        config,
+                        sampled,
+                        sampler,
+                        held_out,
+                        ranks,
+                        config.temperature,
+                        config.eval_every_rollouts,
+                        on_end,
                     )
                     metrics["evaluation/mean_at_k"] = result.mean_at_k
                     metrics["evaluation/best_at_k"] = result.best_at_k
                     metrics["time/evaluation_s"] = time.perf_counter() - t3
                     training_started += metrics["time/evaluation_s"]  # the clock of the updates stood still
-                log.write(update, metrics)
-                if config.log_episodes_every and update % config.log_episodes_every == 0:
+                if log is not None:
+                    log.write(update, metrics)
+                if ranks.first and config.log_episodes_every and update % config.log_episodes_every == 0:
                     chosen, _ = select_episodes(
                         trajectories,
                         normalize_std=config.normalize_std,
@@ -260,28 +295,24 @@ def train(config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool =
     finally:
         envs.close()  # ends a batch that is still being played
         player.close()
-        log.close()
+        if log is not None:
+            log.close()
 
     training_s = totals["seconds"] + time.perf_counter() - training_started
-    policy.save(run_dir / "model")
+    if config.async_steps:  # without, the sampler has them
+        hand_over()
+    if ranks.first:
+        sampled.save(run_dir / "model")
     if "after" not in evaluations:
-        if sampled_model is not None:
-            copy_weights(policy.model, sampled_model)
-            sampler.weights_changed()
-        evaluations["after"] = _evaluate(config, policy, sampler, held_out, display, "after training")
+        evaluations["after"] = _evaluate(config, sampled, sampler, held_out, display, ranks, "after training")
+    if not ranks.first:
+        return evaluations
     draw_run(
         run_dir / "metrics.jsonl", run_dir / "figure.png", title=f"{config.env}, {config.wrapper}, seed {config.seed}"
     )
     write_whole(run_dir / "evaluation.json", json.dumps(evaluations, indent=2))  # last: a run that has it has ended
     display.summary(config, run_dir, evaluations, training_s, time.perf_counter() - started)
     return evaluations
-
-
-@torch.no_grad()
-def copy_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Gives `target` the weights of `source`, in place; no sampling may be on its way."""
-    for new, old in zip(source.parameters(), target.parameters(), strict=True):
-        old.copy_(new)
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -319,8 +350,9 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if len(values) else math.nan
 
 
-def _load(config: GRPOConfig, env: gym.Env[str, str]) -> Policy:
-    limit, device, dtype = config.max_observation_tokens or None, pick_device(config.device), pick_dtype(config.dtype)
+def _load(config: GRPOConfig, env: gym.Env[str, str], ranks: Ranks) -> Policy:
+    device = ranks.device(pick_device(config.device))
+    limit, dtype = config.max_observation_tokens or None, pick_dtype(config.dtype)
     if config.model == "tiny":
         seed = derive_seed(config.seed, "weights") % 2**31
         policy = new_tiny_policy(env, seed=seed, max_observation_tokens=limit, packing=config.packing)
@@ -343,7 +375,7 @@ def _hinted(env: gym.Env[str, str], config: GRPOConfig) -> gym.Env[str, str]:
     return eh_gym.BudgetHint(eh_gym.ElasticTimeLimit(env, controller, update_every=1), config.budget_hint)
 
 
-def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool) -> Policy | None:
+def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, ranks: Ranks, *, first: bool) -> Policy | None:
     """The frozen policy of the KL term: the one that the first update starts from, kept in the run folder.
 
     With LoRA it is the policy itself, whose own weights are frozen.
@@ -355,7 +387,8 @@ def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool
     folder = run_dir / "reference"
     if first:
         model = copy.deepcopy(policy.model)
-        policy.save(folder)
+        if ranks.first:
+            policy.save(folder)
     else:
         model = load_policy(
             folder, dtype=policy.model.dtype, device=str(policy.model.device), packing=config.packing
@@ -364,14 +397,20 @@ def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, *, first: bool
 
 
 def _evaluate(
-    config: GRPOConfig, policy: Policy, sampler: Sampler, tasks: Sequence[str], display: Display, when: str
+    config: GRPOConfig,
+    policy: Policy,
+    sampler: Sampler,
+    tasks: Sequence[str],
+    display: Display,
+    ranks: Ranks,
+    when: str,
 ) -> dict[str, Any]:
     """Sampled and greedy episodes on held-out tasks at K = k_max; nothing without tasks."""
     results: dict[str, Any] = {}
     for name, temperature, rollouts in (("sampled", config.temperature, config.eval_rollouts), ("greedy", 0.0, 1)):
         if tasks:
             with display.episodes(f"{name} evaluation {when}", len(tasks) * rollouts) as on_end:
-                result = _held_out(config, policy, sampler, tasks, temperature, rollouts, on_end)
+                result = _held_out(config, policy, sampler, tasks, ranks, temperature, rollouts, on_end)
             results[name] = dataclasses.asdict(result)
     return results
 
@@ -381,6 +420,7 @@ def _held_out(
     policy: Policy,
     sampler: Sampler,
     tasks: Sequence[str],
+    ranks: Ranks,
     temperature: float,
     rollouts: int,
     on_end: Callable[[Trajectory], None],
@@ -403,8 +443,9 @@ def _held_out(
         env_args={**config.environment_args(), "split": config.eval_split},
         budget_hint=config.budget_hint,
         on_end=on_end,
+        share=ranks.share,
     )
-    return summarise(played)
+    return summarise(ranks.gather(played))
 
 
 def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
@@ -442,10 +483,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     disable_progress_bar()  # transformers' own; ours are enough
     try:
         wanted = tyro.cli(GRPOConfig, args=words, default=preset(words), prog="python -m harness.grpo")
-        config, run_dir, resume = prepare(wanted)
-        display = Display(console)
+        ranks = join(device=pick_device(wanted.device), timeout_s=wanted.rank_timeout_s)
+        config, run_dir, resume = ranks.from_first(prepare(wanted) if ranks.first else (wanted, Path(), False))
+        display = Display(console if ranks.first else Console(quiet=True))
         display.plan(config, run_dir, resume=resume)
-        train(config, run_dir, display, resume=resume)
+        train(config, run_dir, display, resume=resume, ranks=ranks)
+        ranks.close()
     except EHError as error:
         console.print(f"[red]error:[/red] {error}", highlight=False)
         sys.exit(2)

@@ -63,6 +63,17 @@ class Mismatch:
         for length, count in zip(steps, (capped & mask).sum(dim=1).tolist(), strict=True):
             self._capped[_bin(length)] += count
 
+    def merged(self, others: Sequence[Mismatch]) -> Mismatch:
+        """The sums of this one and of others, such as other ranks'."""
+        found = Mismatch()
+        for one in (self, *others):
+            found._max = max(found._max, one._max)
+            found._weight += one._weight
+            found._tokens = [a + b for a, b in zip(found._tokens, one._tokens, strict=True)]
+            found._difference = [a + b for a, b in zip(found._difference, one._difference, strict=True)]
+            found._capped = [a + b for a, b in zip(found._capped, one._capped, strict=True)]
+        return found
+
     def metrics(self, *, weighted: bool) -> dict[str, float]:
         """``train/logp_difference_…``, and with `weighted` ``train/tis_…``; NaN in a bin without an episode."""
         tokens = sum(self._tokens)

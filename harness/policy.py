@@ -26,14 +26,14 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from eh_gym.errors import ConfigError
 from harness.attention import PACKED, can_pack
-from harness.batch import Batch, collate, microbatches, pack, padded_microbatches
+from harness.batch import Batch, collate, deal, microbatches, pack, padded_microbatches
 from harness.chat import ChatFormat
 from harness.head import Head, token_scores
 from harness.lora import has_lora, plain_parameters
 from harness.tiny import TINY_BPE, TINY_WORDS, tiny_model, tiny_tokenizer, transcripts
 from harness.trajectory import Trajectory
 
-__all__ = ["Policy", "load_policy", "new_tiny_policy"]
+__all__ = ["Policy", "load_policy", "new_tiny_policy", "score_batch"]
 
 _TINY_TASKS = 600  # tasks of the training split that a tiny tokenizer is built from
 _FEW_WORDS = 256  # an environment that speaks fewer distinct words than this gets a word-level tokenizer
@@ -59,18 +59,26 @@ class Policy:
         # Padding is never attended to, so any id will do where a tokenizer names none.
         return collate(trajectories, pad_id=int(self.tokenizer.pad_token_id or 0), device=self.model.device)
 
-    def batches(self, trajectories: Sequence[Trajectory], max_tokens: int) -> Iterator[tuple[list[int], Batch]]:
-        """All episodes in forward passes of at most `max_tokens` tokens, padding included, or of one episode.
+    def batches(
+        self, trajectories: Sequence[Trajectory], max_tokens: int, *, rank: int = 0, ranks: int = 1
+    ) -> Iterator[tuple[list[int], Batch]]:
+        """The episodes in forward passes of at most `max_tokens` tokens, padding included, or of one episode.
+
+        Args:
+            trajectories: Of all ranks.
+            max_tokens: Of one pass.
+            rank: Whose passes these are.
+            ranks: Over how many the passes are dealt; each gets as many.
 
         Yields:
-            Which episodes, as indices, and their batch.
+            Which episodes, as indices, and their batch. Where the passes don't divide evenly, an episode that is to count for
+            nothing, with no index: sharded weights need every rank in every pass.
         """
-        if self.packs:
-            parts = microbatches(trajectories, max_tokens)
-        else:
-            parts = list(padded_microbatches([len(t.ids) for t in trajectories], max_tokens))
-        for part in parts:
-            yield part, self.batch([trajectories[i] for i in part])
+        lengths = [len(t.ids) for t in trajectories]
+        limit = max_tokens if ranks == 1 else min(max_tokens, -(-sum(lengths) // ranks))
+        parts = microbatches(trajectories, limit) if self.packs else list(padded_microbatches(lengths, limit))
+        for part in parts if ranks == 1 else deal(parts, lengths, rank, ranks):
+            yield part, self.batch([trajectories[i] for i in part or [lengths.index(min(lengths))]])
 
     def score(self, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies of the written tokens under the present weights.
@@ -83,14 +91,8 @@ class Policy:
             ``logp`` and ``entropy``, both float32 [B, A], in nats; 0 where the batch's mask is False.
         """
         assert batch.segments is None or self.packs, "a packed batch needs packed attention"
-        segments = {} if batch.segments is None else {"segments": batch.segments}
-        states = self.model.base_model(
-            input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments
-        ).last_hidden_state
-        hidden = states.flatten(0, 1)[batch.sources]
-        logp, entropy = token_scores(hidden, batch.targets, Head.of(self.model), temperature)
-        empty = logp.new_zeros(batch.action_mask.shape)
-        return tuple(empty.masked_scatter(batch.action_mask, found) for found in (logp, entropy))  # type: ignore[return-value]
+        sharded = getattr(self.model, "score_batch", None)  # see `Ranks.shard`
+        return score_batch(self.model, batch, temperature) if sharded is None else sharded(batch, temperature)
 
     def checkpoint_activations(self) -> None:
         """From now on computes each layer's activations again in the backward pass, rather than keeping them."""
@@ -109,6 +111,18 @@ class Policy:
         else:
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+
+def score_batch(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
+    """`Policy.score` of a model whose weights are all here."""
+    segments = {} if batch.segments is None else {"segments": batch.segments}
+    states = model.base_model(
+        input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments
+    ).last_hidden_state
+    hidden = states.flatten(0, 1)[batch.sources]
+    logp, entropy = token_scores(hidden, batch.targets, Head.of(model), temperature)
+    empty = logp.new_zeros(batch.action_mask.shape)
+    return tuple(empty.masked_scatter(batch.action_mask, found) for found in (logp, entropy))  # type: ignore[return-value]
 
 
 def load_policy(

@@ -26,6 +26,7 @@ from harness.loss import aggregate, group_advantages, importance_weights, kl_k3,
 from harness.mismatch import Mismatch
 from harness.optimizer import parameters_of
 from harness.policy import Policy
+from harness.ranks import Ranks, whole
 from harness.trajectory import Trajectory
 
 __all__ = ["LossSettings", "select_episodes", "update_policy"]
@@ -110,17 +111,20 @@ def update_policy(
     *,
     seed: int,
     reference: Policy | None = None,
+    ranks: Ranks | None = None,
 ) -> dict[str, float]:
     """Improves the policy in place and returns ``train/...`` metrics.
 
     Args:
         policy: Its model is trained.
         optimizer: Over the model's parameters, or copies of them (`make_optimizer`); the learning rate is already set.
-        trajectories: One update's episodes.
+        trajectories: One update's episodes, of all ranks.
         settings: The loss.
         seed: Draws which episodes share an optimizer step.
         reference: The frozen policy of the KL term, or with LoRA `policy` itself; needed if ``kl_coef`` is not 0.
+        ranks: Who shares the work; None for this process alone.
     """
+    ranks = ranks or Ranks()
     chosen, equal_share = select_episodes(
         trajectories, normalize_std=settings.normalize_std, train_on_truncated=settings.train_on_truncated
     )
@@ -132,13 +136,17 @@ def update_policy(
     parts = [[_Item(*chosen[i]) for i in part] for part in np.array_split(order, settings.minibatches) if len(part)]
     if settings.tis_cap:  # the first step's own forward pass comes before any weight has moved
         for minibatch in parts[1:]:
-            _score_before(policy, minibatch, settings)
+            _score_before(policy, minibatch, settings, ranks)
     for minibatch in parts:
         optimizer.zero_grad(set_to_none=True)
-        _accumulate_gradients(policy, reference, minibatch, settings, sums, mismatch, first=steps == 0)
-        sums["grad_norm"] += float(torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), settings.max_grad_norm))
+        _accumulate_gradients(policy, reference, minibatch, settings, ranks, sums, mismatch, first=steps == 0)
+        norm = whole(torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), settings.max_grad_norm))
+        sums["grad_norm"] += float(norm) / ranks.size  # each rank has the norm of all
         optimizer.step()
         steps += 1
+    sums = ranks.sums(sums)
+    every = ranks.gather([mismatch])
+    mismatch = every[0].merged(every[1:])
     per_step, per_token = 1 / max(1, steps), 1 / max(1, n_tokens)
     metrics = {
         "train/loss": sums["loss"] * per_step,
@@ -160,6 +168,7 @@ def _accumulate_gradients(
     reference: Policy | None,
     minibatch: list[_Item],
     settings: LossSettings,
+    ranks: Ranks,
     sums: dict[str, float],
     mismatch: Mismatch,
     *,
@@ -167,7 +176,10 @@ def _accumulate_gradients(
 ) -> None:
     """Adds one optimizer step's gradient, micro-batch by micro-batch."""
     n_tokens = sum(item.trajectory.action_tokens for item in minibatch)
-    for items, batch in _micro(policy, minibatch, settings):
+    for items, batch in _micro(policy, minibatch, settings, ranks):
+        if not items:
+            _pass_idly(policy, batch, settings)
+            continue
         advantages = torch.tensor([item.advantage for item in items], device=policy.model.device)
         lengths = [item.trajectory.length for item in items]
         mask, sampled_logp = batch.action_mask, batch.logprobs
@@ -196,7 +208,7 @@ def _accumulate_gradients(
             n_tokens=n_tokens,
             fixed_length=settings.fixed_length,
         )
-        loss.backward()
+        (loss * ranks.size).backward()  # FSDP takes the mean over ranks, and the parts are to be added
         with torch.no_grad():
             sums["loss"] += loss.item()
             sums["entropy"] += float((entropy * mask).sum())
@@ -204,18 +216,27 @@ def _accumulate_gradients(
             sums["clipped"] += float((clipped & mask).sum())
 
 
-def _micro(policy: Policy, minibatch: list[_Item], settings: LossSettings) -> Iterator[tuple[list[_Item], Batch]]:
-    """The episodes of one optimizer step, in parts."""
-    for indices, batch in policy.batches([item.trajectory for item in minibatch], settings.tokens_per_microbatch):
+def _micro(
+    policy: Policy, minibatch: list[_Item], settings: LossSettings, ranks: Ranks
+) -> Iterator[tuple[list[_Item], Batch]]:
+    """This rank's episodes of one optimizer step, in parts; none where it is to pass idly."""
+    episodes = [item.trajectory for item in minibatch]
+    for indices, batch in policy.batches(episodes, settings.tokens_per_microbatch, rank=ranks.rank, ranks=ranks.size):
         yield [minibatch[i] for i in indices], batch
 
 
+def _pass_idly(policy: Policy, batch: Batch, settings: LossSettings) -> None:
+    """Takes part in the other ranks' passes with a gradient of 0."""
+    logp, _ = policy.score(batch, settings.temperature)
+    (logp * 0).sum().backward()
+
+
 @torch.no_grad()
-def _score_before(policy: Policy, minibatch: list[_Item], settings: LossSettings) -> None:
+def _score_before(policy: Policy, minibatch: list[_Item], settings: LossSettings, ranks: Ranks) -> None:
     """Keeps the log-probabilities that the present weights give to the episodes of a later step."""
-    for items, batch in _micro(policy, minibatch, settings):
+    for items, batch in _micro(policy, minibatch, settings, ranks):
         logp, _ = policy.score(batch, settings.temperature)
-        for item, row in zip(items, logp, strict=True):
+        for item, row in zip(items, logp[: len(items)], strict=True):  # none in an idle pass
             item.old_logp = row[: item.trajectory.action_tokens].clone()
 
 

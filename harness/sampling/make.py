@@ -48,12 +48,18 @@ class SamplerSettings:
                 )
 
 
-def make_sampler(settings: SamplerSettings, policy: Policy) -> Sampler:
-    """The sampler of a policy; an engine of its own takes over the policy's weights."""
+def make_sampler(settings: SamplerSettings, policy: Policy, *, sends: bool = True) -> Sampler:
+    """The sampler of a policy; an engine of its own takes over the policy's weights.
+
+    Args:
+        settings: Which one.
+        policy: What it samples with.
+        sends: Whether this process sends servers their weights; of several that share them one does.
+    """
     settings.check_sampler()
     max_context = settings.max_context or None
     if settings.sampler == "vllm-server":
-        return VLLMServerSampler(policy.model, settings.url.split(","), max_context=max_context)
+        return VLLMServerSampler(policy.model, settings.url.split(","), max_context=max_context, sends=sends)
     if settings.sampler == "vllm":
         return VLLMSampler(
             policy.model,

@@ -57,6 +57,8 @@ class VLLMServerSampler:
         urls: The servers' addresses.
         max_context: The most tokens of an episode; at most, and by default, what every server allows.
         timeout_s: A server that needs longer for one request counts as dead.
+        sends: Whether this process sends the weights. Where several share the servers one does, and the others wait for it
+            before they sample.
 
     Raises:
         ConfigError: A server can't be reached, is set up otherwise than docs/vllm.md says, or allows less than
@@ -64,7 +66,13 @@ class VLLMServerSampler:
     """
 
     def __init__(
-        self, model: PreTrainedModel, urls: Sequence[str], *, max_context: int | None = None, timeout_s: float = 600.0
+        self,
+        model: PreTrainedModel,
+        urls: Sequence[str],
+        *,
+        max_context: int | None = None,
+        timeout_s: float = 600.0,
+        sends: bool = True,
     ) -> None:
         if not urls:
             raise ConfigError("no server was named; give --url http://HOST:PORT, several with commas between them")
@@ -79,6 +87,7 @@ class VLLMServerSampler:
                 "start them with another --max-model-len"
             )
         self._max_context = max_context or min(limits)
+        self._sends = sends
         self._version = 0
         self._attempts = itertools.count()
         self._numbers = itertools.count()
@@ -199,6 +208,10 @@ class VLLMServerSampler:
 
     def _send_weights(self) -> None:
         """Every server in turn: pause, update, name the version, resume. The first call connects."""
+        if not self._sends:
+            for engine in self._engines:  # one that came back has the weights; one that did not is lost again at once
+                engine.alive = True
+            return
         if self._over_nccl:
             self._update_each(None)
         else:
