@@ -29,7 +29,7 @@ from harness.runtime import cpu_name, pick_dtype, set_threads
 from harness.sampling.transformers import TransformersSampler
 
 ENV = "EH-CabinetLocked-v0"
-LONG = 14  # steps of the shortest solution with a lock
+LONG = 14  # the expert's fewest steps with a lock
 
 
 def _elastic(statistic: str, delta: int, alpha: float, *more: str) -> list[str]:
