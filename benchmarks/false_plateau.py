@@ -47,6 +47,8 @@ SETTINGS: dict[str, list[str]] = {
     "a K for each kind, 64 updates": _kinds(6, 1, "--updates", "64"),
     "P90 + 15, alpha 0.5": _elastic("p90", 15, 0.5),
     "the paper's": [],
+    "probes 1/8, product limit": ["--probe-fraction", "0.125", "--estimator", "product-limit"],
+    "truncated counted": ["--count-truncated"],
     "P50 + 18, alpha 0.5, 64 updates": _elastic("p50", 18, 0.5, "--updates", "64"),
     # Tried on seeds 10 and 11 alone:
     "fixed 20": ["--wrapper", "fixed", "--k0", "20"],
@@ -66,7 +68,7 @@ SETTINGS: dict[str, list[str]] = {
 }
 """Flags of `harness.grpo`; the first is what the others are measured against."""
 
-DEFAULT = list(SETTINGS)[:4]
+DEFAULT = list(SETTINGS)[:6]
 
 
 @dataclass(frozen=True)
