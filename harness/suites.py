@@ -111,9 +111,7 @@ def _beyond(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
         SuiteArm("P90 + 15, α=0.5", elastic | {"delta": 15.0, "alpha": 0.5}),
         SuiteArm("probes 1/8", elastic | {"probe_fraction": 0.125, "estimator": "product-limit"}),
         SuiteArm("truncated counted", elastic | {"count_truncated": True}),
-        SuiteArm(
-            "a K for each kind", elastic | kinds | {"delta": 6.0, "alpha": 0.5, "updates": base.updates * 16 // 15}
-        ),
+        SuiteArm("a K for each kind", elastic | kinds | {"alpha": 0.5, "updates": base.updates * 14 // 15}),
         SuiteArm("budget told", elastic | {"delta": 15.0, "alpha": 0.5, "budget_hint": " {left}"}),
     ]
 
