@@ -31,7 +31,7 @@ from harness.display import Display
 from harness.grpo import main, prepare, train
 from harness.lora import add_lora
 from harness.metrics import read_metrics
-from harness.optimizer import make_optimizer
+from harness.optimizer import make_optimizer, parameters_of
 from harness.policy import Policy
 from harness.ranks import Ranks, check_ranks, copy_weights, join, whole
 from harness.sampling.base import Sample
@@ -330,7 +330,10 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
     server.close()
 
 
-def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(trained: Policy, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lora_rank", [0, 2])
+def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
+    trained: Policy, tmp_path: Path, lora_rank: int
+) -> None:
     trajectories = episodes(trained)
     settings = preset([]).loss_settings()
 
@@ -338,14 +341,15 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(trained: Polic
         policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
         for parameter in policy.model.parameters():
             parameter.data *= scale
+        if lora_rank:
+            add_lora(policy.model, lora_rank, seed=int(10 * scale))
         ranks.shard(policy, "cpu")
         return policy, make_optimizer(policy.model, learning_rate=1e-3, betas=(0.9, 0.99), weight_decay=0.0)
 
     def state(policy: Policy, optimizer: torch.optim.Optimizer) -> list[np.ndarray]:
         """Every weight and every moment, whole."""
-        kept = [
-            optimizer.state[p][name] for p in policy.model.parameters() for name in ("exp_avg", "exp_avg_sq", "step")
-        ]
+        moments = ("exp_avg", "exp_avg_sq", "step")
+        kept = [optimizer.state[p][name] for p in parameters_of(optimizer) for name in moments]
         return [whole(tensor).detach().numpy() for tensor in [*policy.model.parameters(), *kept]]
 
     def save(ranks: Ranks) -> list[np.ndarray]:
