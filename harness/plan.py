@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 from eh_gym.errors import ConfigError, EHError
 from harness.config import GRPOConfig, preset
@@ -454,7 +455,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         show(tyro.cli(Plan, args=words, default=default_for(words), prog="python -m harness.plan"), console)
     except EHError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 
