@@ -344,13 +344,14 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
         if lora_rank:
             add_lora(policy.model, lora_rank, seed=int(10 * scale))
         ranks.shard(policy, "cpu")
-        return policy, make_optimizer(policy.model, learning_rate=1e-3, betas=(0.9, 0.99), weight_decay=0.0)
+        return policy, make_optimizer(policy.model, learning_rate=1e-3 * scale, betas=(0.9, 0.99), weight_decay=0.0)
 
     def state(policy: Policy, optimizer: torch.optim.Optimizer) -> list[np.ndarray]:
-        """Every weight and every moment, whole."""
+        """Every weight and every moment, whole, and the learning rate."""
         moments = ("exp_avg", "exp_avg_sq", "step")
         kept = [optimizer.state[p][name] for p in parameters_of(optimizer) for name in moments]
-        return [whole(tensor).detach().numpy() for tensor in [*policy.model.parameters(), *kept]]
+        tensors = [whole(tensor).detach().numpy() for tensor in [*policy.model.parameters(), *kept]]
+        return [*tensors, np.array(optimizer.param_groups[0]["lr"])]
 
     def save(ranks: Ranks) -> list[np.ndarray]:
         policy, optimizer = start(ranks, 1.0)
