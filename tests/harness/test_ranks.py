@@ -235,10 +235,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[GRPOCo
         patch.setattr("harness.grpo.cache_dir", lambda: cache)
         config = dataclasses.replace(
             preset([]),
-            updates=4,
+            updates=3,
             tasks_per_update=4,
             group_size=4,
-            eval_tasks=4,
+            eval_tasks=2,
             checkpoint_every=1,
             min_successes=2,
             learning_rate=1e-5,
