@@ -1,6 +1,6 @@
 """The policy's weights on the way to vLLM's processes: as a file in memory, or over NCCL between GPUs.
 
-vLLM's own weight-transfer API does the work. Left out: a policy that is spread over several trainers.
+vLLM's own weight-transfer API does the work. Left out: a policy that is spread over several ranks; rank 0 sends a copy of it.
 """
 
 from __future__ import annotations
