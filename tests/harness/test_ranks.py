@@ -439,7 +439,7 @@ def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(
         "--run-dir",
         str(tmp_path / "run"),
         "--rank-timeout-s",
-        "2",
+        "5",
         "--device",
         "cpu",
     ]
@@ -459,7 +459,7 @@ def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(
                 main(words)
         return end.value.code, joined
 
-    assert on_ranks(2, work, timeout_s=2, silent=1) == [(2, [{"device": "cpu", "timeout_s": 2.0}])]
+    assert on_ranks(2, work, timeout_s=5, silent=1) == [(2, [{"device": "cpu", "timeout_s": 5.0}])]
     assert "another rank of this run has stopped or has not answered in time" in capfd.readouterr().out
 
 
