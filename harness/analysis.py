@@ -218,7 +218,7 @@ def success_at(result: Mapping[str, Any], k: int) -> float | None:
 
 
 def longer_than(result: Mapping[str, Any], steps: int) -> float | None:
-    """The success rate on tasks whose shortest solution takes more than `steps` steps; None where that is not known.
+    """The success rate on tasks for which the expert takes more than `steps` steps; None where that is not known.
 
     >>> longer_than({"by_optimum": [[3, 8, 8], [14, 8, 6], [17, 8, 2]]}, 10)
     0.5

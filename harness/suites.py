@@ -93,15 +93,25 @@ def _ema(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     return [SuiteArm(f"α={alpha:g}", {"wrapper": "elastic", "alpha": alpha}) for alpha in alphas]
 
 
+_KINDS = {"EH-AppWorld": "difficulty", "EH-BFCL": "category"}
+"""What the reset's info calls the kind of a task; of the cabinets the steps of the expert's solution."""
+
+
 def _beyond(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     """The options that the paper does not have, all from a K0 that long tasks do not fit into, against the largest K."""
     elastic = {"wrapper": "elastic", "k0": 10}
+    kinds = {
+        "horizon_key": _KINDS.get(base.env.rsplit("-v", 1)[0], "optimal_steps"),
+        "cold_growth": 1.0,
+        "min_successes": 8,
+    }
     return [
         SuiteArm(f"K={base.k_max}", {"wrapper": "fixed", "k0": base.k_max}),
         SuiteArm("elastic", elastic),
         SuiteArm("P90 + 15, α=0.5", elastic | {"delta": 15.0, "alpha": 0.5}),
         SuiteArm("probes 1/8", elastic | {"probe_fraction": 0.125, "estimator": "product-limit"}),
         SuiteArm("truncated counted", elastic | {"count_truncated": True}),
+        SuiteArm("a K for each kind", elastic | kinds | {"alpha": 0.5, "updates": base.updates * 14 // 15}),
         SuiteArm("budget told", elastic | {"delta": 15.0, "alpha": 0.5, "budget_hint": " {left}"}),
     ]
 

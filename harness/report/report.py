@@ -49,7 +49,7 @@ _ABOUT = {
     "beyond": (
         "Beyond the paper",
         "Options that the paper does not have, from K0 = 10 against the largest fixed K: what they find of the tasks "
-        "whose shortest solution is longer than K0, and for how many tokens.",
+        "for which the expert takes more steps than K0, and for how many tokens.",
     ),
     "runs": ("Runs given one by one", "The arms are named for the settings in which the runs differ."),
 }
