@@ -28,7 +28,7 @@ from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
 import eh_gym
-from eh_gym.errors import ConfigError, EHError
+from eh_gym.errors import ConfigError, EHError, MissingBackendError
 from envs.actors import in_actors, shared_actors
 from envs.runtime import cache_dir
 from harness.checkpoint import (
@@ -83,7 +83,7 @@ def train(
     ranks = ranks or Ranks()
     check_ranks(ranks, sampler=config.sampler, lora_rank=config.lora_rank)
     env_args, env_id = config.environment_args(), _environment(config, ranks)
-    env = gym.make(env_id, **env_args)
+    env = _teacher(config, env_id)
     if config.budget_hint:
         env = _hinted(env, config)
     task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
@@ -391,6 +391,16 @@ def _environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
         timeout_s=config.ray_timeout_s,
     )
     return in_actors(config.env, actors)
+
+
+def _teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
+    """An environment to ask for tasks and demonstrations: on this machine, which is faster, if it can be made here."""
+    try:
+        return gym.make(config.env, **config.environment_args())
+    except MissingBackendError:
+        if config.env_workers == "local":
+            raise
+    return gym.make(env_id, **config.environment_args())
 
 
 def _hinted(env: gym.Env[str, str], config: GRPOConfig) -> gym.Env[str, str]:

@@ -50,7 +50,8 @@ class RayNodes:
     def __init__(self, ray, folder):
         from ray.cluster_utils import Cluster
 
-        self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "temp_dir": folder})
+        head = {"num_cpus": 0, "temp_dir": folder, "include_dashboard": False}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self._nodes = {}
         ray.init(self._cluster.address, log_to_driver=False)
 
@@ -72,6 +73,10 @@ class RayNodes:
         for process in [raylet, *raylet.children(recursive=True)]:
             process.kill()
         self._cluster.remove_node(node, allow_graceful=False)
+
+    def remove(self, node_id):
+        """Ends a node in good order: the others know at once."""
+        self._cluster.remove_node(self._nodes.pop(node_id))
 
     def close(self):
         self._cluster.shutdown()

@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, MissingBackendError
 from envs.actors import RemoteEnv, close_shared_actors
 from harness import grpo
 from harness.config import GRPOConfig
 from harness.display import Display
 from harness.metrics import read_metrics
 from harness.ranks import Ranks
+
+LOCAL: dict[str, Any] = {
+    name: getattr(GRPOConfig, name) for name in ("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus")
+}
 
 
 def run(config: GRPOConfig) -> list[dict[str, Any]]:
@@ -43,38 +47,30 @@ def in_ray(quick: GRPOConfig, ray_nodes: Any, tmp_path: Path) -> Iterator[GRPOCo
     close_shared_actors()
 
 
-@pytest.mark.parametrize("hint", ["", "\n[{left} of {horizon} steps left]"])
-def test_metrics_are_those_of_local_environments(quick: GRPOConfig, in_ray: GRPOConfig, hint: str) -> None:
-    changes: dict[str, Any] = {"updates": 2, "budget_hint": hint, "env_threads": 16, "eval_every": 1}
+def test_metrics_are_those_of_local_environments(quick: GRPOConfig, in_ray: GRPOConfig) -> None:
+    changes: dict[str, Any] = {"updates": 2, "env_threads": 16, "eval_tasks": 2}
     rows = run(dataclasses.replace(in_ray, **changes))
     assert rows == run(dataclasses.replace(quick, **changes))
     assert len(rows) == 2
+    assert 0 < rows[0]["rollout/success"] < 1
     assert in_ray.run_dir is not None
     assert quick.run_dir is not None
     for name in ("evaluation.json", "episodes/update-000001.jsonl"):
         assert (in_ray.run_dir / name).read_text() == (quick.run_dir / name).read_text()
 
 
-@pytest.mark.parametrize("mode", ["lockstep", "streaming"])
 def test_a_node_lost_in_the_middle_costs_its_episodes_only(
-    quick: GRPOConfig, in_ray: GRPOConfig, ray_nodes: Any, monkeypatch: pytest.MonkeyPatch, mode: Any
+    quick: GRPOConfig, in_ray: GRPOConfig, ray_nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every episode of every update is played to its end, the lost ones from their start, and they are the same."""
-    changes: dict[str, Any] = {"updates": 2, "eval_tasks": 0, "env_threads": 16, "rollout": mode}
-    plain_step, plain_rollout = RemoteEnv.step, grpo.rollout
-    steps: Iterator[int] = iter(())  # the warm start's do not count
-
-    def rollout(*arguments: Any, **settings: Any) -> Any:
-        nonlocal steps
-        steps = steps if next(steps, None) else itertools.count(1)
-        return plain_rollout(*arguments, **settings)
+    changes: dict[str, Any] = {"updates": 2, "eval_tasks": 0, "env_threads": 16, "rollout": "streaming"}
+    plain_step, steps = RemoteEnv.step, itertools.count()
 
     def step(env: Any, action: str) -> Any:
-        if next(steps, None) == 24:  # of 16 environments: most are in their second step
+        if next(steps) == 24:  # of 16 environments: most are in their second step
             ray_nodes.kill(env._pool.nodes[0])
         return plain_step(env, action)
 
-    monkeypatch.setattr(grpo, "rollout", rollout)
     monkeypatch.setattr(RemoteEnv, "step", step)
     rows = run(dataclasses.replace(in_ray, **changes))
     monkeypatch.undo()
@@ -85,6 +81,20 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
     assert rows[0]["tokens/failed_attempts"] > 0
     same = ("rollout/success", "rollout/length_mean", "tokens/update", "rollout/truncated")
     assert {name: rows[0][name] for name in same} == {name: local[0][name] for name in same}
+
+
+def test_the_trainer_s_machine_needs_no_backend(
+    in_ray: GRPOConfig, bfcl_python: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(in_ray, env="EH-BFCL-v0", env_args='{"workers": 1}')
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))  # of this process; the nodes have another
+    with pytest.raises(MissingBackendError):
+        grpo._teacher(dataclasses.replace(config, **LOCAL), config.env)
+    env = grpo._teacher(config, grpo._environment(config, Ranks()))
+    assert len(env.unwrapped.task_ids) == 480  # type: ignore[attr-defined]
+    env.reset(seed=0)
+    assert env.step(env.unwrapped.expert())[4]["calls"] == 1  # type: ignore[attr-defined]
+    env.close()
 
 
 def test_several_ranks_need_a_cluster_that_they_share(quick: GRPOConfig) -> None:
