@@ -117,20 +117,9 @@ class ActorPool:
         self._abouts: dict[str, About] = {}
         self._kinds: list[EnvKind] = []
         self._over = ""  # why nothing can be played any more
+        self._why = ""  # why the last one that could not begin could not
         self._actors = [self._new() for _ in range(size)]
-        deadline = time.monotonic() + _BEGIN_TIMEOUT_S
-        while (alive := len(self.nodes)) < size:
-            waiting = [a.begun for a in self._actors if not a.alive]
-            left = deadline - time.monotonic()
-            if left <= 0 or not waiting:
-                self.close()
-                total, free = self._ray.cluster_resources(), self._ray.available_resources()
-                raise ConfigError(
-                    f"{size} actors of {cpus:g} CPUs each were asked for, and {alive} found room within {_BEGIN_TIMEOUT_S:g} s: "
-                    f"the cluster has {total.get('CPU', 0):g} CPUs, {free.get('CPU', 0):g} of them free; add nodes, raise "
-                    "--ray-actor-slots or lower --ray-actor-cpus"
-                )
-            self._ray.wait(waiting, num_returns=len(waiting), timeout=left)
+        self._await_all(size, cpus)
 
     @property
     def nodes(self) -> list[str]:
@@ -249,7 +238,22 @@ class ActorPool:
                 self._ray.kill(actor.handle)
             self._actors = []
 
-    # All but the last two want the lock.
+    def _await_all(self, size: int, cpus: float) -> None:
+        deadline = time.monotonic() + _BEGIN_TIMEOUT_S
+        while (alive := len(self.nodes)) < size:
+            starting = [a.begun for a in self._actors if not a.alive]
+            if starting:
+                self._ray.wait(starting, num_returns=len(starting), timeout=min(_BEGIN_TIMEOUT_S, 5.0))
+            total, free = self._ray.cluster_resources(), self._ray.available_resources()
+            if not starting or time.monotonic() > deadline or size * cpus > total.get("CPU", 0.0):
+                self.close()
+                raise ConfigError(
+                    f"{size} actors of {cpus:g} CPUs each were asked for, and {alive} could begin{self._told()}. The cluster has "
+                    f"{total.get('CPU', 0):g} CPUs, {free.get('CPU', 0):g} of them free; add nodes, raise --ray-actor-slots or "
+                    "lower --ray-actor-cpus"
+                )
+
+    # All below but the last two want the lock.
 
     def _new(self) -> _Actor:
         handle = self._class.remote()
@@ -262,29 +266,33 @@ class ActorPool:
                 try:
                     actor.node, actor.name, _ = self._answer(actor, actor.begun)
                     actor.alive = True
-                except (WorkerDied, WorkerTimeout):
+                except (WorkerDied, WorkerTimeout) as error:
+                    self._why = str(error)
                     self._actors[self._actors.index(actor)] = self._new()
                 except Exception as error:  # the node can't make one of the kinds; it would fail again
+                    self._why = str(error)
                     self._ray.kill(actor.handle)
                     self._actors.remove(actor)
-                    if not self._actors:
-                        self._over = f"no actor is left, and the last one could not begin: {error}"
 
     def _living(self) -> list[_Actor]:
         """At least one; waits for it."""
         alive = [a for a in self._actors if a.alive]
         if not alive and not self._over:
-            self._ray.wait([a.begun for a in self._actors], timeout=_BEGIN_TIMEOUT_S)
+            if self._actors:
+                self._ray.wait([a.begun for a in self._actors], timeout=_BEGIN_TIMEOUT_S)
             self._look()
             alive = [a for a in self._actors if a.alive]
-            if not alive and not self._over:
+            if not alive:
                 self._over = (
-                    f"every actor with environments is lost, and no node has had room for a new one for {_BEGIN_TIMEOUT_S:g} s; "
-                    "see `ray status`, and go on with --resume when nodes are there"
+                    "every actor with environments is lost, and no new one could begin within "
+                    f"{_BEGIN_TIMEOUT_S:g} s{self._told()}; see `ray status`, and go on with --resume when nodes are there"
                 )
         if self._over:
             raise EHError(self._over)
         return alive
+
+    def _told(self) -> str:
+        return f" (of the last that could not: {self._why})" if self._why else ""
 
     def _leave(self, seat: Seat) -> None:
         seat.actor.seats -= 1
@@ -312,7 +320,9 @@ class ActorPool:
             raise error.cause from error
         except errors.RayError as error:
             self._lose(actor)
-            raise WorkerDied(f"the Ray actor on {actor.name} is lost: {str(error).strip().splitlines()[0]}") from error
+            lines = str(error).strip().splitlines()
+            told = " … ".join(dict.fromkeys((lines[0], lines[-1])))
+            raise WorkerDied(f"the Ray actor on {actor.name or 'a new node'} is lost: {told}") from error
 
 
 _shared: dict[tuple[int, str, float, float], ActorPool] = {}
