@@ -35,6 +35,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from machine import cpu_name
+
 PRINT = "print(1)"
 LOGIN = """\
 passwords = {entry["account_name"]: entry["password"] for entry in apis.supervisor.show_account_passwords()}
@@ -645,7 +647,7 @@ def main() -> None:
     chosen = options.only or parts
 
     print("command     python benchmarks/appworld.py", *sys.argv[1:])
-    print(f"machine     {processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
+    print(f"machine     {cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
     print(f"versions    Python {platform.python_version()}, gymnasium {version('gymnasium')}", end="")
     print(f", appworld {BACKENDS['appworld'].version}; the mini world, {len(tasks)} tasks")
     folder = Path(tempfile.mkdtemp(prefix="eh-benchmark-"))
@@ -664,15 +666,6 @@ def main() -> None:
             one_by_one(tasks, max(3, 12 // tenth))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

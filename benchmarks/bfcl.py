@@ -23,6 +23,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+from machine import cpu_name
+
 ROOT = Path(__file__).resolve().parents[1]
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 ROUNDS = 5
@@ -132,15 +134,6 @@ def through_gym(workers: int) -> tuple[float, int]:
     return seconds, steps
 
 
-def processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
 def main() -> None:
     """Prints both tables."""
     import os
@@ -150,7 +143,7 @@ def main() -> None:
 
     cores = os.cpu_count() or 1
     print("command     python benchmarks/bfcl.py")
-    print(f"machine     {processor()}, {cores} cores")
+    print(f"machine     {cpu_name()}, {cores} cores")
     print(f"versions    Python {platform.python_version()}, gymnasium {version('gymnasium')}", end="")
     print("".join(f", {name} {pinned}" for name, pinned in BACKENDS["bfcl"].requirements.items()))
 

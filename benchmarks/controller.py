@@ -14,12 +14,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
+from machine import cpu_name
 
 from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, HorizonController, LinearHorizon, SharedHorizon
 from eh_gym.wrappers import ElasticTimeLimit
@@ -138,7 +138,7 @@ def main() -> None:
     ]  # fmt: skip
 
     print(f"command     python {' '.join(sys.argv)}")
-    print(f"cpu         {cpu_model()}")
+    print(f"cpu         {cpu_name()}")
     print(f"versions    python {platform.python_version()}, gymnasium {gym.__version__}, numpy {np.__version__}")
     print(f"repeats     {repeats}, interleaved; K = {K}; medians, ratios with their range")
     print()
@@ -157,13 +157,6 @@ def main() -> None:
         f"128 records and an update: {share:.0e} of the paper's training step (7B: {PAPER_STEP_S:.0f} s); it claims < 1e-3"
     )
     shared.close()
-
-
-def cpu_model() -> str:
-    """The processor's name where Linux tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 if __name__ == "__main__":

@@ -29,18 +29,27 @@ from harness.runtime import cpu_name, pick_dtype, set_threads
 from harness.sampling.transformers import TransformersSampler
 
 ENV = "EH-CabinetLocked-v0"
-LONG = 14  # steps of the shortest solution with a lock
+LONG = 14  # the expert's fewest steps with a lock
 
 
 def _elastic(statistic: str, delta: int, alpha: float, *more: str) -> list[str]:
     return ["--statistic", statistic, "--delta", str(delta), "--alpha", str(alpha), *more]
 
 
+def _kinds(delta: int, cold_growth: float, *more: str) -> list[str]:
+    """A controller for each length of the expert's solution; K of those without successes grows."""
+    kinds = ["--horizon-key", "optimal_steps", "--cold-growth", str(cold_growth), "--min-successes", "8"]
+    return [*_elastic("p90", delta, 0.5), *kinds, *more]
+
+
 SETTINGS: dict[str, list[str]] = {
     "fixed 50": ["--wrapper", "fixed", "--k0", "50"],
-    "P50 + 18, alpha 0.5, 64 updates": _elastic("p50", 18, 0.5, "--updates", "64"),
+    "a K for each kind, 56 updates": _kinds(10, 1, "--updates", "56"),
     "P90 + 15, alpha 0.5": _elastic("p90", 15, 0.5),
     "the paper's": [],
+    "probes 1/8, product limit": ["--probe-fraction", "0.125", "--estimator", "product-limit"],
+    "truncated counted": ["--count-truncated"],
+    "P50 + 18, alpha 0.5, 64 updates": _elastic("p50", 18, 0.5, "--updates", "64"),
     # Tried on seeds 10 and 11 alone:
     "fixed 20": ["--wrapper", "fixed", "--k0", "20"],
     "P90 + 10, alpha 0.5": _elastic("p90", 10, 0.5),
@@ -51,11 +60,16 @@ SETTINGS: dict[str, list[str]] = {
         "p50", 16, 0.5, "--updates", "65", "--no-train-on-truncated"
     ),
     "truncated counted, k_max 30": ["--count-truncated", "--k-max", "30"],
+    "a K for each kind, delta 6": _kinds(6, 1),
+    "a K for each kind, delta 6, 64 updates": _kinds(6, 1, "--updates", "64"),
+    "a K for each kind, cold growth 0.5": _kinds(10, 0.5),
+    "a K for each kind, delta 6, cold growth 2": _kinds(6, 2),
+    "a K for each kind, delta 10, 70 updates": _kinds(10, 1, "--updates", "70"),
     "truncated counted, P75": ["--count-truncated", "--statistic", "p75"],
 }
 """Flags of `harness.grpo`; the first is what the others are measured against."""
 
-DEFAULT = list(SETTINGS)[:3]
+DEFAULT = list(SETTINGS)[:6]
 
 
 @dataclass(frozen=True)

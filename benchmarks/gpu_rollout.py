@@ -35,7 +35,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config
+from transformers import PreTrainedTokenizerFast
 
 from eh_gym import ThreadVectorEnv
 from eh_gym.spaces import UnicodeText
@@ -46,37 +46,15 @@ from harness.runtime import cpu_name, package_versions, pick_device, pick_dtype
 from harness.sampling.base import Sample, Sampler, SampleRequest
 from harness.sampling.make import SamplerSettings, make_sampler
 from harness.seeding import derive_seed
+from harness.shape import KNOWN, ModelShape
+from harness.tiny import fresh_qwen2
 
 GROUP = 8
 CONTEXT = 16_384  # 3,400 + 20 turns of at most 512 + 120
-SHAPES: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "vocab_size": 512,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "tie_word_embeddings": True,
-    },
-    "0.5b": {  # Qwen2.5-0.5B
-        "vocab_size": 151_936,
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": True,
-    },
-    "7b": {  # Qwen2.5-7B
-        "vocab_size": 152_064,
-        "hidden_size": 3584,
-        "intermediate_size": 18_944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "tie_word_embeddings": False,
-    },
+SHAPES = {
+    "tiny": ModelShape(512, 64, 128, 2, 2, 1, tied=True),
+    "0.5b": KNOWN["Qwen2.5-0.5B"],
+    "7b": KNOWN["Qwen2.5-7B"],
 }
 
 
@@ -215,16 +193,7 @@ class Figures:
 
 def new_policy(shape: str, device: str, dtype: torch.dtype) -> Policy:
     """Random weights, made where they are used; a tokenizer that nobody uses, but that vLLM insists on."""
-    config = Qwen2Config(
-        **SHAPES[shape],
-        max_position_embeddings=32_768,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-        bos_token_id=None,
-        eos_token_id=2,
-    )
-    torch.manual_seed(0)
-    with torch.device(device):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model = fresh_qwen2(SHAPES[shape], eos_id=2, device=device, dtype=dtype)
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))
     chat: Any = Chat()
     return Policy(model.eval(), PreTrainedTokenizerFast(tokenizer_object=words, eos_token="c"), chat)

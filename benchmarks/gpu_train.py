@@ -42,7 +42,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
+from transformers import PreTrainedModel
 
 from harness.attention import PACKED
 from harness.batch import microbatches, pack
@@ -52,48 +52,18 @@ from harness.lora import add_lora, has_lora, plain_parameters
 from harness.optimizer import make_optimizer
 from harness.policy import Policy
 from harness.runtime import cpu_name, package_versions, pick_device, pick_dtype
+from harness.shape import KNOWN, ModelShape
+from harness.tiny import fresh_qwen2
 from harness.trajectory import Trajectory
 from harness.update import update_policy
 
 GROUP = 8
 WAYS = ("packed", "unshared", "padded", "plain")
-SHAPES: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "vocab_size": 512,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "tie_word_embeddings": True,
-    },
-    "0.5b": {  # Qwen2.5-0.5B
-        "vocab_size": 151_936,
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": True,
-    },
-    "1.5b": {  # Qwen2.5-1.5B
-        "vocab_size": 151_936,
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": True,
-    },
-    "7b": {  # Qwen2.5-7B
-        "vocab_size": 152_064,
-        "hidden_size": 3584,
-        "intermediate_size": 18_944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "tie_word_embeddings": False,
-    },
+SHAPES = {
+    "tiny": ModelShape(512, 64, 128, 2, 2, 1, tied=True),
+    "0.5b": KNOWN["Qwen2.5-0.5B"],
+    "1.5b": KNOWN["Qwen2.5-1.5B"],
+    "7b": KNOWN["Qwen2.5-7B"],
 }
 
 
@@ -108,18 +78,8 @@ class Figures:
 
 
 def new_model(shape: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    """Random weights, made where they are used."""
-    config = Qwen2Config(
-        **SHAPES[shape],
-        max_position_embeddings=131_072,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-        bos_token_id=None,
-        eos_token_id=2,
-    )
-    torch.manual_seed(0)
-    with torch.device(device):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    return model
+    """Random weights, made where they are used, with positions for the longest episodes."""
+    return fresh_qwen2(dataclasses.replace(SHAPES[shape], positions=131_072), eos_id=2, device=device, dtype=dtype)
 
 
 def new_episodes(count: int, length: int, words: int) -> list[Trajectory]:
@@ -237,7 +197,7 @@ def main() -> None:
     print(", ".join(f"{k} {v}" for k, v in versions.items()) + f", medians of {args.repeats} updates")
     print(f"{'length':>7}  {'way':9} {'seconds':>8} {'tokens/s':>9} {'TFLOP/s':>8} {'MFU':>6} {'peak GiB':>9}")
     for length in args.lengths:
-        episodes = new_episodes(args.episodes, length, SHAPES[args.shape]["vocab_size"])
+        episodes = new_episodes(args.episodes, length, SHAPES[args.shape].vocab)
         budget = args.tokens_per_microbatch or length
         for way in args.ways:
             try:

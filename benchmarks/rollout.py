@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from eh_gym import ThreadVectorEnv
 from eh_gym.spaces import UnicodeText
@@ -44,6 +44,8 @@ from harness.sampling.base import Sampler
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
 from harness.seeding import derive_seed
+from harness.shape import ModelShape
+from harness.tiny import fresh_qwen2
 from harness.trajectory import Trajectory
 
 VOCABULARY = 320
@@ -100,20 +102,7 @@ class Conversation(gym.Env[str, str]):
 
 def new_model() -> Qwen2ForCausalLM:
     """0.4 million random parameters; nearly uniform distributions."""
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=3,
-    )
-    return Qwen2ForCausalLM(config)
+    return fresh_qwen2(ModelShape(VOCABULARY, 128, 384, 2, 4, 4, tied=True, positions=CONTEXT), eos_id=3)
 
 
 def new_tokenizer() -> PreTrainedTokenizerFast:

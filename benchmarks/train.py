@@ -42,12 +42,14 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, models
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from harness.attention import PACKED
 from harness.head import Head, token_scores
 from harness.policy import Policy
 from harness.runtime import cpu_name
+from harness.shape import ModelShape
+from harness.tiny import fresh_qwen2
 from harness.trajectory import Trajectory
 from harness.update import LossSettings, select_episodes, update_policy
 
@@ -57,23 +59,7 @@ HEAD_TOKENS, HEAD_WIDTH, HEAD_WORDS = 4096, 128, 16_384
 
 def new_model() -> Qwen2ForCausalLM:
     """11.5 million parameters, 4.2 of them the tied embedding."""
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=256,
-        intermediate_size=1536,
-        num_hidden_layers=5,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-    )
-    torch.manual_seed(0)
-    model = Qwen2ForCausalLM(config)
-    model.set_attn_implementation("sdpa")
-    return model
+    return fresh_qwen2(ModelShape(VOCABULARY, 256, 1536, 5, 4, 2, tied=True, positions=4096), eos_id=1, pad_id=0)
 
 
 def new_episodes(tasks: int) -> list[Trajectory]:

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, band, panels, save, smooth
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
+from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
@@ -165,6 +166,9 @@ def draw(runs: dict[str, list[list[tuple[int, int, float]]]], size: int, path: P
             lines = [smooth([row[column] for row in log], width) for log in logs]
             band(axis, x, lines, name, color, **style)
     axes[0, 0].set(ylabel="K, steps", yscale="log")
+    axes[0, 0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes[0, 0].yaxis.set_major_formatter(ScalarFormatter())
+    axes[0, 0].yaxis.set_minor_locator(NullLocator())
     axes[1, 0].set(ylabel="return per 1000 steps", xlabel="environment steps")
     axes[1, 0].legend(fontsize=8, frameon=False)
     save(figure, path)

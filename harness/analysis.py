@@ -23,6 +23,7 @@ __all__ = [
     "baseline_of",
     "horizon_series",
     "horizon_spread",
+    "longer_than",
     "mean_tokens",
     "peak",
     "plateau",
@@ -41,6 +42,8 @@ T = TypeVar("T")
 
 LEAST_TOLERANCE = 0.02
 """Success rates nearer than this count as equal, whatever the seeds' spread says."""
+OFF_THE_PLATEAU = 0.7
+"""The share of the largest fixed K's tokens within which an arm is to have learned the tasks that do not fit into K0."""
 _LAST_QUARTER = (0.75, 1.0)
 MIDDLE = (0.5, 0.85)
 """The paper's mid-training: steps 100 to 170 of 200, as shares of the run."""
@@ -214,6 +217,16 @@ def success_at(result: Mapping[str, Any], k: int) -> float | None:
     return float(result["mean_at_k"]) * within / len(lengths)
 
 
+def longer_than(result: Mapping[str, Any], steps: int) -> float | None:
+    """The success rate on tasks for which the expert takes more than `steps` steps; None where that is not known.
+
+    >>> longer_than({"by_optimum": [[3, 8, 8], [14, 8, 6], [17, 8, 2]]}, 10)
+    0.5
+    """
+    long = [(episodes, successes) for optimum, episodes, successes in result.get("by_optimum", ()) if optimum > steps]
+    return sum(successes for _, successes in long) / sum(episodes for episodes, _ in long) if long else None
+
+
 @dataclass(frozen=True)
 class Plateau:
     """Where success stops rising with K.
@@ -270,6 +283,7 @@ def run_numbers(
     threshold: float,
     trained_at: int | None = None,
     band: tuple[float, float] | None = None,
+    start: int | None = None,
 ) -> dict[str, float | None]:
     """All that the tables say about one run; None where the records do not tell.
 
@@ -278,6 +292,7 @@ def run_numbers(
         threshold: The success rate that ``tokens_to_threshold`` asks for.
         trained_at: The run's fixed K, for ``success_at_k``.
         band: The plateau, in steps, for ``settled_at`` and ``share_in_band``.
+        start: A K0, for ``longer_than_k0``.
 
     Returns:
         Shares in 0..1, tokens, steps and seconds, by the names of `suite_table`'s columns.
@@ -294,6 +309,7 @@ def run_numbers(
         "best_at_k": after.get("best_at_k"),
         "greedy": greedy.get("mean_at_k"),
         "success_at_k": success_at(after, trained_at) if after and trained_at is not None else None,
+        "longer_than_k0": longer_than(after, start) if start is not None else None,
         "peak": top.success if top else None,
         "tokens_at_peak": top.tokens if top else None,
         "tokens_to_threshold": tokens_to(curve, threshold),
@@ -406,6 +422,15 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "percentile": (_MEAN, _BEST, _FINAL_K, _K_STD, _TOKENS),
     "headroom": (_MEAN, _BEST, _FINAL_K, _K_STD, _PER_UPDATE, _TOKENS),
     "ema": (_MEAN, _BEST, _FINAL_K, _K_STD, _TOKENS),
+    "beyond": (
+        _MEAN,
+        _GREEDY,
+        Column("longer_than_k0", "longer than K0 %", "percent"),
+        _FINAL_K,
+        _K_STD,
+        _TOKENS,
+        Column("savings", "saved of baseline's %", "percent"),
+    ),
 }
 
 
@@ -421,13 +446,14 @@ def suite_table(
     """A suite's table, mean and standard deviation over seeds.
 
     Args:
-        suite: saturation, convergence, comparison, percentile, headroom or ema.
+        suite: saturation, convergence, comparison, percentile, headroom, ema or beyond.
         arms: With the runs there are.
         threshold: The success rate to which tokens are counted. Savings compare each seed with the baseline's run of the
-            same seed, so only seeds in which both reach it count.
+            same seed, so only seeds in which both reach it count; those of the suite beyond compare all tokens.
         band: The plateau that a saturation suite found, for convergence.
     """
     columns, baseline = _COLUMNS[suite], baseline_of(arms)
+    start = min((int(arm.settings["k0"]) for arm in arms if "k0" in arm.settings), default=None)
     numbers = {
         arm.label: {
             run.seed: run_numbers(
@@ -435,17 +461,18 @@ def suite_table(
                 threshold=threshold,
                 trained_at=int(arm.settings["k0"]) if arm.settings.get("wrapper") == "fixed" else None,
                 band=band,
+                start=start,
             )
             for run in arm.runs
         }
         for arm in arms
     }
-    if suite == "comparison" and baseline is not None:
+    if baseline is not None:
+        counted = "tokens_total" if suite == "beyond" else "tokens_to_threshold"
         reference = numbers[baseline.label]
         for by_seed in numbers.values():
             for seed, values in by_seed.items():
-                against = reference.get(seed, {}).get("tokens_to_threshold")
-                values["savings"] = savings(values["tokens_to_threshold"], against)
+                values["savings"] = savings(values[counted], reference.get(seed, {}).get(counted))
     rows = tuple(
         (
             arm.label,
@@ -506,7 +533,27 @@ def _notes(
             notes.append(
                 "no held-out evaluations during training (--eval-every): peak and tokens are from training success"
             )
+    if suite == "beyond" and (baseline := baseline_of(arms)) is not None:
+        met = [
+            f"{arm.label} {_off_the_plateau(numbers, arm.label, baseline.label)}" for arm in arms if arm is not baseline
+        ]
+        notes.append(
+            f"off the false plateau, which is at least {baseline.label}'s success on the tasks longer than K0 for at most "
+            f"{100 * OFF_THE_PLATEAU:g} % of its tokens, seed by seed: {', '.join(met)}"
+        )
     return tuple(notes)
+
+
+def _off_the_plateau(numbers: Mapping[str, Mapping[int, Mapping[str, float | None]]], arm: str, baseline: str) -> str:
+    """On how many seeds an arm is as good as the baseline at tasks that do not fit into K0, and cheaper; such as "2/3"."""
+    met = known = 0
+    for seed, values in numbers[arm].items():
+        own, other = values["longer_than_k0"], numbers[baseline].get(seed, {}).get("longer_than_k0")
+        saved = values.get("savings")
+        if own is not None and other is not None and saved is not None:
+            known += 1
+            met += own >= other and saved >= 1 - OFF_THE_PLATEAU
+    return f"{met}/{known}"
 
 
 def _window(values: Sequence[T], window: tuple[float, float]) -> Sequence[T]:

@@ -107,7 +107,7 @@ class Display:
                 title=f"success on {config.eval_tasks} held-out tasks at K = {config.k_max}, before and after training",
                 title_justify="left",
             )
-            for column in ("", "sampled", "95 % interval", "greedy", "steps", "over optimum"):
+            for column in ("", "sampled", "95 % interval", "greedy", "steps", "over expert's"):
                 table.add_column(column)
             for when in ("before", "after"):
                 sampled, greedy = evaluations[when]["sampled"], evaluations[when]["greedy"]

@@ -61,7 +61,7 @@ class Reply:
 
 
 class ContextFull(EHError):
-    """The conversation and the room for an answer exceed the model's context."""
+    """The conversation and the room for an answer exceed the model's context; the message is the server's."""
 
 
 class ChatEndpoint:
@@ -78,7 +78,10 @@ class ChatEndpoint:
         deadline_s: Seconds that a request may take, all its retries included.
 
     Attributes:
+        url: Where it is.
+        max_tokens: The most tokens of one answer.
         usage: What was served so far.
+        overflow: The server's words when a request was last too long for the model's context; empty while none was.
 
     Raises:
         ConfigError: The key, the model's name or a number is missing or wrong.
@@ -113,8 +116,9 @@ class ChatEndpoint:
         )
         self.url = str(self._client.base_url).rstrip("/")
         self._model, self._temperature, self._deadline_s = model, temperature, deadline_s
+        self.max_tokens = max_tokens
         self._limit = {"max_tokens": max_tokens}
-        self.usage = Usage()
+        self.usage, self.overflow = Usage(), ""
 
     async def __aenter__(self) -> ChatEndpoint:
         return self
@@ -165,7 +169,8 @@ class ChatEndpoint:
             ) from error
         except openai.APIStatusError as error:
             if error.status_code < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(_said(error))):
-                raise ContextFull(_said(error)) from error
+                self.overflow = _said(error)
+                raise ContextFull(self.overflow) from error
             if error.status_code < 500 and error.status_code not in (408, 409, 429):
                 raise ConfigError(f"{self.url} refuses the request ({error.status_code}: {_said(error)})") from error
             raise SamplerError(
@@ -183,7 +188,7 @@ class ChatEndpoint:
             # OpenAI's newer models know the limit by its newer name alone, most other servers by its older one.
             if "max_completion_tokens" not in _said(error):
                 raise
-            self._limit = {"max_completion_tokens": next(iter(self._limit.values()))}
+            self._limit = {"max_completion_tokens": self.max_tokens}
             return await self._create(messages, seed)
 
     async def _create(self, messages: Sequence[Message], seed: int) -> Any:
@@ -225,7 +230,7 @@ def play_with_endpoint(
     """Plays every request; the trajectories come in the same order and hold texts, no tokens.
 
     An episode whose conversation no longer fits into the model's context, with room for an answer, is truncated: its
-    `end` is "context".
+    `end` is "context". Where that holds of the first message of every episode, nothing was measured, and it is an error.
 
     Args:
         endpoint: Makes the endpoint, in the event loop that uses it.
@@ -238,7 +243,7 @@ def play_with_endpoint(
         on_end: Called with each trajectory as it ends.
 
     Raises:
-        ConfigError: See `ChatEndpoint.reply`.
+        ConfigError: See `ChatEndpoint.reply`; or no episode's first message fits.
         SamplerError: See `ChatEndpoint.reply`; the message says how far it got.
     """
     slots = min(slots, len(requests))
@@ -256,6 +261,11 @@ def play_with_endpoint(
                     on_end(done[index])
 
             await asyncio.gather(*(play_in(slot) for slot in range(slots)))
+            if model.overflow and not model.usage.requests:
+                raise ConfigError(
+                    f"{model.url} has room for no episode's first message with an answer of {model.max_tokens} tokens "
+                    f"({model.overflow}); lower --max-action-tokens, or serve the model with a longer context"
+                )
             return model.usage
 
     try:

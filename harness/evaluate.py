@@ -109,7 +109,9 @@ class EvalResult:
         length_success_mean: Mean steps of the successes; None without one.
         length_success_p90: Their 90th percentile; None without one.
         success_lengths: The steps of each success, ascending; what a shorter horizon would have given follows from them.
-        steps_per_optimum: Mean of steps over the shortest solution's, of the successes where it is known; else None.
+        steps_per_optimum: Mean of steps over the expert's, of the successes where these are known; else None.
+        by_optimum: For each number of steps of the expert, ascending, where it is known: that number, the episodes and the
+            successes.
         truncated: Share of episodes stopped by K or the context.
         environment_errors: Episodes lost to a failing environment; they are in no other figure.
         tokens: All tokens of the episodes, prompts and actions; 0 with an endpoint, which gives no tokens.
@@ -128,6 +130,7 @@ class EvalResult:
     length_success_p90: float | None
     success_lengths: tuple[int, ...]
     steps_per_optimum: float | None
+    by_optimum: tuple[tuple[int, int, int], ...]
     truncated: float
     environment_errors: int
     tokens: int
@@ -179,10 +182,19 @@ def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
         success_lengths=tuple(sorted(t.length for t in valid if t.success)),
         steps_per_optimum=float(np.mean(over)) if over else None,
+        by_optimum=_by_optimum(valid),
         truncated=float(np.mean([t.truncated for t in valid])),
         environment_errors=len(trajectories) - len(valid),
         tokens=sum(len(t.ids) for t in valid),
     )
+
+
+def _by_optimum(trajectories: Sequence[Trajectory]) -> tuple[tuple[int, int, int], ...]:
+    known: dict[int, list[bool]] = {}
+    for t in trajectories:
+        if t.optimal_steps:
+            known.setdefault(int(t.optimal_steps), []).append(t.success)
+    return tuple((steps, len(known[steps]), sum(known[steps])) for steps in sorted(known))
 
 
 def evaluate_policy(
@@ -401,7 +413,7 @@ def result_table(title: str, result: EvalResult) -> Table:
     table.add_row(f"best@{result.rollouts}", share(result.best_at_k, result.best_interval))
     table.add_row("steps, all / successes / P90", _lengths(result))
     if result.steps_per_optimum is not None:
-        table.add_row("steps over the optimum", f"{result.steps_per_optimum:.2f}")
+        table.add_row("steps over the expert's", f"{result.steps_per_optimum:.2f}")
     table.add_row("stopped by K or context", f"{100 * result.truncated:.1f} %")
     if result.environment_errors:
         table.add_row("lost to environment errors", str(result.environment_errors))

@@ -54,7 +54,7 @@ def demonstrate(
         waste: The probability that a step is a random action.
         max_steps: Steps after which the episode is left.
         rng: Draws the wasted steps; where an attempt fails, the next one draws the same.
-        max_optimal_steps: A task whose shortest solution is longer is not played; 0 for any.
+        max_optimal_steps: A task for which the expert takes more is not played; 0 for any.
 
     Returns:
         The episode, or None where the task is too long.

@@ -44,7 +44,11 @@ _ALL = (
     Metric("horizon/target", "steps", "boundary + headroom, clipped to k_min..k_max; none while too few successes"),
     Metric("horizon/buffer_size", "successes", "how many lengths of successes the controller remembers"),
     Metric("rollout/success", "share", "episodes with the environment's verdict 1 / episodes"),
-    Metric("rollout/success_ceiling", "share", "episodes whose shortest solution fits into K / episodes; where known"),
+    Metric(
+        "rollout/success_ceiling",
+        "share",
+        "episodes whose expert's steps fit into K / episodes, where known; a guess can be shorter",
+    ),
     Metric("rollout/reward_mean", "reward", "mean of the episodes' summed rewards"),
     Metric(
         "rollout/truncated", "share", "episodes stopped by K, the environment's own limit or the context / episodes"
@@ -52,7 +56,11 @@ _ALL = (
     Metric("rollout/length_mean", "steps", "mean steps of all episodes"),
     Metric("rollout/length_success_mean", "steps", "mean steps of the successes"),
     Metric("rollout/length_success_p90", "steps", "90th percentile of the successes' steps"),
-    Metric("rollout/steps_per_optimum", "ratio", "mean over successes of steps / shortest solution; where known"),
+    Metric(
+        "rollout/steps_per_optimum",
+        "ratio",
+        "mean over successes of steps / the expert's steps, where known; a guess can be shorter",
+    ),
     Metric("rollout/malformed", "share", "actions that are no valid call / actions"),
     Metric("rollout/action_cut", "share", "actions cut at max_action_tokens / actions"),
     Metric("rollout/environment_errors", "episodes", "lost to a failing environment; in no other figure"),

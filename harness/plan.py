@@ -191,7 +191,7 @@ def memory_of(plan: Plan) -> Memory:
     tokens = max(config.tokens_per_microbatch, longest)
     adapters = shape.lora_parameters(config.lora_rank)
     trained = adapters or shape.parameters
-    held = {"weights": b * (shape.parameters + adapters)}
+    held: dict[str, float] = {"weights": b * (shape.parameters + adapters)}
     if b < 4:
         held["float32 masters"] = 4 * trained
     held |= {"gradients": 4 * trained, "AdamW moments": 8 * trained}

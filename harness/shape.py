@@ -12,7 +12,7 @@ from pathlib import Path
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["ModelShape", "shape_of"]
+__all__ = ["KNOWN", "ModelShape", "shape_of"]
 
 
 @dataclass(frozen=True)

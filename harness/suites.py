@@ -1,4 +1,7 @@
-"""The paper's experiments as lists of arms: which settings each suite varies. Left out: running them, and their numbers."""
+"""The experiments as lists of arms: which settings each suite varies, the paper's six and what lies beyond it.
+
+Left out: running them, and their numbers.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 from harness.config import GRPOConfig
 
-__all__ = ["SUITES", "SuiteArm", "quick_settings", "suite_arms"]
+__all__ = ["PAPER_SUITES", "SUITES", "SuiteArm", "quick_settings", "suite_arms"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,29 @@ def _ema(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     return [SuiteArm(f"α={alpha:g}", {"wrapper": "elastic", "alpha": alpha}) for alpha in alphas]
 
 
+_KINDS = {"EH-AppWorld": "difficulty", "EH-BFCL": "category"}
+"""What the reset's info calls the kind of a task; of the cabinets the steps of the expert's solution."""
+
+
+def _beyond(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
+    """The options that the paper does not have, all from a K0 that long tasks do not fit into, against the largest K."""
+    elastic = {"wrapper": "elastic", "k0": 10}
+    kinds = {
+        "horizon_key": _KINDS.get(base.env.rsplit("-v", 1)[0], "optimal_steps"),
+        "cold_growth": 1.0,
+        "min_successes": 8,
+    }
+    return [
+        SuiteArm(f"K={base.k_max}", {"wrapper": "fixed", "k0": base.k_max}),
+        SuiteArm("elastic", elastic),
+        SuiteArm("P90 + 15, α=0.5", elastic | {"delta": 15.0, "alpha": 0.5}),
+        SuiteArm("probes 1/8", elastic | {"probe_fraction": 0.125, "estimator": "product-limit"}),
+        SuiteArm("truncated counted", elastic | {"count_truncated": True}),
+        SuiteArm("a K for each kind", elastic | kinds | {"alpha": 0.5, "updates": base.updates * 14 // 15}),
+        SuiteArm("budget told", elastic | {"delta": 15.0, "alpha": 0.5, "budget_hint": " {left}"}),
+    ]
+
+
 SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
     "saturation": _saturation,
     "convergence": _convergence,
@@ -97,5 +123,9 @@ SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
     "percentile": _percentile,
     "headroom": _headroom,
     "ema": _ema,
+    "beyond": _beyond,
 }
-"""By name, in the order in which ``--suite all`` runs them."""
+"""By name."""
+
+PAPER_SUITES = tuple(name for name in SUITES if name != "beyond")
+"""In the order in which ``--suite all`` runs them."""

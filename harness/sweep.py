@@ -25,7 +25,7 @@ from harness.jobs import Job, cpu_cores, job_slots, lock_folder, run_jobs, visib
 from harness.manifest import has_ended, read_arms, read_manifest, run_name, write_manifest
 from harness.paper import PAPER
 from harness.recipe import read_recipe
-from harness.suites import SUITES, SuiteArm, quick_settings, suite_arms
+from harness.suites import PAPER_SUITES, SuiteArm, quick_settings, suite_arms
 from harness.sweep_display import SweepDisplay
 
 __all__ = ["Sweep", "main", "parse", "read_tables", "sweep"]
@@ -38,9 +38,10 @@ class Sweep:
     Started again, it skips the runs that are done and goes on with those that were broken off.
     """
 
-    suite: Literal["saturation", "convergence", "comparison", "percentile", "headroom", "ema", "all"]
+    suite: Literal["saturation", "convergence", "comparison", "percentile", "headroom", "ema", "beyond", "all"]
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
-    schedules. percentile, headroom, ema: the ablations. all: the six, which share runs."""
+    schedules. percentile, headroom, ema: the ablations. beyond: the options that the paper does not have. all: the paper's
+    six, which share runs."""
     quick: bool = False
     """Fewer arms and held-out episodes: with the tiny model minutes on a CPU."""
     seeds: int = 3
@@ -73,7 +74,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     Raises:
         ConfigError: A setting is wrong, or another sweep is at work in the folder.
     """
-    names = list(SUITES) if settings.suite == "all" else [settings.suite]
+    names = list(PAPER_SUITES) if settings.suite == "all" else [settings.suite]
     seeds = range(settings.train.seed, settings.train.seed + settings.seeds)
     suites = {name: suite_arms(name, settings.train, quick=settings.quick) for name in names}
     runs = _runs(settings, suites, seeds)
@@ -234,7 +235,7 @@ def parse(words: list[str]) -> Sweep:
         raise ConfigError(
             f"--{name.replace('_', '-')} is for one run; a sweep's folder is --out, and it resumes by itself"
         )
-    for suite in SUITES if settings.suite == "all" else [settings.suite]:
+    for suite in PAPER_SUITES if settings.suite == "all" else [settings.suite]:
         varied = {name for arm in suite_arms(suite, settings.train, quick=quick) for name in arm.settings}
         for name in sorted(given & varied):
             raise ConfigError(f"--{name.replace('_', '-')} is what suite {suite} sets itself; leave it away")

@@ -16,12 +16,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
 from harness.expert import demonstrate
+from harness.shape import ModelShape
 
-__all__ = ["TINY_BPE", "TINY_WORDS", "TinyModel", "tiny_model", "tiny_tokenizer", "transcripts"]
+__all__ = ["TINY_BPE", "TINY_WORDS", "TinyModel", "fresh_qwen2", "tiny_model", "tiny_tokenizer", "transcripts"]
 
 _WORD = r"[a-z]+\(|\d|[a-z]+|[^\s]"
 _SPECIAL = ["<pad>", "<eos>", "<obs>", "<act>", "<unk>"]
@@ -62,25 +63,48 @@ TINY_BPE = TinyModel("bpe", 2048, 128, 2, 4, 384, 4096, 0.05)
 
 
 def tiny_model(shape: TinyModel, *, vocab_size: int, pad_id: int, eos_id: int, seed: int) -> Qwen2ForCausalLM:
-    """A freshly initialised Qwen2; the same seed gives the same weights."""
+    """A freshly initialised tiny model; the same seed gives the same weights."""
+    whole = ModelShape(
+        vocab=vocab_size,
+        width=shape.hidden_size,
+        ffn=shape.ffn_size,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.heads,
+        tied=True,
+        positions=shape.max_positions,
+    )
+    return fresh_qwen2(whole, eos_id=eos_id, pad_id=pad_id, initializer_range=shape.initializer_range, seed=seed)
+
+
+def fresh_qwen2(
+    shape: ModelShape,
+    *,
+    eos_id: int,
+    pad_id: int | None = None,
+    initializer_range: float = 0.02,
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Qwen2ForCausalLM:
+    """A freshly initialised Qwen2 of any shape, made on `device`; the same seed gives the same weights."""
     config = Qwen2Config(
-        vocab_size=vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.ffn_size,
+        vocab_size=shape.vocab,
+        hidden_size=shape.width,
+        intermediate_size=shape.ffn,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
-        max_position_embeddings=shape.max_positions,
-        tie_word_embeddings=True,
-        initializer_range=shape.initializer_range,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=shape.positions,
+        tie_word_embeddings=shape.tied,
+        initializer_range=initializer_range,
         bos_token_id=None,
         eos_token_id=eos_id,
         pad_token_id=pad_id,
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config)
-        model.set_attn_implementation("sdpa")
+        model: Qwen2ForCausalLM = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
         return model
 
 

@@ -60,7 +60,7 @@ class Trajectory:
         error: The environment's error, where `end` is "environment-error".
         retries: How often it was begun again because its environment had failed.
         failed_tokens: All tokens of the attempts that failed; of this one too, where `end` is "environment-error".
-        optimal_steps: The shortest solution, where the environment knows it.
+        optimal_steps: How many the expert takes, where the environment knows it. No bound: a guess can be shorter.
         info: What the reset said, but for the system prompt.
     """
 

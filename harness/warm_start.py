@@ -42,7 +42,7 @@ class WarmStart:
 
     Attributes:
         episodes: Expert demonstrations; 0 turns the warm start off.
-        max_optimal_steps: Only tasks whose shortest solution is at most this long, 0 for all. Short ones alone leave
+        max_optimal_steps: Only tasks for which the expert takes at most so many steps, 0 for all. Short ones alone leave
             long ones to be learned by GRPO.
         max_steps: Steps after which a demonstration is left.
         max_tokens: A longer demonstration is dropped.

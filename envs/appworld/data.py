@@ -28,6 +28,7 @@ __all__ = [
     "Roots",
     "benchmark_dir",
     "check_root",
+    "difficulty",
     "given_root",
     "mini_dir",
     "reference",
@@ -134,6 +135,20 @@ def reference(split: str, task_id: str) -> list[str] | None:
             code = "\n".join(line for line in lines if not line.startswith(_CANARY)).strip()
             return [f"requester.raise_on_failure = False\n{code}\nsolution(apis, requester)"]
     return None
+
+
+def difficulty(root: Path, task_id: str) -> int | None:
+    """How hard AppWorld's authors call a task, 1 to 3; None where the data do not say.
+
+    Args:
+        root: A judge's folder.
+        task_id: One of its tasks.
+    """
+    try:
+        text = (root / "data" / "tasks" / task_id / "ground_truth" / "metadata.json").read_text(encoding="utf-8")
+        return int(json.loads(text)["difficulty"])
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
 
 
 def check_root(root: Path, counts: Mapping[str, int | None]) -> None:

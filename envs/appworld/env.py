@@ -45,9 +45,9 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
     evaluation gives the reward: 1 if every test passes, else 0.
 
     ``info`` at reset: ``task_id``, ``system_prompt``, ``instruction``, ``supervisor`` (first_name, last_name, email,
-    phone_number), ``datetime`` (ISO 8601, the world's own now). At each step: ``malformed``
-    (no Python), ``api_calls`` (made by this action); at the end ``success`` and ``verdict`` (``passed`` and ``total``
-    tests, ``failures``: the requirements that were not met).
+    phone_number), ``datetime`` (ISO 8601, the world's own now), ``difficulty`` (AppWorld's, 1 to 3; None where the data do
+    not say). At each step: ``malformed`` (no Python), ``api_calls`` (made by this action); at the end ``success`` and
+    ``verdict`` (``passed`` and ``total`` tests, ``failures``: the requirements that were not met).
 
     Code that destroys its world (it ends or hangs the process, or forges what it says) ends the episode with reward 0 and
     ``info["world_lost"]``. If the host fails, the episode is truncated with ``info["environment_error"]``; the next reset
@@ -137,6 +137,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             "instruction": about["instruction"],
             "supervisor": dict(about["supervisor"]),
             "datetime": about["datetime"],
+            "difficulty": about.get("difficulty"),  # an older server does not tell
         }
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

@@ -74,7 +74,7 @@ class World(Protocol):
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """``instruction``, ``supervisor`` (a dict), ``datetime`` (ISO 8601), ``apps`` (name -> description)."""
+        """``instruction``, ``supervisor`` (a dict), ``datetime`` (ISO 8601), ``apps`` (name -> description), ``difficulty``."""
 
     @property
     def host_failed(self) -> bool:
@@ -180,6 +180,7 @@ class LocalHost:
 
     def __init__(self, python: Path, roots: Roots, settings: Settings = Settings()) -> None:
         self.settings = settings
+        self._roots = roots
         self._worlds = Zygote(python, roots.agent, "world", settings.adaptations, settings.confined)
         self._judges = Zygote(python, roots.judge, "judge", settings.adaptations, False)
         self._ahead = Ahead(self._make)
@@ -244,7 +245,8 @@ class LocalHost:
             }
         )
         zygote, _ = self.pids
-        return _LocalWorld(self, task_id, fork, zygote, fork.ask(None, _OPEN_TIMEOUT_S)["ready"])
+        about = fork.ask(None, _OPEN_TIMEOUT_S)["ready"] | {"difficulty": data.difficulty(self._roots.judge, task_id)}
+        return _LocalWorld(self, task_id, fork, zygote, about)
 
 
 _hosts: dict[tuple[Any, ...], Host] = {}

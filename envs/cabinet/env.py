@@ -53,9 +53,9 @@ class CabinetEnv(gym.Env[str, str]):
     anything else           ``error``; costs a step, and ``info["malformed"]`` is True
     ======================  ==============================================================
 
-    White space around an action is ignored. The shortest solution takes 3 steps a drawer (``info["optimal_steps"]`` at
-    reset). ``info["success"]`` comes with the end. An environment can be pickled and copied at any moment, episode
-    included.
+    White space around an action is ignored. The expert takes 3 steps a drawer (``info["optimal_steps"]`` at reset); who
+    guesses a code, or the next drawer, may need fewer. ``info["success"]`` comes with the end. An environment can be pickled
+    and copied at any moment, episode included.
 
     Args:
         split: Where a seed draws its task from: train, dev, test or all. ``options={"task_id": ...}`` may name a task
@@ -193,7 +193,7 @@ class CabinetLockedEnv(CabinetEnv):
     """The cabinet with a lock: in chains of 4 to 10 drawers one of them, never the first, is locked.
 
     ``open(x)`` of that drawer answers ``locked`` until ``unlock()`` (``ok``, or ``nothing`` if no drawer was just found
-    locked) has freed it; the shortest solution takes 2 steps more. Demonstrations of short chains never show
+    locked) has freed it; the expert takes 2 steps more. Demonstrations of short chains never show
     ``locked``, so this skill has to be found by trial, in episodes that a small K never lets end.
 
     Example:

@@ -56,7 +56,7 @@ class CabinetTask:
 
     @property
     def optimal_steps(self) -> int:
-        """Steps of the shortest solution for an agent that is told only what it reads."""
+        """The expert's steps: the fewest of an agent that acts on what it has read. A guess can be shorter."""
         return _optimal_steps(len(self.chain), self.locked is not None)
 
 
@@ -88,9 +88,9 @@ def make_task(task_id: str, *, locked: bool = False) -> CabinetTask:
 
 
 def success_ceiling(k: int, *, locked: bool = False) -> float:
-    """The exact share of tasks whose shortest solution fits into ``k`` steps: the most any agent can reach at K = k.
+    """The exact share of tasks that the expert solves in ``k`` steps: the most that an agent without luck can reach at K = k.
 
-    With n drawers the optimum is 3n steps (plus 2 if locked and n >= 4), and P(n <= m) = 1 - 0.72^m below the longest
+    With n drawers the expert takes 3n steps (plus 2 if locked and n >= 4), and P(n <= m) = 1 - 0.72^m below the longest
     chain. Without a lock, K = 5, 10, 15, 20, 25, 30, 40 gives .280 .627 .807 .861 .928 .963 1.
 
     Args:

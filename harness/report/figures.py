@@ -98,6 +98,7 @@ _FIGURES = {
     "percentile": ("k", "success"),
     "headroom": ("k", "success"),
     "ema": ("k", "success"),
+    "beyond": ("k", "success by tokens", "tokens"),
 }
 
 

@@ -46,6 +46,11 @@ _ABOUT = {
         "Ablation: the smoothing α",
         "The elastic horizon with a faster or slower K; α = 1 is no smoothing. The paper takes 0.1.",
     ),
+    "beyond": (
+        "Beyond the paper",
+        "Options that the paper does not have, from K0 = 10 against the largest fixed K: what they find of the tasks "
+        "for which the expert takes more steps than K0, and for how many tokens.",
+    ),
     "runs": ("Runs given one by one", "The arms are named for the settings in which the runs differ."),
 }
 

@@ -18,11 +18,9 @@ from harness import analysis
 from harness.episodes import episode_files
 from harness.manifest import read_manifest
 from harness.metrics import read_metrics
+from harness.suites import SUITES
 
 __all__ = ["Arm", "Run", "Suite", "all_runs", "read_run", "read_suites"]
-
-SUITES = ("saturation", "convergence", "comparison", "percentile", "headroom", "ema")
-"""The sweep's suites, in the paper's order."""
 
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 
@@ -139,7 +137,8 @@ def read_suites(paths: Iterable[Path]) -> list[Suite]:
             single.append(_known_run(path, known))
     if not suites and not single:
         raise ConfigError("no run is given; name run folders or sweep folders: python -m harness.report runs/*")
-    suites.sort(key=lambda suite: SUITES.index(suite.name) if suite.name in SUITES else len(SUITES))
+    order = list(SUITES)
+    suites.sort(key=lambda suite: order.index(suite.name) if suite.name in order else len(order))
     return suites + _put_together(list({id(run): run for run in single}.values()))
 
 

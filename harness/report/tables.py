@@ -70,6 +70,10 @@ DEFINITIONS = (
         "tokens to threshold",
         "training tokens until the success-by-tokens curve first reaches the threshold, interpolated",
     ),
+    (
+        "longer than K0 %",
+        "of the same held-out episodes those of tasks for which the expert takes more steps than the elastic arms' K0",
+    ),
     ("saved", "1 - tokens to threshold / the baseline's, seed by seed; negative where more were needed"),
     ("in the middle, at the end", "tokens per update from 50 to 85 % and over the last 10 % of the updates"),
     ("final K, K std", "the controller's real K after the last update; its standard deviation over the last quarter"),

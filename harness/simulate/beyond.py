@@ -1,7 +1,7 @@
 """`python -m harness.simulate.beyond`: the options beyond the paper's controller against lengths that stay.
 
 The real controllers, one episode after the other, each with the K that it would have. Left out: an agent that learns. The
-simplest one was built and taken out again: trained models did not do what it did (docs/simulate.md, the false plateau).
+simplest one was built and taken out again: trained models did not do what it did (docs/beyond-the-paper.md).
 """
 
 from __future__ import annotations

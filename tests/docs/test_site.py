@@ -62,3 +62,19 @@ def test_the_api_shows_signatures_and_examples() -> None:
     text = (SITE / "reference" / "eh_gym.html").read_text()
     assert 'id="eh_gym.ElasticHorizon"' in text
     assert "min_successes" in text
+
+
+def test_a_table_of_sentences_can_be_shown_as_cards() -> None:
+    for name in ("reference/flags.html", "reference/metrics.html", "comparison.html"):
+        tables = re.findall(r"<table data-sentences.*?</table>", (SITE / name).read_text(), re.DOTALL)
+        assert tables, name
+        for table in tables:
+            for row in re.findall(r"<tr>(?:(?!<th).)*?</tr>", table, re.DOTALL):
+                assert row.count("<td") == row.count("data-column=") + 1, row  # the first cell is the card's heading
+
+
+def test_code_is_shown_as_it_is_written() -> None:
+    """Its words are marked one by one, so that a flag is never broken after its hyphens."""
+    text = re.sub(r"</?span[^>]*>", "", (SITE / "environments.html").read_text())
+    assert "<code>&lt;tool_call&gt;</code>" in text
+    assert "<code>python -m envs install bfcl</code>" in text

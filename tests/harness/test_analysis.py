@@ -15,6 +15,7 @@ from harness.analysis import (
     SuccessPoint,
     horizon_series,
     horizon_spread,
+    longer_than,
     mean_tokens,
     peak,
     plateau,
@@ -239,6 +240,32 @@ def test_convergence_tells_the_gap_between_its_starts() -> None:
     assert "gap between elastic K0=10 and elastic K0=50 in the last quarter: 3.5 steps" in table.notes
     at = [c.key for c in table.columns].index("settled_at")
     assert [values[at] and values[at].mean for _, _, values in table.rows] == [2, 3, None]
+
+
+def test_beyond_the_paper_counts_who_learns_the_long_tasks_for_fewer_tokens() -> None:
+    def run(seed: int, tokens: float, solved: int) -> Run:
+        long = {"by_optimum": [[9, 10, 10], [14, 10, solved]]}
+        return Run(seed, rows_of(k=[20], tokens=[tokens]), {"after": {"sampled": {"mean_at_k": 0.5} | long}})
+
+    elastic = {"wrapper": "elastic", "k0": 10}
+    arms = [
+        Arm("K=50", {"wrapper": "fixed", "k0": 50}, [run(seed, 1000, 6) for seed in (0, 1, 2)]),
+        Arm("a", elastic, [run(0, 700, 6), run(1, 701, 6), run(2, 600, 5)]),  # yes; too dear; learned too little
+        Arm("b", elastic, [run(0, 100, 10), run(3, 100, 10)]),  # seed 3 has nothing to be measured against
+    ]
+    table = suite_table("beyond", arms)
+    at = {c.key: i for i, c in enumerate(table.columns)}
+    cells = {label: values for label, _, values in table.rows}
+    assert (long := cells["a"][at["longer_than_k0"]]) is not None
+    assert long.mean == pytest.approx((0.6 + 0.6 + 0.5) / 3)
+    assert (saved := cells["b"][at["savings"]]) is not None
+    assert (saved.mean, saved.n) == (pytest.approx(0.9), 1)
+    assert table.notes[0].endswith("seed by seed: a 1/3, b 1/1")
+
+
+def test_success_on_long_tasks_is_unknown_where_no_task_is_long() -> None:
+    assert longer_than({"by_optimum": [[9, 4, 4]]}, 9) is None
+    assert longer_than({}, 9) is None
 
 
 def test_cells_show_how_many_seeds_had_a_value() -> None:

@@ -197,6 +197,35 @@ def test_a_full_context_ends_the_episode_as_truncated(chat_server: Any, code: st
     assert result.usage.requests == round(12 * result.length_mean)  # an overflow is no answer
 
 
+def test_room_for_no_first_message_is_an_error_that_names_the_mend(chat_server: Any) -> None:
+    def answer(request: dict[str, Any], before: int) -> Any:
+        room = 64 - len(str(request["messages"]).split())  # a context of 64, a token a word
+        return chat_server.cabinet_agent(request) if request["max_tokens"] <= room else chat_server.error(400, said)
+
+    said = "This model's maximum context length is 64 tokens."
+    with chat_server.serve(answer) as server:
+        with pytest.raises(
+            ConfigError, match=rf"an answer of 1024 tokens \({said}\); lower --max-action-tokens, or serve"
+        ):
+            quiet(server.url)
+        assert len(server.requests) == 4  # each episode's first, which none was played after
+
+
+def test_episodes_whose_first_message_alone_is_too_long_are_truncated(chat_server: Any) -> None:
+    first: list[Any] = []
+
+    def answer(request: dict[str, Any], before: int) -> Any:
+        first[:] = first or request["messages"]
+        if request["messages"][1] == first[1]:
+            return chat_server.error(400, "This model's maximum context length is 64 tokens.")
+        return chat_server.cabinet_agent(request)
+
+    with chat_server.serve(answer) as server:
+        result = quiet(server.url, tasks=12, slots=1)
+    assert 0 < result.truncated < 1
+    assert result.successes == round(12 * (1 - result.truncated))
+
+
 def test_another_bad_request_is_an_error(chat_server: Any) -> None:
     with (
         chat_server.serve(lambda *_: chat_server.error(400, "temperature must be 1")) as server,

@@ -14,24 +14,12 @@ from eh_gym.errors import ConfigError
 from harness.attention import PACKED, Segments
 from harness.lora import add_lora
 from harness.shape import KNOWN, ModelShape, shape_of
-
-
-def config_of(shape: ModelShape) -> Qwen2Config:
-    return Qwen2Config(
-        vocab_size=shape.vocab,
-        hidden_size=shape.width,
-        intermediate_size=shape.ffn,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        tie_word_embeddings=shape.tied,
-    )
+from harness.tiny import fresh_qwen2
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_shapes_have_the_parameters_that_transformers_counts(name: str) -> None:
-    with torch.device("meta"):
-        model = Qwen2ForCausalLM(config_of(KNOWN[name]))
+    model = fresh_qwen2(KNOWN[name], eos_id=2, device="meta")
     assert KNOWN[name].parameters == model.num_parameters()
     assert shape_of(f"Qwen/{name}-Instruct") == KNOWN[name]
 
@@ -62,7 +50,7 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
 
 def kept(shape: ModelShape, dtype: torch.dtype, rank: int, tokens: int) -> int:
     """Bytes that autograd keeps in a forward pass, weights left out."""
-    model = Qwen2ForCausalLM(config_of(shape)).to(dtype)
+    model = fresh_qwen2(shape, eos_id=2, dtype=dtype)
     model.set_attn_implementation(PACKED)
     if rank:
         add_lora(model, rank, seed=0)
@@ -96,6 +84,6 @@ def test_a_layer_keeps_what_autograd_keeps(sizes: tuple[int, int, int, int], dty
 
 def test_adapters_are_counted() -> None:
     shape = ModelShape(64, 64, 256, 3, 4, 2, tied=True)
-    model = Qwen2ForCausalLM(config_of(shape))
+    model = fresh_qwen2(shape, eos_id=2)
     add_lora(model, 4, seed=0)
     assert shape.lora_parameters(4) == sum(p.numel() for p in model.parameters() if p.requires_grad)

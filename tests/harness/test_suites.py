@@ -10,7 +10,7 @@ import pytest
 from harness.config import GRPOConfig, make_controller, preset
 from harness.manifest import run_name
 from harness.paper import PAPER
-from harness.suites import SUITES, quick_settings, suite_arms
+from harness.suites import PAPER_SUITES, SUITES, quick_settings, suite_arms
 from harness.sweep import Sweep
 
 FULL, QUICK = GRPOConfig(model="Qwen/Qwen2.5-7B-Instruct"), preset([], quick_settings)
@@ -46,7 +46,7 @@ def test_the_default_elastic_run_is_shared() -> None:
     )]  # fmt: skip
     assert len(set(found)) == 1
     assert names("saturation", QUICK, quick=True)["K=50"] == names("comparison", QUICK, quick=True)["K=50"]
-    every = [name for suite in SUITES for name in names(suite, QUICK, quick=True).values()]
+    every = [name for suite in PAPER_SUITES for name in names(suite, QUICK, quick=True).values()]
     assert (len(every), len(set(every))) == (31, 23)
 
 

@@ -1,4 +1,5 @@
-"""What the site's builder does beside mkdocs' own: formulas as MathML, and files of the repository that pages link to.
+"""What the site's builder does beside mkdocs' own: formulas as MathML, files of the repository that pages link to, and
+marks for narrow screens.
 
 Left out: scripts and fonts from elsewhere; the built site asks no other host for anything (tests/docs/test_site.py).
 """
@@ -6,11 +7,15 @@ Left out: scripts and fonts from elsewhere; the built site asks no other host fo
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as etree
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
+from markdown import Extension, Markdown
+from markdown.treeprocessors import Treeprocessor
+from markdown.util import AtomicString
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -18,6 +23,47 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 _OUTSIDE = re.compile(r"\]\(\.\./(?P<path>[^)#]+)")
 _BESIDE = re.compile(r"\]\((?P<path>[^)#:]+)")
+_SENTENCE = 40  # characters in one cell; what is shorter fits into a column on a phone
+_WORD = 36  # characters of code that fit into a line there
+
+
+class Narrow(Extension):
+    """What the style sheet needs to know for narrow screens."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """Comes after the inline patterns, when paragraphs and cells have their text."""
+        md.treeprocessors.register(_Narrow(md), "narrow", 5)
+
+
+class _Narrow(Treeprocessor):
+    """Marks tables that hold sentences, their cells with their columns' names, and words of code that must not be broken."""
+
+    def run(self, root: etree.Element) -> None:
+        for table in root.iter("table"):
+            names = ["".join(name.itertext()) for name in table.iter("th")]
+            rows = [row.findall("td") for row in table.iter("tr") if row.find("td") is not None]
+            if any(len("".join(cell.itertext())) > _SENTENCE for row in rows for cell in row[1:]):
+                table.set("data-sentences", "")
+                for row in rows:
+                    for name, cell in zip(names[1:], row[1:], strict=True):
+                        cell.set("data-column", f"{name}: " if name and len(names) > 2 else "")
+        for parent in root.iter():
+            if parent.tag not in ("pre", "h1", "h2", "h3"):
+                for code in parent.findall("code"):
+                    _keep_words(code)
+
+
+def _keep_words(code: etree.Element) -> None:
+    """A browser may break a line after the first hyphen of `--flag`; not within a word that is marked."""
+    words = re.split("( )", code.text or "")
+    code.text = ""
+    for word in words:
+        if 1 < len(word) <= _WORD:
+            etree.SubElement(code, "span", {"data-word": ""}).text = AtomicString(word)
+        elif len(code):
+            code[-1].tail = AtomicString((code[-1].tail or "") + word)
+        else:
+            code.text = AtomicString(code.text + word)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -28,6 +74,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             {"name": "message", "class": "message", "format": _message},
         ]
     )
+    extensions: list[Any] = config.markdown_extensions
+    extensions.append(Narrow())
     return config
 
 

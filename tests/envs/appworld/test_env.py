@@ -58,6 +58,7 @@ def test_reset_tells_who_asks_when_and_for_what(env):
     for part in ("apis.api_docs.show_api_doc", "complete_task", "show_account_passwords", "spotify", "venmo"):
         assert part in info["system_prompt"]
     assert set(info["supervisor"]) == {"first_name", "last_name", "email", "phone_number"}
+    assert info["difficulty"] in (1, 2, 3)
 
 
 def test_code_is_run_fenced_or_not_and_variables_live_on(env):

@@ -67,7 +67,8 @@ def write_run(
         after = {"mean_at_k": ceiling + 0.01 * float(rng.standard_normal()), "best_at_k": min(1.0, ceiling + 0.1)}
         greedy = {"mean_at_k": ceiling, "best_at_k": ceiling}
         before = {"sampled": {"mean_at_k": 0.1, "best_at_k": 0.2}, "greedy": {"mean_at_k": 0.1, "best_at_k": 0.1}}
-        evaluation = {"before": before, "after": {"sampled": after | {"success_lengths": lengths}, "greedy": greedy}}
+        after |= {"success_lengths": lengths, "by_optimum": [[6, 60, 60], [14, 40, round(40 * ceiling)]]}
+        evaluation = {"before": before, "after": {"sampled": after, "greedy": greedy}}
         (folder / "evaluation.json").write_text(json.dumps(evaluation))
     return folder
 
@@ -97,7 +98,7 @@ def write_log(folder: Path, *, updates: int, tasks: int, group: int = 8, hostile
 
 
 def write_sweep(out: Path, *, seeds: int = 3, updates: int = 12, only: tuple[str, ...] = ()) -> Path:
-    """A sweep of all six suites, or of those named, as `harness.sweep` writes it."""
+    """A sweep of all suites, or of those named, as `harness.sweep` writes it."""
     arms: dict[str, list[tuple[str, dict[str, Any], dict[str, float]]]] = {
         "saturation": [
             (f"K={k}", {"wrapper": "fixed", "k0": k}, {"ceiling": 0.92 * min(1.0, k / 20), "k_from": k, "k_to": k})
@@ -125,6 +126,10 @@ def write_sweep(out: Path, *, seeds: int = 3, updates: int = 12, only: tuple[str
             for d in (0, 5, 10, 15, 20)
         ],
         "ema": [(f"α={a:g}", {"wrapper": "elastic", "alpha": a}, {"k_from": 15, "k_to": 28}) for a in (0.1, 0.2, 1.0)],
+        "beyond": [
+            ("K=50", {"wrapper": "fixed", "k0": 50}, {"ceiling": 0.9, "k_from": 50, "k_to": 50}),
+            ("elastic", {"wrapper": "elastic", "k0": 10}, {"ceiling": 0.8, "k_from": 10, "k_to": 20}),
+        ],
     }
     (out / "suites").mkdir(parents=True)
     for suite, members in arms.items():

@@ -16,7 +16,15 @@ from .conftest import write_run
 
 def test_a_sweep_s_suites_come_in_the_paper_s_order(sweep: Callable[..., Path]) -> None:
     suites = read_suites([sweep(seeds=1, updates=3)])
-    assert [s.name for s in suites] == ["saturation", "convergence", "comparison", "percentile", "headroom", "ema"]
+    assert [s.name for s in suites] == [
+        "saturation",
+        "convergence",
+        "comparison",
+        "percentile",
+        "headroom",
+        "ema",
+        "beyond",
+    ]
     comparison = suites[2]
     assert (comparison.quick, comparison.env, comparison.model) == (True, "EH-Cabinet-v0", "tiny")
     assert [arm.label for arm in comparison.arms] == ["K=15", "K=50", "TTI", "ScalingInter", "elastic"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.analysis import suite_table
+from harness.paper import PAPER
 from harness.report.runs import all_runs, read_suites
 from harness.report.tables import Table, run_table, suite_tables
 
@@ -37,8 +38,10 @@ def test_the_paper_s_numbers_stand_beside_ours(sweep: Callable[..., Path]) -> No
     assert cell(tokens, "K=50", "saved of baseline's %").startswith("0.0")
 
 
-def test_every_suite_has_the_paper_s_table(sweep: Callable[..., Path]) -> None:
+def test_every_suite_of_the_paper_has_its_table(sweep: Callable[..., Path]) -> None:
     for suite in read_suites([sweep(seeds=1, updates=3)]):
+        if suite.name not in PAPER:  # it has none of what lies beyond it
+            continue
         for table in suite_tables(suite, suite_table(suite.name, [arm.records() for arm in suite.arms])):
             assert [words for words, _ in table.groups] == ["this sweep", "the paper"]
             assert any(row[-1] for row in table.rows), suite.name

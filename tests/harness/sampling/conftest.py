@@ -16,33 +16,23 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from harness.sampling.base import Sample, Sampler, SampleRequest
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
 from harness.sampling.vllm_server import VLLMServerSampler
+from harness.shape import ModelShape
+from harness.tiny import fresh_qwen2
 
 VOCAB, STOP, CONTEXT = 50, 7, 128
 
 
 def new_model(*, tied: bool = True) -> Qwen2ForCausalLM:
     """Heads of 32: vLLM's attention on a CPU has no smaller ones."""
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCAB,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=CONTEXT,
-        initializer_range=0.3,
-        tie_word_embeddings=tied,
-        bos_token_id=None,
-        eos_token_id=STOP,
+    return fresh_qwen2(
+        ModelShape(VOCAB, 64, 64, 2, 2, 1, tied=tied, positions=CONTEXT), eos_id=STOP, initializer_range=0.3
     )
-    return Qwen2ForCausalLM(config)
 
 
 def new_tokenizer() -> PreTrainedTokenizerFast:
