@@ -1,6 +1,6 @@
 """Environments in Ray actors against environments in this process: time of a step, memory of an actor, what a loss costs.
 
-    OMP_NUM_THREADS=1 python benchmarks/ray_envs.py > benchmarks/results/ray-envs-cpu.txt
+    OMP_NUM_THREADS=1 python benchmarks/ray_envs.py | grep -v raylet > benchmarks/results/ray-envs-cpu.txt
 
 All on one machine, so the network is left out; a step elsewhere takes its round trip more. "One at a time" plays one
 environment from one thread: the latency of a step. "64 at once" plays 64 from 64 threads: what bounds a rollout whose sampler
@@ -180,6 +180,7 @@ def main() -> None:
         print(f"{env_id:<15}{envs:>13}{actor:>9.0f}{told:>23}", flush=True)
     noticed, again = median_of(loss, 5)
     print(f"\nA killed actor: noticed after {noticed:.2f} s, a new one plays after {again:.1f} s")
+    print(f"Load average at the end: {os.getloadavg()[1]:.0f}")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,8 @@ def ray_cluster():
         patch.setenv("RAY_AUTH_MODE", "disabled")  # else a token in the user's home would be asked for
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         root = Path(__file__).parents[1]
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(root / "tests" / "envs" / "actors")]))
+        paths = [str(root), str(root / "tests" / "envs" / "actors"), os.environ.get("PYTHONPATH", "")]
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
         nodes = RayNodes(ray, folder)
         yield nodes
         ray.shutdown()
