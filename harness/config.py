@@ -73,6 +73,16 @@ class GRPOConfig(SamplerSettings):
     """Environments stepped at once; 0 for as many as an update has episodes."""
     env_threads: int = 64
     """Threads that step environments; 0 steps them in turn, fastest where a step takes microseconds."""
+    env_workers: Literal["local", "ray"] = "local"
+    """Where environments live: on this machine, or in Ray actors on the nodes of a cluster."""
+    ray_address: str = ""
+    """The cluster that this machine has joined, auto or HOST:PORT; empty for a Ray of this run's own, on this machine."""
+    ray_actor_slots: int = 16
+    """Environments per actor."""
+    ray_actor_cpus: float = 1.0
+    """Cores that an actor asks of its node."""
+    ray_timeout_s: float = 600.0
+    """An actor that takes so long for one call is killed; more than the environment's own deadlines."""
     temperature: float = 1.0
     """Of the sampled actions."""
     max_action_tokens: int = 1024
@@ -216,6 +226,11 @@ class GRPOConfig(SamplerSettings):
             if self.wrapper != "elastic" and getattr(self, name) != getattr(GRPOConfig, name):
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out")
+        for name in ("ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"):
+            if self.env_workers != "ray" and getattr(self, name) != getattr(GRPOConfig, name):
+                raise ConfigError(f"--{name.replace('_', '-')} is for --env-workers ray, got --env-workers local")
+        if self.ray_actor_slots < 1:
+            raise ConfigError(f"ray_actor_slots must be >= 1, got {self.ray_actor_slots}; raise --ray-actor-slots")
         self.environment_args()
         self.stages()
         self.check_sampler()

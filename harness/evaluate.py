@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import tyro
+from gymnasium.envs.registration import EnvSpec
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
@@ -200,7 +201,7 @@ def _by_optimum(trajectories: Sequence[Trajectory]) -> tuple[tuple[int, int, int
 def evaluate_policy(
     policy: Policy,
     sampler: Sampler,
-    env_id: str,
+    env_id: str | EnvSpec,
     task_ids: Sequence[str],
     *,
     rollouts: int,
@@ -289,7 +290,7 @@ def _requests(task_ids: Sequence[str], rollouts: int, seed: int) -> list[Episode
     ]
 
 
-def held_out_tasks(env_id: str, env_args: dict[str, Any], count: int | None) -> list[str]:
+def held_out_tasks(env_id: str | EnvSpec, env_args: dict[str, Any], count: int | None) -> list[str]:
     """The first `count` tasks of a split; None for all, or for 128 where tasks are generated without end."""
     env = eh_gym.make_vec(env_id, 1, **env_args).envs[0]
     task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]

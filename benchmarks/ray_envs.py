@@ -1,0 +1,187 @@
+"""Environments in Ray actors against environments in this process: time of a step, memory of an actor, what a loss costs.
+
+    OMP_NUM_THREADS=1 python benchmarks/ray_envs.py | grep -v raylet > benchmarks/results/ray-envs-cpu.txt
+
+All on one machine, so the network is left out; a step elsewhere takes its round trip more. "One at a time" plays one
+environment from one thread: the latency of a step. "64 at once" plays 64 from 64 threads: what bounds a rollout whose sampler
+needs no time. Ground-truth episodes, messages made beforehand; local and Ray in turn, medians. Memory is PSS, which counts a page
+that n processes share as 1/n of a page for each. "Noticed" is the time from the kill to the failed step's answer, "a new one" to
+the new actor's first reset. Left out: EH-AppWorld, whose steps take milliseconds anyway, and several machines.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+import eh_gym  # noqa: F401 - registers the ids
+from envs.actors import ActorPool, in_actors
+from harness.runtime import cpu_name
+
+MANY = 64
+REPEATS = 5
+EPISODES = {1: 20, MANY: 2}  # each environment's in one repeat
+ENVS: dict[str, dict[str, Any]] = {"EH-Cabinet-v0": {"split": "dev"}, "EH-BFCL-v0": {"split": "dev"}}
+Script = tuple[str, list[str]]
+
+
+def scripts(env_id: str, arguments: dict[str, Any]) -> list[Script]:
+    """Some tasks with the expert's messages."""
+    env: Any = gym.make(env_id, disable_env_checker=True, **arguments)
+    found = []
+    for task_id in env.unwrapped.task_ids[:16]:
+        env.reset(options={"task_id": task_id})
+        messages, over = [], False
+        while not over:
+            messages.append(env.unwrapped.expert())
+            over = env.step(messages[-1])[2]
+        found.append((task_id, messages))
+    env.close()
+    return found
+
+
+def play(env: gym.Env[str, str], some: Sequence[Script], count: int) -> int:
+    """Steps of `count` episodes."""
+    steps = 0
+    for index in range(count):
+        task_id, messages = some[index % len(some)]
+        env.reset(options={"task_id": task_id})
+        for message in messages:
+            reward = env.step(message)[1]
+        assert reward == 1.0
+        steps += len(messages)
+    return steps
+
+
+def microseconds(envs: Sequence[gym.Env[str, str]], some: Sequence[Script], count: int) -> float:
+    """Of a step, its share of the resets included, with a thread for each environment."""
+    with ThreadPoolExecutor(len(envs)) as threads:
+        start = time.perf_counter()
+        steps = sum(threads.map(lambda env: play(env, some, count), envs))
+        return 1e6 * (time.perf_counter() - start) / steps
+
+
+def compare(env_id: str, actors: int, envs: int, some: Sequence[Script]) -> tuple[float, float]:
+    """Medians of the microseconds of a step, local and in actors."""
+    count = EPISODES[envs]
+    pool = ActorPool(actors, cpus=0)
+    arguments = ENVS[env_id]
+    here = [gym.make(env_id, disable_env_checker=True, **arguments) for _ in range(envs)]
+    there = [gym.make(in_actors(env_id, pool), disable_env_checker=True, **arguments) for _ in range(envs)]
+    for some_envs in (here, there):
+        microseconds(some_envs, some, count)  # warm
+    times = [(microseconds(here, some, count), microseconds(there, some, count)) for _ in range(REPEATS)]
+    for env in (*here, *there):
+        env.close()
+    pool.close()
+    local, remote = zip(*times, strict=True)
+    return statistics.median(local), statistics.median(remote)
+
+
+def processes(mark: str) -> Iterator[int]:
+    """Those whose command line has it."""
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and mark in (folder / "cmdline").read_text():
+                yield int(folder.name)
+        except OSError:
+            continue
+
+
+def pss_mb(pid: int) -> float:
+    """MB."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
+
+
+def memory(actors: int, env_id: str, envs: int, **arguments: Any) -> tuple[float, float]:
+    """PSS in MB of an actor and of its backend's processes, each with an equal share of the environments."""
+    pool = ActorPool(actors, cpus=0)
+    there = [
+        gym.make(in_actors(env_id, pool), disable_env_checker=True, **ENVS[env_id], **arguments) for _ in range(envs)
+    ]
+    some = scripts(env_id, ENVS[env_id])
+    microseconds(there, some, 2)
+    pids = list(processes("ray::_NodeHost"))
+    assert len(pids) == actors, pids
+    workers = [pid for pid in processes("worker/child.py") if parent(pid) in pids]
+    found = sum(map(pss_mb, pids)) / actors, sum(map(pss_mb, workers)) / actors
+    pool.close()
+    time.sleep(2.0)
+    return found
+
+
+def parent(pid: int) -> int:
+    """Its parent's process id."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def loss() -> tuple[float, float]:
+    """Seconds from the kill of an actor to the answer of its next step, and to the first reset in a new one."""
+    pool = ActorPool(1, cpus=0)
+    env = gym.make(in_actors("EH-Cabinet-v0", pool), disable_env_checker=True)
+    env.reset(seed=0)
+    (pid,) = processes("ray::_NodeHost")
+    start = time.perf_counter()
+    os.kill(pid, signal.SIGKILL)
+    assert "environment_error" in env.step("list()")[4]
+    noticed = time.perf_counter() - start
+    env.reset(seed=0)
+    again = time.perf_counter() - start
+    pool.close()
+    return noticed, again
+
+
+def median_of(measure: Callable[[], tuple[float, float]], repeats: int) -> tuple[float, float]:
+    """Of both numbers."""
+    first, second = zip(*(measure() for _ in range(repeats)), strict=True)
+    return statistics.median(first), statistics.median(second)
+
+
+def main() -> None:
+    """Prints everything."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("gymnasium", "ray"))
+    print("command     OMP_NUM_THREADS=1 python benchmarks/ray_envs.py")
+    print(f"machine     {cpu_name()}, {os.cpu_count()} cores")
+    print(f"versions    Python {platform.python_version()}, {packages}")
+    print("\nMicroseconds of a step, resets included: in this process, in actors")
+    print(f"{'environment':<15}{'played':<16}{'actors':>6}{'local':>9}{'ray':>9}{'ratio':>8}{'more':>9}")
+    for env_id in ENVS:
+        some = scripts(env_id, ENVS[env_id])
+        for name, envs, actors in (
+            ("one at a time", 1, 1),
+            *((f"{MANY} at once", MANY, actors) for actors in (1, 4, 8)),
+        ):
+            local, remote = compare(env_id, actors, envs, some)
+            print(
+                f"{env_id:<15}{name:<16}{actors:>6}{local:>9.0f}{remote:>9.0f}{remote / local:>7.1f}x{remote - local:>9.0f}",
+                flush=True,
+            )
+    print("\nMemory of an actor, MB (PSS)")
+    print(f"{'environment':<15}{'environments':>13}{'actor':>9}{'its backend processes':>23}")
+    for env_id, envs, arguments in (
+        ("EH-Cabinet-v0", 1, {}),
+        ("EH-Cabinet-v0", 16, {}),
+        ("EH-BFCL-v0", 16, {"workers": 1}),
+        ("EH-BFCL-v0", 16, {}),
+    ):
+        actor, workers = memory(2, env_id, 2 * envs, **arguments)
+        told = f"{workers:.0f} ({arguments.get('workers', 4)})" if workers else "-"
+        print(f"{env_id:<15}{envs:>13}{actor:>9.0f}{told:>23}", flush=True)
+    noticed, again = median_of(loss, 5)
+    print(f"\nA killed actor: noticed after {noticed:.2f} s, a new one plays after {again:.1f} s")
+    print(f"Load average at the end: {os.getloadavg()[1]:.0f}")
+
+
+if __name__ == "__main__":
+    main()

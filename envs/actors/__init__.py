@@ -1,0 +1,9 @@
+"""Environments in Ray actors, on this machine and on others, behind the interface of `gym.Env`.
+
+Left out: anything about training; any code that plays text environments may use it. Ray is imported when a pool is made.
+"""
+
+from envs.actors.env import RemoteEnv, in_actors
+from envs.actors.pool import ActorPool, close_shared_actors, shared_actors
+
+__all__ = ["ActorPool", "RemoteEnv", "close_shared_actors", "in_actors", "shared_actors"]

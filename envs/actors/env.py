@@ -1,0 +1,119 @@
+"""RemoteEnv: a text environment that lives in an actor.
+
+Left out: the horizon. K is decided where the controller is: put the ElasticTimeLimit around this one, as around any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Text
+
+from eh_gym.errors import ConfigError, WorkerError
+from envs.actors.host import EnvKind
+from envs.actors.pool import ActorPool, Seat
+
+__all__ = ["RemoteEnv", "in_actors"]
+
+
+def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
+    """A spec for `gym.make` and `eh_gym.make_vec`, which make environments of the pool from it.
+
+    Args:
+        env_id: Any id of a text environment that `gymnasium.make` knows here. On the nodes it need not be registered, but
+            the module of its class must be there.
+        pool: Where they live.
+    """
+    spec = gym.spec(env_id)
+
+    def make(**kwargs: Any) -> RemoteEnv:
+        return RemoteEnv(EnvKind(spec, kwargs), pool)
+
+    return EnvSpec(spec.id, entry_point=make, order_enforce=False, disable_env_checker=True, kwargs=spec.kwargs)
+
+
+class RemoteEnv(gym.Env[str, str]):
+    """An environment in one of the pool's actors; which one may change from episode to episode.
+
+    It has ``task_ids``, ``expert()``, ``random_action(rng)`` and ``prepare(task_ids)`` where its kind has them.
+    When the actor is lost in the middle of an episode, the episode is truncated with ``info["environment_error"]``, and the
+    next reset goes to another actor, one on another node if there is one.
+
+    Args:
+        kind: What it is one of.
+        pool: Where it lives.
+
+    Raises:
+        ConfigError: Its observations are no texts.
+        MissingBackendError: A node of the pool lacks its backend; the message names the node and the command.
+    """
+
+    def __init__(self, kind: EnvKind, pool: ActorPool) -> None:
+        about = pool.about(kind)
+        if not isinstance(about.observation_space, Text):
+            raise ConfigError(
+                f"environments in actors have texts as observations, {kind.spec.id} has {about.observation_space}; "
+                "keep it in this process"
+            )
+        self.observation_space, self.action_space = about.observation_space, about.action_space
+        self.metadata = dict(about.metadata)
+        if about.task_ids is not None:
+            self.task_ids = about.task_ids
+        for name in about.methods:
+            setattr(self, name, getattr(self, f"_{name}"))
+        self._kind, self._pool = kind, pool
+        self._seat: Seat | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Starts an episode, with a seed perhaps in another actor; without one, where the last one was.
+
+        Raises:
+            WorkerError: The actor was lost, or the environment raised this.
+            EHError: No actor is left.
+            Exception: What else the environment's reset raises.
+        """
+        super().reset(seed=seed)
+        task_id = (options or {}).get("task_id")
+        self._seat = self._pool.seat(self._kind, self._seat, task_id=task_id, stay=seed is None)
+        answer: tuple[str, dict[str, Any]] = self._pool.call(self._seat, "reset", self._kind, seed, options)
+        return answer
+
+    def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Steps; never sent twice.
+
+        Raises:
+            gymnasium.error.ResetNeeded: There is no running episode.
+        """
+        seat = self._taken()
+        try:
+            answer: tuple[str, SupportsFloat, bool, bool, dict[str, Any]] = self._pool.call(seat, "step", action)
+        except WorkerError as error:
+            text = f"The environment failed, and this episode is over: {error}"
+            info = {"environment_error": f"{type(error).__name__}: {error}", "success": False, "malformed": False}
+            return text, 0.0, False, True, info
+        return answer
+
+    def close(self) -> None:
+        """Gives the place in the actor back, without waiting for it."""
+        if self._seat is not None:
+            self._pool.leave(self._seat)
+            self._seat = None
+
+    def _expert(self) -> str:
+        return str(self._pool.call(self._taken(), "expert"))
+
+    def _random_action(self, rng: np.random.Generator) -> str:
+        action, rng.bit_generator.state = self._pool.call(self._taken(), "random_action", rng)
+        return str(action)
+
+    def _prepare(self, task_ids: Sequence[str]) -> None:
+        self._pool.prepare(self._kind, task_ids)
+
+    def _taken(self) -> Seat:
+        if self._seat is None:
+            raise gym.error.ResetNeeded("this environment has no running episode; call reset() before step()")
+        return self._seat

@@ -1,0 +1,378 @@
+"""ActorPool: Ray actors that hold environments, each many; all that knows Ray is here.
+
+Left out: moving a running episode, whose state is lost with its actor; Ray's own restarts and retries, under which a call could
+happen twice; and waiting for a cluster that grows by itself: all actors must find room when the pool is made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from eh_gym.errors import ConfigError, EHError, MissingBackendError, MissingExtraError, WorkerDied, WorkerTimeout
+from envs.actors.host import About, EnvHost, EnvKind
+
+__all__ = ["ActorPool", "Seat", "close_shared_actors", "shared_actors"]
+
+_BEGIN_TIMEOUT_S = 120.0  # for the first actors to be there, and later for one of them
+_REACH_TIMEOUT_S = 10.0  # for the head's port
+_THREADS = 64  # of an actor, as many as ThreadVectorEnv has at most; more environments share them
+_OBJECT_STORE_BYTES = 100_000_000  # of a Ray of our own; texts hardly touch it
+
+
+class _NodeHost(EnvHost):
+    """The actor's class: a host that knows its node."""
+
+    def begin(self, kinds: Sequence[EnvKind]) -> tuple[str, str, list[About]]:
+        """The node's id in Ray, its name for people, and what the kinds are.
+
+        Raises:
+            MissingBackendError: This node lacks the backend of one.
+        """
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        name = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
+        try:
+            return node, name, [self.about(kind) for kind in kinds]
+        except MissingBackendError as error:
+            raise MissingBackendError(
+                f"the node {name} cannot play {kinds[-1].spec.id}: {error}, on that node"
+            ) from error
+
+
+@dataclass(eq=False)
+class _Actor:
+    """One actor.
+
+    Attributes:
+        handle: Ray's.
+        begun: Ray's reference to what `begin` returns.
+        node: Its node's id, once it has begun.
+        name: Its node's name, once it has begun.
+        alive: Whether it has begun and was not lost since.
+        seats: Environments that live there.
+        prepared: What was announced there and not begun, as (kind, task).
+    """
+
+    handle: Any
+    begun: Any
+    node: str = ""
+    name: str = ""
+    alive: bool = False
+    seats: int = 0
+    prepared: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, eq=False)
+class Seat:
+    """An environment's place: an actor, and its key there."""
+
+    actor: _Actor
+    key: int
+
+
+class ActorPool:
+    """Several actors over the nodes of a Ray cluster; environments go where the fewest are. Thread-safe.
+
+    An actor that dies, hangs or is cut off is given up, and a new one is asked for, which Ray starts on any node that has room,
+    at once or when there is one again; meanwhile the others take its environments. A new actor on a node that lacks a
+    backend is left out.
+
+    Args:
+        size: Actors, >= 1.
+        address: "auto" or HOST:PORT for the cluster that this machine has joined; empty for a Ray of this process's own. Where
+            the process is connected already, that is used.
+        cpus: What each actor asks of its node, in cores as Ray counts them, >= 0.
+        timeout_s: Seconds that a call may take; then its actor is killed. More than the environment's own deadlines.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        ConfigError: An argument is wrong, no cluster answers, or it has no room for all actors.
+    """
+
+    def __init__(self, size: int, *, address: str = "", cpus: float = 1.0, timeout_s: float = 600.0) -> None:
+        if size < 1:
+            raise ConfigError(f"a pool needs at least one actor, got size={size}")
+        if cpus < 0:
+            raise ConfigError(f"the cpus of an actor must be >= 0, got {cpus}; raise --ray-actor-cpus")
+        if timeout_s <= 0:
+            raise ConfigError(f"timeout_s must be > 0, got {timeout_s}; raise --ray-timeout-s")
+        self._ray = _connected(address, size * cpus)
+        self._class = self._ray.remote(_NodeHost).options(
+            num_cpus=cpus, max_concurrency=_THREADS, scheduling_strategy="SPREAD"
+        )
+        self._timeout_s = timeout_s
+        self._lock = threading.RLock()
+        self._keys = itertools.count()
+        self._abouts: dict[str, About] = {}
+        self._kinds: list[EnvKind] = []
+        self._over = ""  # why nothing can be played any more
+        self._why = ""  # why the last one that could not begin could not
+        self._actors = [self._new() for _ in range(size)]
+        self._await_all(size, cpus)
+
+    @property
+    def nodes(self) -> list[str]:
+        """Ray's id of each living actor's node."""
+        with self._lock:
+            self._look()
+            return [a.node for a in self._actors if a.alive]
+
+    @property
+    def seats(self) -> list[int]:
+        """How many environments live in each living actor."""
+        with self._lock:
+            self._look()
+            return [a.seats for a in self._actors if a.alive]
+
+    def about(self, kind: EnvKind) -> About:
+        """What environments of a kind are; when first asked, every actor makes one.
+
+        Raises:
+            MissingBackendError: A node lacks the backend; the message names both and the command.
+            Exception: What else making one raised.
+        """
+        with self._lock:
+            if kind.name not in self._abouts:
+                self._look()
+                answers = [(a, a.handle.begin.remote([kind])) for a in self._living()]
+                told = [self._answer(a, answer)[2][0] for a, answer in answers]
+                self._kinds.append(kind)
+                self._abouts[kind.name] = told[0]
+            return self._abouts[kind.name]
+
+    def seat(self, kind: EnvKind, now: Seat | None, *, task_id: str | None, stay: bool) -> Seat:
+        """A place for an environment's next episode.
+
+        The best is an actor for which the task was announced; then one with few environments; then the present one. After
+        the loss of an actor, one on another node comes before all that: the node may be lost, and its other actors with it.
+
+        Args:
+            kind: The environment's.
+            now: Where it lives; None for nowhere.
+            task_id: What it will play; None if that is not known.
+            stay: Not to move as long as its actor lives.
+
+        Raises:
+            EHError: There is no actor, and none has come for 120 s.
+        """
+        with self._lock:
+            self._look()
+            if now is not None and now.actor.alive and stay:
+                return now
+            actor, lost_on = (None, None) if now is None else (now.actor, None if now.actor.alive else now.actor.node)
+            announced = (kind.name, task_id or "")
+            best = min(
+                self._living(),
+                key=lambda a: (
+                    a.node == lost_on,
+                    not a.prepared[announced],
+                    a.seats - (a is actor),
+                    a is not actor,
+                ),
+            )
+            if best.prepared[announced]:
+                best.prepared[announced] -= 1
+            if now is not None:
+                if best is actor:
+                    return now
+                self._leave(now)
+            best.seats += 1
+            return Seat(best, next(self._keys))
+
+    def leave(self, seat: Seat) -> None:
+        """Gives a place back; its environment is closed, without waiting for that."""
+        with self._lock:
+            self._leave(seat)
+
+    def call(self, seat: Seat, method: str, *arguments: Any) -> Any:
+        """Calls a method of the actor, whose first argument is the environment's key.
+
+        Raises:
+            WorkerDied: The actor is lost.
+            WorkerTimeout: It did not answer in time, and was killed.
+            Exception: What the environment raised.
+        """
+        actor = seat.actor
+        if not actor.alive:
+            raise WorkerDied(f"the Ray actor on {actor.name} is gone")
+        return self._answer(actor, getattr(actor.handle, method).remote(seat.key, *arguments))
+
+    def prepare(self, kind: EnvKind, task_ids: Sequence[str]) -> None:
+        """Announces what is played next, in this order: each task to one actor, where its reset then goes. Returns at once."""
+        with self._lock:
+            alive = [a for a in self._actors if a.alive]
+            shares: dict[_Actor, list[str]] = {a: [] for a in alive}
+            rest = []
+            for task_id in task_ids:  # what was announced before stays where it was
+                place = next((a for a in alive if a.prepared[kind.name, task_id] > shares[a].count(task_id)), None)
+                if place is None:
+                    rest.append(task_id)
+                else:
+                    shares[place].append(task_id)
+            for task_id in rest:
+                if alive:
+                    shares[min(alive, key=lambda a: len(shares[a]))].append(task_id)
+            for actor, share in shares.items():
+                for announced in [announced for announced in actor.prepared if announced[0] == kind.name]:
+                    del actor.prepared[announced]
+                actor.prepared.update((kind.name, task_id) for task_id in share)
+                actor.handle.prepare.remote(kind, share)
+
+    def close(self) -> None:
+        """Ends all actors. Environments of the pool can't be played afterwards."""
+        with self._lock:
+            self._over = self._over or "the pool of actors is closed; make a new one"
+            for actor in self._actors:
+                actor.alive = False
+                self._ray.kill(actor.handle)
+            self._actors = []
+
+    def _await_all(self, size: int, cpus: float) -> None:
+        deadline = time.monotonic() + _BEGIN_TIMEOUT_S
+        while (alive := len(self.nodes)) < size:
+            starting = [a.begun for a in self._actors if not a.alive]
+            if starting:
+                self._ray.wait(starting, num_returns=len(starting), timeout=min(_BEGIN_TIMEOUT_S, 5.0))
+            total, free = self._ray.cluster_resources(), self._ray.available_resources()
+            if not starting or time.monotonic() > deadline or size * cpus > total.get("CPU", 0.0):
+                self.close()
+                raise ConfigError(
+                    f"{size} actors of {cpus:g} CPUs each were asked for, and {alive} could begin{self._told()}. The cluster has "
+                    f"{total.get('CPU', 0):g} CPUs, {free.get('CPU', 0):g} of them free; add nodes, raise --ray-actor-slots or "
+                    "lower --ray-actor-cpus"
+                )
+
+    # All below but the last two want the lock.
+
+    def _new(self) -> _Actor:
+        handle = self._class.remote()
+        return _Actor(handle, handle.begin.remote(self._kinds))
+
+    def _look(self) -> None:
+        """Takes in the actors that have begun, and starts those again that died before they had."""
+        for actor in list(self._actors):
+            if not actor.alive and self._ray.wait([actor.begun], timeout=0)[0]:
+                try:
+                    actor.node, actor.name, _ = self._answer(actor, actor.begun)
+                    actor.alive = True
+                except (WorkerDied, WorkerTimeout) as error:
+                    self._why = str(error)
+                    self._actors[self._actors.index(actor)] = self._new()
+                except Exception as error:  # the node can't make one of the kinds; it would fail again
+                    self._why = str(error)
+                    self._ray.kill(actor.handle)
+                    self._actors.remove(actor)
+
+    def _living(self) -> list[_Actor]:
+        """At least one; waits for it."""
+        alive = [a for a in self._actors if a.alive]
+        if not alive and not self._over:
+            if self._actors:
+                self._ray.wait([a.begun for a in self._actors], timeout=_BEGIN_TIMEOUT_S)
+            self._look()
+            alive = [a for a in self._actors if a.alive]
+            if not alive:
+                self._over = (
+                    "every actor with environments is lost, and no new one could begin within "
+                    f"{_BEGIN_TIMEOUT_S:g} s{self._told()}; see `ray status`, and go on with --resume when nodes are there"
+                )
+        if self._over:
+            raise EHError(self._over)
+        return alive
+
+    def _told(self) -> str:
+        return f" (of the last that could not: {self._why})" if self._why else ""
+
+    def _leave(self, seat: Seat) -> None:
+        seat.actor.seats -= 1
+        if seat.actor.alive:
+            seat.actor.handle.close.remote(seat.key)
+
+    def _lose(self, actor: _Actor) -> None:
+        """Gives an actor up and asks for another, once."""
+        with self._lock:
+            if actor.alive:
+                actor.alive = False
+                self._ray.kill(actor.handle)
+                self._actors[self._actors.index(actor)] = self._new()
+
+    def _answer(self, actor: _Actor, reference: Any) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(reference, timeout=self._timeout_s)
+        except errors.GetTimeoutError as error:
+            self._lose(actor)
+            raise WorkerTimeout(
+                f"the Ray actor on {actor.name} did not answer within {self._timeout_s:g} s and was killed"
+            ) from error
+        except errors.RayTaskError as error:
+            raise error.cause from error
+        except errors.RayError as error:
+            self._lose(actor)
+            lines = str(error).strip().splitlines()
+            told = " … ".join(dict.fromkeys((lines[0], lines[-1])))
+            raise WorkerDied(f"the Ray actor on {actor.name or 'a new node'} is lost: {told}") from error
+
+
+_shared: dict[tuple[int, str, float, float], ActorPool] = {}
+
+
+def shared_actors(size: int, *, address: str, cpus: float, timeout_s: float) -> ActorPool:
+    """The pool of this process with these arguments, made at the first use; it lives until `close_shared_actors`, or the end."""
+    key = (size, address, cpus, timeout_s)
+    if key not in _shared:
+        _shared[key] = ActorPool(size, address=address, cpus=cpus, timeout_s=timeout_s)
+    return _shared[key]
+
+
+def close_shared_actors() -> None:
+    """Ends the actors of all shared pools; the next use starts new ones."""
+    for pool in _shared.values():
+        pool.close()
+    _shared.clear()
+
+
+def _connected(address: str, cpus: float) -> Any:
+    """Ray, connected to a cluster."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError(
+            f"--env-workers ray needs Ray ({error}); run, in a checkout: pip install -e '.[train,ray]', and on every other node "
+            "pip install -e '.[ray]'; or use --env-workers local"
+        ) from error
+    if ray.is_initialized():
+        return ray
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}  # the actors' output stays in Ray's session folder
+    if not address:
+        ray.init(
+            "local",
+            num_cpus=max(os.cpu_count() or 1, math.ceil(cpus)),
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            **quiet,
+        )
+        return ray
+    try:
+        host, _, port = address.rpartition(":")
+        if port.isdigit():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=_REACH_TIMEOUT_S).close()
+        ray.init(address, **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"no Ray cluster answers at --ray-address {address} ({str(error).strip().splitlines()[0]}); start one here with "
+            "`ray start --head`, or have it join one with `ray start --address HOST:PORT`, and give --ray-address auto; "
+            "without --ray-address, environments run in a Ray of this run's own"
+        ) from error
+    return ray

@@ -1,0 +1,35 @@
+"""A cabinet that can be told to fail, and says where it lives; the Ray nodes of the tests find this file on their path."""
+
+import os
+import signal
+import time
+from typing import ClassVar
+
+from envs.cabinet.env import CabinetEnv
+
+
+class FragileCabinet(CabinetEnv):
+    """Does what some actions say, before the cabinet looks at them."""
+
+    announced: ClassVar[list[str]] = []  # in this process
+
+    def __init__(self, split="train", step_s=0.0):
+        super().__init__(split)
+        self._step_s = step_s
+
+    def prepare(self, task_ids):
+        self.announced[:] = task_ids
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed, options=options)
+        return observation, {**info, "pid": os.getpid(), "announced": tuple(self.announced)}
+
+    def step(self, action):
+        time.sleep(self._step_s)
+        if action == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action == "hang":
+            time.sleep(3600)
+        if action == "raise":
+            raise ZeroDivisionError("one of the environment's own")
+        return super().step(action)

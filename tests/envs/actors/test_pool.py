@@ -1,0 +1,281 @@
+"""Environments in actors on two nodes, whose processes and nodes are killed."""
+
+import subprocess
+import sys
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import eh_gym
+from eh_gym.errors import ConfigError, EHError, MissingBackendError, MissingExtraError
+from eh_gym.testing import ExpertEnvContract
+from envs.actors import ActorPool, close_shared_actors, in_actors, shared_actors
+from envs.actors import pool as pool_module
+
+FRAGILE = "Fragile-Cabinet-v0"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered():
+    gym.register(FRAGILE, entry_point="fragile:FragileCabinet")  # the nodes have its module, this process does not
+    yield
+    del gym.registry[FRAGILE]
+
+
+@pytest.fixture
+def pool(ray_nodes):
+    """Two actors, one on each node."""
+    pool = ActorPool(2, cpus=3)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module")
+def kept(ray_cluster):
+    """Two actors that no test harms."""
+    ray_cluster.at_least(2)
+    yield shared_actors(2, address="auto", cpus=0.0, timeout_s=600.0)
+    close_shared_actors()
+
+
+class TestAnEnvironmentInAnActor(ExpertEnvContract):
+    """What is promised of every environment holds for one elsewhere."""
+
+    @pytest.fixture(autouse=True)
+    def _spec(self, kept):
+        self.spec = in_actors("EH-Cabinet-v0", kept)
+
+    def make(self):
+        return gym.make(self.spec, split="dev")
+
+    def make_slots(self, count, controller=None, max_workers=None):
+        return eh_gym.make_vec(self.spec, count, controller, max_workers=max_workers, split="dev")
+
+    # Its pool is this process's, and cannot be pickled.
+    test_the_spec_survives_pickling = test_the_environment_survives_pickling = None
+
+    def test_it_is_what_it_is_here(self, kept):
+        remote, local = self.new(), gym.make("EH-Cabinet-v0", split="dev")
+        assert (remote.spec.id, remote.spec.kwargs) == (local.spec.id, local.spec.kwargs)
+        assert remote.unwrapped.task_ids[-1] == local.unwrapped.task_ids[-1]
+        assert not hasattr(remote.unwrapped, "prepare")
+        mine, its = np.random.default_rng(0), np.random.default_rng(0)
+        for seed in range(3):
+            assert remote.reset(seed=seed) == local.reset(seed=seed)
+            over = False
+            while not over:
+                waste = mine.random() < 0.3
+                its.random()
+                action = remote.unwrapped.random_action(mine) if waste else remote.unwrapped.expert()
+                assert action == (local.unwrapped.random_action(its) if waste else local.unwrapped.expert())
+                answer = remote.step(action)
+                assert answer == local.step(action)
+                over = answer[2]
+
+
+def test_k_and_hints_are_those_of_the_trainer_s_controller(kept):
+    controller = eh_gym.MultiplicativeHorizon(3, 9, 1)
+    for update in range(2):
+        told = []
+        for env_id in ("EH-Cabinet-v0", in_actors("EH-Cabinet-v0", kept)):
+            envs = eh_gym.make_vec(env_id, 1, controller, record=False, budget_hint=" {left}/{horizon}", split="dev")
+            told.append([envs.submit_reset(0, seed=5).result()])
+            while not told[-1][-1][-1].get("episode"):
+                told[-1].append(envs.submit_step(0, "list()").result())
+            envs.close()
+        assert told[0] == told[1]
+        assert told[1][0][1]["horizon"] == len(told[1]) - 1 == 3 * (update + 1)
+        assert told[1][1][0] == f"closed {controller.horizon - 1}/{controller.horizon}"
+        assert told[1][-1][4]["TimeLimit.truncated"]
+        controller.update()
+
+
+def test_bfcl_in_actors_is_bfcl_here(kept, bfcl_python):
+    remote = gym.make(in_actors("EH-BFCL-v0", kept), split="dev", workers=1)
+    local = gym.make("EH-BFCL-v0", split="dev", workers=1)
+    for seed in range(3):
+        assert remote.reset(seed=seed) == local.reset(seed=seed)
+        over = False
+        while not over:
+            action = remote.unwrapped.expert()
+            answer = remote.step(action)
+            assert answer == local.step(action)
+            over = answer[2]
+        assert answer[1] == 1.0
+    remote.close()
+    local.close()
+
+
+def test_what_an_environment_raises_arrives_as_it_is(kept):
+    env = gym.make(in_actors(FRAGILE, kept), split="dev")
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step("list()")
+    with pytest.raises(ConfigError, match="expected the id of a cabinet task"):
+        env.reset(options={"task_id": "nope"})
+    env.reset(seed=0)
+    with pytest.raises(ZeroDivisionError, match="one of the environment's own"):
+        env.step("raise")
+    assert env.step("list()")[0] == "closed"  # the actor lives on
+    with pytest.raises(ConfigError, match="split must be"):
+        gym.make(in_actors(FRAGILE, kept), split="nope")
+    with pytest.raises(TypeError, match="spilt"):
+        gym.make(in_actors(FRAGILE, kept), spilt="dev")
+
+
+def test_an_announced_task_is_played_where_it_was_announced(kept):
+    envs = [gym.make(in_actors(FRAGILE, kept), split="dev") for _ in range(4)]
+    for env in envs:
+        env.reset(seed=0)
+    tasks = [f"dev-{i:06d}" for i in range(6)]
+
+    def announce():
+        envs[0].unwrapped.prepare(tasks)
+        while not (told := {info["pid"]: info["announced"] for _, info in (env.reset() for env in envs)}) or any(
+            len(announced) != 3 for announced in told.values()
+        ):
+            pass  # it is said without waiting
+        return told
+
+    told = announce()
+    assert sorted(task for announced in told.values() for task in announced) == tasks
+    assert announce() == told  # what was announced stays where it was
+    for env, task in zip([*envs, *envs[:2]], tasks[::-1], strict=True):
+        assert task in told[env.reset(seed=0, options={"task_id": task})[1]["pid"]]
+
+
+def test_environments_without_texts_are_refused(kept):
+    with pytest.raises(ConfigError, match="CartPole-v1 has Box"):
+        gym.make(in_actors("CartPole-v1", kept))
+
+
+def test_environments_are_spread_over_nodes_and_actors(pool):
+    envs = eh_gym.make_vec(in_actors(FRAGILE, pool), 6, max_workers=0)
+    _, infos = envs.reset(seed=0)
+    assert len(set(pool.nodes)) == 2
+    assert pool.seats == [3, 3]
+    assert sorted(np.unique(infos["pid"], return_counts=True)[1]) == [3, 3]
+    _, again = envs.reset(seed=1)
+    assert list(again["pid"]) == list(infos["pid"])  # nobody moves without a reason
+    envs.close()
+    assert pool.seats == [0, 0]
+
+
+def test_a_killed_actor_costs_its_episodes_only_and_a_new_one_takes_its_share_of_the_next(pool):
+    envs = [gym.make(in_actors(FRAGILE, pool), split="dev") for _ in range(4)]
+    pids = [env.reset(seed=i)[1]["pid"] for i, env in enumerate(envs)]
+    observation, reward, terminated, truncated, info = envs[0].step("die")
+    assert (reward, terminated, truncated, info["success"]) == (0.0, False, True, False)
+    assert info["environment_error"].startswith("WorkerDied: the Ray actor on ")
+    assert "the environment failed" in observation.lower()
+    lost = [env for env, pid in zip(envs, pids, strict=True) if pid == pids[0]]
+    kept = [env for env, pid in zip(envs, pids, strict=True) if pid != pids[0]]
+    assert len(lost) == len(kept) == 2
+    assert "environment_error" in lost[1].step("list()")[4]
+    assert [env.step("list()")[0] for env in kept] == ["closed", "closed"]
+    # The next reset begins the same episode elsewhere.
+    local = gym.make("EH-Cabinet-v0", split="dev")
+    observation, info = lost[0].reset(seed=0)
+    assert observation == local.reset(seed=0)[0]
+    assert info["pid"] in pids[1:]
+    assert lost[0].step("list()")[0] == "closed"
+    while len(pool.seats) < 2:  # a new one takes a second to begin
+        time.sleep(0.01)
+    again = [env.reset(seed=1)[1]["pid"] for env in envs]
+    assert sorted(np.unique(again, return_counts=True)[1]) == [2, 2]
+    assert len(set(again) - set(pids)) == 1
+    assert pool.seats == [2, 2]
+
+
+def test_a_hanging_actor_is_killed(ray_nodes):
+    pool = ActorPool(1, cpus=1, timeout_s=3.0)
+    env = gym.make(in_actors(FRAGILE, pool), split="dev")
+    pid = env.reset(seed=0)[1]["pid"]
+    info = env.step("hang")[4]
+    assert info["environment_error"].startswith("WorkerTimeout: ")
+    assert "did not answer within 3 s and was killed" in info["environment_error"]
+    assert env.reset(seed=0)[1]["pid"] != pid
+    pool.close()
+
+
+def test_a_node_without_the_backend_says_which_and_how(ray_nodes, monkeypatch, tmp_path):
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
+    bare = ray_nodes.add()
+    pool = ActorPool(3, cpus=3)  # one on each node
+    assert bare in pool.nodes
+    try:
+        with pytest.raises(MissingBackendError) as caught:
+            gym.make(in_actors("EH-BFCL-v0", pool))
+        assert "the node " in str(caught.value)
+        assert "cannot play EH-BFCL-v0" in str(caught.value)
+        assert "python -m envs install bfcl" in str(caught.value)
+        gym.make(in_actors("EH-Cabinet-v0", pool))  # which needs none
+    finally:
+        pool.close()
+        ray_nodes.remove(bare)
+
+
+def test_actors_without_room_say_what_there_is(ray_nodes, monkeypatch):
+    monkeypatch.setattr(pool_module, "_BEGIN_TIMEOUT_S", 1.0)
+    with pytest.raises(
+        ConfigError, match=r"3 actors of 4 CPUs each were asked for, and [012] could begin\. .* has 8 CPUs"
+    ):
+        ActorPool(3, cpus=4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"size": 0}, "at least one actor"), ({"cpus": -1.0}, "--ray-actor-cpus"), ({"timeout_s": 0}, "--ray-timeout-s")],
+)
+def test_a_wrong_argument_says_so(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        ActorPool(**{"size": 1, **arguments})
+
+
+def test_without_ray_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[train,ray\]'"):
+        ActorPool(1)
+
+
+def test_an_address_where_nothing_answers_is_refused(ray_cluster):
+    code = """
+from eh_gym.errors import ConfigError
+from envs.actors import ActorPool
+try:
+    ActorPool(1, address="127.0.0.1:9")
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "no Ray cluster answers at --ray-address 127.0.0.1:9" in done.stdout, done
+    assert "ray start --head" in done.stdout
+
+
+def test_a_lost_node_costs_its_episodes_only(ray_nodes, pool):
+    envs = [gym.make(in_actors(FRAGILE, pool), split="dev") for _ in range(4)]
+    before = [env.reset(seed=0)[1]["pid"] for env in envs]
+    ray_nodes.kill(pool.nodes[0])
+    answers = [env.step("list()") for env in envs]
+    failed = [index for index, answer in enumerate(answers) if "environment_error" in answer[4]]
+    assert len(failed) == 2
+    assert len({before[index] for index in failed}) == 1
+    assert all(answers[index][3] and answers[index][1] == 0.0 for index in failed)
+    for index in failed:
+        assert envs[index].reset(seed=0)[1]["pid"] in before
+        assert envs[index].step("list()")[0] == "closed"
+
+
+def test_a_pool_without_any_actor_left_ends_the_run(ray_nodes, monkeypatch):
+    pool = ActorPool(1, cpus=4)
+    env = gym.make(in_actors(FRAGILE, pool), split="dev")
+    env.reset(seed=0)
+    other = ActorPool(1, cpus=4)  # takes all of the other node
+    monkeypatch.setattr(pool_module, "_BEGIN_TIMEOUT_S", 1.0)
+    ray_nodes.kill(pool.nodes[0])
+    assert "environment_error" in env.step("list()")[4]
+    with pytest.raises(EHError, match="every actor with environments is lost"):
+        env.reset(seed=0)
+    other.close()
+    pool.close()

@@ -1,0 +1,116 @@
+"""Training on environments in Ray actors: the same run as with environments here, also while nodes are lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from eh_gym.errors import ConfigError, MissingBackendError
+from envs.actors import RemoteEnv, close_shared_actors
+from harness import grpo
+from harness.config import GRPOConfig
+from harness.display import Display
+from harness.metrics import read_metrics
+from harness.ranks import Ranks
+
+LOCAL: dict[str, Any] = {
+    name: getattr(GRPOConfig, name) for name in ("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus")
+}
+
+
+def run(config: GRPOConfig) -> list[dict[str, Any]]:
+    """Trains; returns the metrics, less those that a clock makes."""
+    assert config.run_dir is not None
+    grpo.prepare(config)
+    grpo.train(config, config.run_dir, Display(Console(quiet=True)))
+    rows = read_metrics(config.run_dir / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.grpo.cache_dir", lambda: cache)
+
+
+@pytest.fixture
+def in_ray(quick: GRPOConfig, ray_nodes: Any, tmp_path: Path) -> Iterator[GRPOConfig]:
+    """`quick` in two actors, one on each node."""
+    yield dataclasses.replace(
+        quick, env_workers="ray", ray_address="auto", ray_actor_slots=8, ray_actor_cpus=3.0, run_dir=tmp_path / "ray"
+    )
+    close_shared_actors()
+
+
+def test_metrics_are_those_of_local_environments(quick: GRPOConfig, in_ray: GRPOConfig) -> None:
+    changes: dict[str, Any] = {"updates": 2, "env_threads": 16, "eval_tasks": 2}
+    rows = run(dataclasses.replace(in_ray, **changes))
+    assert rows == run(dataclasses.replace(quick, **changes))
+    assert len(rows) == 2
+    assert 0 < rows[0]["rollout/success"] < 1
+    assert in_ray.run_dir is not None
+    assert quick.run_dir is not None
+    for name in ("evaluation.json", "episodes/update-000001.jsonl"):
+        assert (in_ray.run_dir / name).read_text() == (quick.run_dir / name).read_text()
+
+
+def test_a_node_lost_in_the_middle_costs_its_episodes_only(
+    quick: GRPOConfig, in_ray: GRPOConfig, ray_nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every episode of every update is played to its end, the lost ones from their start, and they are the same."""
+    changes: dict[str, Any] = {"updates": 2, "eval_tasks": 0, "env_threads": 16, "rollout": "streaming"}
+    plain_step, steps = RemoteEnv.step, itertools.count()
+
+    def step(env: Any, action: str) -> Any:
+        if next(steps) == 24:  # of 16 environments: most are in their second step
+            ray_nodes.kill(env._pool.nodes[0])
+        return plain_step(env, action)
+
+    monkeypatch.setattr(RemoteEnv, "step", step)
+    rows = run(dataclasses.replace(in_ray, **changes))
+    monkeypatch.undo()
+    local = run(dataclasses.replace(quick, **changes))
+    assert [row["rollout/episodes"] for row in rows] == [16, 16]
+    assert [row["rollout/environment_errors"] for row in rows] == [0, 0]
+    assert rows[0]["rollout/environment_retries"] >= 1
+    assert rows[0]["tokens/failed_attempts"] > 0
+    same = ("rollout/success", "rollout/length_mean", "tokens/update", "rollout/truncated")
+    assert {name: rows[0][name] for name in same} == {name: local[0][name] for name in same}
+
+
+def test_the_trainer_s_machine_needs_no_backend(
+    in_ray: GRPOConfig, bfcl_python: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(in_ray, env="EH-BFCL-v0", env_args='{"workers": 1}')
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))  # of this process; the nodes have another
+    with pytest.raises(MissingBackendError):
+        grpo._teacher(dataclasses.replace(config, **LOCAL), config.env)
+    env = grpo._teacher(config, grpo._environment(config, Ranks()))
+    assert len(env.unwrapped.task_ids) == 480  # type: ignore[attr-defined]
+    env.reset(seed=0)
+    assert env.step(env.unwrapped.expert())[4]["calls"] == 1  # type: ignore[attr-defined]
+    env.close()
+
+
+def test_several_ranks_need_a_cluster_that_they_share(quick: GRPOConfig) -> None:
+    config = dataclasses.replace(quick, env_workers="ray")
+    with pytest.raises(ConfigError, match="--ray-address auto"):
+        grpo._environment(config, Ranks(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ray_address": "auto"}, "--ray-address is for --env-workers ray"),
+        ({"ray_actor_cpus": 0.5}, "--ray-actor-cpus is for --env-workers ray"),
+        ({"env_workers": "ray", "ray_actor_slots": 0}, "raise --ray-actor-slots"),
+    ],
+)
+def test_flags_that_do_nothing_are_refused(quick: GRPOConfig, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(quick, **changes)
