@@ -47,6 +47,7 @@ SETTINGS: dict[str, list[str]] = {
     "a K for each kind, 56 updates": _kinds(10, 1, "--updates", "56"),
     "P90 + 15, alpha 0.5": _elastic("p90", 15, 0.5),
     "the paper's": [],
+    "the paper's, 78 updates": ["--updates", "78"],
     "probes 1/8, product limit": ["--probe-fraction", "0.125", "--estimator", "product-limit"],
     "truncated counted": ["--count-truncated"],
     "P50 + 18, alpha 0.5, 64 updates": _elastic("p50", 18, 0.5, "--updates", "64"),

@@ -182,7 +182,7 @@ def load_training_state(
         else:
             name = "model.safetensors"
             load_model(model, folder / name)
-        if sampled is not None:
+        if sampled is not None and sampled.device.type != "meta":  # a rank whose servers rank 0 sends the weights
             name = _SAMPLED
             load_model(sampled, folder / name)
         if ranks.sharded:

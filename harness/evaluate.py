@@ -19,6 +19,7 @@ import numpy as np
 import tyro
 from gymnasium.envs.registration import EnvSpec
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -435,7 +436,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         run(tyro.cli(Evaluation, args=argv, prog="python -m harness.evaluate"), console)
     except EHError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
 
 

@@ -25,6 +25,7 @@ import torch
 import tyro
 from gymnasium.envs.registration import EnvSpec
 from rich.console import Console
+from rich.markup import escape
 from transformers.utils.logging import disable_progress_bar
 
 import eh_gym
@@ -81,14 +82,15 @@ def train(
     started = time.perf_counter()
     set_threads(config.threads)
     ranks = ranks or Ranks()
-    check_ranks(ranks, sampler=config.sampler, lora_rank=config.lora_rank)
+    check_ranks(ranks, sampler=config.sampler)
     env_args, env_id = config.environment_args(), _environment(config, ranks)
     env = _teacher(config, env_id)
     if config.budget_hint:
         env = _hinted(env, config)
     task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
 
-    policy = _load(config, env, ranks)
+    device = ranks.device(pick_device(config.device))
+    policy = _load(config, env, device, ranks)
     controller = make_controller(config)
     stream = TaskStream(task_ids, per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
     lengths = EpisodeLengths()
@@ -100,17 +102,16 @@ def train(
 
     checkpoint = ranks.from_first(latest_checkpoint(run_dir / "checkpoints") if resume else None)
     if checkpoint is None and config.warm_start.episodes and ranks.first:
-        with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
-            cloned = cached_warm_start(cache_dir(), env, policy, config.warm_start, seed=config.seed, on_batch=on_batch)
-        display.note(f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches")
-    ranks.equalise(policy.model)
+        _warm_start(config, env, policy, device, display)
     if config.lora_rank:
         add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
-    reference = _reference(policy, config, run_dir, ranks, first=checkpoint is None)
+    reference = _reference(policy, config, run_dir, device, ranks, first=checkpoint is None)
     sampled_model = copy.deepcopy(policy.model) if config.async_steps or ranks.sharded else None
     sampled = policy if sampled_model is None else dataclasses.replace(policy, model=sampled_model)
     sampled_apart = sampled_model if config.async_steps else None  # holds other weights than the policy's
-    ranks.shard(policy)
+    if sampled_model is not None and config.sampler == "transformers":
+        ranks.fill(sampled_model, device)  # for servers it stays in rank 0's host memory
+    ranks.shard(policy, device)
     optimizer = make_optimizer(
         policy.model,
         learning_rate=config.learning_rate,
@@ -134,7 +135,7 @@ def train(
     held_out: Sequence[str] = ()
     if config.eval_tasks:
         held_out = held_out_tasks(env_id, {**env_args, "split": config.eval_split}, config.eval_tasks)
-    sampler = make_sampler(config, sampled, sends=ranks.first)
+    sampler = make_sampler(config, sampled, device=device if ranks.sharded else None, sends=ranks.first)
     ranks.wait()  # for servers that rank 0 sends the weights
 
     def hand_over() -> None:
@@ -172,6 +173,7 @@ def train(
         save(0)
     log = MetricsLog(run_dir, first) if ranks.first else None
     episodes = config.tasks_per_update * config.group_size
+    own = len(ranks.share(range(episodes)))
     slots = _slots(config, ranks)
     envs = eh_gym.make_vec(
         env_id,
@@ -212,7 +214,7 @@ def train(
         with display.updates(first, config.updates) as progress:
             for update in range(first, config.updates):
                 t0 = time.perf_counter()
-                batch = ahead or player.play(play, update, progress.episode_ended(update, episodes))
+                batch = ahead or player.play(play, update, progress.episode_ended(update, own))
                 mine, rollout_s = batch.result()
                 trajectories, rollout_s = ranks.gather(mine), max(ranks.gather([rollout_s]))
                 metrics = rollout_metrics(trajectories)
@@ -239,7 +241,7 @@ def train(
                     if sampled_at < update:
                         hand_over()
                         sampled_at = update
-                    ahead = player.play(play, update + 1, progress.episode_ended(update + 1, episodes))
+                    ahead = player.play(play, update + 1, progress.episode_ended(update + 1, own))
 
                 t1 = time.perf_counter()
                 learning_rate = config.learning_rate_at(update)
@@ -267,7 +269,8 @@ def train(
                 t3 = time.perf_counter()
                 metrics |= {"time/update_s": t3 - t0, "time/total_s": totals["seconds"] + t3 - training_started}
                 if config.eval_every and (update + 1) % config.eval_every == 0:
-                    on_end = progress.evaluation(update, len(held_out) * config.eval_every_rollouts)
+                    count = len(ranks.share(range(len(held_out) * config.eval_every_rollouts)))
+                    on_end = progress.evaluation(update, count)
                     result = _held_out(
                         config,
                         sampled,
@@ -352,18 +355,22 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if len(values) else math.nan
 
 
-def _load(config: GRPOConfig, env: gym.Env[str, str], ranks: Ranks) -> Policy:
-    device = ranks.device(pick_device(config.device))
-    limit, dtype = config.max_observation_tokens or None, pick_dtype(config.dtype)
-    if config.model == "tiny":
-        seed = derive_seed(config.seed, "weights") % 2**31
-        policy = new_tiny_policy(env, seed=seed, max_observation_tokens=limit, packing=config.packing)
-        torch.nn.Module.to(policy.model, torch.device(device), dtype)
-    else:
-        policy = load_policy(
-            config.model, dtype=dtype, device=device, max_observation_tokens=limit, packing=config.packing
-        )
-    Head.check(policy.model)
+def _load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) -> Policy:
+    """The policy on `device`; under torchrun rank 0 has it in its host's memory, and the others without weights."""
+    policy = None
+    if ranks.first:
+        home = "cpu" if ranks.sharded else device
+        limit, dtype = config.max_observation_tokens or None, pick_dtype(config.dtype)
+        if config.model == "tiny":
+            seed = derive_seed(config.seed, "weights") % 2**31
+            policy = new_tiny_policy(env, seed=seed, max_observation_tokens=limit, packing=config.packing)
+            torch.nn.Module.to(policy.model, torch.device(home), dtype)
+        else:
+            policy = load_policy(
+                config.model, dtype=dtype, device=home, max_observation_tokens=limit, packing=config.packing
+            )
+        Head.check(policy.model)
+    policy = ranks.hand_out(policy)
     if config.gradient_checkpointing:
         policy.checkpoint_activations()
     return policy
@@ -403,6 +410,16 @@ def _teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
     return gym.make(env_id, **config.environment_args())
 
 
+def _warm_start(config: GRPOConfig, env: gym.Env[str, str], policy: Policy, device: str, display: Display) -> None:
+    """Clones the expert into the policy, on `device`, and leaves it where it was."""
+    home = policy.model.device
+    torch.nn.Module.to(policy.model, torch.device(device))
+    with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
+        cloned = cached_warm_start(cache_dir(), env, policy, config.warm_start, seed=config.seed, on_batch=on_batch)
+    torch.nn.Module.to(policy.model, home)
+    display.note(f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches")
+
+
 def _hinted(env: gym.Env[str, str], config: GRPOConfig) -> gym.Env[str, str]:
     """For the tiny model's tokenizer and demonstrations: each has a K of its own, since K will move in training."""
     low = min(config.k0, config.k_max)
@@ -411,7 +428,9 @@ def _hinted(env: gym.Env[str, str], config: GRPOConfig) -> gym.Env[str, str]:
     return eh_gym.BudgetHint(eh_gym.ElasticTimeLimit(env, controller, update_every=1), config.budget_hint)
 
 
-def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, ranks: Ranks, *, first: bool) -> Policy | None:
+def _reference(
+    policy: Policy, config: GRPOConfig, run_dir: Path, device: str, ranks: Ranks, *, first: bool
+) -> Policy | None:
     """The frozen policy of the KL term: the one that the first update starts from, kept in the run folder.
 
     With LoRA it is the policy itself, whose own weights are frozen.
@@ -422,14 +441,17 @@ def _reference(policy: Policy, config: GRPOConfig, run_dir: Path, ranks: Ranks, 
         return policy
     folder = run_dir / "reference"
     if first:
-        model = copy.deepcopy(policy.model)
+        reference = dataclasses.replace(policy, model=copy.deepcopy(policy.model))
         if ranks.first:
             policy.save(folder)
     else:
-        model = load_policy(
-            folder, dtype=policy.model.dtype, device=str(policy.model.device), packing=config.packing
-        ).model
-    return Policy(model.eval().requires_grad_(False), policy.tokenizer, policy.chat)
+        home, dtype = str(policy.model.device), policy.model.dtype
+        reference = ranks.hand_out(
+            load_policy(folder, dtype=dtype, device=home, packing=config.packing) if ranks.first else None
+        )
+    reference.model.eval().requires_grad_(False)
+    ranks.shard(reference, device)
+    return reference
 
 
 def _evaluate(
@@ -445,7 +467,8 @@ def _evaluate(
     results: dict[str, Any] = {}
     for name, temperature, rollouts in (("sampled", config.temperature, config.eval_rollouts), ("greedy", 0.0, 1)):
         if tasks:
-            with display.episodes(f"{name} evaluation {when}", len(tasks) * rollouts) as on_end:
+            count = len(ranks.share(range(len(tasks) * rollouts)))
+            with display.episodes(f"{name} evaluation {when}", count) as on_end:
                 result = _held_out(config, policy, sampler, tasks, ranks, temperature, rollouts, on_end)
             results[name] = dataclasses.asdict(result)
     return results
@@ -526,7 +549,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         train(config, run_dir, display, resume=resume, ranks=ranks)
         ranks.close()
     except EHError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
 
 

@@ -78,11 +78,11 @@ def plain_parameters(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
 
 
 class PlainWeights:
-    """A model to whom only asks for its parameters, which are the plain ones."""
+    """A model to whom only asks for its parameters, which are the plain ones, on one device."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
+    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
+        self._model, self._device = model, device
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """As a module's."""
-        return plain_parameters(self._model)
+        return ((name, p.to(self._device)) for name, p in plain_parameters(self._model))

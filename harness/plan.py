@@ -1,13 +1,14 @@
 """The plan of a training run, before anything is loaded: memory by part, tokens, FLOPs, hours; refused if it cannot fit.
 
-Formulas are in docs/plan.md. Everything is computed from the settings and the model's shape; with several GPUs, weights, copies,
-gradients and moments are taken as divided among them (FSDP2, `fully_shard`). Left out: what the allocator loses to fragments
+Formulas are in docs/plan.md. Everything is computed from the settings and the model's shape; with several GPUs, weights,
+gradients and moments are divided among them as `harness.ranks` does it (FSDP2). Left out: what the allocator loses to fragments
 (`--reserve-gb` stands for it), and speeds: none has been measured on a GPU by this project, so hours need a figure of yours.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 from eh_gym.errors import ConfigError, EHError
 from harness.config import GRPOConfig, preset
@@ -182,7 +184,12 @@ def memory_of(plan: Plan) -> Memory:
         ConfigError: The model's shape or the environment's lengths are not known.
     """
     config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
-    b = _BYTES[config.dtype]
+    b, ranks = _BYTES[config.dtype], plan.gpus > 1
+    if ranks and config.sampler == "vllm":
+        raise ConfigError(
+            "several GPUs are ranks, which have no --sampler vllm; give --sampler vllm-server --url URL, with --gpus for the "
+            "trainer's GPUs alone, or --sampler transformers"
+        )
     longest = min(
         config.max_context or shape.positions,
         shape.positions,
@@ -191,14 +198,17 @@ def memory_of(plan: Plan) -> Memory:
     tokens = max(config.tokens_per_microbatch, longest)
     adapters = shape.lora_parameters(config.lora_rank)
     trained = adapters or shape.parameters
-    held: dict[str, float] = {"weights": b * (shape.parameters + adapters)}
-    if b < 4:
+    wide = 4 if ranks else b  # shards are float32
+    held: dict[str, float] = {"weights": wide * (shape.parameters + adapters)}
+    if wide < 4:
         held["float32 masters"] = 4 * trained
-    held |= {"gradients": 4 * trained, "AdamW moments": 8 * trained}
+    held["AdamW moments"] = 8 * trained
     if config.kl_coef and not adapters:
-        held["KL reference"] = b * shape.parameters
+        held["KL reference"] = wide * shape.parameters
     held = {name: value / plan.gpus for name, value in held.items()}
-    update = {**held, **_working(config, shape, tokens, lengths), **_gathered(plan, shape, b)}
+    update = held | {"gradients": 4 * trained / plan.gpus} | _working(config, shape, tokens, lengths)
+    if ranks:
+        update["gathered layers"] = _gathered(shape, b)
     rollout, sequences, server = dict(held), None, {}
     if config.sampler == "vllm":
         engine = config.gpu_memory_utilization * plan.gpu_gb * _GB
@@ -215,10 +225,11 @@ def memory_of(plan: Plan) -> Memory:
             server = {"weights": float(b * shape.parameters), "KV cache of one longest episode": kv}
         else:
             slots = min(config.slots or _episodes(config), _episodes(config))
-            copies = {"sampler's weights": float(b * shape.parameters)} if config.async_steps else {}
-            rollout |= {**copies, "sampler's KV cache": kv * slots / plan.gpus, **_gathered(plan, shape, b)}
-            if config.async_steps:
-                update |= {**copies, "sampler's KV cache": kv * slots / plan.gpus}
+            copies = {"sampler's weights": float(b * (shape.parameters + adapters))}
+            copies = copies if config.async_steps or ranks else {}
+            own = {"sampler's KV cache": kv * math.ceil(slots / plan.gpus)}
+            rollout |= copies | own
+            update |= copies | (own if config.async_steps else {})
     available = (plan.gpu_gb - plan.reserve_gb) * _GB
     return Memory(update, rollout, server, longest, tokens, sequences, available)
 
@@ -244,12 +255,14 @@ def _working(config: GRPOConfig, shape: ModelShape, tokens: int, lengths: Length
     }
 
 
-def _gathered(plan: Plan, shape: ModelShape, b: int) -> dict[str, float]:
-    """What `fully_shard` puts together on each GPU: two layers and a gradient, and the embedding and output layer."""
-    if plan.gpus == 1:
-        return {}
+def _gathered(shape: ModelShape, b: int) -> float:
+    """What `fully_shard` has whole on each GPU in the backward pass, in bytes.
+
+    The embedding and output layer; of the layers the present one, the next on its way, and a gradient, which is float32 when it
+    is divided.
+    """
     ends = shape.vocab * shape.width * (1 if shape.tied else 2)
-    return {"gathered layers": float(b * (3 * shape.layer_parameters + ends))}
+    return float(b * (3 * shape.layer_parameters + ends) + 4 * shape.layer_parameters)
 
 
 @dataclass(frozen=True)
@@ -311,11 +324,14 @@ def mends(plan: Plan) -> list[str]:
     rest: list[list[tuple[str, dict[str, Any]]]] = [[]]
     if not config.lora_rank:
         rest.append([lora])
+    servers: list[tuple[str, dict[str, Any]]] = []
     if config.sampler == "vllm":
-        servers = ("--sampler vllm-server --url URL", {"sampler": "vllm-server", "url": "http://127.0.0.1:8000"})
-        defaults = {n: getattr(GRPOConfig, n) for n in ("tensor_parallel", "gpu_memory_utilization", "sampler_dtype")}
-        rest += [[share], [(servers[0], {**servers[1], **defaults})]]
-        rest += [[lora, (servers[0], {**servers[1], **defaults})]] if not config.lora_rank else []
+        own = ("tensor_parallel", "gpu_memory_utilization", "sampler_dtype", "quantization")
+        defaults = {name: getattr(GRPOConfig, name) for name in own}
+        there = {"sampler": "vllm-server", "url": "http://127.0.0.1:8000", **defaults}
+        servers = [("--sampler vllm-server --url URL", there)]
+        rest += [[share], servers]
+        rest += [[lora, *servers]] if not config.lora_rank else []
     found: list[list[str]] = []
     for last in rest:
         for n in range(len(saving) + 1):
@@ -324,8 +340,9 @@ def mends(plan: Plan) -> list[str]:
                 found.append([name for name, _ in steps])
                 break
     for gpus in (2, 4, 8, 16, 32):
-        if gpus > plan.gpus and _fits(dataclasses.replace(plan, gpus=gpus), saving):
-            found.append([f"--gpus {gpus}", *(name for name, _ in saving)])
+        steps = [*saving, *servers]
+        if gpus > plan.gpus and _fits(dataclasses.replace(plan, gpus=gpus), steps):
+            found.append([f"--gpus {gpus}", *(name for name, _ in steps)])
             break
     return [" ".join(names) for names in found if not any(set(other) < set(names) for other in found)]
 
@@ -353,7 +370,7 @@ def show(plan: Plan, console: Console) -> None:
     )
     say(f"{plan.gpus} x {plan.gpu_gb:g} GB, {plan.reserve_gb:g} GB of each reserved; GB on one GPU:")
     if plan.gpus > 1:
-        say("(weights, copies, gradients and moments divided among the GPUs, by FSDP2)")
+        say("(weights, KL reference, gradients and moments divided among the GPUs, by FSDP2)")
     for name, parts in (("rollout", memory.rollout), ("update", memory.update)):
         say(f"  {name:44}{sum(parts.values()) / _GB:8.1f}")
         for part, value in parts.items():
@@ -438,7 +455,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         show(tyro.cli(Plan, args=words, default=default_for(words), prog="python -m harness.plan"), console)
     except EHError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 

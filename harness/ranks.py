@@ -1,14 +1,16 @@
 """The processes of a run: one, or with `torchrun -m harness.grpo …` several ("ranks") that train one policy together.
 
-Everything about ranks is here. Each rank plays its share of the episodes with a whole copy of the policy; then every rank has all
-trajectories, so that controller, advantages and metrics come out the same everywhere without being sent. The policy itself is
-sharded over the ranks (FSDP2), and only the update's forward and backward passes are split. A run of one process without torchrun
-goes through the same lines with `Ranks()`, which does nothing and starts no torch.distributed. Left out: tensor and context
-parallelism, LoRA on several ranks, and loading a model that does not fit on one rank whole.
+Everything about ranks is here. Each rank plays its share of the episodes, on servers or with a whole copy of the policy; then
+every rank has all trajectories, so that controller, advantages and metrics come out the same everywhere without being sent. The
+policy itself is sharded over the ranks (FSDP2), and only the update's forward and backward passes are split. Rank 0 alone loads
+it, into its host's memory. A run of one process without torchrun goes through the same lines with `Ranks()`, which does nothing
+and starts no torch.distributed. Left out: tensor and context parallelism.
 """
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
@@ -104,31 +106,59 @@ class Ranks:
             return f"cuda:{os.environ['LOCAL_RANK']}"
         return name
 
+    def hand_out(self, policy: Policy | None) -> Policy:
+        """The policy that rank 0 gives; on the other ranks its model is without weights, on the "meta" device."""
+        if self.group is not None:
+            light = policy and dataclasses.replace(policy, model=_without_weights(policy.model))
+            received = self.from_first(light)
+            policy = policy or received
+        assert policy is not None, "rank 0 has the policy"
+        return policy
+
     @torch.no_grad()
-    def equalise(self, model: PreTrainedModel) -> None:
-        """Gives every rank the weights that rank 0 has."""
+    def fill(self, module: nn.Module, device: str, dtype: torch.dtype | None = None) -> None:
+        """Puts rank 0's weights and buffers on every rank's `device`, one tensor at a time; nothing without torchrun.
+
+        Args:
+            module: Of the same build on every rank; the others' tensors may be without data. What is sharded is left alone.
+            device: Of this rank.
+            dtype: Of the weights; None for the one that each has.
+        """
         if self.group is None:
             return
-        with together():
-            for parameter in model.parameters():
-                dist.broadcast(parameter.detach(), src=0)
+        made: dict[int, Tensor] = {}  # by what they replace: tied weights stay tied
+        for owner in module.modules():
+            for tensors in (owner._parameters, owner._buffers):
+                for name, old in tensors.items():
+                    if old is None or isinstance(old, DTensor):
+                        continue
+                    if id(old) not in made:
+                        trained = isinstance(old, nn.Parameter)
+                        new = torch.empty(old.shape, device=device, dtype=(trained and dtype) or old.dtype)
+                        if self.first:
+                            new.copy_(old)
+                        with together():
+                            dist.broadcast(new, src=0)
+                        made[id(old)] = nn.Parameter(new, old.requires_grad) if trained else new
+                    tensors[name] = made[id(old)]  # type: ignore[assignment]
 
-    def shard(self, policy: Policy) -> None:
-        """Spreads the policy's weights over the ranks, layer by layer, in float32; it computes in the type it had.
+    def shard(self, policy: Policy, device: str) -> None:
+        """Spreads rank 0's weights over the ranks, layer by layer, in float32; the model computes in the type it had.
 
-        The optimizer then steps float32 shards, so a bfloat16 policy needs no other master weights.
+        The optimizer then steps float32 shards, so a bfloat16 policy needs no other master weights. A rank never holds more than
+        its shards and one layer, or the embedding and output layer, whole.
         """
         if self.group is None:
             return
         model, dtype = policy.model, policy.model.dtype
-        torch.nn.Module.to(model, torch.float32)
         options: dict[str, Any] = {
-            "mesh": init_device_mesh(model.device.type, (self.size,)),
+            "mesh": init_device_mesh(torch.device(device).type, (self.size,)),
             "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32),
+            "reshard_after_forward": True,
         }
-        for layer in model.base_model.get_submodule("layers").children():
-            fully_shard(layer, **options)
-        fully_shard(model, **options)
+        for module in [*model.base_model.get_submodule("layers").children(), model]:
+            self.fill(module, device, torch.float32)
+            fully_shard(module, **options)
         # FSDP gathers the weights of embedding and output layer around this method, as it does around `forward`.
         model.score_batch = MethodType(score_batch, model)  # type: ignore[assignment]
         register_fsdp_forward_method(model, "score_batch")
@@ -161,10 +191,21 @@ def whole(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def copy_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Gives `target` the weights of `source`, in place, one tensor at a time; no sampling may be on its way."""
+    """Gives `target` the weights of `source`, in place, one tensor at a time; no sampling may be on its way.
+
+    Every rank must ask for it where `source` is sharded, also one whose `target` is without data.
+    """
     with together():
         for new, old in zip(source.parameters(), target.parameters(), strict=True):
             old.copy_(whole(new))
+
+
+def _without_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy whose tensors have shapes and types alone."""
+    light: dict[int, Any] = {id(b): torch.empty_like(b, device="meta") for b in model.buffers()}
+    for p in model.parameters():
+        light[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)
+    return copy.deepcopy(model, light)
 
 
 @contextmanager
@@ -181,14 +222,10 @@ def together() -> Iterator[None]:
         ) from error
 
 
-def check_ranks(ranks: Ranks, *, sampler: str, lora_rank: int) -> None:
+def check_ranks(ranks: Ranks, *, sampler: str) -> None:
     """Raises ConfigError for what several ranks can't do."""
-    if not ranks.sharded:
-        return
-    if sampler == "vllm":
+    if ranks.sharded and sampler == "vllm":
         raise ConfigError(
             "--sampler vllm is for a run without torchrun; with it, start vLLM servers and give "
             "--sampler vllm-server --url, or use --sampler transformers"
         )
-    if lora_rank:
-        raise ConfigError("--lora-rank is for a run without torchrun; drop it, or start without torchrun")

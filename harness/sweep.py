@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from eh_gym.errors import ConfigError, EHError
@@ -249,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         failed = sweep(parse(words), console)
     except EHError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on from here")

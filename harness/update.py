@@ -144,6 +144,7 @@ def update_policy(
         sums["grad_norm"] += float(norm) / ranks.size  # each rank has the norm of all
         optimizer.step()
         steps += 1
+    optimizer.zero_grad(set_to_none=True)  # or the next rollout would hold them
     sums = ranks.sums(sums)
     every = ranks.gather([mismatch])
     mismatch = every[0].merged(every[1:])
@@ -178,7 +179,7 @@ def _accumulate_gradients(
     n_tokens = sum(item.trajectory.action_tokens for item in minibatch)
     for items, batch in _micro(policy, minibatch, settings, ranks):
         if not items:
-            _pass_idly(policy, batch, settings)
+            _pass_idly(policy, reference, batch, settings)
             continue
         advantages = torch.tensor([item.advantage for item in items], device=policy.model.device)
         lengths = [item.trajectory.length for item in items]
@@ -225,9 +226,11 @@ def _micro(
         yield [minibatch[i] for i in indices], batch
 
 
-def _pass_idly(policy: Policy, batch: Batch, settings: LossSettings) -> None:
+def _pass_idly(policy: Policy, reference: Policy | None, batch: Batch, settings: LossSettings) -> None:
     """Takes part in the other ranks' passes with a gradient of 0."""
     logp, _ = policy.score(batch, settings.temperature)
+    if reference is not None:
+        _reference_logp(reference, batch, settings.temperature)
     (logp * 0).sum().backward()
 
 

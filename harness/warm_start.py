@@ -243,6 +243,7 @@ def _clone(
         on_batch(batches, recent[-1])
         if batches > 20 and sum(recent) / len(recent) < target:
             break
+    optimizer.zero_grad(set_to_none=True)
     return batches, sum(recent) / max(1, len(recent))
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 from eh_gym.errors import ConfigError, EHError
 from harness.report.report import write_report
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         episodes = write_trajectories(all_runs(suites), page, report=wanted.out.name, most_episodes=wanted.episodes)
         write_report(suites, wanted.out, trajectories=page.name, episodes=episodes)
     except EHError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     for path in (wanted.out, page) if episodes.shown else (wanted.out,):
         console.print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True)

@@ -48,18 +48,22 @@ class SamplerSettings:
                 )
 
 
-def make_sampler(settings: SamplerSettings, policy: Policy, *, sends: bool = True) -> Sampler:
+def make_sampler(
+    settings: SamplerSettings, policy: Policy, *, device: str | None = None, sends: bool = True
+) -> Sampler:
     """The sampler of a policy; an engine of its own takes over the policy's weights.
 
     Args:
         settings: Which one.
         policy: What it samples with.
+        device: Whence servers are sent its weights; None for where they are.
         sends: Whether this process sends servers their weights; of several that share them one does.
     """
     settings.check_sampler()
     max_context = settings.max_context or None
     if settings.sampler == "vllm-server":
-        return VLLMServerSampler(policy.model, settings.url.split(","), max_context=max_context, sends=sends)
+        urls = settings.url.split(",")
+        return VLLMServerSampler(policy.model, urls, max_context=max_context, device=device, sends=sends)
     if settings.sampler == "vllm":
         return VLLMSampler(
             policy.model,

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError, SamplerError
@@ -53,10 +54,11 @@ class VLLMServerSampler:
 
     Args:
         model: The policy; its weights are sent at the start and by `weights_changed`: over NCCL from a GPU, else through
-            a file that the servers can read.
+            a file that the servers can read. Without `sends` it needs no weights.
         urls: The servers' addresses.
         max_context: The most tokens of an episode; at most, and by default, what every server allows.
         timeout_s: A server that needs longer for one request counts as dead.
+        device: Whence the weights are sent, where they lie elsewhere: "cuda" of a policy in the host's memory.
         sends: Whether this process sends the weights. Where several share the servers one does, and the others wait for it
             before they sample.
 
@@ -72,13 +74,15 @@ class VLLMServerSampler:
         *,
         max_context: int | None = None,
         timeout_s: float = 600.0,
+        device: str | None = None,
         sends: bool = True,
     ) -> None:
         if not urls:
             raise ConfigError("no server was named; give --url http://HOST:PORT, several with commas between them")
         self._model = model
         self._vocab_size = int(model.config.get_text_config().vocab_size)
-        self._over_nccl = model.device.type == "cuda"
+        self._device = torch.device(device) if device else model.device
+        self._over_nccl = self._device.type == "cuda"
         self._engines = [_Engine(VLLMServer(url, timeout_s=timeout_s)) for url in urls]
         limits = [_check(engine.server, "nccl" if self._over_nccl else "file") for engine in self._engines]
         if max_context is not None and not 1 < max_context <= min(limits):
@@ -235,7 +239,7 @@ class VLLMServerSampler:
         server.pause()
         if path is None:
             if engine.sender is None:
-                engine.sender = NCCLSender(self._model, server)
+                engine.sender = NCCLSender(self._model, server, self._device)
             engine.sender.send()
             server.name_weights(str(self._version))
         else:

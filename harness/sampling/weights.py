@@ -1,6 +1,6 @@
 """The policy's weights on the way to vLLM's processes: as a file in memory, or over NCCL between GPUs.
 
-vLLM's own weight-transfer API does the work. Left out: a policy that is spread over several trainers.
+vLLM's own weight-transfer API does the work. Left out: a policy that is spread over several ranks; rank 0 sends a copy of it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class NCCLSender:
     Args:
         model: The policy.
         server: Started with ``--weight-transfer-config '{"backend": "nccl"}'``, on other GPUs than the policy's.
+        device: The GPU; weights that lie elsewhere are brought there one by one.
     """
 
-    def __init__(self, model: PreTrainedModel, server: VLLMServer) -> None:
+    def __init__(self, model: PreTrainedModel, server: VLLMServer, device: torch.device) -> None:
         try:
             from vllm.distributed.weight_transfer.base import ModuleSource
             from vllm.distributed.weight_transfer.nccl_engine import (
@@ -53,7 +54,7 @@ class NCCLSender:
                 f"sending weights between GPUs needs vLLM beside the trainer too ({error}); "
                 "run pip install -e '.[train,vllm]'"
             ) from error
-        torch.cuda.set_device(model.device)
+        torch.cuda.set_device(device)
         with socket.socket(
             socket.AF_INET, socket.SOCK_DGRAM
         ) as probe:  # sends nothing; tells the address that leads there
@@ -66,7 +67,7 @@ class NCCLSender:
             master_address=address, master_port=port, world_size=1 + server.world_size(), rank=0
         )
         self._engine: Any = NCCLTrainerWeightTransferEngine.trainer_init(
-            where, client=server, source=ModuleSource(PlainWeights(model))
+            where, client=server, source=ModuleSource(PlainWeights(model, device))
         )
 
     def send(self) -> None:

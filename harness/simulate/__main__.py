@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 from eh_gym.errors import ConfigError, EHError
 from eh_gym.horizon.elastic import Rounding, Statistic
@@ -247,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             draw_simulation(result, config.out / "simulation.png")
             console.print(f"written: {config.out}", highlight=False)
     except EHError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
 
 

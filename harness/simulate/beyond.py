@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from eh_gym import ElasticHorizon, EpisodeOutcome, FixedHorizon, HorizonController, KeyedHorizon, ProbedHorizon
@@ -154,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         config = tyro.cli(Comparison, args=argv, prog="python -m harness.simulate.beyond")
         rows = compare(config)
     except EHError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
     for law in LAWS:
         table = Table(title=f"{LAWS[law].name}: the last quarter of {config.updates} updates", title_justify="left")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -56,3 +57,12 @@ def trained(cache: Path) -> Policy:
 def child_env() -> dict[str, str]:
     """The environment of a subprocess that trains."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture
+def stand_in_server(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module with the stand-ins for vLLM servers."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    import stand_in_server
+
+    return stand_in_server

@@ -17,6 +17,7 @@ from harness.plan import Plan, default_for, main, memory_of, mends, work_of
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+SERVERS = ("--sampler", "vllm-server", "--url", "http://127.0.0.1:8000")
 SEVEN = str(ROOT / "recipes" / "bfcl-qwen2.5-7b.toml")
 
 
@@ -29,7 +30,7 @@ def plan(*words: str) -> Plan:
 def test_every_recipe_fits_or_is_refused_with_a_mend(
     recipe: Path, gpus: int, gb: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [str(recipe), "--gpus", str(gpus), "--gpu-gb", str(gb)]
+    words = [str(recipe), "--gpus", str(gpus), "--gpu-gb", str(gb), *(SERVERS if gpus > 1 else ())]
     if gpus == 8 or "quick" in recipe.stem:
         main(words)
         assert "not measured: give --sample-tokens-per-s" in capsys.readouterr().out
@@ -49,8 +50,21 @@ def test_state_has_the_bytes_of_the_training_page() -> None:
         found = memory_of(plan(SEVEN, *flags))
         state = ("weights", "float32 masters", "gradients", "AdamW moments")
         assert sum(found.update.get(name, 0) for name in state) == each * 7_615_616_512
-    one, eight = (memory_of(plan(SEVEN, "--gpus", n)).update for n in ("1", "8"))
-    assert one["AdamW moments"] == 8 * eight["AdamW moments"]
+    eight = memory_of(plan(SEVEN, "--gpus", "8", *SERVERS))
+    assert (
+        sum(eight.update.get(name, 0) for name in state) == 16 * 7_615_616_512 / 8
+    )  # float32 shards, whatever it computes in
+    assert "gradients" not in eight.rollout
+
+
+def test_several_gpus_are_ranks() -> None:
+    with pytest.raises(ConfigError, match="vllm-server"):
+        memory_of(plan(SEVEN, "--gpus", "8"))
+    own = memory_of(plan(SEVEN, "--gpus", "8", "--sampler", "transformers", "--slots", "20"))
+    assert own.update["sampler's weights"] == own.rollout["sampler's weights"] == 2 * 7_615_616_512  # each has a copy
+    assert own.rollout["sampler's KV cache"] == 3 * 57_344 * own.longest
+    # 7B in float32, which one GPU of 80 GB can't train, on 8 of them.
+    assert memory_of(plan(SEVEN, "--gpus", "8", "--dtype", "float32", *SERVERS)).fits
 
 
 def test_settings_move_the_parts_they_are_about() -> None:
@@ -60,7 +74,9 @@ def test_settings_move_the_parts_they_are_about() -> None:
     assert memory_of(plan(SEVEN, "--kl-coef", "0.1")).update["KL reference"] == 2 * 7_615_616_512
     assert "sampler's weights" not in base.update
     assert "sampler's weights" in memory_of(plan(SEVEN, "--async-steps", "1", "--eval-every", "0")).update
-    assert not memory_of(plan(SEVEN, "--gpus", "64", "--gpu-memory-utilization", "0.1")).fits  # no room for the weights
+    assert not memory_of(
+        plan(SEVEN, "--lora-rank", "8", "--gpu-memory-utilization", "0.1")
+    ).fits  # no room for the weights
 
 
 def test_the_output_layer_s_chunk_is_the_code_s() -> None:
@@ -78,12 +94,12 @@ def test_work() -> None:
 
 
 def test_hours_come_from_what_is_given(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [SEVEN, "--gpus", "8", "--sample-tokens-per-s", "10000", "--train-tokens-per-s", "20000"]
+    words = [SEVEN, "--gpus", "8", *SERVERS, "--sample-tokens-per-s", "10000", "--train-tokens-per-s", "20000"]
     main(words)
     out, work = capsys.readouterr().out, work_of(plan(*words))
     assert f"rollouts: {200 * work.sampled / 1e4 / 3600:.1f} hours" in out
     assert f"updates: {200 * work.tokens / 2e4 / 3600:.1f} hours" in out
-    main([SEVEN, "--gpus", "8", "--mfu", "0.5"])
+    main([SEVEN, "--gpus", "8", *SERVERS, "--mfu", "0.5"])
     assert "an assumption" in capsys.readouterr().out
 
 

@@ -78,6 +78,7 @@ def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy) 
     after = [sum(episode(policy, 0, reply, reward=0.0).logprobs) for reply in ("open(a)", "open(b)")]
     assert after[0] > before[0]
     assert after[1] < before[1]
+    assert all(p.grad is None for p in policy.model.parameters())  # the next rollout's memory
     assert metrics["train/logp_difference_max"] < 1e-4
     assert metrics["train/episodes_in_loss"] == 2
 

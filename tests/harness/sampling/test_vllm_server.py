@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -22,77 +19,14 @@ Ask = Callable[..., SampleRequest]
 Forward = Callable[..., list[float]]
 Wait = Callable[[Sampler], list[tuple[SampleRequest, Sample]]]
 Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
-
-
-class StandIn:
-    """Answers as a vLLM server does; every token of a sample is its seed."""
-
-    def __init__(self) -> None:
-        self.settings: dict[str, Any] = {
-            "model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 100},
-            "weight_transfer_config": {"backend": "file"},
-            "scheduler_config": {"enable_chunked_prefill": False},
-            "device_config": {"device": "cpu"},
-        }
-        self.calls: list[tuple[str, Any]] = []
-        self.version = "default"
-        self.go = threading.Event()
-        self.go.set()
-        self.dead = False
-        self.refuse: dict[str, int] = {}
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.answer(self, None)
-
-            def do_POST(self) -> None:
-                outer.answer(self, json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "null"))
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
-
-    def answer(self, handler: BaseHTTPRequestHandler, body: Any) -> None:
-        path = handler.path.split("?")[0]
-        self.calls.append((path, body))
-        answer: Any = {}
-        if path == "/server_info":
-            answer = {"vllm_config": self.settings}
-        elif path == "/finish_weight_update":
-            self.version = body["weight_version"]
-        elif path == "/inference/v1/generate":
-            self.go.wait(20)
-            n = body["sampling_params"]["max_tokens"]
-            content = [{"token_id": body["sampling_params"]["seed"], "logprob": -0.5}] * n
-            span = {"version": self.version, "start": 0, "end": n}
-            choice = {"token_ids": [c["token_id"] for c in content], "logprobs": {"content": content}}
-            answer = {"choices": [{**choice, "finish_reason": "length", "weight_versions": [span]}]}
-        if self.dead:  # hangs up without a word
-            handler.close_connection = True
-            return
-        handler.send_response(self.refuse.get(path, 200))
-        handler.end_headers()
-        handler.wfile.write(json.dumps(answer).encode())
-
-    @property
-    def seeds(self) -> list[int]:
-        return [body["sampling_params"]["seed"] for path, body in self.calls if path == "/inference/v1/generate"]
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+Pair = tuple[Any, Any]  # of stand_in_server.StandIn
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[StandIn, StandIn]]:
-    servers = StandIn(), StandIn()
+def pair(stand_in_server: Any) -> Iterator[Pair]:
+    servers = stand_in_server.StandIn(), stand_in_server.StandIn()
     yield servers
     for server in servers:
-        server.go.set()
         server.close()
 
 
@@ -102,12 +36,12 @@ def model(made: Made) -> Qwen2ForCausalLM:
 
 
 @pytest.fixture
-def sampler(model: Qwen2ForCausalLM, pair: tuple[StandIn, StandIn]) -> VLLMServerSampler:
+def sampler(model: Qwen2ForCausalLM, pair: Pair) -> VLLMServerSampler:
     return VLLMServerSampler(model, [server.url for server in pair])
 
 
 def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(
-    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
+    sampler: VLLMServerSampler, pair: Pair, ask: Ask
 ) -> None:
     sample_all(sampler, [ask(s, [1], seed=s) for s in range(6)])
     sample_all(sampler, [ask(s, [1, 2], seed=s) for s in range(6)])
@@ -120,7 +54,7 @@ def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(
 
 
 def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(
-    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
+    sampler: VLLMServerSampler, pair: Pair, ask: Ask
 ) -> None:
     pair[1].go.clear()
     for s in range(8):
@@ -141,7 +75,7 @@ def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(
 
 
 def test_a_server_that_is_back_takes_part_after_the_next_weight_update(
-    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
+    sampler: VLLMServerSampler, pair: Pair, ask: Ask
 ) -> None:
     pair[1].dead = True
     sample_all(sampler, [ask(s, [1], seed=s) for s in range(4)])
@@ -156,7 +90,7 @@ def test_a_server_that_is_back_takes_part_after_the_next_weight_update(
 
 
 def test_a_server_that_fails_in_an_update_gives_up_its_requests(
-    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
+    sampler: VLLMServerSampler, pair: Pair, ask: Ask
 ) -> None:
     pair[1].go.clear()
     for s in range(4):
@@ -170,9 +104,7 @@ def test_a_server_that_fails_in_an_update_gives_up_its_requests(
     assert sorted(pair[0].seeds) == [0, 1, 2, 3]
 
 
-def test_late_answers_of_a_lost_server_are_not_taken_twice(
-    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
-) -> None:
+def test_late_answers_of_a_lost_server_are_not_taken_twice(sampler: VLLMServerSampler, pair: Pair, ask: Ask) -> None:
     pair[1].go.clear()
     for s in range(2):
         sampler.submit(ask(s, [1], seed=s))
@@ -188,9 +120,7 @@ def test_late_answers_of_a_lost_server_are_not_taken_twice(
     assert sorted(r.session for r, _ in done) == [0, 1]
 
 
-def test_without_a_server_left_the_run_ends_with_a_sentence(
-    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
-) -> None:
+def test_without_a_server_left_the_run_ends_with_a_sentence(sampler: VLLMServerSampler, pair: Pair, ask: Ask) -> None:
     for server in pair:
         server.dead = True
     with pytest.raises(SamplerError, match=r"none of the servers .* is left; start them again and --resume the run"):
@@ -199,17 +129,13 @@ def test_without_a_server_left_the_run_ends_with_a_sentence(
         sampler.weights_changed()
 
 
-def test_a_request_that_the_server_refuses_is_no_dead_server(
-    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn], ask: Ask
-) -> None:
+def test_a_request_that_the_server_refuses_is_no_dead_server(sampler: VLLMServerSampler, pair: Pair, ask: Ask) -> None:
     pair[0].refuse["/inference/v1/generate"] = 403
     with pytest.raises(SamplerError, match=r"could not sample: .* 403"):
         sample_all(sampler, [ask(0, [1])])
 
 
-def test_running_requests_are_paused_while_the_weights_change(
-    sampler: VLLMServerSampler, pair: tuple[StandIn, StandIn]
-) -> None:
+def test_running_requests_are_paused_while_the_weights_change(sampler: VLLMServerSampler, pair: Pair) -> None:
     pair[0].calls.clear()
     sampler.weights_changed()
     assert [path for path, _ in pair[0].calls] == [
@@ -230,14 +156,14 @@ def test_running_requests_are_paused_while_the_weights_change(
     ],
 )
 def test_a_server_set_up_otherwise_is_refused(
-    model: Qwen2ForCausalLM, pair: tuple[StandIn, StandIn], part: str, key: str, value: object, message: str
+    model: Qwen2ForCausalLM, pair: Pair, part: str, key: str, value: object, message: str
 ) -> None:
     pair[0].settings[part][key] = value
     with pytest.raises(ConfigError, match=message):
         VLLMServerSampler(model, [pair[0].url])
 
 
-def test_addresses_and_lengths_are_checked(model: Qwen2ForCausalLM, pair: tuple[StandIn, StandIn]) -> None:
+def test_addresses_and_lengths_are_checked(model: Qwen2ForCausalLM, pair: Pair) -> None:
     for wrong in ("gpu1:8000", "http://gpu1:8000/v1"):
         with pytest.raises(ConfigError, match="expected a server's address such as http://gpu1:8000"):
             VLLMServerSampler(model, [wrong])

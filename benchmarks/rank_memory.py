@@ -1,0 +1,117 @@
+"""What one rank holds while a real model is trained on several, counted on any machine without that memory.
+
+torch's own tracker for FSDP2 counts the bytes of every tensor through a micro-batch, forward and backward, of the very code
+that ranks run. The tensors have shapes and no data (FakeTensorMode), and the other ranks do not exist (the "fake" backend). So
+nothing is measured of the allocator, of kernels' workspaces or of time. Beside it: what `harness.plan` says by formula.
+
+    python benchmarks/rank_memory.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from types import MethodType
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from harness.attention import PACKED, Segments
+from harness.batch import Batch
+from harness.config import preset
+from harness.plan import Plan, lengths_of, memory_of
+from harness.policy import Policy, score_batch
+from harness.ranks import Ranks
+from harness.shape import shape_of
+
+_PARTS = ("Sharded Param", "Sharded Grad", "OptState", "Unsharded Param", "Activation", "Temp")
+
+
+def counted(plan: Plan, tokens: int) -> dict[str, int]:
+    """Bytes at the peak, by the tracker's own parts and in "Total"."""
+    shape, lengths = shape_of(plan.train.model), lengths_of(plan)
+    config = Qwen2Config(
+        vocab_size=shape.vocab,
+        hidden_size=shape.width,
+        intermediate_size=shape.ffn,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        tie_word_embeddings=shape.tied,
+        max_position_embeddings=shape.positions,
+    )
+    config._attn_implementation = PACKED
+    written = tokens * lengths.action // (lengths.action + lengths.observation)
+    dist.init_process_group("fake", rank=0, world_size=plan.gpus, store=FakeStore())
+    mesh = init_device_mesh("cpu", (plan.gpus,))  # needs tensors with data
+    with FakeTensorMode(), mock.patch("harness.ranks.init_device_mesh", return_value=mesh):
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, plan.train.dtype)).train()
+        policy: Any = Policy(model, tokenizer=None, chat=None)  # type: ignore[arg-type]
+        if plan.train.gradient_checkpointing:
+            policy.checkpoint_activations()
+        Ranks(0, plan.gpus, group=object()).shard(policy, "cpu")
+        optimizer = torch.optim.AdamW(model.parameters())
+        for p in model.parameters():
+            optimizer.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            p.grad = torch.zeros_like(p)  # of an earlier micro-batch
+        batch = Batch(
+            torch.zeros(1, tokens, dtype=torch.long),
+            torch.arange(tokens)[None],
+            Segments([tokens], [-1], torch.device("cpu")),
+            torch.arange(written),
+            torch.zeros(written, dtype=torch.long),
+            torch.ones(1, written, dtype=torch.bool),
+            torch.zeros(1, written),
+        )
+        model.forward = MethodType(lambda self, b: score_batch(self, b, 1.0), model)  # where the tracker looks
+        tracker: Any = FSDPMemTracker(model, optimizer)
+        with tracker:
+            model(batch)[0].sum().backward()
+    dist.destroy_process_group()
+    (snapshot,) = tracker.get_tracker_snapshot("peak").values()
+    return {str(getattr(part, "value", part)): size for part, size in snapshot.items()}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["Qwen2.5-7B", "Qwen2.5-14B"])
+    parser.add_argument("--ranks", nargs="+", type=int, default=[8])
+    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--tokens", type=int, default=16_384, help="of a micro-batch: one episode")
+    arguments = parser.parse_args()
+    print(f"GB on one rank, a micro-batch of {arguments.tokens} tokens, gradient checkpointing; AdamW, servers sample")
+    names = "".join(f"{part:>16}" for part in _PARTS)
+    print(f"{'':28}{'plan':>8}{'counted':>9}{names}")
+    for model in arguments.models:
+        for dtype in arguments.dtypes:
+            for ranks in arguments.ranks:
+                train = dataclasses.replace(
+                    preset(["--model", model]),
+                    model=model,
+                    env="EH-BFCL-v0",
+                    dtype=dtype,
+                    gradient_checkpointing=True,
+                    sampler="vllm-server",
+                    url="http://127.0.0.1:8000",
+                    max_context=arguments.tokens,
+                    tokens_per_microbatch=arguments.tokens,
+                )
+                plan = Plan(gpus=ranks, train=train)
+                found, planned = counted(plan, arguments.tokens), sum(memory_of(plan).update.values())
+                parts = "".join(f"{found.get(part, 0) / 1e9:16.1f}" for part in _PARTS)
+                print(
+                    f"{model:13}{dtype:>9} x {ranks:<3}{planned / 1e9:8.1f}{found['Total'] / 1e9:9.1f}{parts}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Stand-ins for vLLM servers, as far as the sampler asks: one whose tokens are its seeds, and one that samples with a model."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from safetensors.torch import load_model
+from transformers import PreTrainedModel
+
+from harness.sampling.base import SampleRequest, sample_all
+from harness.sampling.transformers import TransformersSampler
+
+
+class StandIn:
+    """Answers as a vLLM server does; every token of a sample is its seed."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = {
+            "model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 100},
+            "weight_transfer_config": {"backend": "file"},
+            "scheduler_config": {"enable_chunked_prefill": False},
+            "device_config": {"device": "cpu"},
+        }
+        self.calls: list[tuple[str, Any]] = []
+        self.version = "default"
+        self.go = threading.Event()
+        self.go.set()
+        self.dead = False
+        self.refuse: dict[str, int] = {}
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.answer(self, None)
+
+            def do_POST(self) -> None:
+                outer.answer(self, json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "null"))
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def answer(self, handler: BaseHTTPRequestHandler, body: Any) -> None:
+        path = handler.path.split("?")[0]
+        self.calls.append((path, body))
+        answer: Any = {}
+        if path == "/server_info":
+            answer = {"vllm_config": self.settings}
+        elif path == "/finish_weight_update":
+            self.version = body["weight_version"]
+        elif path == "/update_weights":
+            self.load(body["update_info"]["path"])
+        elif path == "/inference/v1/generate":
+            self.go.wait(20)
+            ids, logprobs = self.sample(body["token_ids"], body["sampling_params"])
+            span = {"version": self.version, "start": 0, "end": len(ids)}
+            choice = {"token_ids": ids, "logprobs": {"content": [{"logprob": value} for value in logprobs]}}
+            answer = {"choices": [{**choice, "finish_reason": "length", "weight_versions": [span]}]}
+        if self.dead:  # hangs up without a word
+            handler.close_connection = True
+            return
+        handler.send_response(self.refuse.get(path, 200))
+        handler.end_headers()
+        handler.wfile.write(json.dumps(answer).encode())
+
+    def load(self, path: str) -> None:
+        """Takes new weights."""
+
+    def sample(self, prompt: list[int], sampling: dict[str, Any]) -> tuple[list[int], list[float]]:
+        n = sampling["max_tokens"]
+        return [sampling["seed"]] * n, [-0.5] * n
+
+    @property
+    def seeds(self) -> list[int]:
+        return [body["sampling_params"]["seed"] for path, body in self.calls if path == "/inference/v1/generate"]
+
+    def close(self) -> None:
+        self.go.set()
+        self._http.shutdown()
+        self._http.server_close()
+
+
+class ModelStandIn(StandIn):
+    """One that samples with the weights it was sent, one request after another."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model)
+        self.settings["model_config"]["max_model_len"] = model.config.max_position_embeddings
+        for parameter in self.model.parameters():
+            parameter.data.zero_()
+        self._sampler = TransformersSampler(self.model)
+        self._turn = threading.Lock()
+
+    def load(self, path: str) -> None:
+        load_model(self.model, path)
+
+    def sample(self, prompt: list[int], sampling: dict[str, Any]) -> tuple[list[int], list[float]]:
+        same = {name: sampling[name] for name in ("max_tokens", "seed", "temperature")}
+        with self._turn:
+            request = SampleRequest(0, prompt, stop_ids=frozenset(sampling["stop_token_ids"]), **same)
+            (sample,) = sample_all(self._sampler, [request])
+            self._sampler.end_session(0)
+        return sample.ids, sample.logprobs

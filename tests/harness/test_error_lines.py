@@ -1,0 +1,38 @@
+"""Every command shows an error as it is, brackets and all, which rich would take for markup."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from eh_gym.errors import ConfigError
+
+TEXT = "run pip install -e '.[train,vllm]', see [/x]"
+
+
+@pytest.mark.parametrize(
+    ("module", "called", "words"),
+    [
+        ("harness.grpo", "join", []),
+        ("harness.evaluate", "run", ["--env", "EH-Cabinet-v0", "--policy", "expert"]),
+        ("harness.plan", "show", []),
+        ("harness.sweep", "sweep", ["--suite", "all"]),
+        ("harness.report.__main__", "read_suites", ["somewhere"]),
+        ("harness.simulate.__main__", "simulate", []),
+        ("harness.simulate.beyond", "compare", []),
+    ],
+)
+def test_a_command_to_run_is_shown_whole(
+    module: str, called: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise ConfigError(TEXT)
+
+    command = import_module(module)
+    monkeypatch.setattr(command, called, fails)
+    with pytest.raises(SystemExit) as end:
+        command.main(words)
+    assert end.value.code == 2
+    assert TEXT in " ".join(capsys.readouterr().out.split())
