@@ -72,12 +72,13 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
         return plain_step(env, action)
 
     monkeypatch.setattr(RemoteEnv, "step", step)
-    rows = run(dataclasses.replace(in_ray, **changes))
+    two_a_node = dataclasses.replace(in_ray, ray_actor_slots=4, ray_actor_cpus=1.5)
+    rows = run(dataclasses.replace(two_a_node, **changes))
     monkeypatch.undo()
     local = run(dataclasses.replace(quick, **changes))
     assert [row["rollout/episodes"] for row in rows] == [16, 16]
     assert [row["rollout/environment_errors"] for row in rows] == [0, 0]
-    assert rows[0]["rollout/environment_retries"] >= 1
+    assert 1 <= rows[0]["rollout/environment_retries"] <= 8  # nobody tries the lost node's other actor
     assert rows[0]["tokens/failed_attempts"] > 0
     same = ("rollout/success", "rollout/length_mean", "tokens/update", "rollout/truncated")
     assert {name: rows[0][name] for name in same} == {name: local[0][name] for name in same}
