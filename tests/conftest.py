@@ -117,6 +117,14 @@ def _ray():
     return ray
 
 
+def pytest_collection_modifyitems(items):
+    """Of parallel tests (xdist) a file's run in one process, which makes their fixtures once, and AppWorld's one after another:
+    their attacks and deadlines mind what else its processes do."""
+    for item in items:
+        appworld = "appworld_python" in getattr(item, "fixturenames", ()) or "appworld" in item.nodeid.lower()
+        item.add_marker(pytest.mark.xdist_group("appworld" if appworld else str(item.path)))
+
+
 def _there(find):
     try:
         return find()

@@ -7,6 +7,7 @@ The blocks of a page share one namespace, from top to bottom. A block that no te
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import runpy
@@ -150,7 +151,7 @@ def _module(module: str, words: list[str]) -> None:
     words = [word if word not in ("FOLDER", "X") else "folder" for word in words]
     if "--help" in words:
         words.remove("--help")
-    with contextlib.redirect_stderr(None), contextlib.redirect_stdout(None):
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         if module in REFERENCE["COMMANDS"]:
             config, default_for = REFERENCE["COMMANDS"][module]
             tyro.cli(config, args=words, default=default_for(words))

@@ -7,6 +7,7 @@ elsewhere. The same sources give the same tasks, answers and databases.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import importlib.util
 import io
@@ -102,6 +103,7 @@ def main() -> int:
     started = time.monotonic()
     dest.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{dest.name}.", dir=dest.parent))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)  # IPython may write its history at the very end
     root = scratch / "root"
     try:
         for folder in ("home", "ipython", "cache", "root"):

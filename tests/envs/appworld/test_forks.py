@@ -2,8 +2,10 @@
 
 import socket
 import struct
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -106,10 +108,12 @@ def test_a_temporary_folder_too_deep_for_a_socket_is_refused(tmp_path, monkeypat
     assert not list(deep.iterdir())
 
 
-def test_folders_of_processes_that_are_gone_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(forks.tempfile, "gettempdir", lambda: str(tmp_path))
-    (tmp_path / "eh-appworld-999999999-abc").mkdir()
-    (tmp_path / "eh-appworld-1-abc").mkdir()  # lives
-    (tmp_path / "other").mkdir()
-    mine = forks._folder()
-    assert {p.name for p in tmp_path.iterdir()} == {"eh-appworld-1-abc", "other", mine.name}
+def test_folders_of_processes_that_are_gone_are_removed(monkeypatch):
+    with tempfile.TemporaryDirectory() as name:  # pytest's own are too deep for a socket
+        folder = Path(name)
+        monkeypatch.setattr(forks.tempfile, "gettempdir", lambda: name)
+        (folder / "eh-appworld-999999999-abc").mkdir()
+        (folder / "eh-appworld-1-abc").mkdir()  # lives
+        (folder / "other").mkdir()
+        mine = forks._folder()
+        assert {p.name for p in folder.iterdir()} == {"eh-appworld-1-abc", "other", mine.name}
