@@ -117,6 +117,7 @@ def _ray():
     return ray
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items):
     """Of parallel tests (xdist) a file's run in one process, which makes their fixtures once, and AppWorld's one after another:
     their attacks and deadlines mind what else its processes do."""
