@@ -9,7 +9,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import psutil
 import pytest
 
 from eh_gym.errors import MissingBackendError
@@ -68,6 +67,8 @@ class RayNodes:
 
     def kill(self, node_id):
         """Kills all processes of a node at once, as when its machine is gone; Ray's own way leaves the actors for a while."""
+        import psutil  # not there where the wheel alone is tested
+
         node = self._nodes.pop(node_id)
         raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
         for process in [raylet, *raylet.children(recursive=True)]:
@@ -117,13 +118,17 @@ def _ray():
     return ray
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
-def pytest_collection_modifyitems(items):
-    """Of parallel tests (xdist) a file's run in one process, which makes their fixtures once, and AppWorld's one after another:
-    their attacks and deadlines mind what else its processes do."""
-    for item in items:
-        appworld = "appworld_python" in getattr(item, "fixturenames", ()) or "appworld" in item.nodeid.lower()
-        item.add_marker(pytest.mark.xdist_group("appworld" if appworld else str(item.path)))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Of parallel tests a file's run in one process, which makes their fixtures once, and AppWorld's all in one, one after
+    another: their attacks and deadlines mind what else its processes do."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return "appworld" if "appworld" in nodeid.lower() else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 def _there(find):
