@@ -70,7 +70,7 @@ SETTINGS: dict[str, list[str]] = {
 }
 """Flags of `harness.grpo`; the first is what the others are measured against."""
 
-DEFAULT = list(SETTINGS)[:6]
+DEFAULT = list(SETTINGS)[:7]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transformers import AutoModelForCausalLM, Qwen2Config
 
 from harness.attention import PACKED, Segments
 from harness.batch import Batch
@@ -30,6 +29,7 @@ from harness.plan import Plan, lengths_of, memory_of
 from harness.policy import Policy, score_batch
 from harness.ranks import Ranks
 from harness.shape import shape_of
+from harness.tiny import fresh_qwen2
 
 _PARTS = ("Sharded Param", "Sharded Grad", "OptState", "Unsharded Param", "Activation", "Temp")
 
@@ -37,22 +37,12 @@ _PARTS = ("Sharded Param", "Sharded Grad", "OptState", "Unsharded Param", "Activ
 def counted(plan: Plan, tokens: int) -> dict[str, int]:
     """Bytes at the peak, by the tracker's own parts and in "Total"."""
     shape, lengths = shape_of(plan.train.model), lengths_of(plan)
-    config = Qwen2Config(
-        vocab_size=shape.vocab,
-        hidden_size=shape.width,
-        intermediate_size=shape.ffn,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        tie_word_embeddings=shape.tied,
-        max_position_embeddings=shape.positions,
-    )
-    config._attn_implementation = PACKED
     written = tokens * lengths.action // (lengths.action + lengths.observation)
     dist.init_process_group("fake", rank=0, world_size=plan.gpus, store=FakeStore())
     mesh = init_device_mesh("cpu", (plan.gpus,))  # needs tensors with data
     with FakeTensorMode(), mock.patch("harness.ranks.init_device_mesh", return_value=mesh):
-        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, plan.train.dtype)).train()
+        model = fresh_qwen2(shape, eos_id=0, dtype=getattr(torch, plan.train.dtype)).train()
+        model.set_attn_implementation(PACKED)
         policy: Any = Policy(model, tokenizer=None, chat=None)  # type: ignore[arg-type]
         if plan.train.gradient_checkpointing:
             policy.checkpoint_activations()
