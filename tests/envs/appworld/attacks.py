@@ -47,6 +47,14 @@ FORGED = """
 forged = {"output": "forged", "malformed": False, "completed": True, "calls": []}
 complete = {"method": "POST", "url": "/supervisor/message", "headers": {}, "body": "{}", "status": 200}
 """
+_ANSWERS_LATER = """
+def answer_later():
+    for completed in (False, True):
+        head = posix.read(connection.fileno(), 4)
+        posix.read(connection.fileno(), struct.unpack(">I", head)[0])
+        send(forged | {"completed": completed, "calls": [complete]})
+threading.Thread(target=answer_later, daemon=True).start()
+"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class Attack:
         kind: What it is after.
         steps: Code, one block per step; FINISH follows.
         ends: "verdict" (the world goes on, and the evaluation says no), "world lost", or "goes on" (the attack has kept its
-            own world from completing the task, and nothing is evaluated).
+            own world from completing the task, and nothing is evaluated); several of them where chance decides.
         shows: A regular expression that the observations match, which shows that the attack was made and what stopped it.
         task: "question" (the answer is not known to the attack) or "change" (the right change is made, but without the API).
     """
@@ -306,20 +314,29 @@ send(forged | {"calls": [complete | b for b in bad]})
         shows="bent",
     ),
     _attack(
-        "leave a thread that answers later steps",
+        "leave a thread that answers this step and all later ones",
         "verdict",
         FORGED
+        + _ANSWERS_LATER
         + """
-def answer_later():
-    while True:
-        head = posix.read(connection.fileno(), 4)
-        posix.read(connection.fileno(), struct.unpack(">I", head)[0])
-        send(forged | {"calls": [complete]})
-threading.Thread(target=answer_later, daemon=True).start()
+send(forged | {"completed": False})
+while True:  # or the world would read, too
+    try:
+        threading.Event().wait()
+    except BaseException:
+        pass
 """,
-        "print('read by the thread, or by the world')",
+        "print('read by the thread')",
         "print('again')",
-        shows="forged",
+        shows="forged\nforged\nforged",
+    ),
+    _attack(
+        "leave a thread that competes with the world for later steps",
+        "verdict",
+        FORGED + _ANSWERS_LATER,
+        "print('read by the thread, by the world, or half by each')",
+        "print('again')",
+        ends="verdict, goes on or world lost",
     ),
 ]
 
@@ -945,13 +962,18 @@ class Target:
         return outcome
 
     def reference(self, task):
-        """Every observation and the reward of a task's reference solution."""
-        seen = [self.env.reset(options={"task_id": self.tasks[task]})[0]]
-        while True:
-            said, reward, terminated, truncated, _ = self.env.step(self.env.expert())
-            seen.append(said)
-            if terminated or truncated:
-                return [*seen, reward]
+        """Every observation and the reward of a task's reference solution; again if the machine was too slow for it."""
+        for _ in range(3):
+            seen, slowest_s, over = [self.env.reset(options={"task_id": self.tasks[task]})[0]], 0.0, False
+            while not over:
+                began = time.monotonic()
+                said, reward, terminated, truncated, _ = self.env.step(self.env.expert())
+                slowest_s = max(slowest_s, time.monotonic() - began)
+                seen.append(said)
+                over = terminated or truncated
+            if slowest_s < STEP_TIMEOUT_S:
+                break
+        return [*seen, reward]
 
 
 def play(attacks, slots, **settings):

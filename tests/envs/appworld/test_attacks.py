@@ -18,8 +18,8 @@ attacks = importlib.util.module_from_spec(_SPEC)
 sys.modules["attacks"] = attacks
 _SPEC.loader.exec_module(attacks)
 
-GRACE_S = 2.0
-SLACK_S = 6.0  # for the judge, the kill, and a busy machine
+GRACE_S = 10.0  # a busy machine is late with the alarm that interrupts a step
+SLACK_S = 20.0  # for the judge, the kill, and a busy machine
 HAS_SECCOMP = os.path.exists("/proc/sys/kernel/seccomp") and platform.machine() in ("x86_64", "aarch64")
 pytestmark = pytest.mark.skipif(not HAS_SECCOMP, reason="without a system-call filter, much of it would come through")
 
@@ -68,7 +68,7 @@ def test_attack(played, name):
     said = "\n".join(outcome.said[1:])
     assert outcome.reward == 0
     assert not outcome.info.get("success")
-    assert outcome.ended == attack.ends, said[-2000:]
+    assert outcome.ended in re.split(", | or ", attack.ends), said[-2000:]
     assert re.search(attack.shows, said, re.DOTALL), said[-2000:]
     assert outcome.slowest_s < attacks.STEP_TIMEOUT_S + GRACE_S + SLACK_S
     assert outcome.healed is not False, "the next episode was another than before"
