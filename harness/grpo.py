@@ -135,7 +135,13 @@ def train(
     held_out: Sequence[str] = ()
     if config.eval_tasks:
         held_out = held_out_tasks(env_id, {**env_args, "split": config.eval_split}, config.eval_tasks)
-    sampler = make_sampler(config, sampled, device=device if ranks.sharded else None, sends=ranks.first)
+    sampler = make_sampler(
+        config,
+        sampled,
+        device=device if ranks.sharded else None,
+        sends=ranks.first,
+        adapters=config.lora_handover == "adapters",
+    )
     ranks.wait()  # for servers that rank 0 sends the weights
 
     def hand_over() -> None:

@@ -25,6 +25,8 @@ class StandIn:
             "scheduler_config": {"enable_chunked_prefill": False},
             "device_config": {"device": "cpu"},
         }
+        self.environment: dict[str, Any] = {}
+        self.adapters: list[str] = []
         self.calls: list[tuple[str, Any]] = []
         self.version = "default"
         self.go = threading.Event()
@@ -52,7 +54,14 @@ class StandIn:
         self.calls.append((path, body))
         answer: Any = {}
         if path == "/server_info":
-            answer = {"vllm_config": self.settings}
+            answer = {"vllm_config": self.settings, "vllm_env": self.environment}
+        elif path == "/v1/models":
+            answer = {"data": [{"id": name} for name in ["model", *self.adapters]]}
+        elif path == "/v1/load_lora_adapter":
+            self.adapters.append(body["lora_name"])
+            answer = "Success"
+        elif path == "/update_weight_version":
+            self.version = body["new_version"]
         elif path == "/finish_weight_update":
             self.version = body["weight_version"]
         elif path == "/update_weights":
@@ -69,6 +78,16 @@ class StandIn:
         handler.send_response(self.refuse.get(path, 200))
         handler.end_headers()
         handler.wfile.write(json.dumps(answer).encode())
+
+    def take_adapters(self) -> None:
+        """Is from now on as a server that was started for adapters."""
+        self.settings["lora_config"] = {"max_lora_rank": 8}
+        self.settings["parallel_config"] = {"worker_extension_cls": "harness.sampling.vllm_worker.PolicyWeights"}
+        self.environment = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": True}
+
+    def forget(self) -> None:
+        """Is as a server that was started again."""
+        self.version, self.adapters = "default", []
 
     def load(self, path: str) -> None:
         """Takes new weights."""

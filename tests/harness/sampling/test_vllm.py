@@ -7,6 +7,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,8 +76,10 @@ def test_torch_is_left_as_it_was(made: Made) -> None:
     torch.set_num_threads(1)
 
 
+@pytest.mark.parametrize("adapters", [False, True])
 def test_two_workers_may_share_the_model(
     made: Made,
+    adapters: bool,
     tokenizer: PreTrainedTokenizerFast,
     ask: Ask,
     forward_logprobs: Forward,
@@ -86,20 +89,30 @@ def test_two_workers_may_share_the_model(
     config.num_key_value_heads = 2
     torch.manual_seed(3)
     model = Qwen2ForCausalLM(config)
-    sampler = VLLMSampler(model, tokenizer, tensor_parallel=2)
+    if adapters:
+        pytest.importorskip("peft")
+        add_lora(model, 4, seed=0)
+        for name, p in model.named_parameters():
+            if ".lora_B." in name:
+                torch.nn.init.normal_(p, std=0.1)
+    sampler = VLLMSampler(model, tokenizer, tensor_parallel=2, adapters=adapters)
     for version in range(3):
         sample = sample_all(sampler, [ask(version, [1, 2, 3])])[0]
         assert sample.logprobs == pytest.approx(forward_logprobs(model, [1, 2, 3], sample.ids), abs=1e-4)
         assert sample.policy_version == version
         with torch.no_grad():
             for p in model.parameters():
-                p.mul_(0.8)
+                if p.requires_grad:
+                    p.mul_(0.8)
         sampler.weights_changed()
 
 
-def test_training_samples_from_the_policy_that_it_trains(made: Made, quick: GRPOConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", [{}, {"lora_rank": 8, "lora_handover": "adapters", "learning_rate": 3e-3}])
+def test_training_samples_from_the_policy_that_it_trains(
+    made: Made, quick: GRPOConfig, tmp_path: Path, changes: dict[str, Any]
+) -> None:
     made("vllm")
-    config = dataclasses.replace(quick, sampler="vllm", updates=3, run_dir=tmp_path / "run")
+    config = dataclasses.replace(quick, sampler="vllm", updates=3, run_dir=tmp_path / "run", **changes)
     (tmp_path / "run").mkdir()
     train(config, tmp_path / "run", Display(Console(quiet=True)))
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
