@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from safetensors.torch import load_model
+from safetensors.torch import load, load_model
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.sampling.base import SampleRequest, sample_all
@@ -66,6 +68,9 @@ class StandIn:
             self.version = body["weight_version"]
         elif path == "/update_weights":
             self.load(body["update_info"]["path"])
+        elif path == "/collective_rpc":
+            matrices = load(base64.b64decode(body["kwargs"]["matrices"]))
+            self.adapt(json.loads(body["kwargs"]["settings"]), matrices)
         elif path == "/inference/v1/generate":
             self.go.wait(20)
             ids, logprobs = self.sample(body["token_ids"], body["sampling_params"])
@@ -91,6 +96,9 @@ class StandIn:
 
     def load(self, path: str) -> None:
         """Takes new weights."""
+
+    def adapt(self, settings: dict[str, Any], matrices: dict[str, Tensor]) -> None:
+        """Takes new adapters."""
 
     def sample(self, prompt: list[int], sampling: dict[str, Any]) -> tuple[list[int], list[float]]:
         n = sampling["max_tokens"]
@@ -120,6 +128,16 @@ class ModelStandIn(StandIn):
 
     def load(self, path: str) -> None:
         load_model(self.model, path)
+        self._plain = {name: p.clone() for name, p in self.model.named_parameters()}
+
+    def adapt(self, settings: dict[str, Any], matrices: dict[str, Tensor]) -> None:
+        weights = dict(self._plain)
+        for name, b in matrices.items():
+            if name.endswith(".lora_B.weight"):
+                own = name.removeprefix("base_model.model.").replace(".lora_B", "")
+                delta = b @ matrices[name.replace("lora_B", "lora_A")]
+                weights[own] = weights[own] + settings["lora_alpha"] / settings["r"] * delta
+        self.model.load_state_dict(weights, strict=False)
 
     def sample(self, prompt: list[int], sampling: dict[str, Any]) -> tuple[list[int], list[float]]:
         same = {name: sampling[name] for name in ("max_tokens", "seed", "temperature")}
