@@ -36,6 +36,15 @@ def new_model(*, tied: bool = True) -> Qwen2ForCausalLM:
     )
 
 
+def add_trained_lora(model: Qwen2ForCausalLM) -> None:
+    """Adapters that change the model, as those of a run that is resumed."""
+    add_lora(model, 4, seed=0)
+    draws = torch.Generator().manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter, std=0.1, generator=draws)
+
+
 def new_tokenizer() -> PreTrainedTokenizerFast:
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -197,7 +206,7 @@ def made(request: pytest.FixtureRequest) -> Callable[[str], Made]:
             model, apart = new_model(tied="untied" not in kind), "adapters" in kind
             if apart:
                 pytest.importorskip("peft")
-                add_lora(model, 4, seed=0)
+                add_trained_lora(model)
             if kind.startswith("transformers"):
                 kinds[kind] = model, TransformersSampler(model, max_prefill_tokens=8 if "small" in kind else 16_384)
             elif kind.startswith("vllm-server"):
