@@ -18,14 +18,13 @@ import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eh_gym.errors import ConfigError
 from harness.config import GRPOConfig
 from harness.display import Display
 from harness.episodes import read_system_prompt
-from harness.grpo import main, prepare, rollout_metrics, train
+from harness.grpo import main, train
 from harness.metrics import GLOSSARY, read_metrics
 from harness.policy import Policy, load_policy
-from harness.trajectory import Trajectory, Turn
+from harness.run_folder import prepare
 from harness.warm_start import WarmStart
 
 
@@ -45,7 +44,7 @@ def metrics_of(config: GRPOConfig) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.grpo.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.parts.cache_dir", lambda: cache)
 
 
 def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
@@ -199,56 +198,6 @@ def test_every_aggregation_trains(quick: GRPOConfig, aggregation: Any) -> None:
     )
     run(config)
     assert all(math.isfinite(row["train/loss"]) for row in metrics_of(config))
-
-
-def test_metrics_show_their_arithmetic() -> None:
-    def episode(length: int, *, success: bool, end: Any = "terminated", optimal: int | None = 3) -> Trajectory:
-        t = Trajectory("t", 0, horizon=4, success=success, reward=float(success), end=end, optimal_steps=optimal)
-        t.ids, t.action_mask = [1] * (2 * length), [0, 1] * length
-        t.turns = [Turn("a", "o", cut=i == 0, malformed=i < 2) for i in range(length)]
-        return t
-
-    failed_twice = episode(0, success=False, end="environment-error")
-    failed_twice.retries, failed_twice.failed_tokens = 2, 30
-    m = rollout_metrics(
-        [
-            episode(3, success=True),
-            episode(4, success=False, end="horizon", optimal=6),
-            episode(1, success=False),
-            episode(9, success=False, end="environment-error"),
-            failed_twice,
-        ]
-    )
-    assert m["rollout/success"] == pytest.approx(1 / 3)
-    assert m["rollout/success_ceiling"] == pytest.approx(2 / 3)  # 3 <= 4, 6 > 4, 3 <= 4
-    assert m["rollout/truncated"] == pytest.approx(1 / 3)
-    assert m["rollout/length_mean"] == pytest.approx((3 + 4 + 1) / 3)
-    assert m["rollout/length_success_mean"] == 3.0
-    assert m["rollout/steps_per_optimum"] == 1.0
-    assert m["rollout/malformed"] == pytest.approx((2 + 2 + 1) / 8)
-    assert m["rollout/action_cut"] == pytest.approx(3 / 8)
-    assert (m["rollout/environment_errors"], m["rollout/environment_retries"]) == (2.0, 2.0)
-    assert m["tokens/failed_attempts"] == 30.0
-    assert (m["tokens/update"], m["rollout/action_tokens"], m["rollout/prompt_tokens"]) == (16.0, 8.0, 8.0)
-
-
-def test_a_folder_with_a_run_is_refused(quick: GRPOConfig) -> None:
-    prepare(quick)
-    with pytest.raises(ConfigError, match="already holds a run; continue it with --resume"):
-        prepare(quick)
-
-
-def test_the_default_folder_is_numbered_when_it_is_taken(
-    quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = [prepare(dataclasses.replace(quick, run_dir=None))[1].name for _ in range(3)]
-    assert names == [f"EH-Cabinet-v0-elastic-seed0{end}" for end in ("", "-2", "-3")]
-
-
-def test_resuming_nothing_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no run to resume in .*; give the run's folder"):
-        prepare(dataclasses.replace(quick, resume=tmp_path / "nowhere"))
 
 
 def test_bad_settings_end_with_a_sentence_and_no_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
