@@ -15,7 +15,8 @@ from gymnasium.envs.registration import EnvSpec
 
 from harness.config import GRPOConfig
 from harness.display import Display
-from harness.evaluate import EvalResult, evaluate_policy, held_out_tasks, summarise
+from harness.eval_result import EvalResult, summarise
+from harness.evaluate import evaluate_policy, evaluation_requests, held_out_tasks
 from harness.policy import Policy
 from harness.ranks import Ranks
 from harness.sampling.base import Sampler
@@ -72,11 +73,9 @@ class HeldOut:
             self.policy,
             self.sampler,
             self.env_id,
-            self.tasks,
-            rollouts=rollouts,
+            self.ranks.share(evaluation_requests(self.tasks, rollouts, derive_seed(config.seed, "evaluation"))),
             horizon=config.k_max,
             temperature=temperature,
-            seed=derive_seed(config.seed, "evaluation"),
             slots=config.slots or config.tasks_per_update * config.group_size,
             env_threads=config.env_threads,
             max_action_tokens=config.max_action_tokens,
@@ -85,6 +84,5 @@ class HeldOut:
             env_args={**config.environment_args(), "split": config.eval_split},
             budget_hint=config.budget_hint,
             on_end=on_end,
-            share=self.ranks.share,
         )
         return summarise(self.ranks.gather(played))
