@@ -40,11 +40,14 @@ from harness.trajectory import Trajectory, Turn
 from harness.update import update_policy
 
 
-def on_ranks(size: int, work: Callable[[Ranks], Any], *, timeout_s: float = 60, silent: int | None = None) -> list[Any]:
+def on_ranks(
+    size: int, work: Callable[[Ranks], Any], *, timeout_s: float = 300, silent: int | None = None
+) -> list[Any]:
     """What `work` returns on each of `size` forked ranks; of a `silent` one nothing is waited for, and it is killed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    kept = socket.socket()  # bound and not listening, it keeps the port for the ranks, and from everybody else
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(kept.getsockname()[1])}
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
 
@@ -70,6 +73,7 @@ def on_ranks(size: int, work: Callable[[Ranks], Any], *, timeout_s: float = 60, 
         processes[silent].kill()
     for process in processes:
         process.join()
+    kept.close()
     return [found[rank] for rank in wanted]
 
 
@@ -391,10 +395,9 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
-def torchrun(ranks: int, *arguments: str) -> list[str]:
+def torchrun(ranks: int, *program: str) -> list[str]:
     """The command line of a run on several ranks."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m", "harness.grpo"]
-    return [sys.executable, *launch, *arguments]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *program]
 
 
 def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same_metrics(
@@ -408,13 +411,13 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
     prepare(killed)
     log = tmp_path / "killed" / "metrics.jsonl"
     process = subprocess.Popen(
-        torchrun(2, "--resume", str(killed.run_dir)),
+        torchrun(2, str(Path(__file__).with_name("held_run.py")), "--resume", str(killed.run_dir)),
         env={**child_env, "EH_CACHE_DIR": str(cache)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
     while not log.exists() or not log.read_text():
-        assert process.poll() is None, "the run ended before it could be killed"
+        assert process.poll() is None, "the run failed"
         time.sleep(0.01)
     ranks = [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/environ") if _rank(p, process.pid) == "1"]
     os.kill(ranks[0], signal.SIGKILL)
