@@ -16,6 +16,15 @@ from eh_gym.worker import close_shared_pools
 from envs.appworld import data
 from envs.runtime import backend_python
 
+try:
+    import hypothesis
+except ImportError:  # not there where the wheel alone is tested
+    pass
+else:  # an example fails for what it finds, not for the 200 ms that a busy machine takes for it
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("any machine")
+
 
 @pytest.fixture(scope="session")
 def bfcl_python():
