@@ -101,6 +101,7 @@ def test_what_came_while_the_caller_was_held_up_is_taken_and_nothing_more_is_wai
     else:
         with pytest.raises(WorkerTimeout):
             fork.ask(None, 60)
+    assert fork._connection.gettimeout() == 0
     assert zygote.ended == ([] if comes else [7])
 
 
