@@ -3,6 +3,7 @@
 A test that needs a backend, or Ray, is skipped where it is missing, and fails there under EH_REQUIRE_BACKENDS=1 (tox, CI).
 """
 
+import contextlib
 import os
 import shutil
 import sys
@@ -81,7 +82,8 @@ class RayNodes:
         node = self._nodes.pop(node_id)
         raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
         for process in [raylet, *raylet.children(recursive=True)]:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # some end by themselves when the raylet does
+                process.kill()
         self._cluster.remove_node(node, allow_graceful=False)
 
     def remove(self, node_id):
