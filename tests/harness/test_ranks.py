@@ -64,16 +64,22 @@ def on_ranks(
         process.start()
     found: dict[int, Any] = {}
     wanted = [rank for rank in range(size) if rank != silent]
-    while len(found) < len(wanted):
-        if not answers.empty():
-            found |= [answers.get()]
-        assert all(p.exitcode in (None, 0) for p in processes), "a rank failed; its message is above"
-        time.sleep(0.01)
-    if silent is not None:
-        processes[silent].kill()
-    for process in processes:
-        process.join()
-    kept.close()
+    try:
+        while len(found) < len(wanted):
+            if not answers.empty():
+                found |= [answers.get()]
+            assert all(p.exitcode in (None, 0) for p in processes), "a rank failed; its message is above"
+            time.sleep(0.01)
+    except BaseException:
+        for process in processes:
+            process.kill()
+        raise
+    finally:
+        if silent is not None:
+            processes[silent].kill()
+        for process in processes:
+            process.join()
+        kept.close()
     return [found[rank] for rank in wanted]
 
 
@@ -434,18 +440,7 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
 def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(
     slow: GRPOConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = [
-        "--updates",
-        "2",
-        "--eval-tasks",
-        "0",
-        "--run-dir",
-        str(tmp_path / "run"),
-        "--rank-timeout-s",
-        "5",
-        "--device",
-        "cpu",
-    ]
+    words = f"--updates 2 --eval-tasks 0 --run-dir {tmp_path / 'run'} --rank-timeout-s 7 --device cpu".split()
 
     def work(ranks: Ranks) -> Any:
         if not ranks.first:
@@ -462,7 +457,14 @@ def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(
                 main(words)
         return end.value.code, joined
 
-    assert on_ranks(2, work, timeout_s=5, silent=1) == [(2, [{"device": "cpu", "timeout_s": 5.0}])]
+    for limit_s in (5, 60):  # in which they have to find each other first, on a machine that may be busy
+        try:
+            found = on_ranks(2, work, timeout_s=limit_s, silent=1)
+            break
+        except AssertionError:
+            if limit_s == 60:
+                raise
+    assert found == [(2, [{"device": "cpu", "timeout_s": 7.0}])]
     assert "another rank of this run has stopped or has not answered in time" in capfd.readouterr().out
 
 

@@ -158,6 +158,10 @@ class Server:
             self.kill()
         self._kept.close()
 
+    def hold(self) -> None:
+        """Stops it until it is killed."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
     def kill(self) -> None:
         """The whole family at once, as when a machine goes."""
         if self._process.poll() is None:
