@@ -7,6 +7,7 @@ through the same lines with its share of the episodes (`harness.ranks`).
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import itertools
@@ -42,7 +43,7 @@ from harness.checkpoint import (
 from harness.config import GRPOConfig, make_controller, preset
 from harness.display import Display
 from harness.episodes import write_episodes
-from harness.evaluate import EvalResult, evaluate_policy, held_out_tasks, summarise
+from harness.evaluate import EvalResult, evaluate_policy, held_out_tasks, summarise, tasks_of
 from harness.figure import draw_run
 from harness.head import Head
 from harness.lora import add_lora
@@ -87,7 +88,10 @@ def train(
     env = _teacher(config, env_id)
     if config.budget_hint:
         env = _hinted(env, config)
-    task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
+    task_ids = tasks_of(env)
+    held_out: Sequence[str] = ()
+    if config.eval_tasks:
+        held_out = held_out_tasks(env_id, {**env_args, "split": config.eval_split}, config.eval_tasks)
 
     device = ranks.device(pick_device(config.device))
     policy = _load(config, env, device, ranks)
@@ -132,9 +136,6 @@ def train(
             controller.load_state_dict(state["controller"])
         display.note(f"resumed at update {first} from {checkpoint}")
     env.close()
-    held_out: Sequence[str] = ()
-    if config.eval_tasks:
-        held_out = held_out_tasks(env_id, {**env_args, "split": config.eval_split}, config.eval_tasks)
     sampler = make_sampler(config, sampled, device=device if ranks.sharded else None, sends=ranks.first)
     ranks.wait()  # for servers that rank 0 sends the weights
 
@@ -417,6 +418,8 @@ def _teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
     except MissingBackendError:
         if config.env_workers == "local":
             raise
+    except (gym.error.Error, TypeError) as error:
+        raise ConfigError(f"{config.env} can't be made with --env-args {config.env_args} ({error})") from error
     return gym.make(env_id, **config.environment_args())
 
 
@@ -529,6 +532,15 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
     return config, run_dir, False
 
 
+def _forget(run_dir: Path) -> None:
+    """Takes the settings out of the folder of a run that has no checkpoint yet: the mended command is to find it free."""
+    if latest_checkpoint(run_dir / "checkpoints") is None:
+        for name in ("config.json", "versions.json"):
+            (run_dir / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something else is in it
+            run_dir.rmdir()
+
+
 def _free_folder(name: Path) -> Path:
     """The folder `name`, or where that is taken the first free one of `name-2`, `name-3` and so on."""
     numbered = (name.with_name(f"{name.name}-{n}") for n in itertools.count(2))
@@ -540,15 +552,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console()
     disable_progress_bar()  # transformers' own; ours are enough
+    begun: Path | None = None  # the folder of a run that this process has begun
     try:
         wanted = tyro.cli(GRPOConfig, args=words, default=preset(words), prog="python -m harness.grpo")
         ranks = join(device=pick_device(wanted.device), timeout_s=wanted.rank_timeout_s)
         config, run_dir, resume = ranks.from_first(prepare(wanted) if ranks.first else (wanted, Path(), False))
+        begun = run_dir if ranks.first and not resume else None
         display = Display(console if ranks.first else Console(quiet=True))
         display.plan(config, run_dir, resume=resume)
         train(config, run_dir, display, resume=resume, ranks=ranks)
         ranks.close()
     except EHError as error:
+        if begun is not None and isinstance(error, (ConfigError, MissingBackendError)):
+            _forget(begun)
         console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
 

@@ -251,13 +251,42 @@ def test_resuming_nothing_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
         prepare(dataclasses.replace(quick, resume=tmp_path / "nowhere"))
 
 
-def test_bad_settings_end_with_a_sentence_and_no_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bad_settings_end_with_a_sentence_before_a_folder_is_made(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["--k0", "60", "--run-dir", str(tmp_path / "x"), "--eval-tasks", "0", "--warm-start.episodes", "0"])
+        main(["--k0", "60", "--run-dir", str(tmp_path / "x")])
     assert exit_.value.code == 2
-    out = capsys.readouterr().out
-    assert "k0 must be in k_min..k_max (5..50), got 60" in out
+    assert "k0 must be in k_min..k_max (5..50), got 60" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--split", "nonsense", "split must be one of train, dev, test, all, got 'nonsense'"),
+        ("--eval-split", "nonsense", "split must be one of train, dev, test, all, got 'nonsense'"),
+        ("--env", "EH-Nope-v0", "EH-Nope-v0 can't be made with --env-args {} (Environment `EH-Nope` doesn't exist"),
+        ("--env", "CartPole-v1", "CartPole-v1 has no task_ids"),
+        ("--env-args", '{"nope": 1}', 'can\'t be made with --env-args {"nope": 1}'),
+    ],
+)
+def test_a_mistake_about_the_environment_ends_before_a_model_is_made_and_leaves_no_run(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flag: str,
+    value: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr("harness.grpo._load", lambda *_: pytest.fail("a model was made"))
+    with pytest.raises(SystemExit) as exit_:
+        main([flag, value, "--run-dir", str(tmp_path / "x")])
+    assert exit_.value.code == 2
+    out = " ".join(capsys.readouterr().out.split())
+    assert message in out
     assert "Traceback" not in out
+    assert not (tmp_path / "x").exists()  # the command, mended, does not meet a run that never began
 
 
 def test_unknown_flags_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
