@@ -99,7 +99,9 @@ class ChatFormat:
 
     def _cut(self, observation: str) -> str:
         limit = self._max_observation_tokens
-        if limit is None or len(observation) <= limit:  # a token holds at least one byte
+        if (
+            limit is None or len(observation.encode("utf-8", "surrogatepass")) <= limit
+        ):  # a token holds at least one byte
             return observation
         ids = self._ids(observation)
         if len(ids) <= limit:
