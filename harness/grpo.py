@@ -209,6 +209,8 @@ def train(
             lengths=lengths,
             on_end=on_end,
         )
+        for t in trajectories:  # a sampler counts from the weights that this process began with
+            t.versions = [first_version + version for version in t.versions]
         return trajectories, time.perf_counter() - start
 
     try:
@@ -220,16 +222,16 @@ def train(
                 trajectories, rollout_s = ranks.gather(mine), max(ranks.gather([rollout_s]))
                 metrics = rollout_metrics(trajectories)
                 metrics["rollout/policy_lag"] = _mean(
-                    [update - first_version - version for t in trajectories for version in t.versions]
+                    [update - version for t in trajectories for version in t.versions]
                 )
 
                 lengths.observe(trajectories)
                 if controller is not None:
                     metrics["horizon/k"] = float(controller.horizon)  # K of these; update() moves the next one's
-                    metrics["horizon/k_mean"] = _mean([t.horizon for t in trajectories])
-                    for t in trajectories:
-                        if t.end != "environment-error":
-                            controller.record(t.outcome())
+                    heard = [t for t in trajectories if t.end != "environment-error"]  # others may have had no K yet
+                    metrics["horizon/k_mean"] = _mean([t.horizon for t in heard])
+                    for t in heard:
+                        controller.record(t.outcome())
                     metrics |= {k: v for k, v in controller.update().items() if k != "horizon/k"}
 
                 more = update + 1 < config.updates

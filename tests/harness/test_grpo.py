@@ -109,6 +109,8 @@ def test_a_killed_run_resumes_to_the_same_metrics(
         assert len(metrics_of(killed)) < whole.updates
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
     assert metrics_of(killed) == metrics_of(whole)
+    for file in sorted((tmp_path / "run" / "episodes").glob("*.jsonl")):
+        assert (killed.run_dir / "episodes" / file.name).read_text() == file.read_text()
     assert (killed.run_dir / "evaluation.json").read_text() == (tmp_path / "run" / "evaluation.json").read_text()
 
 
