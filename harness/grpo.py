@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import errno
 import itertools
 import json
 import math
@@ -555,6 +556,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console()
     disable_progress_bar()  # transformers' own; ours are enough
     begun: Path | None = None  # the folder of a run that this process has begun
+    run_dir = Path()
     try:
         wanted = tyro.cli(GRPOConfig, args=words, default=preset(words), prog="python -m harness.grpo")
         ranks = join(device=pick_device(wanted.device), timeout_s=wanted.rank_timeout_s)
@@ -568,6 +570,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         if begun is not None and isinstance(error, (ConfigError, MissingBackendError)):
             _forget(begun)
         console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        mend = "free some space, then go on with --resume"
+        console.print(f"[red]error:[/red] {escape(f'{error}; {mend} {run_dir}')}", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eh_gym.errors import ConfigError
@@ -289,6 +291,38 @@ def test_a_mistake_about_the_environment_ends_before_a_model_is_made_and_leaves_
     assert message in out
     assert "Traceback" not in out
     assert not (tmp_path / "x").exists()  # the command, mended, does not meet a run that never began
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 17024 vs 16912"),  # torch's
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+    ],
+)
+def test_a_full_disk_is_said_in_a_sentence_and_the_run_goes_on(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    folder = quick.run_dir
+    assert folder is not None
+    prepare(dataclasses.replace(quick, updates=1, eval_tasks=0, warm_start=WarmStart()))
+
+    def full(part: Path, **_: Any) -> None:
+        (part / "model.safetensors").write_bytes(b"half")
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.grpo.save_training_state", full)
+        with pytest.raises(SystemExit) as exit_:
+            main(["--resume", str(folder)])
+    assert exit_.value.code == 2
+    out = " ".join(capsys.readouterr().out.split())
+    assert "the disk is full, and update-000000 was not written" in out
+    assert f"free some space, then go on with --resume {folder}" in out
+    assert not list((folder / "checkpoints").iterdir())  # what there was of it takes no room
+    main(["--resume", str(folder)])
+    assert (folder / "evaluation.json").exists()
 
 
 def test_unknown_flags_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
