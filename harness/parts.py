@@ -120,6 +120,8 @@ def teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
         if config.env_workers == "local":
             raise
         env = gym.make(env_id, **config.environment_args())
+    except (gym.error.Error, TypeError) as error:
+        raise ConfigError(f"{config.env} can't be made with --env-args {config.env_args} ({error})") from error
     return _hinted(env, config) if config.budget_hint else env
 
 

@@ -239,4 +239,6 @@ def test_what_fails_for_good_is_counted_and_training_goes_on(quick: GRPOConfig, 
     assert [row["rollout/environment_retries"] for row in rows] == [0, 0]
     assert rows[0]["rollout/environment_errors"] == 16  # every slot's first reset
     assert rows[0]["rollout/episodes"] == 0
+    assert rows[0]["horizon/k_mean"] is None  # no reset has told a K
+    assert rows[1]["horizon/k_mean"] == rows[1]["horizon/k"]
     assert rows[1]["rollout/episodes"] == 16 - rows[1]["rollout/environment_errors"] > 0
