@@ -205,7 +205,10 @@ class VLLMServerSampler:
         }
         try:
             adapters = ADAPTERS if self._adapters else None
-            self._answers.put((name, server.generate(name, list(request.prompt_ids), sampling, adapters)))
+            answer = server.generate(name, list(request.prompt_ids), sampling, adapters)
+            if not all(span["version"].isdigit() for span in answer["weight_versions"]):
+                raise ServerGone(f"{server} was started again and has not the policy's weights")
+            self._answers.put((name, answer))
         except Exception as error:
             self._answers.put((name, error))
 

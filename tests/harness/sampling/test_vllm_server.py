@@ -94,6 +94,17 @@ def test_a_server_that_is_back_takes_part_after_the_next_weight_update(
     assert {s.versions for s in samples} == {((2, 6),)}
 
 
+def test_a_server_that_was_started_again_between_two_requests_is_not_sampled_from(
+    sampler: VLLMServerSampler, pair: Pair, ask: Ask
+) -> None:
+    pair[0].forget()
+    samples = sample_all(sampler, [ask(s, [1], seed=s) for s in range(4)])
+    assert [(sample.ids[0], sample.policy_version) for sample in samples] == [(s, 0) for s in range(4)]
+    assert sorted(pair[1].seeds) == [0, 1, 2, 3]
+    sampler.weights_changed()
+    assert pair[0].version == "1"
+
+
 def test_a_server_that_fails_in_an_update_gives_up_its_requests(
     sampler: VLLMServerSampler, pair: Pair, ask: Ask
 ) -> None:
