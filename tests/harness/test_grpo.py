@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -16,16 +17,16 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eh_gym.errors import ConfigError
 from harness.config import GRPOConfig
 from harness.display import Display
 from harness.episodes import read_system_prompt
-from harness.grpo import main, prepare, rollout_metrics, train
+from harness.grpo import main, train
 from harness.metrics import GLOSSARY, read_metrics
 from harness.policy import Policy, load_policy
-from harness.trajectory import Trajectory, Turn
+from harness.run_folder import prepare
 from harness.warm_start import WarmStart
 
 
@@ -45,7 +46,7 @@ def metrics_of(config: GRPOConfig) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.grpo.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.parts.cache_dir", lambda: cache)
 
 
 def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
@@ -111,6 +112,8 @@ def test_a_killed_run_resumes_to_the_same_metrics(
     whole_run = [sys.executable, "-m", "harness.grpo", *resume]
     subprocess.run(whole_run, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
     assert metrics_of(killed) == metrics_of(whole)
+    for file in sorted((tmp_path / "run" / "episodes").glob("*.jsonl")):
+        assert (killed.run_dir / "episodes" / file.name).read_text() == file.read_text()
     assert (killed.run_dir / "evaluation.json").read_text() == (tmp_path / "run" / "evaluation.json").read_text()
 
 
@@ -203,63 +206,74 @@ def test_every_aggregation_trains(quick: GRPOConfig, aggregation: Any) -> None:
     assert all(math.isfinite(row["train/loss"]) for row in metrics_of(config))
 
 
-def test_metrics_show_their_arithmetic() -> None:
-    def episode(length: int, *, success: bool, end: Any = "terminated", optimal: int | None = 3) -> Trajectory:
-        t = Trajectory("t", 0, horizon=4, success=success, reward=float(success), end=end, optimal_steps=optimal)
-        t.ids, t.action_mask = [1] * (2 * length), [0, 1] * length
-        t.turns = [Turn("a", "o", cut=i == 0, malformed=i < 2) for i in range(length)]
-        return t
-
-    failed_twice = episode(0, success=False, end="environment-error")
-    failed_twice.retries, failed_twice.failed_tokens = 2, 30
-    m = rollout_metrics(
-        [
-            episode(3, success=True),
-            episode(4, success=False, end="horizon", optimal=6),
-            episode(1, success=False),
-            episode(9, success=False, end="environment-error"),
-            failed_twice,
-        ]
-    )
-    assert m["rollout/success"] == pytest.approx(1 / 3)
-    assert m["rollout/success_ceiling"] == pytest.approx(2 / 3)  # 3 <= 4, 6 > 4, 3 <= 4
-    assert m["rollout/truncated"] == pytest.approx(1 / 3)
-    assert m["rollout/length_mean"] == pytest.approx((3 + 4 + 1) / 3)
-    assert m["rollout/length_success_mean"] == 3.0
-    assert m["rollout/steps_per_optimum"] == 1.0
-    assert m["rollout/malformed"] == pytest.approx((2 + 2 + 1) / 8)
-    assert m["rollout/action_cut"] == pytest.approx(3 / 8)
-    assert (m["rollout/environment_errors"], m["rollout/environment_retries"]) == (2.0, 2.0)
-    assert m["tokens/failed_attempts"] == 30.0
-    assert (m["tokens/update"], m["rollout/action_tokens"], m["rollout/prompt_tokens"]) == (16.0, 8.0, 8.0)
-
-
-def test_a_folder_with_a_run_is_refused(quick: GRPOConfig) -> None:
-    prepare(quick)
-    with pytest.raises(ConfigError, match="already holds a run; continue it with --resume"):
-        prepare(quick)
-
-
-def test_the_default_folder_is_numbered_when_it_is_taken(
-    quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_bad_settings_end_with_a_sentence_before_a_folder_is_made(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = [prepare(dataclasses.replace(quick, run_dir=None))[1].name for _ in range(3)]
-    assert names == [f"EH-Cabinet-v0-elastic-seed0{end}" for end in ("", "-2", "-3")]
-
-
-def test_resuming_nothing_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no run to resume in .*; give the run's folder"):
-        prepare(dataclasses.replace(quick, resume=tmp_path / "nowhere"))
-
-
-def test_bad_settings_end_with_a_sentence_and_no_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["--k0", "60", "--run-dir", str(tmp_path / "x"), "--eval-tasks", "0", "--warm-start.episodes", "0"])
+        main(["--k0", "60", "--run-dir", str(tmp_path / "x")])
     assert exit_.value.code == 2
-    out = capsys.readouterr().out
-    assert "k0 must be in k_min..k_max (5..50), got 60" in out
+    assert "k0 must be in k_min..k_max (5..50), got 60" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--split", "nonsense", "split must be one of train, dev, test, all, got 'nonsense'"),
+        ("--eval-split", "nonsense", "split must be one of train, dev, test, all, got 'nonsense'"),
+        ("--env", "EH-Nope-v0", "EH-Nope-v0 can't be made with --env-args {} (Environment `EH-Nope` doesn't exist"),
+        ("--env", "CartPole-v1", "CartPole-v1 has no task_ids"),
+        ("--env-args", '{"nope": 1}', 'can\'t be made with --env-args {"nope": 1}'),
+    ],
+)
+def test_a_mistake_about_the_environment_ends_before_a_model_is_made_and_leaves_no_run(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flag: str,
+    value: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr("harness.parts.load", lambda *_: pytest.fail("a model was made"))
+    with pytest.raises(SystemExit) as exit_:
+        main([flag, value, "--run-dir", str(tmp_path / "x")])
+    assert exit_.value.code == 2
+    out = " ".join(capsys.readouterr().out.split())
+    assert message in out
     assert "Traceback" not in out
+    assert not (tmp_path / "x").exists()  # the command, mended, does not meet a run that never began
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 17024 vs 16912"),  # torch's
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+    ],
+)
+def test_a_full_disk_is_said_in_a_sentence_and_the_run_goes_on(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    folder = quick.run_dir
+    assert folder is not None
+    prepare(dataclasses.replace(quick, updates=1, eval_tasks=0, warm_start=WarmStart()))
+
+    def full(part: Path, **_: Any) -> None:
+        (part / "model.safetensors").write_bytes(b"half")
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.grpo.save_training_state", full)
+        with pytest.raises(SystemExit) as exit_:
+            main(["--resume", str(folder)])
+    assert exit_.value.code == 2
+    out = " ".join(capsys.readouterr().out.split())
+    assert "the disk is full, and update-000000 was not written" in out
+    assert f"free some space, then go on with --resume {folder}" in out
+    assert not list((folder / "checkpoints").iterdir())  # what there was of it takes no room
+    main(["--resume", str(folder)])
+    assert (folder / "evaluation.json").exists()
 
 
 def test_unknown_flags_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

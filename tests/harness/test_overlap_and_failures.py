@@ -21,8 +21,9 @@ from envs.cabinet.env import CabinetEnv
 from harness.config import GRPOConfig
 from harness.display import Display
 from harness.evaluate import evaluate_policy
-from harness.grpo import prepare, train
+from harness.grpo import train
 from harness.metrics import read_metrics
+from harness.run_folder import prepare
 
 
 def run(config: GRPOConfig, *, resume: bool = False) -> list[dict[str, Any]]:
@@ -41,7 +42,7 @@ def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.grpo.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.parts.cache_dir", lambda: cache)
 
 
 @pytest.fixture
@@ -221,15 +222,13 @@ def test_streaming_in_threads_while_training_loses_nothing(quick: GRPOConfig, fl
 
 
 def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    import harness.grpo as grpo
-
     seen = []
 
     def spy(*args: Any, **kwargs: Any) -> Any:
         seen.append((kwargs["mode"], kwargs["environment_retries"]))
         return evaluate_policy(*args, **kwargs)
 
-    monkeypatch.setattr(grpo, "evaluate_policy", spy)
+    monkeypatch.setattr("harness.held_out.evaluate_policy", spy)
     run(dataclasses.replace(quick, updates=1, eval_tasks=2, rollout="streaming", environment_retries=1, slots=4))
     assert seen == [("streaming", 1)] * 4  # sampled and greedy, before and after
 
@@ -240,4 +239,6 @@ def test_what_fails_for_good_is_counted_and_training_goes_on(quick: GRPOConfig, 
     assert [row["rollout/environment_retries"] for row in rows] == [0, 0]
     assert rows[0]["rollout/environment_errors"] == 16  # every slot's first reset
     assert rows[0]["rollout/episodes"] == 0
+    assert rows[0]["horizon/k_mean"] is None  # no reset has told a K
+    assert rows[1]["horizon/k_mean"] == rows[1]["horizon/k"]
     assert rows[1]["rollout/episodes"] == 16 - rows[1]["rollout/environment_errors"] > 0

@@ -28,12 +28,13 @@ from harness.batch import deal
 from harness.checkpoint import load_training_state, save_checkpoint, save_training_state
 from harness.config import GRPOConfig, preset
 from harness.display import Display
-from harness.grpo import main, prepare, train
+from harness.grpo import main, train
 from harness.lora import add_lora
 from harness.metrics import read_metrics
 from harness.optimizer import make_optimizer, parameters_of
 from harness.policy import Policy
 from harness.ranks import Ranks, check_ranks, copy_weights, join, whole
+from harness.run_folder import prepare
 from harness.sampling.base import Sample
 from harness.sampling.make import make_sampler
 from harness.trajectory import Trajectory, Turn
@@ -234,7 +235,7 @@ def slow(quick: GRPOConfig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GRP
 
     AdamW's steps are near their full size also where a gradient is all rounding.
     """
-    monkeypatch.setattr("harness.grpo.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.parts.cache_dir", lambda: cache)
     return dataclasses.replace(quick, learning_rate=1e-5, eval_tasks=0, keep_checkpoints=9)
 
 
@@ -242,7 +243,7 @@ def slow(quick: GRPOConfig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GRP
 def alone(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[GRPOConfig, list[dict[str, Any]]]:
     """A run of one process and its metrics."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.grpo.cache_dir", lambda: cache)
+        patch.setattr("harness.parts.cache_dir", lambda: cache)
         config = dataclasses.replace(
             preset([]),
             updates=3,

@@ -1,0 +1,55 @@
+"""The folder of a run: made with its settings in it, or found again to go on.
+
+Left out: checkpoints (`harness.checkpoint`) and what reads finished runs (`harness.report`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from pathlib import Path
+
+from eh_gym.errors import ConfigError
+from harness.checkpoint import latest_checkpoint, write_whole
+from harness.config import GRPOConfig
+from harness.runtime import package_versions
+
+__all__ = ["forget", "prepare"]
+
+
+def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
+    """Makes or finds the run folder. Returns the settings to use, the folder, and whether it is a resumed run.
+
+    Raises:
+        ConfigError: The folder already holds a run, or, to resume, holds none.
+    """
+    if config.resume is not None:
+        saved = config.resume / "config.json"
+        if not saved.exists():
+            raise ConfigError(f"no run to resume in {config.resume}: it has no config.json; give the run's folder")
+        return GRPOConfig.from_json(saved.read_text()), config.resume, True
+    run_dir = config.run_dir or _free_folder(Path("runs") / f"{config.env}-{config.wrapper}-seed{config.seed}")
+    if (run_dir / "config.json").exists():
+        raise ConfigError(
+            f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --run-dir"
+        )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
+    write_whole(run_dir / "config.json", config.to_json())
+    return config, run_dir, False
+
+
+def forget(run_dir: Path) -> None:
+    """Takes the settings out of the folder of a run that has no checkpoint yet: the mended command is to find it free."""
+    if latest_checkpoint(run_dir / "checkpoints") is None:
+        for name in ("config.json", "versions.json"):
+            (run_dir / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something else is in it
+            run_dir.rmdir()
+
+
+def _free_folder(name: Path) -> Path:
+    """The folder `name`, or where that is taken the first free one of `name-2`, `name-3` and so on."""
+    numbered = (name.with_name(f"{name.name}-{n}") for n in itertools.count(2))
+    return next(folder for folder in itertools.chain([name], numbered) if not folder.exists())
