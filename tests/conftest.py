@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ class RayNodes:
 
         head = {"num_cpus": 0, "temp_dir": folder, "include_dashboard": False}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
-        self._nodes = {}
+        self._ray, self._nodes = ray, {}
         ray.init(self._cluster.address, log_to_driver=False)
 
     def at_least(self, count):
@@ -87,8 +88,10 @@ class RayNodes:
         self._cluster.remove_node(node, allow_graceful=False)
 
     def remove(self, node_id):
-        """Ends a node in good order: the others know at once."""
+        """Ends a node in good order, and waits until the others know."""
         self._cluster.remove_node(self._nodes.pop(node_id))
+        while any(node["NodeID"] == node_id and node["Alive"] for node in self._ray.nodes()):
+            time.sleep(0.05)
 
     def close(self):
         self._cluster.shutdown()

@@ -14,6 +14,7 @@ import ctypes
 import functools
 import os
 import resource
+import socket
 import sys
 import sysconfig
 from collections.abc import Collection, Sequence
@@ -21,7 +22,8 @@ from dataclasses import dataclass
 
 from . import landlock, seccomp
 
-FIRST_UID = 61000  # a slot's uid and gid; above what distributions give to people and daemons, below 65534 (nobody)
+# Worlds' uids and gids: above what distributions give to people and daemons, below 65534 (nobody). Each zygote has its own.
+FIRST_UID, _UIDS_OF_ZYGOTE, _ZYGOTES = 61000, 256, 17
 
 _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x08000000, 0x10000000, 0x40000000
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
@@ -29,6 +31,8 @@ _SIGKILL = 9
 _FREE_THREADS = 4096  # how many more than at the start a user may have where only the user's total can be bounded
 
 _network = False  # isolate_host's result, which the worlds inherit with the fork
+_first_slot = 0  # of all zygotes' worlds together; isolate_host finds it, too
+_claim: socket.socket | None = None  # keeps it from other zygotes
 _threads_of_user: int | None = None
 
 
@@ -56,16 +60,18 @@ class Limits:
 def isolate_host() -> list[str]:
     """Prepares the zygote's main thread, once and before any fork.
 
-    As root: a network and an IPC namespace, which every world inherits. They are the calling thread's own, so other threads
-    do no harm, but worlds must be forked from this thread. An ordinary user would need a user namespace for it, which the
-    kernel refuses to a process with threads (the worker protocol's watcher is one): there each world makes its own in
-    ``confine``, for about 1 ms.
+    As root: uids that no other zygote's worlds have, and a network and an IPC namespace, which every world inherits. The
+    namespaces are the calling thread's own, so other threads do no harm, but worlds must be forked from this thread. An
+    ordinary user would need a user namespace for it, which the kernel refuses to a process with threads (the worker protocol's
+    watcher is one): there each world makes its own in ``confine``, for about 1 ms.
 
     Returns:
         The layers that are in force from here on: ["network"] or [].
     """
-    global _network, _threads_of_user
+    global _first_slot, _network, _threads_of_user
     _prctl(_SET_NO_NEW_PRIVS, 1)
+    if os.geteuid() == 0:
+        _first_slot = _claimed_slots()  # before the network namespace, in which other zygotes' names are not to be seen
     _network = os.geteuid() == 0 and _unshare(_CLONE_NEWNET | _CLONE_NEWIPC)
     _threads_of_user = _count_threads(os.getuid())
     seccomp.prepare()
@@ -88,7 +94,7 @@ def confine(
     process, signals no other process, makes no socket but an unnamed pair, and lifts none of this. It dies with its parent.
 
     Args:
-        slot: The world's place, from 0; decides its uid.
+        slot: The world's place in its zygote, from 0; decides its uid.
         scratch: The folder to be in. Nothing can be written there, either.
         limits: See ``Limits``.
         readable: Files and folders that may still be read: ``interpreter_folders()`` and the agent's data root.
@@ -110,7 +116,7 @@ def confine(
 
     inside = ["limits"]
     network, own_namespace = _namespaces()
-    own_uid = _change_user(FIRST_UID + slot)
+    own_uid = _change_user(FIRST_UID + (_first_slot + slot) % (_UIDS_OF_ZYGOTE * _ZYGOTES))
     _limit(limits, counts_threads_alone=own_uid or own_namespace)
     _drop_capabilities()
     die_with(parent)  # after the change of uid, which clears it
@@ -190,6 +196,25 @@ def _namespaces() -> tuple[bool, bool]:
     _write("/proc/self/uid_map", f"{uid} {uid} 1")
     _write("/proc/self/gid_map", f"{gid} {gid} 1")
     return network, True
+
+
+def _claimed_slots() -> int:
+    """The first of 256 slots that are this zygote's alone on this machine, for as long as it lives.
+
+    The kernel counts threads by uid: worlds of two trainers, or of one's two hosts, that shared a uid would share a limit.
+    A claim is the name of a socket, which goes with the process that has it. Where all are taken, the first are shared.
+    """
+    global _claim
+    for first in range(0, _UIDS_OF_ZYGOTE * _ZYGOTES, _UIDS_OF_ZYGOTE):
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0elastic-horizon-worlds-{FIRST_UID + first}")
+        except OSError:
+            claim.close()
+            continue
+        _claim = claim
+        return first
+    return 0
 
 
 def _change_user(uid: int) -> bool:

@@ -241,6 +241,38 @@ def test_worlds_of_two_slots_are_two_users(scratch):
     assert (uids(0), uids(5)) == (1, 1)
 
 
+@pytest.mark.skipif(not ROOT or sys.platform != "linux", reason="needs root on Linux")
+def test_worlds_of_two_zygotes_are_two_users_while_both_live(scratch):
+    """Else the threads of one would count for the other."""
+    told, tell = os.pipe()
+    held, hold = os.pipe()
+
+    def zygote(then=lambda: None):
+        confine.isolate_host()
+        world = lambda: confine.confine(3, scratch, LIMITS, ()) and os.write(tell, struct.pack("I", os.getuid())) and 0  # noqa: E731
+        return in_a_fork(world) or then()
+
+    def wait():
+        os.close(hold)
+        os.read(held, 1)
+
+    first = os.fork()
+    if first == 0:
+        try:
+            zygote(wait)
+        finally:
+            os._exit(0)
+    uids = [struct.unpack("I", os.read(told, 4))[0]]
+    assert in_a_fork(zygote) == 0
+    uids += struct.unpack("I", os.read(told, 4))
+    os.close(hold)
+    os.waitpid(first, 0)
+    assert len(set(uids)) == 2
+    assert all(confine.FIRST_UID <= uid < NOBODY for uid in uids)
+    for descriptor in (told, tell, held):
+        os.close(descriptor)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
 def test_its_memory_is_closed_to_other_processes_of_its_user(host, scratch):
     get_dumpable = 3

@@ -157,14 +157,22 @@ def test_nothing_but_the_stop_ids_stops(sampler: Sampler, ask: Ask) -> None:
 
 
 def test_requests_come_back_as_they_finish(sampler: Sampler, ask: Ask, wait: Wait) -> None:
-    sampler.submit(ask(1, [1, 2], max_tokens=100, stop_ids=frozenset()))
-    sampler.submit(ask(0, [1, 2], max_tokens=1))
-    assert [r.session for r, _ in wait(sampler)] == [0]
-    sampler.submit(ask(2, [3], max_tokens=2, stop_ids=frozenset()))  # joins while another is running
-    assert [r.session for r, _ in wait(sampler)] == [2]
-    assert sampler.pending == 1
-    assert [r.session for r, _ in wait(sampler)] == [1]
-    assert sampler.pending == 0
+    def come() -> list[list[object]]:
+        sampler.submit(ask(1, [1, 2], max_tokens=100, stop_ids=frozenset()))
+        sampler.submit(ask(0, [1, 2], max_tokens=1))
+        batches = [[r.session for r, _ in wait(sampler)]]
+        sampler.submit(ask(2, [3], max_tokens=2, stop_ids=frozenset()))  # joins while another is running
+        while sampler.pending:
+            batches.append([r.session for r, _ in wait(sampler)])
+        for session in range(3):
+            sampler.end_session(session)
+        return batches
+
+    for _ in range(5):  # whoever is held up, with a server that is not, finds several at once
+        came = come()
+        if came == [[0], [2], [1]]:
+            break
+    assert came == [[0], [2], [1]]
     assert sampler.step() == []
 
 
@@ -183,15 +191,17 @@ def test_weights_may_change_while_a_request_runs(
     sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, wait: Wait, forward_logprobs: Forward
 ) -> None:
     prompt = list(range(1, 21))
-    for attempt in range(10):  # a server does not say how far it is
+    for attempt in range(10):  # a server does not say how far it is, and may be through
         before = copy.deepcopy(model)
         sampler.submit(ask(attempt, prompt, seed=attempt, max_tokens=100, stop_ids=frozenset()))
+        early: list[tuple[SampleRequest, Sample]] = []
         for _ in range(10):
-            assert sampler.step() == []
+            if early := sampler.step():
+                break
             time.sleep(0.002 * attempt)
         change(model)
         version = sampler.weights_changed()
-        [(_, sample)] = wait(sampler)
+        [(_, sample)] = early or wait(sampler)
         if len(sample.versions) > 1:
             break
     (old, n_old), (new, n_new) = sample.versions
