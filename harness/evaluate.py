@@ -26,7 +26,7 @@ from rich.table import Table
 
 import eh_gym
 from eh_gym import FixedHorizon
-from eh_gym.errors import ConfigError, EHError
+from eh_gym.errors import ConfigError, EHError, WorkerError
 from harness.endpoint import ChatEndpoint, Usage, play_with_endpoint
 from harness.policy import Policy, load_policy
 from harness.rollout import EpisodeRequest, RolloutMode, rollout
@@ -100,8 +100,9 @@ class EvalResult:
     """What an evaluation found.
 
     Attributes:
-        tasks: Number of tasks.
+        tasks: Number of tasks with an episode that counts.
         rollouts: Episodes per task, the k.
+        episodes: That count: all but those lost to a failing environment.
         successes: Successful episodes.
         mean_at_k: Share of successful episodes.
         mean_interval: Its 95 % interval.
@@ -122,6 +123,7 @@ class EvalResult:
 
     tasks: int
     rollouts: int
+    episodes: int
     successes: int
     mean_at_k: float
     mean_interval: tuple[float, float]
@@ -174,6 +176,7 @@ def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
     return EvalResult(
         tasks=n,
         rollouts=max(len(s) for s in by_task.values()),
+        episodes=len(valid),
         successes=sum(t.success for t in valid),
         mean_at_k=mean,
         mean_interval=wilson_interval(mean, min(effective, len(valid))),
@@ -260,27 +263,35 @@ def evaluate_script(
 ) -> list[Trajectory]:
     """Plays every task without a model: "expert", "random" or "empty"."""
     env = eh_gym.make_vec(env_id, 1, FixedHorizon(horizon), record=False, **env_args).envs[0]
-    base: Any = env.unwrapped
     done: list[Trajectory] = []
     try:
         for request in _requests(task_ids, rollouts, seed):
-            rng = np.random.default_rng(request.seed)
-            observation, info = env.reset(seed=request.seed % 2**31, options={"task_id": request.task_id})
-            t = Trajectory(request.task_id, request.group, horizon, prompt=observation)
-            t.optimal_steps = info.get("optimal_steps")
-            while "episode" not in info:
-                action = base.expert() if name == "expert" else base.random_action(rng) if name == "random" else ""
-                _, reward, _, _, info = env.step(action)
-                t.reward += float(reward)
-            t.success = info["episode"]["success"]
-            t.turns = [None] * info["episode"]["length"]  # type: ignore[list-item]  # only their number is looked at
-            t.error = info.get("environment_error")
-            t.end = "environment-error" if t.error else "horizon" if info["episode"]["truncated"] else "terminated"
+            t = Trajectory(request.task_id, request.group, horizon)
+            try:
+                _play_script(name, env, request, t)
+            except WorkerError as failure:  # of a reset, or of the expert
+                t.end, t.error = "environment-error", str(failure)
             done.append(t)
             on_end(t)
     finally:
         env.close()
     return done
+
+
+def _play_script(name: str, env: gym.Env[Any, Any], request: EpisodeRequest, t: Trajectory) -> None:
+    """Plays one episode without a model into `t`."""
+    base: Any = env.unwrapped
+    rng = np.random.default_rng(request.seed)
+    t.prompt, info = env.reset(seed=request.seed % 2**31, options={"task_id": request.task_id})
+    t.optimal_steps = info.get("optimal_steps")
+    while "episode" not in info:
+        action = base.expert() if name == "expert" else base.random_action(rng) if name == "random" else ""
+        _, reward, _, _, info = env.step(action)
+        t.reward += float(reward)
+    t.success = info["episode"]["success"]
+    t.turns = [None] * info["episode"]["length"]  # type: ignore[list-item]  # only their number is looked at
+    t.error = info.get("environment_error")
+    t.end = "environment-error" if t.error else "horizon" if info["episode"]["truncated"] else "terminated"
 
 
 def _requests(task_ids: Sequence[str], rollouts: int, seed: int) -> list[EpisodeRequest]:
@@ -329,10 +340,10 @@ def _default_split(env_id: str, script: bool) -> str:
 
 def run(config: Evaluation, console: Console) -> EvalResult:
     """Carries out one evaluation, with a progress bar."""
-    _check_endpoint_flags(config)
+    env_args = _checked_flags(config)
     script = config.policy in ("expert", "random", "empty")
     split = config.split or _default_split(config.env, script)
-    env_args = {"split": split, **json.loads(config.env_args)}
+    env_args = {"split": split, **env_args}
     tasks = held_out_tasks(config.env, env_args, config.tasks)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
     rollouts = config.rollouts or (1 if alike else 8)
@@ -397,6 +408,29 @@ def run(config: Evaluation, console: Console) -> EvalResult:
     return result
 
 
+def _checked_flags(config: Evaluation) -> dict[str, Any]:
+    """The environment's arguments; raises ConfigError for flags that would fail, or mislead, after all is loaded or played."""
+    _check_endpoint_flags(config)
+    for name in ("tasks", "rollouts", "horizon", "slots", "max_action_tokens"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be >= 1, got {value}; raise --{name.replace('_', '-')}, or leave it out")
+    if not 0 <= config.temperature <= 2:
+        raise ConfigError(f"temperature must be >= 0 and <= 2, got {config.temperature}; 0 samples greedily")
+    try:
+        env_args = json.loads(config.env_args)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"env_args is not JSON ({error}); write --env-args '{{\"memory_mb\": 512}}'") from error
+    if not isinstance(env_args, dict):
+        raise ConfigError(f"env_args must be a JSON object, got {config.env_args!r}")
+    if config.out is not None:
+        try:
+            config.out.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out {config.out} can't be written ({error}); give another file") from error
+    return env_args
+
+
 def _check_endpoint_flags(config: Evaluation) -> None:
     """Raises ConfigError for flags that the policy does not look at, and would leave the result other than expected."""
     if config.policy != "openai":
@@ -429,8 +463,7 @@ def result_table(title: str, result: EvalResult) -> Table:
     def share(p: float, interval: tuple[float, float]) -> str:
         return f"{100 * p:.1f} %  (95 %: {100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
 
-    episodes = result.tasks * result.rollouts
-    table.add_row("successes", f"{result.successes}/{episodes - result.environment_errors}")
+    table.add_row("successes", f"{result.successes}/{result.episodes}")
     table.add_row(f"mean@{result.rollouts}", share(result.mean_at_k, result.mean_interval))
     table.add_row(f"best@{result.rollouts}", share(result.best_at_k, result.best_interval))
     table.add_row("steps, all / successes / P90", _lengths(result))

@@ -10,7 +10,9 @@ import pytest
 from rich.console import Console
 
 import harness.evaluate
-from harness.evaluate import Evaluation, evaluate_policy, main, run, summarise, wilson_interval
+from eh_gym.errors import ConfigError, WorkerDied
+from envs.cabinet.env import CabinetEnv
+from harness.evaluate import Evaluation, evaluate_policy, main, result_table, run, summarise, wilson_interval
 from harness.policy import Policy
 from harness.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
@@ -65,6 +67,48 @@ def test_episodes_of_one_task_do_not_count_as_independent() -> None:
     width = lambda r: r.mean_interval[1] - r.mean_interval[0]  # noqa: E731
     assert width(alike) == pytest.approx(width(single), rel=0.05)
     assert width(mixed) < width(alike)
+
+
+def test_the_table_counts_the_episodes_that_were_played(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of three tasks' two episodes each, one is lost in two tasks and both in the third."""
+    lost = [episode(g, success=False, end="environment-error") for g in (0, 1, 2, 2)]
+    result = summarise([episode(0, success=True), episode(1, success=False), *lost])
+    assert (result.episodes, result.environment_errors) == (2, 4)
+    Console().print(result_table("title", result))
+    assert "1/2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"tasks": 0}, "tasks must be >= 1, got 0; raise --tasks"),
+        ({"tasks": -3}, "tasks must be >= 1"),  # not: all but the last three
+        ({"rollouts": 0}, "rollouts must be >= 1"),
+        ({"horizon": 0}, "horizon must be >= 1"),
+        ({"slots": 0}, "slots must be >= 1"),
+        ({"temperature": 3.0}, "temperature must be >= 0 and <= 2, got 3.0"),
+        ({"env_args": "{bad"}, "env_args is not JSON"),
+        ({"env_args": "[1]"}, "env_args must be a JSON object"),
+        ({"out": Path("/dev/null/x.json")}, "--out /dev/null/x.json can't be written"),
+    ],
+)
+def test_bad_flags_are_refused_before_anything_is_loaded(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        quiet(policy="/no/such/model", **flags)
+
+
+def test_a_reset_that_fails_costs_an_expert_s_evaluation_one_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, resets = CabinetEnv.reset, []
+
+    def reset(self: Any, **arguments: Any) -> Any:
+        resets.append(arguments)
+        if len(resets) == 2:
+            raise WorkerDied("gone")
+        return plain(self, **arguments)
+
+    monkeypatch.setattr(CabinetEnv, "reset", reset)
+    result = quiet(policy="expert", tasks=4)
+    assert (result.successes, result.episodes, result.environment_errors) == (3, 3, 1)
 
 
 def test_only_environment_errors_is_an_error_with_a_reason() -> None:
