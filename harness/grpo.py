@@ -47,6 +47,7 @@ from harness.episodes import write_episodes
 from harness.evaluate import EvalResult, evaluate_policy, held_out_tasks, summarise, tasks_of
 from harness.figure import draw_run
 from harness.head import Head
+from harness.jobs import lock_folder
 from harness.lora import add_lora
 from harness.metrics import MetricsLog
 from harness.optimizer import make_optimizer
@@ -513,6 +514,35 @@ def _held_out(
     return summarise(ranks.gather(played))
 
 
+def saved_config(run_dir: Path) -> GRPOConfig:
+    """The settings of the run in a folder.
+
+    Raises:
+        ConfigError: There is none, or its settings can't be read.
+    """
+    path = run_dir / "config.json"
+    if not path.exists():
+        raise ConfigError(f"no run to resume in {run_dir}: it has no config.json; give the run's folder")
+    try:
+        return GRPOConfig.from_json(path.read_text())
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} can't be resumed from ({error}); it was edited or damaged, or written by another version: restore it, or "
+            "start a new run"
+        ) from error
+
+
+def _ignored(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) -> list[str]:
+    """The flags given beside ``--resume`` that say otherwise than the run's own settings."""
+    given = {word.split("=")[0] for word in words if word.startswith("--")}
+    names = {flag: flag.removeprefix("--").removeprefix("no-").split(".")[0].replace("-", "_") for flag in given}
+    return sorted(
+        flag
+        for flag, name in names.items()
+        if name not in ("resume", "recipe") and getattr(wanted, name, None) != getattr(config, name, None)
+    )
+
+
 def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
     """Makes or finds the run folder. Returns the settings to use, the folder, and whether it is a resumed run.
 
@@ -520,10 +550,7 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
         ConfigError: The folder already holds a run, or, to resume, holds none.
     """
     if config.resume is not None:
-        saved = config.resume / "config.json"
-        if not saved.exists():
-            raise ConfigError(f"no run to resume in {config.resume}: it has no config.json; give the run's folder")
-        return GRPOConfig.from_json(saved.read_text()), config.resume, True
+        return saved_config(config.resume), config.resume, True
     run_dir = config.run_dir or _free_folder(Path("runs") / f"{config.env}-{config.wrapper}-seed{config.seed}")
     if (run_dir / "config.json").exists():
         raise ConfigError(
@@ -538,7 +565,7 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
 def _forget(run_dir: Path) -> None:
     """Takes the settings out of the folder of a run that has no checkpoint yet: the mended command is to find it free."""
     if latest_checkpoint(run_dir / "checkpoints") is None:
-        for name in ("config.json", "versions.json"):
+        for name in ("config.json", "versions.json", ".lock"):
             (run_dir / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # something else is in it
             run_dir.rmdir()
@@ -559,12 +586,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     run_dir = Path()
     try:
         wanted = tyro.cli(GRPOConfig, args=words, default=preset(words), prog="python -m harness.grpo")
-        ranks = join(device=pick_device(wanted.device), timeout_s=wanted.rank_timeout_s)
+        settings = wanted if wanted.resume is None else saved_config(wanted.resume)
+        ranks = join(device=pick_device(settings.device), timeout_s=settings.rank_timeout_s)
         config, run_dir, resume = ranks.from_first(prepare(wanted) if ranks.first else (wanted, Path(), False))
-        begun = run_dir if ranks.first and not resume else None
-        display = Display(console if ranks.first else Console(quiet=True))
-        display.plan(config, run_dir, resume=resume)
-        train(config, run_dir, display, resume=resume, ranks=ranks)
+        busy = f"another process trains in {run_dir}; wait for its end, or end it, before this one resumes it"
+        with lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
+            begun = run_dir if ranks.first and not resume else None
+            display = Display(console if ranks.first else Console(quiet=True))
+            display.plan(config, run_dir, resume=resume)
+            if resume and (ignored := _ignored(words, wanted, config)):
+                display.note(f"note: the run goes on with its own settings; ignored: {', '.join(ignored)}")
+            train(config, run_dir, display, resume=resume, ranks=ranks)
         ranks.close()
     except EHError as error:
         if begun is not None and isinstance(error, (ConfigError, MissingBackendError)):
