@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from envs.cabinet.tasks import make_task, task_ids
-from harness.evaluate import evaluate_policy
+from harness.evaluate import evaluate_policy, evaluation_requests
 from harness.metrics import read_metrics
 from harness.policy import load_policy
 from harness.runtime import cpu_name, pick_dtype, set_threads
@@ -118,11 +118,9 @@ def measure(folder: Path) -> None:
             policy,
             TransformersSampler(policy.model),
             ENV,
-            tasks,
-            rollouts=rollouts,
+            evaluation_requests(tasks, rollouts, seed=123),
             horizon=50,
             temperature=temperature,
-            seed=123,
             slots=64,
             env_threads=0,
             max_action_tokens=6,

@@ -282,7 +282,7 @@ async def _play(
 ) -> Trajectory:
     """One episode, begun again with the same seed while its environment fails and retries are left."""
     for attempt in range(retries + 1):
-        trajectory = Trajectory(request.task_id, request.group, horizon, retries=attempt)
+        trajectory = Trajectory(request.task_id, request.group, horizon, request.seed, retries=attempt)
         try:
             await _play_once(model, envs, slot, request, trajectory)
         except WorkerError as failure:
@@ -297,7 +297,8 @@ async def _play_once(
 ) -> None:
     seed, options = derive_seed(request.seed, "reset") % _SEEDS, {"task_id": request.task_id}
     observation, info = await asyncio.wrap_future(envs.submit_reset(slot, seed=seed, options=options))
-    trajectory.prompt, trajectory.optimal_steps = observation, info.get("optimal_steps")
+    trajectory.system_prompt, trajectory.prompt = info["system_prompt"], observation
+    trajectory.optimal_steps = info.get("optimal_steps")
     messages = [{"role": "system", "content": info["system_prompt"]}] if info["system_prompt"] else []
     messages.append({"role": "user", "content": observation})
     while True:

@@ -1,4 +1,6 @@
-"""The episode log: one JSON Lines file per update, to read what the agent did, turn by turn, and what was trained on.
+"""The episode log: JSON Lines, to read what the agent did, turn by turn, and what was trained on.
+
+A run's log has one file per update, an evaluation's one file that grows by an episode at a time.
 
 Left out: token ids. The numbers of tokens give the mask: an episode is its prompt's, then by turn the action's and the
 observation's, and the model wrote the actions' alone.
@@ -16,7 +18,7 @@ from typing import Any
 from eh_gym.errors import StateError
 from harness.trajectory import Trajectory
 
-__all__ = ["episode_files", "read_episodes", "read_system_prompt", "write_episodes"]
+__all__ = ["EpisodeWriter", "episode_files", "read_episodes", "read_system_prompt", "write_episodes"]
 
 _SYSTEM_PROMPTS = "system-prompts"
 _ESCAPED = "backslashreplace"  # an environment may send half a surrogate pair, which UTF-8 can't hold but JSON can
@@ -27,7 +29,7 @@ def write_episodes(
 ) -> Path:
     """Writes ``update-000012.jsonl``, whole or not at all, and returns its path.
 
-    A line has the task, group, K, reward, success, end reason, and ``turns`` of action, observation, their numbers of
+    A line has the task, group, seed, K, reward, success, end reason, and ``turns`` of action, observation, their numbers of
     tokens, cut and malformed. Its ``system_prompt`` names a file under ``system-prompts/``, since thousands of episodes
     share one. Its ``advantage`` is null where the episode is not in the loss.
 
@@ -48,6 +50,30 @@ def write_episodes(
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
     os.replace(part, path)
     return path
+
+
+class EpisodeWriter:
+    """Appends an evaluation's episodes to one file, each as it ends; the lines are those of `write_episodes`, without an update.
+
+    Args:
+        path: The file. A last line that a kill left without its end is cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._folder = path.parent
+        self._file = path.open("ab")
+        self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Writes one episode; no kill of this process loses it any more."""
+        line = _line(None, trajectory, None, _write_system_prompt(self._folder, trajectory.system_prompt))
+        self._file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", _ESCAPED) + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
 
 
 def episode_files(folder: Path) -> list[Path]:
@@ -93,11 +119,12 @@ def _write_system_prompt(folder: Path, text: str) -> str:
     return name
 
 
-def _line(update: int, t: Trajectory, advantage: float | None, system_prompt: str) -> dict[str, Any]:
+def _line(update: int | None, t: Trajectory, advantage: float | None, system_prompt: str) -> dict[str, Any]:
     return {
         "update": update,
         "task_id": t.task_id,
         "group": t.group,
+        "seed": t.seed,
         "horizon": t.horizon,
         "length": t.length,
         "reward": t.reward,

@@ -1,14 +1,14 @@
 """`python -m harness.evaluate`: mean@k and best@k of a policy on held-out tasks, at a fixed K, seed and temperature.
 
 Also without a model: the environment's own expert, random actions, or an agent that says nothing; and with a model behind
-an OpenAI-compatible endpoint. Left out: training.
+an OpenAI-compatible endpoint. With `--out` every episode is kept from the moment that it ends, and the same command goes on
+where it was stopped. Left out: training.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,23 +22,30 @@ from gymnasium.envs.registration import EnvSpec
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
-from rich.table import Table
 
 import eh_gym
 from eh_gym import FixedHorizon
-from eh_gym.errors import ConfigError, EHError, WorkerError
+from eh_gym.errors import ConfigError, EHError, SamplerError, WorkerError
 from harness.endpoint import ChatEndpoint, Usage, play_with_endpoint
+from harness.eval_result import EvalResult, result_table, summarise
+from harness.evaluation_folder import EvaluationFolder
 from harness.policy import Policy, load_policy
 from harness.rollout import EpisodeRequest, RolloutMode, rollout
 from harness.runtime import pick_device, pick_dtype, set_threads
 from harness.sampling.base import Sampler
 from harness.sampling.make import SamplerSettings, make_sampler
 from harness.seeding import derive_seed
-from harness.trajectory import Trajectory
+from harness.trajectory import Trajectory, Turn
 
-__all__ = ["EvalResult", "Evaluation", "evaluate_policy", "evaluate_script", "summarise"]
+__all__ = ["Evaluation", "evaluate_policy", "evaluate_script", "evaluation_requests"]
 
-_Z = 1.959964  # two-sided 95 %
+_SCRIPTS = ("expert", "random", "empty")
+# Which episodes are played, where and how fast: one evaluation may go on with others of these.
+_NOT_DECISIVE = (
+    *("tasks", "rollouts", "out", "device", "threads", "slots", "rollout"),
+    *("base_url", "api_key_env", "retries", "deadline_s"),
+    *("url", "tensor_parallel", "gpu_memory_utilization"),
+)
 
 
 @dataclass(frozen=True)
@@ -92,126 +99,21 @@ class Evaluation(SamplerSettings):
     threads: int = 1
     """Torch threads; 0 leaves torch's default."""
     out: Path | None = None
-    """Where to write the result as JSON."""
+    """A folder for the episodes, each from the moment that it ends, and the result; the same command goes on after a stop."""
 
-
-@dataclass(frozen=True)
-class EvalResult:
-    """What an evaluation found.
-
-    Attributes:
-        tasks: Number of tasks with an episode that counts.
-        rollouts: Episodes per task, the k.
-        episodes: That count: all but those lost to a failing environment.
-        successes: Successful episodes.
-        mean_at_k: Share of successful episodes.
-        mean_interval: Its 95 % interval.
-        best_at_k: Share of tasks solved at least once.
-        best_interval: Its 95 % interval.
-        length_mean: Mean steps of all episodes.
-        length_success_mean: Mean steps of the successes; None without one.
-        length_success_p90: Their 90th percentile; None without one.
-        success_lengths: The steps of each success, ascending; what a shorter horizon would have given follows from them.
-        steps_per_optimum: Mean of steps over the expert's, of the successes where these are known; else None.
-        by_optimum: For each number of steps of the expert, ascending, where it is known: that number, the episodes and the
-            successes.
-        truncated: Share of episodes stopped by K or the context.
-        environment_errors: Episodes lost to a failing environment; they are in no other figure.
-        tokens: All tokens of the episodes, prompts and actions; 0 with an endpoint, which gives no tokens.
-        usage: What an endpoint has served, as it counts; None without one.
-    """
-
-    tasks: int
-    rollouts: int
-    episodes: int
-    successes: int
-    mean_at_k: float
-    mean_interval: tuple[float, float]
-    best_at_k: float
-    best_interval: tuple[float, float]
-    length_mean: float
-    length_success_mean: float | None
-    length_success_p90: float | None
-    success_lengths: tuple[int, ...]
-    steps_per_optimum: float | None
-    by_optimum: tuple[tuple[int, int, int], ...]
-    truncated: float
-    environment_errors: int
-    tokens: int
-    usage: Usage | None = None
-
-
-def wilson_interval(p: float, n: float) -> tuple[float, float]:
-    """Wilson's 95 % score interval of a share `p` seen in `n` independent trials; never empty at 0 or 1.
-
-    >>> [round(x, 3) for x in wilson_interval(1.0, 100)]
-    [0.963, 1.0]
-    """
-    if n <= 0:
-        return 0.0, 1.0
-    centre, spread = p + _Z**2 / (2 * n), _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
-    scale = 1 + _Z**2 / n
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
-
-
-def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
-    """Turns episodes, grouped by task, into figures.
-
-    The interval of mean@k counts tasks, not episodes: the k episodes of a task are alike, so the share's variance is
-    taken between tasks and turned into the number of independent episodes that would have it (the design effect).
-    """
-    valid = [t for t in trajectories if t.end != "environment-error"]
-    by_task: dict[int, list[bool]] = {}
-    for t in valid:
-        by_task.setdefault(t.group, []).append(t.success)
-    if not by_task:
-        raise ConfigError("every episode ended with an environment error; see the episodes' own errors")
-    task_means = np.array([np.mean(s) for s in by_task.values()])
-    mean, best = float(np.mean([t.success for t in valid])), float(np.mean([any(s) for s in by_task.values()]))
-    n = len(task_means)
-    variance = float(task_means.var(ddof=1)) / n if n > 1 else 0.0
-    effective = mean * (1 - mean) / variance if variance > 0 else n
-    lengths = np.array([t.length for t in valid if t.success], dtype=float)
-    over = [t.length / t.optimal_steps for t in valid if t.success and t.optimal_steps]
-    return EvalResult(
-        tasks=n,
-        rollouts=max(len(s) for s in by_task.values()),
-        episodes=len(valid),
-        successes=sum(t.success for t in valid),
-        mean_at_k=mean,
-        mean_interval=wilson_interval(mean, min(effective, len(valid))),
-        best_at_k=best,
-        best_interval=wilson_interval(best, n),
-        length_mean=float(np.mean([t.length for t in valid])),
-        length_success_mean=float(lengths.mean()) if len(lengths) else None,
-        length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
-        success_lengths=tuple(sorted(t.length for t in valid if t.success)),
-        steps_per_optimum=float(np.mean(over)) if over else None,
-        by_optimum=_by_optimum(valid),
-        truncated=float(np.mean([t.truncated for t in valid])),
-        environment_errors=len(trajectories) - len(valid),
-        tokens=sum(len(t.ids) for t in valid),
-    )
-
-
-def _by_optimum(trajectories: Sequence[Trajectory]) -> tuple[tuple[int, int, int], ...]:
-    known: dict[int, list[bool]] = {}
-    for t in trajectories:
-        if t.optimal_steps:
-            known.setdefault(int(t.optimal_steps), []).append(t.success)
-    return tuple((steps, len(known[steps]), sum(known[steps])) for steps in sorted(known))
+    def decisive(self) -> dict[str, Any]:
+        """The settings that an episode depends on, beside its task and seed."""
+        return {name: value for name, value in asdict(self).items() if name not in _NOT_DECISIVE}
 
 
 def evaluate_policy(
     policy: Policy,
     sampler: Sampler,
     env_id: str | EnvSpec,
-    task_ids: Sequence[str],
+    requests: Sequence[EpisodeRequest],
     *,
-    rollouts: int,
     horizon: int,
     temperature: float,
-    seed: int,
     slots: int,
     env_threads: int,
     max_action_tokens: int,
@@ -220,13 +122,8 @@ def evaluate_policy(
     mode: RolloutMode = "lockstep",
     environment_retries: int = 2,
     on_end: Callable[[Trajectory], None] = lambda _: None,
-    share: Callable[[Sequence[EpisodeRequest]], Sequence[EpisodeRequest]] = lambda requests: requests,
 ) -> list[Trajectory]:
-    """Plays every task `rollouts` times with a language model at K = `horizon`; `rollout` explains the arguments.
-
-    Of all these episodes, `share` says which are this process's.
-    """
-    requests = share(_requests(task_ids, rollouts, seed))
+    """Plays episodes with a language model at K = `horizon`; `rollout` explains the arguments."""
     if not requests:
         return []
     slots = min(slots, len(requests))
@@ -253,22 +150,20 @@ def evaluate_policy(
 def evaluate_script(
     name: str,
     env_id: str,
-    task_ids: Sequence[str],
+    requests: Sequence[EpisodeRequest],
     *,
-    rollouts: int,
     horizon: int,
-    seed: int,
     env_args: dict[str, Any],
     on_end: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[Trajectory]:
-    """Plays every task without a model: "expert", "random" or "empty"."""
+    """Plays episodes without a model: "expert", "random" or "empty"."""
     env = eh_gym.make_vec(env_id, 1, FixedHorizon(horizon), record=False, **env_args).envs[0]
     done: list[Trajectory] = []
     try:
-        for request in _requests(task_ids, rollouts, seed):
-            t = Trajectory(request.task_id, request.group, horizon)
+        for request in requests:
+            t = Trajectory(request.task_id, request.group, horizon, request.seed)
             try:
-                _play_script(name, env, request, t)
+                _play_script(name, env, t)
             except WorkerError as failure:  # of a reset, or of the expert
                 t.end, t.error = "environment-error", str(failure)
             done.append(t)
@@ -278,23 +173,24 @@ def evaluate_script(
     return done
 
 
-def _play_script(name: str, env: gym.Env[Any, Any], request: EpisodeRequest, t: Trajectory) -> None:
-    """Plays one episode without a model into `t`."""
+def _play_script(name: str, env: gym.Env[Any, Any], t: Trajectory) -> None:
+    """Plays the episode of `t`'s task and seed without a model, into `t`."""
     base: Any = env.unwrapped
-    rng = np.random.default_rng(request.seed)
-    t.prompt, info = env.reset(seed=request.seed % 2**31, options={"task_id": request.task_id})
-    t.optimal_steps = info.get("optimal_steps")
+    rng = np.random.default_rng(t.seed)
+    t.prompt, info = env.reset(seed=t.seed % 2**31, options={"task_id": t.task_id})
+    t.system_prompt, t.optimal_steps = info["system_prompt"], info.get("optimal_steps")
     while "episode" not in info:
         action = base.expert() if name == "expert" else base.random_action(rng) if name == "random" else ""
-        _, reward, _, _, info = env.step(action)
+        observation, reward, _, _, info = env.step(action)
+        t.turns.append(Turn(action, observation, cut=False, malformed=bool(info.get("malformed", False))))
         t.reward += float(reward)
     t.success = info["episode"]["success"]
-    t.turns = [None] * info["episode"]["length"]  # type: ignore[list-item]  # only their number is looked at
     t.error = info.get("environment_error")
     t.end = "environment-error" if t.error else "horizon" if info["episode"]["truncated"] else "terminated"
 
 
-def _requests(task_ids: Sequence[str], rollouts: int, seed: int) -> list[EpisodeRequest]:
+def evaluation_requests(task_ids: Sequence[str], rollouts: int, seed: int) -> list[EpisodeRequest]:
+    """The episodes of an evaluation, `rollouts` of each task; a task's are the same whatever else is played."""
     return [
         EpisodeRequest(task_id, group, derive_seed(seed, "evaluate", task_id, member))
         for group, task_id in enumerate(task_ids)
@@ -341,71 +237,85 @@ def _default_split(env_id: str, script: bool) -> str:
 def run(config: Evaluation, console: Console) -> EvalResult:
     """Carries out one evaluation, with a progress bar."""
     env_args = _checked_flags(config)
-    script = config.policy in ("expert", "random", "empty")
+    script = config.policy in _SCRIPTS
     split = config.split or _default_split(config.env, script)
     env_args = {"split": split, **env_args}
     tasks = held_out_tasks(config.env, env_args, config.tasks)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
     rollouts = config.rollouts or (1 if alike else 8)
-    usage = None
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("episodes", total=len(tasks) * rollouts)
+    requests = evaluation_requests(tasks, rollouts, config.seed)
+    folder = EvaluationFolder(config.out, {**config.decisive(), "split": split}) if config.out else None
+    missing = folder.missing(requests) if folder else requests
+    if len(missing) < len(requests):
+        console.print(f"{config.out}: {len(requests) - len(missing)} of {len(requests)} episodes are there")
+    try:
+        with Progress(console=console, transient=True) as progress:
+            bar = progress.add_task("episodes", total=len(requests), completed=len(requests) - len(missing))
 
-        def on_end(_: Trajectory) -> None:
-            progress.advance(bar)
+            def on_end(trajectory: Trajectory) -> None:
+                if folder:
+                    folder.add(trajectory)
+                progress.advance(bar)
 
-        if script:
-            played = evaluate_script(
-                config.policy,
-                config.env,
-                tasks,
-                rollouts=rollouts,
-                horizon=config.horizon,
-                seed=config.seed,
-                env_args=env_args,
-                on_end=on_end,
-            )
-        elif config.policy == "openai":
-            played, usage = play_with_endpoint(
-                lambda: _endpoint(config),
-                config.env,
-                _requests(tasks, rollouts, config.seed),
-                horizon=config.horizon,
-                slots=config.slots,
-                env_args=env_args,
-                on_end=on_end,
-            )
-        else:
-            set_threads(config.threads)
-            policy = load_policy(
-                config.policy,
-                dtype=pick_dtype(config.dtype),
-                device=pick_device(config.device),
-                max_observation_tokens=config.max_observation_tokens or None,
-            )
-            played = evaluate_policy(
-                policy,
-                make_sampler(config, policy),
-                config.env,
-                tasks,
-                rollouts=rollouts,
-                horizon=config.horizon,
-                temperature=config.temperature,
-                seed=config.seed,
-                slots=config.slots,
-                env_threads=config.slots,
-                max_action_tokens=config.max_action_tokens,
-                mode=config.rollout,
-                env_args=env_args,
-                budget_hint=config.budget_hint,
-                on_end=on_end,
-            )
-    result = dataclasses.replace(summarise(played), usage=usage)
+            played, usage = _play(config, missing, env_args, on_end) if missing else ([], None)
+        before = folder.played(requests) if folder else []
+        result = dataclasses.replace(summarise([*before, *played]), usage=usage)
+        if folder:
+            folder.end({"config": asdict(config), "result": asdict(result)})
+    except SamplerError as error:
+        rest = "run the same command again for the rest" if folder else "with --out FOLDER they would be kept"
+        raise SamplerError(f"{error}; {rest}") from error
+    finally:
+        if folder:
+            folder.close()
     name = config.model if config.policy == "openai" else config.policy
     console.print(result_table(f"{name} on {config.env}, split {split}, K = {config.horizon}", result))
-    if config.out is not None:
-        config.out.write_text(json.dumps({"config": asdict(config), "result": asdict(result)}, default=str, indent=2))
     return result
+
+
+def _play(
+    config: Evaluation,
+    requests: Sequence[EpisodeRequest],
+    env_args: dict[str, Any],
+    on_end: Callable[[Trajectory], None],
+) -> tuple[list[Trajectory], Usage | None]:
+    """The episodes, by whoever plays them; and what an endpoint counted."""
+    if config.policy in _SCRIPTS:
+        return evaluate_script(
+            config.policy, config.env, requests, horizon=config.horizon, env_args=env_args, on_end=on_end
+        ), None
+    if config.policy == "openai":
+        return play_with_endpoint(
+            lambda: _endpoint(config),
+            config.env,
+            requests,
+            horizon=config.horizon,
+            slots=config.slots,
+            env_args=env_args,
+            on_end=on_end,
+        )
+    set_threads(config.threads)
+    policy = load_policy(
+        config.policy,
+        dtype=pick_dtype(config.dtype),
+        device=pick_device(config.device),
+        max_observation_tokens=config.max_observation_tokens or None,
+    )
+    return evaluate_policy(
+        policy,
+        make_sampler(config, policy),
+        config.env,
+        requests,
+        horizon=config.horizon,
+        temperature=config.temperature,
+        slots=config.slots,
+        env_threads=config.slots,
+        max_action_tokens=config.max_action_tokens,
+        mode=config.rollout,
+        env_args=env_args,
+        budget_hint=config.budget_hint,
+        on_end=on_end,
+    ), None
 
 
 def _checked_flags(config: Evaluation) -> dict[str, Any]:
@@ -423,11 +333,6 @@ def _checked_flags(config: Evaluation) -> dict[str, Any]:
         raise ConfigError(f"env_args is not JSON ({error}); write --env-args '{{\"memory_mb\": 512}}'") from error
     if not isinstance(env_args, dict):
         raise ConfigError(f"env_args must be a JSON object, got {config.env_args!r}")
-    if config.out is not None:
-        try:
-            config.out.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"--out {config.out} can't be written ({error}); give another file") from error
     return env_args
 
 
@@ -454,34 +359,6 @@ def _endpoint(config: Evaluation) -> ChatEndpoint:
         retries=config.retries,
         deadline_s=config.deadline_s,
     )
-
-
-def result_table(title: str, result: EvalResult) -> Table:
-    """The result as a person reads it."""
-    table = Table(title=title, title_justify="left", show_header=False)
-
-    def share(p: float, interval: tuple[float, float]) -> str:
-        return f"{100 * p:.1f} %  (95 %: {100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
-
-    table.add_row("successes", f"{result.successes}/{result.episodes}")
-    table.add_row(f"mean@{result.rollouts}", share(result.mean_at_k, result.mean_interval))
-    table.add_row(f"best@{result.rollouts}", share(result.best_at_k, result.best_interval))
-    table.add_row("steps, all / successes / P90", _lengths(result))
-    if result.steps_per_optimum is not None:
-        table.add_row("steps over the expert's", f"{result.steps_per_optimum:.2f}")
-    table.add_row("stopped by K or context", f"{100 * result.truncated:.1f} %")
-    if result.environment_errors:
-        table.add_row("lost to environment errors", str(result.environment_errors))
-    if result.usage is not None:
-        table.add_row("requests", str(result.usage.requests))
-        table.add_row("tokens, prompt / completion", f"{result.usage.prompt_tokens} / {result.usage.completion_tokens}")
-    return table
-
-
-def _lengths(result: EvalResult) -> str:
-    if result.length_success_mean is None or result.length_success_p90 is None:
-        return f"{result.length_mean:.1f} / - / -"
-    return f"{result.length_mean:.1f} / {result.length_success_mean:.1f} / {result.length_success_p90:.1f}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

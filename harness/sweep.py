@@ -21,11 +21,11 @@ from rich.table import Table
 from eh_gym.errors import ConfigError, EHError
 from harness.analysis import SuiteTable, suite_table
 from harness.config import GRPOConfig, make_controller, preset
-from harness.grpo import prepare
 from harness.jobs import Job, cpu_cores, job_slots, lock_folder, run_jobs, visible_gpus
 from harness.manifest import has_ended, read_arms, read_manifest, run_name, write_manifest
 from harness.paper import PAPER
 from harness.recipe import read_recipe
+from harness.run_folder import prepare
 from harness.suites import PAPER_SUITES, SuiteArm, quick_settings, suite_arms
 from harness.sweep_display import SweepDisplay
 

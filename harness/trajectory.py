@@ -13,9 +13,11 @@ from typing import Any, Literal
 from eh_gym.horizon.controller import EpisodeOutcome
 from harness.sampling.base import Sample
 
-__all__ = ["EndReason", "Trajectory", "Turn"]
+__all__ = ["TRUNCATED", "EndReason", "Trajectory", "Turn"]
 
 EndReason = Literal["terminated", "horizon", "truncated", "context", "environment-error"]
+TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
+"""What stops an episode before the task's rules end it: K, the environment's own limit, the model's context."""
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Trajectory:
     Attributes:
         task_id: The task.
         group: Index of the task in its update; the episodes of a group share it.
+        seed: What its environment and its sampled turns derive their seeds from.
         horizon: The K of this episode; 0 where there is none.
         ids: All tokens.
         action_mask: For each token 1 if the model sampled it, else 0.
@@ -67,6 +70,7 @@ class Trajectory:
     task_id: str
     group: int
     horizon: int = 0
+    seed: int = 0
     ids: list[int] = field(default_factory=list)
     action_mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -102,9 +106,14 @@ class Trajectory:
         return len(self.turns)
 
     @property
+    def tokens(self) -> int:
+        """All tokens, prompts and actions."""
+        return len(self.ids)
+
+    @property
     def truncated(self) -> bool:
-        """Stopped by K, by the environment's own limit or by the context, rather than ended by the task's rules."""
-        return self.end in ("horizon", "truncated", "context")
+        """Stopped before the task's rules ended it."""
+        return self.end in TRUNCATED
 
     @property
     def action_tokens(self) -> int:

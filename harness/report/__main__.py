@@ -13,23 +13,34 @@ from rich.console import Console
 from rich.markup import escape
 
 from eh_gym.errors import ConfigError, EHError
+from harness.evaluation_folder import KeptEvaluation, is_evaluation, read_evaluation
 from harness.report.report import write_report
-from harness.report.runs import all_runs, read_suites
-from harness.report.trajectories import write_trajectories
+from harness.report.runs import Suite, all_runs, read_suites
+from harness.report.trajectories import Log, write_trajectories
 
 __all__ = ["Report", "main"]
 
 
 @dataclass(frozen=True)
 class Report:
-    """Makes one HTML page of runs or sweeps, with figures and tables, and one to read their episodes turn by turn."""
+    """Makes one HTML page of runs, sweeps and evaluations, with figures and tables, and one to read their episodes."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs (harness.grpo) or of sweeps (harness.sweep)."""
+    """Folders of runs (harness.grpo), of sweeps (harness.sweep), or of evaluations (harness.evaluate --out)."""
     out: Path = Path("report.html")
     """The page; the episodes' page is beside it, as NAME.episodes.html."""
     episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 10_000
     """The most episodes that can be read, about: where more are logged, whole updates are left out, evenly over every run."""
+
+
+def episode_logs(suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation]) -> list[Log]:
+    """What there is to read: of the runs, then of the evaluations."""
+    logs = [Log(run.folder.name, arm.label, run.seed, suite.env, run.episodes) for suite, arm, run in all_runs(suites)]
+    for kept in evaluations:
+        get = kept.settings.get
+        arm = f"{get('model') or get('policy')}, {get('split')}, K = {get('horizon')}"
+        logs.append(Log(kept.folder.name, arm, int(get("seed", 0)), str(get("env")), [kept.episodes]))
+    return logs
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,11 +52,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise ConfigError(
                 f"out must be a file, got the folder {wanted.out}; add a name: {wanted.out / 'report.html'}"
             )
-        suites = read_suites(wanted.runs)
+        evaluations = [read_evaluation(path) for path in wanted.runs if is_evaluation(path)]
+        runs = [path for path in wanted.runs if not is_evaluation(path)]
+        suites = read_suites(runs) if runs or not evaluations else []
         wanted.out.parent.mkdir(parents=True, exist_ok=True)
         page = wanted.out.with_suffix(".episodes.html")
-        episodes = write_trajectories(all_runs(suites), page, report=wanted.out.name, most_episodes=wanted.episodes)
-        write_report(suites, wanted.out, trajectories=page.name, episodes=episodes)
+        logs = episode_logs(suites, evaluations)
+        episodes = write_trajectories(logs, page, report=wanted.out.name, most_episodes=wanted.episodes)
+        write_report(suites, evaluations, wanted.out, trajectories=page.name, episodes=episodes)
     except EHError as error:
         console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -11,10 +11,11 @@ from urllib.parse import quote
 
 from harness.analysis import SuiteTable, suite_table
 from harness.checkpoint import write_whole
+from harness.evaluation_folder import KeptEvaluation
 from harness.report.figures import Drawing, draw_suite
 from harness.report.page import environment
 from harness.report.runs import Run, Suite, all_runs
-from harness.report.tables import DEFINITIONS, Table, run_table, suite_tables
+from harness.report.tables import DEFINITIONS, Table, evaluation_table, run_table, suite_tables
 from harness.report.trajectories import Episodes
 
 __all__ = ["write_report"]
@@ -70,11 +71,19 @@ class _Section:
     settings: Mapping[str, str]
 
 
-def write_report(suites: Sequence[Suite], out: Path, *, trajectories: str, episodes: Episodes) -> None:
+def write_report(
+    suites: Sequence[Suite],
+    evaluations: Sequence[KeptEvaluation],
+    out: Path,
+    *,
+    trajectories: str,
+    episodes: Episodes,
+) -> None:
     """Writes the page, whole or not at all.
 
     Args:
-        suites: What it is about.
+        suites: The runs that it is about.
+        evaluations: And the evaluations; on the episodes' page they follow the runs.
         out: The page.
         trajectories: The name of the page with the episodes, beside it.
         episodes: What that page has; none where it was not written.
@@ -85,17 +94,21 @@ def write_report(suites: Sequence[Suite], out: Path, *, trajectories: str, episo
         found = _table(suite, None).plateau
         if found is not None:
             bands[suite.source] = (float(found.low), float(found.high))
+    page = quote(trajectories) if episodes.shown else ""
+    links = [f"{page}#run={len(runs) + i}" if page else "" for i in range(len(evaluations))]
     text = (
         environment()
         .get_template("report.html.jinja")
         .render(
             title="Elastic Horizon: report",
-            subtitle=_subtitle(suites, [run for *_, run in runs]),
+            subtitle=_subtitle(suites, [run for *_, run in runs], evaluations),
             trajectories=trajectories,
             episodes=episodes,
             sections=[_section(i, suite, bands.get(suite.source)) for i, suite in enumerate(suites)],
-            runs=run_table(runs, quote(trajectories) if episodes.shown else ""),
+            evaluations=evaluation_table(evaluations, links),
+            runs=run_table(runs, page),
             definitions=DEFINITIONS,
+            evaluated={str(kept.folder): kept.settings for kept in evaluations},
             versions=_shared([_versions(run) for *_, run in runs]),
         )
     )
@@ -138,11 +151,20 @@ def _table(suite: Suite, band: tuple[float, float] | None) -> SuiteTable:
     return suite_table(name, [arm.records() for arm in suite.arms], threshold=suite.threshold, band=band)
 
 
-def _subtitle(suites: Sequence[Suite], runs: Sequence[Run]) -> str:
-    envs = ", ".join(dict.fromkeys(suite.env for suite in suites))
-    models = ", ".join(dict.fromkeys(suite.model for suite in suites))
-    seeds = len({run.seed for run in runs})
-    return f"{len(runs)} runs on {envs}; model {models}; {seeds} seed{'' if seeds == 1 else 's'}."
+def _subtitle(suites: Sequence[Suite], runs: Sequence[Run], evaluations: Sequence[KeptEvaluation]) -> str:
+    parts = []
+    if runs:
+        envs = ", ".join(dict.fromkeys(suite.env for suite in suites))
+        models = ", ".join(dict.fromkeys(suite.model for suite in suites))
+        seeds = len({run.seed for run in runs})
+        parts.append(f"{_count(len(runs), 'run')} on {envs}; model {models}; {_count(seeds, 'seed')}.")
+    if evaluations:
+        parts.append(f"{_count(len(evaluations), 'evaluation')}.")
+    return " ".join(parts)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _shared(values: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -26,14 +26,15 @@ _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 
 # Where a run is kept and what it is played on: no result depends on these, or they name the run.
 _NO_MATTER = (
-    *("seed", "recipe", "run_dir", "resume", "device", "threads", "slots", "env_threads", "microbatch_tokens"),
-    *("checkpoint_every", "keep_checkpoints", "log_episodes_every", "sampler", "url"),
+    *("seed", "recipe", "run_dir", "resume", "device", "threads", "slots", "env_threads", "tokens_per_microbatch"),
+    *("checkpoint_every", "keep_checkpoints", "log_episodes_every", "sampler", "url", "rank_timeout_s"),
+    *("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"),
 )
 # Settings that only one kind of horizon reads: between other kinds their values say nothing.
 _ONLY = {
     "elastic": [
         *("k_min", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding"),
-        *("estimator", "probe_fraction"),
+        *("estimator", "probe_fraction", "cold_growth", "count_truncated", "horizon_key"),
     ],
     "linear": ["linear_start", "linear_increment"],
     "multiplicative": ["k_min", "stage_updates"],

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.analysis import SuiteTable, horizon_series, success_curve
+from harness.evaluation_folder import KeptEvaluation
 from harness.paper import PAPER, PaperTable
 from harness.report.runs import Arm, Run, Suite
 
-__all__ = ["DEFINITIONS", "Table", "run_table", "suite_tables"]
+__all__ = ["DEFINITIONS", "Table", "evaluation_table", "run_table", "suite_tables"]
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,51 @@ def run_table(runs: Sequence[tuple[Suite, Arm, Run]], trajectories: str) -> Tabl
         tuple(rows),
         tuple(f"{trajectories}#run={i}" if trajectories and run.episodes else "" for i, (*_, run) in enumerate(runs)),
     )
+
+
+def evaluation_table(evaluations: Sequence[KeptEvaluation], links: Sequence[str]) -> Table:
+    """One row an evaluation, also of those that have not ended.
+
+    Args:
+        evaluations: In the order of the episodes' page.
+        links: Where each one's episodes are; empty for nowhere.
+    """
+    rows = []
+    for kept in evaluations:
+        settings, result = kept.settings, kept.result
+        name = settings.get("model") or settings.get("policy")
+        row = [
+            str(kept.folder),
+            f"{name} on {settings.get('env')}, {settings.get('split')}",
+            str(settings.get("horizon")),
+        ]
+        if result is None:
+            rows.append((*row, *["—"] * 5, "not ended"))
+            continue
+        mean, best = (_share(result[f"{kind}_at_k"], result[f"{kind}_interval"]) for kind in ("mean", "best"))
+        length = result["length_success_mean"]
+        rows.append(
+            (
+                *row,
+                f"{result['tasks']} x {result['rollouts']}",
+                mean,
+                best,
+                f"{length:.1f}" if length is not None else "—",
+                f"{100 * result['truncated']:.1f}",
+                "ended",
+            )
+        )
+    return Table(
+        "Every evaluation of this report, with 95 % intervals. Steps: mean of the successes. Truncated: by K or the context.",
+        (),
+        ("evaluation", "what", "K", "tasks x k", "mean@k %", "best@k %", "steps", "truncated %", "state"),
+        tuple(rows),
+        tuple(links),
+    )
+
+
+def _share(share: float, interval: Sequence[float]) -> str:
+    return f"{100 * share:.1f} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
 
 
 def _together(row: tuple[str, ...]) -> tuple[str, ...]:

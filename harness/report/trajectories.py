@@ -2,7 +2,7 @@
 
 The episodes' texts lie in the page as compressed parts that the browser inflates one at a time, when one of their
 episodes is opened or searched; what the list shows of every episode is one small part of its own. Texts of models and
-environments are data there, never markup. Left out: the episodes of evaluations, which no run logs.
+environments are data there, never markup. Left out: the evaluations within a training run, whose episodes it does not log.
 """
 
 from __future__ import annotations
@@ -21,14 +21,23 @@ from eh_gym.errors import ConfigError
 from harness.checkpoint import write_whole
 from harness.episodes import read_episodes, read_system_prompt
 from harness.report.page import environment
-from harness.report.runs import Arm, Run, Suite
 
-__all__ = ["Episodes", "write_trajectories"]
+__all__ = ["Episodes", "Log", "write_trajectories"]
 
 # What a part holds at most, before compression; an episode that is longer has a part of its own.
 _PART_EPISODES, _PART_CHARACTERS = 64, 1_000_000
 
 _SHOWN = ("update", "group", "horizon", "length", "reward", "success", "end", "tokens", "action_tokens", "advantage")
+
+
+class Log(NamedTuple):
+    """The episode log of a run or an evaluation, and what the page calls it."""
+
+    name: str
+    arm: str
+    seed: int
+    env: str
+    files: Sequence[Path]
 
 
 class Episodes(NamedTuple):
@@ -54,6 +63,7 @@ class _Index:
         """Appends one episode."""
         values = {name: episode.get(name) for name in _SHOWN}
         values |= {"run": run, "position": position}
+        values["update"] = -1 if values["update"] is None else values["update"]  # of an evaluation
         # Runs of older versions logged no advantage; then it is not known whether the episode was in the loss.
         values["in_loss"] = episode["advantage"] is not None if "advantage" in episode else None
         values["task"] = self.tasks.setdefault(str(episode["task_id"]), len(self.tasks))
@@ -65,17 +75,15 @@ class _Index:
         return _packed({"runs": self.runs, "tasks": list(self.tasks), "columns": self.columns, "parts": self.parts})
 
 
-def write_trajectories(
-    runs: Sequence[tuple[Suite, Arm, Run]], out: Path, *, report: str, most_episodes: int
-) -> Episodes:
+def write_trajectories(logs: Sequence[Log], out: Path, *, report: str, most_episodes: int) -> Episodes:
     """Writes the page, whole or not at all; none where no episode is logged.
 
     Args:
-        runs: Each with the suite and arm that it is shown under.
+        logs: In the order of the page's filter.
         out: The page.
         report: The name of the report beside it, for a link back.
-        most_episodes: Of all runs together, about, >= 1: where more are logged, whole updates are left out, evenly over
-            every run, and its last logged update stays.
+        most_episodes: Of all logs together, about, >= 1: where more are logged, whole updates are left out, evenly over
+            every run, and its last logged update stays; an evaluation stays whole.
 
     Raises:
         ConfigError: `most_episodes` is below 1.
@@ -83,17 +91,12 @@ def write_trajectories(
     """
     if most_episodes < 1:
         raise ConfigError(f"the most episodes must be >= 1, got {most_episodes}")
-    files = [run.episodes for _, _, run in runs]
+    files = [log.files for log in logs]
     logged = sum(_lines(path) for paths in files for path in paths)
     if not logged:
         return Episodes(0, 0)
     kept = [_evenly(paths, min(1.0, most_episodes / logged)) for paths in files]
-    index = _Index(
-        [
-            {"name": run.folder.name, "arm": arm.label, "seed": run.seed, "env": suite.env, "suite": suite.name}
-            for suite, arm, run in runs
-        ]
-    )
+    index = _Index([{"name": log.name, "arm": log.arm, "seed": log.seed, "env": log.env} for log in logs])
     parts = list(_parts(kept, index))
     page = environment().get_template("trajectories.html.jinja")
     text = page.render(

@@ -160,4 +160,4 @@ class Episode:
         return "over"
 
     def _blank(self) -> Trajectory:
-        return Trajectory(self.request.task_id, self.request.group)
+        return Trajectory(self.request.task_id, self.request.group, seed=self.request.seed)

@@ -27,14 +27,14 @@ def quiet(url: str, **settings: Any) -> Any:
 
 def test_a_model_that_knows_the_task_solves_it(chat_server: Any, tmp_path: Path) -> None:
     with chat_server.serve(chat_server.cabinet_agent) as server:
-        result = quiet(server.url, rollouts=2, out=tmp_path / "result.json")
+        result = quiet(server.url, rollouts=2, out=tmp_path / "out")
     assert (result.tasks, result.rollouts, result.mean_at_k, result.steps_per_optimum) == (4, 2, 1.0, 1.0)
     steps = round(8 * result.length_mean)
     assert result.usage.requests == len(server.requests) == steps
     assert result.usage.completion_tokens == steps  # the server counts words, and a call is one
     prompts = sum(len(m["content"].split()) for request in server.requests for m in request["messages"])
     assert result.usage.prompt_tokens == prompts
-    assert json.loads((tmp_path / "result.json").read_text())["result"]["usage"]["requests"] == steps
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["usage"]["requests"] == steps
 
 
 def test_a_request_is_the_conversation_so_far(chat_server: Any) -> None:
@@ -120,6 +120,27 @@ def test_an_error_that_does_not_pass_ends_the_evaluation_and_says_how_far_it_cam
         pytest.raises(SamplerError, match=r"answered 500 \(out of memory\).*--retries.*\(\d+ of 12 episodes had been"),
     ):
         quiet(server.url, tasks=12, retries=2)
+
+
+def test_an_evaluation_that_an_error_ended_goes_on_with_what_it_had_not_played(
+    chat_server: Any, tmp_path: Path
+) -> None:
+    def fails(request: dict[str, Any], before: int) -> Any:
+        return chat_server.error(500, "down") if before >= 30 else chat_server.cabinet_agent(request)
+
+    settings = {"tasks": 12, "retries": 0, "slots": 1, "out": tmp_path / "out"}
+    with (
+        chat_server.serve(fails) as server,
+        pytest.raises(SamplerError, match="run the same command again for the rest"),
+    ):
+        quiet(server.url, **settings)
+    with chat_server.serve(lambda request, _: chat_server.cabinet_agent(request)) as server:
+        result = quiet(server.url, **settings)
+        asked = len(server.requests)
+    assert (result.tasks, result.mean_at_k) == (12, 1.0)
+    with chat_server.serve(lambda request, _: chat_server.cabinet_agent(request)) as server:
+        quiet(server.url, **settings | {"out": None})
+        assert 0 < asked < len(server.requests)
 
 
 def test_a_refused_key_names_the_variable(chat_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,13 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError, MissingBackendError
 from envs.actors import RemoteEnv, close_shared_actors
-from harness import grpo
+from harness import parts
 from harness.config import GRPOConfig
 from harness.display import Display
+from harness.grpo import train
 from harness.metrics import read_metrics
 from harness.ranks import Ranks
+from harness.run_folder import prepare
 
 LOCAL: dict[str, Any] = {
     name: getattr(GRPOConfig, name) for name in ("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus")
@@ -27,15 +29,15 @@ LOCAL: dict[str, Any] = {
 def run(config: GRPOConfig) -> list[dict[str, Any]]:
     """Trains; returns the metrics, less those that a clock makes."""
     assert config.run_dir is not None
-    grpo.prepare(config)
-    grpo.train(config, config.run_dir, Display(Console(quiet=True)))
+    prepare(config)
+    train(config, config.run_dir, Display(Console(quiet=True)))
     rows = read_metrics(config.run_dir / "metrics.jsonl")
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.grpo.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.parts.cache_dir", lambda: cache)
 
 
 @pytest.fixture
@@ -90,8 +92,8 @@ def test_the_trainer_s_machine_needs_no_backend(
     config = dataclasses.replace(in_ray, env="EH-BFCL-v0", env_args='{"workers": 1}')
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))  # of this process; the nodes have another
     with pytest.raises(MissingBackendError):
-        grpo._teacher(dataclasses.replace(config, **LOCAL), config.env)
-    env = grpo._teacher(config, grpo._environment(config, Ranks()))
+        parts.teacher(dataclasses.replace(config, **LOCAL), config.env)
+    env = parts.teacher(config, parts.environment(config, Ranks()))
     assert len(env.unwrapped.task_ids) == 480  # type: ignore[attr-defined]
     env.reset(seed=0)
     assert env.step(env.unwrapped.expert())[4]["calls"] == 1  # type: ignore[attr-defined]
@@ -101,7 +103,7 @@ def test_the_trainer_s_machine_needs_no_backend(
 def test_several_ranks_need_a_cluster_that_they_share(quick: GRPOConfig) -> None:
     config = dataclasses.replace(quick, env_workers="ray")
     with pytest.raises(ConfigError, match="--ray-address auto"):
-        grpo._environment(config, Ranks(0, 2))
+        parts.environment(config, Ranks(0, 2))
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,15 @@ from rich.console import Console
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eh_gym.errors import ConfigError
 from harness.config import GRPOConfig
 from harness.display import Display
 from harness.episodes import read_system_prompt
-from harness.grpo import main, prepare, rollout_metrics, train
+from harness.grpo import main, train
 from harness.jobs import lock_folder
 from harness.metrics import GLOSSARY, read_metrics
 from harness.policy import Policy, load_policy
 from harness.ranks import Ranks
-from harness.trajectory import Trajectory, Turn
+from harness.run_folder import prepare
 from harness.warm_start import WarmStart
 
 
@@ -49,7 +48,7 @@ def metrics_of(config: GRPOConfig) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.grpo.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.parts.cache_dir", lambda: cache)
 
 
 def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
@@ -99,19 +98,21 @@ def test_a_killed_run_resumes_to_the_same_metrics(
     assert killed.run_dir is not None
     prepare(killed)
     log = killed.run_dir / "metrics.jsonl"
-    command = [sys.executable, "-m", "harness.grpo", "--resume", str(killed.run_dir)]
+    resume = ["--resume", str(killed.run_dir)]
+    held = [sys.executable, str(Path(__file__).with_name("held_run.py")), *resume]
     environment = {**child_env, "EH_CACHE_DIR": str(cache)}
     for updates in (2, 5):  # after update 2: before the first periodic checkpoint; after 5: past one
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 240
+        process = subprocess.Popen(held, env=environment, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 600
         while not log.exists() or len(log.read_text().splitlines()) < updates:
-            assert process.poll() is None, "the run ended before it could be killed"
+            assert process.poll() is None, "the run failed"
             assert time.monotonic() < deadline
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         assert len(metrics_of(killed)) < whole.updates
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    whole_run = [sys.executable, "-m", "harness.grpo", *resume]
+    subprocess.run(whole_run, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
     assert metrics_of(killed) == metrics_of(whole)
     for file in sorted((tmp_path / "run" / "episodes").glob("*.jsonl")):
         assert (killed.run_dir / "episodes" / file.name).read_text() == file.read_text()
@@ -207,56 +208,6 @@ def test_every_aggregation_trains(quick: GRPOConfig, aggregation: Any) -> None:
     assert all(math.isfinite(row["train/loss"]) for row in metrics_of(config))
 
 
-def test_metrics_show_their_arithmetic() -> None:
-    def episode(length: int, *, success: bool, end: Any = "terminated", optimal: int | None = 3) -> Trajectory:
-        t = Trajectory("t", 0, horizon=4, success=success, reward=float(success), end=end, optimal_steps=optimal)
-        t.ids, t.action_mask = [1] * (2 * length), [0, 1] * length
-        t.turns = [Turn("a", "o", cut=i == 0, malformed=i < 2) for i in range(length)]
-        return t
-
-    failed_twice = episode(0, success=False, end="environment-error")
-    failed_twice.retries, failed_twice.failed_tokens = 2, 30
-    m = rollout_metrics(
-        [
-            episode(3, success=True),
-            episode(4, success=False, end="horizon", optimal=6),
-            episode(1, success=False),
-            episode(9, success=False, end="environment-error"),
-            failed_twice,
-        ]
-    )
-    assert m["rollout/success"] == pytest.approx(1 / 3)
-    assert m["rollout/success_ceiling"] == pytest.approx(2 / 3)  # 3 <= 4, 6 > 4, 3 <= 4
-    assert m["rollout/truncated"] == pytest.approx(1 / 3)
-    assert m["rollout/length_mean"] == pytest.approx((3 + 4 + 1) / 3)
-    assert m["rollout/length_success_mean"] == 3.0
-    assert m["rollout/steps_per_optimum"] == 1.0
-    assert m["rollout/malformed"] == pytest.approx((2 + 2 + 1) / 8)
-    assert m["rollout/action_cut"] == pytest.approx(3 / 8)
-    assert (m["rollout/environment_errors"], m["rollout/environment_retries"]) == (2.0, 2.0)
-    assert m["tokens/failed_attempts"] == 30.0
-    assert (m["tokens/update"], m["rollout/action_tokens"], m["rollout/prompt_tokens"]) == (16.0, 8.0, 8.0)
-
-
-def test_a_folder_with_a_run_is_refused(quick: GRPOConfig) -> None:
-    prepare(quick)
-    with pytest.raises(ConfigError, match="already holds a run; continue it with --resume"):
-        prepare(quick)
-
-
-def test_the_default_folder_is_numbered_when_it_is_taken(
-    quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = [prepare(dataclasses.replace(quick, run_dir=None))[1].name for _ in range(3)]
-    assert names == [f"EH-Cabinet-v0-elastic-seed0{end}" for end in ("", "-2", "-3")]
-
-
-def test_resuming_nothing_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no run to resume in .*; give the run's folder"):
-        prepare(dataclasses.replace(quick, resume=tmp_path / "nowhere"))
-
-
 def test_a_second_process_is_kept_out_of_a_run(
     quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,14 +243,6 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
     assert joined == [{"device": "cpu", "timeout_s": 7200.0}]  # the run's own too
 
 
-@pytest.mark.parametrize("text", ['{"k0": 3, "unknown": 1, "warm_start": {}}', '{"k0": ', "[]", '{"k0": 3}'])
-def test_settings_that_can_t_be_read_are_refused(quick: GRPOConfig, text: str) -> None:
-    _, folder, _ = prepare(quick)
-    (folder / "config.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"config.json can't be resumed from .* restore it, or start a new run"):
-        prepare(dataclasses.replace(quick, resume=folder))
-
-
 def test_bad_settings_end_with_a_sentence_before_a_folder_is_made(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -328,7 +271,7 @@ def test_a_mistake_about_the_environment_ends_before_a_model_is_made_and_leaves_
     value: str,
     message: str,
 ) -> None:
-    monkeypatch.setattr("harness.grpo._load", lambda *_: pytest.fail("a model was made"))
+    monkeypatch.setattr("harness.parts.load", lambda *_: pytest.fail("a model was made"))
     with pytest.raises(SystemExit) as exit_:
         main([flag, value, "--run-dir", str(tmp_path / "x")])
     assert exit_.value.code == 2

@@ -17,11 +17,12 @@ from transformers import AutoModelForCausalLM
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.config import GRPOConfig, preset
 from harness.display import Display
-from harness.grpo import prepare, train
+from harness.grpo import train
 from harness.lora import add_lora, plain_parameters, without_lora
 from harness.metrics import read_metrics
 from harness.optimizer import make_optimizer, parameters_of
 from harness.policy import Policy
+from harness.run_folder import prepare
 from harness.sampling.base import Sample
 from harness.sampling.weights import weights_file
 from harness.trajectory import Trajectory, Turn
@@ -144,7 +145,7 @@ def test_a_run_with_adapters_resumes_to_the_same_metrics(
     quick: GRPOConfig, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("peft")
-    monkeypatch.setattr("harness.grpo.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.parts.cache_dir", lambda: cache)
     config = dataclasses.replace(
         quick, lora_rank=4, kl_coef=0.1, learning_rate=3e-3, updates=2, eval_tasks=0, async_steps=1
     )

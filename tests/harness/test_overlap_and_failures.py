@@ -21,8 +21,9 @@ from envs.cabinet.env import CabinetEnv
 from harness.config import GRPOConfig
 from harness.display import Display
 from harness.evaluate import evaluate_policy
-from harness.grpo import prepare, train
+from harness.grpo import train
 from harness.metrics import read_metrics
+from harness.run_folder import prepare
 
 
 def run(config: GRPOConfig, *, resume: bool = False) -> list[dict[str, Any]]:
@@ -41,7 +42,7 @@ def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.grpo.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.parts.cache_dir", lambda: cache)
 
 
 @pytest.fixture
@@ -139,18 +140,20 @@ def test_a_killed_overlapped_run_resumes_to_the_same_metrics(
     assert killed.run_dir is not None
     prepare(killed)
     log = killed.run_dir / "metrics.jsonl"
-    command = [sys.executable, "-m", "harness.grpo", "--resume", str(killed.run_dir)]
+    resume = ["--resume", str(killed.run_dir)]
+    held = [sys.executable, str(Path(__file__).with_name("held_run.py")), *resume]
     environment = {**child_env, "EH_CACHE_DIR": str(cache)}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 240
+    process = subprocess.Popen(held, env=environment, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 600
     while not log.exists() or len(log.read_text().splitlines()) < 3:
-        assert process.poll() is None, "the run ended before it could be killed"
+        assert process.poll() is None, "the run failed"
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert len(metrics_of(killed.run_dir)) < whole.updates
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    whole_run = [sys.executable, "-m", "harness.grpo", *resume]
+    subprocess.run(whole_run, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
     assert metrics_of(killed.run_dir) == rows
 
 
@@ -219,15 +222,13 @@ def test_streaming_in_threads_while_training_loses_nothing(quick: GRPOConfig, fl
 
 
 def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    import harness.grpo as grpo
-
     seen = []
 
     def spy(*args: Any, **kwargs: Any) -> Any:
         seen.append((kwargs["mode"], kwargs["environment_retries"]))
         return evaluate_policy(*args, **kwargs)
 
-    monkeypatch.setattr(grpo, "evaluate_policy", spy)
+    monkeypatch.setattr("harness.held_out.evaluate_policy", spy)
     run(dataclasses.replace(quick, updates=1, eval_tasks=2, rollout="streaming", environment_retries=1, slots=4))
     assert seen == [("streaming", 1)] * 4  # sampled and greedy, before and after
 

@@ -185,7 +185,7 @@
       el(
         "span",
         { class: "about" },
-        `update ${c.update[i]} · ${c.length[i]} steps${c.horizon[i] ? ` of ${c.horizon[i]}` : ""} · ` +
+        `${when(i)} · ${c.length[i]} steps${c.horizon[i] ? ` of ${c.horizon[i]}` : ""} · ` +
           (data.runs.length > 1 ? runName(c.run[i]) : `${c.tokens[i]} tokens`),
       ),
     );
@@ -296,12 +296,18 @@
     if (texts.optimal_steps) add("Shortest solution", `${texts.optimal_steps} steps`);
     add("End", ENDS[c.end[i]] || String(c.end[i]));
     add("Truncated", ["horizon", "truncated", "context"].includes(c.end[i]) ? "yes" : "no");
-    add("Advantage", advantage(i, texts));
-    add("Tokens", `${c.tokens[i]}, ${c.action_tokens[i]} by the model`);
-    add("Update", String(c.update[i]));
+    if (c.update[i] >= 0) add("Advantage", advantage(i, texts));
+    if (c.tokens[i]) add("Tokens", `${c.tokens[i]}, ${c.action_tokens[i]} by the model`);
+    if (c.update[i] >= 0) add("Update", String(c.update[i]));
     add("Environment", run.env);
     add("Run", `${run.arm}, seed ${run.seed} (${run.name})`);
     return made;
+  }
+
+  // What an evaluation played belongs to no update
+  function when(i) {
+    const update = data.columns.update[i];
+    return update < 0 ? "evaluation" : `update ${update}`;
   }
 
   function advantage(i, texts) {
@@ -339,7 +345,7 @@
   }
 
   function tokenBar(i, texts) {
-    if (texts.prompt_tokens === undefined || data.columns.in_loss[i] === null) return null;
+    if (!texts.prompt_tokens || data.columns.in_loss[i] === null) return null;
     const trained = data.columns.in_loss[i];
     const bar = el("div", { class: "bar", role: "img" });
     const add = (kind, count) => {
@@ -362,7 +368,7 @@
   }
 
   function tokens(count) {
-    return count === undefined ? null : `${count} token${count === 1 ? "" : "s"}`;
+    return !count ? null : `${count} token${count === 1 ? "" : "s"}`;
   }
 
   function message(kind, title, text, ...notes) {

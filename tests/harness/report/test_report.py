@@ -92,7 +92,7 @@ def test_runs_that_were_killed_are_reported_as_far_as_they_got(
     page = report(torn, empty, out=tmp_path / "report.html")
     assert "torn: 5 of 6 updates" in page.text
     assert "empty: no metrics yet" in page.text
-    assert "The runs logged no episodes." in page.text
+    assert "No episodes were logged." in page.text
     assert [tag for tag, _ in page.elements].count("img") == 5
     assert "report.html  (" in capsys.readouterr().out
 

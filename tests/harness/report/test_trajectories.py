@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
-from harness.report.runs import all_runs, read_suites
+from harness.report.__main__ import episode_logs
+from harness.report.runs import read_suites
 from harness.report.trajectories import Episodes, write_trajectories
 
 from .conftest import HOSTILE, write_log, write_run
@@ -21,7 +22,7 @@ from .conftest import HOSTILE, write_log, write_run
 
 def page(*folders: Path, most: int = 10_000) -> tuple[Episodes, str]:
     out = folders[0].parent / "page.html"
-    made = write_trajectories(all_runs(read_suites(folders)), out, report="report.html", most_episodes=most)
+    made = write_trajectories(episode_logs(read_suites(folders), []), out, report="report.html", most_episodes=most)
     return made, out.read_text() if out.exists() else ""
 
 

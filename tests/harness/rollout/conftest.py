@@ -95,8 +95,8 @@ class FakeEnv(gym.Env[str, str]):
     """Episodes of 1 to 9 steps whose answers are functions of the task, the seed and the actions.
 
     `delay(task_id, step)`: seconds that an answer takes. `fails(task_id, attempt)`: None, or (where, how): in which step
-    (0 is the reset) the attempt fails and whether it tells so in its info, raises, hangs until a deadline, or gives a reward
-    that is NaN.
+    (0 is the reset) the attempt fails and whether it tells so in its info, raises, gives a reward that is NaN, or hangs until
+    a deadline: until `deadline()` returns.
     """
 
     observation_space = UnicodeText(100_000)
@@ -108,8 +108,9 @@ class FakeEnv(gym.Env[str, str]):
         fails: Callable[[str, int], tuple[int, str] | None] = lambda task, attempt: None,
         starts: list[str] | None = None,
         attempts: dict[tuple[str, int], int] | None = None,
+        deadline: Callable[[], object] = lambda: time.sleep(0.4),
     ) -> None:
-        self._delay, self._fails = delay, fails
+        self._delay, self._fails, self._deadline = delay, fails, deadline
         self._starts = starts if starts is not None else []
         self._attempts = attempts if attempts is not None else {}
 
@@ -142,8 +143,8 @@ class FakeEnv(gym.Env[str, str]):
         if self._failure is None or self._failure[0] != step:
             return None
         if self._failure[1] == "hang":
-            time.sleep(0.4)
-            raise WorkerTimeout("waited 0.4 s")
+            self._deadline()
+            raise WorkerTimeout("waited")
         if self._failure[1] == "raise" or step == 0:
             raise WorkerDied("killed")
         return "nan" if self._failure[1] == "nan" else "WorkerDied: killed"

@@ -1,0 +1,51 @@
+"""What one update's episodes say: the ``rollout/…`` and ``tokens/…`` metrics.
+
+Left out: what the horizon, the policy update and the clock say; whoever does those measures them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.trajectory import Trajectory
+
+__all__ = ["mean", "rollout_metrics"]
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The ``rollout/…`` and ``tokens/…`` metrics of one update's episodes; the glossary has the formulas."""
+    valid = [t for t in trajectories if t.end != "environment-error"]
+    successes = [t for t in valid if t.success]
+    turns = [turn for t in valid for turn in t.turns]
+    lengths = [t.length for t in successes]
+    known = [t for t in valid if t.optimal_steps]
+    action, every = sum(t.action_tokens for t in valid), sum(len(t.ids) for t in valid)
+    return {
+        "rollout/success": mean([t.success for t in valid]),
+        "rollout/success_ceiling": mean([not t.horizon or (t.optimal_steps or 0) <= t.horizon for t in known]),
+        "rollout/reward_mean": mean([t.reward for t in valid]),
+        "rollout/truncated": mean([t.truncated for t in valid]),
+        "rollout/length_mean": mean([t.length for t in valid]),
+        "rollout/length_success_mean": mean(lengths),
+        "rollout/length_success_p90": float(np.percentile(lengths, 90)) if lengths else math.nan,
+        "rollout/steps_per_optimum": mean([t.length / t.optimal_steps for t in successes if t.optimal_steps]),
+        "rollout/malformed": mean([turn.malformed for turn in turns]),
+        "rollout/action_cut": mean([turn.cut for turn in turns]),
+        "rollout/environment_errors": float(len(trajectories) - len(valid)),
+        "rollout/environment_retries": float(sum(t.retries for t in trajectories)),
+        "rollout/context_overflows": float(sum(t.end == "context" for t in valid)),
+        "rollout/episodes": float(len(valid)),
+        "rollout/steps": float(len(turns)),
+        "rollout/action_tokens": float(action),
+        "rollout/prompt_tokens": float(every - action),
+        "tokens/update": float(every),
+        "tokens/failed_attempts": float(sum(t.failed_tokens for t in trajectories)),
+    }
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean, NaN of nothing."""
+    return float(np.mean(values)) if len(values) else math.nan
