@@ -122,7 +122,7 @@ class GRPOConfig(SamplerSettings):
     warmup_updates: int = 0
     """Updates over which the learning rate rises from 0."""
     final_lr_fraction: float = 1.0
-    """The learning rate falls linearly to this fraction of itself at the last update."""
+    """The learning rate falls linearly, towards this fraction of itself after the last update."""
     adam_beta2: float = 0.999
     """AdamW's second moment; its first is 0.9."""
     weight_decay: float = 0.01

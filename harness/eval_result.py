@@ -58,8 +58,9 @@ class EvalResult:
     """What an evaluation found.
 
     Attributes:
-        tasks: Number of tasks.
+        tasks: Number of tasks with an episode that counts.
         rollouts: Episodes per task, the k.
+        episodes: That count: all but those lost to a failing environment.
         successes: Successful episodes.
         mean_at_k: Share of successful episodes.
         mean_interval: Its 95 % interval.
@@ -81,6 +82,7 @@ class EvalResult:
 
     tasks: int
     rollouts: int
+    episodes: int
     successes: int
     mean_at_k: float
     mean_interval: tuple[float, float]
@@ -133,6 +135,7 @@ def summarise(episodes: Sequence[Played]) -> EvalResult:
     return EvalResult(
         tasks=n,
         rollouts=max(len(s) for s in by_task.values()),
+        episodes=len(valid),
         successes=sum(t.success for t in valid),
         mean_at_k=mean,
         mean_interval=wilson_interval(mean, min(effective, len(valid))),
@@ -165,8 +168,7 @@ def result_table(title: str, result: EvalResult) -> Table:
     def share(p: float, interval: tuple[float, float]) -> str:
         return f"{100 * p:.1f} %  (95 %: {100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
 
-    episodes = result.tasks * result.rollouts
-    table.add_row("successes", f"{result.successes}/{episodes - result.environment_errors}")
+    table.add_row("successes", f"{result.successes}/{result.episodes}")
     table.add_row(f"mean@{result.rollouts}", share(result.mean_at_k, result.mean_interval))
     table.add_row(f"best@{result.rollouts}", share(result.best_at_k, result.best_interval))
     table.add_row("steps, all / successes / P90", _lengths(result))

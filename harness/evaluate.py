@@ -25,7 +25,7 @@ from rich.progress import Progress
 
 import eh_gym
 from eh_gym import FixedHorizon
-from eh_gym.errors import ConfigError, EHError, SamplerError
+from eh_gym.errors import ConfigError, EHError, SamplerError, WorkerError
 from harness.endpoint import ChatEndpoint, Usage, play_with_endpoint
 from harness.eval_result import EvalResult, result_table, summarise
 from harness.evaluation_folder import EvaluationFolder
@@ -158,27 +158,35 @@ def evaluate_script(
 ) -> list[Trajectory]:
     """Plays episodes without a model: "expert", "random" or "empty"."""
     env = eh_gym.make_vec(env_id, 1, FixedHorizon(horizon), record=False, **env_args).envs[0]
-    base: Any = env.unwrapped
     done: list[Trajectory] = []
     try:
         for request in requests:
-            rng = np.random.default_rng(request.seed)
-            observation, info = env.reset(seed=request.seed % 2**31, options={"task_id": request.task_id})
-            t = Trajectory(request.task_id, request.group, horizon, request.seed, prompt=observation)
-            t.system_prompt, t.optimal_steps = info["system_prompt"], info.get("optimal_steps")
-            while "episode" not in info:
-                action = base.expert() if name == "expert" else base.random_action(rng) if name == "random" else ""
-                observation, reward, _, _, info = env.step(action)
-                t.turns.append(Turn(action, observation, cut=False, malformed=bool(info.get("malformed", False))))
-                t.reward += float(reward)
-            t.success = info["episode"]["success"]
-            t.error = info.get("environment_error")
-            t.end = "environment-error" if t.error else "horizon" if info["episode"]["truncated"] else "terminated"
+            t = Trajectory(request.task_id, request.group, horizon, request.seed)
+            try:
+                _play_script(name, env, t)
+            except WorkerError as failure:  # of a reset, or of the expert
+                t.end, t.error = "environment-error", str(failure)
             done.append(t)
             on_end(t)
     finally:
         env.close()
     return done
+
+
+def _play_script(name: str, env: gym.Env[Any, Any], t: Trajectory) -> None:
+    """Plays the episode of `t`'s task and seed without a model, into `t`."""
+    base: Any = env.unwrapped
+    rng = np.random.default_rng(t.seed)
+    t.prompt, info = env.reset(seed=t.seed % 2**31, options={"task_id": t.task_id})
+    t.system_prompt, t.optimal_steps = info["system_prompt"], info.get("optimal_steps")
+    while "episode" not in info:
+        action = base.expert() if name == "expert" else base.random_action(rng) if name == "random" else ""
+        observation, reward, _, _, info = env.step(action)
+        t.turns.append(Turn(action, observation, cut=False, malformed=bool(info.get("malformed", False))))
+        t.reward += float(reward)
+    t.success = info["episode"]["success"]
+    t.error = info.get("environment_error")
+    t.end = "environment-error" if t.error else "horizon" if info["episode"]["truncated"] else "terminated"
 
 
 def evaluation_requests(task_ids: Sequence[str], rollouts: int, seed: int) -> list[EpisodeRequest]:
@@ -228,10 +236,10 @@ def _default_split(env_id: str, script: bool) -> str:
 
 def run(config: Evaluation, console: Console) -> EvalResult:
     """Carries out one evaluation, with a progress bar."""
-    _check_endpoint_flags(config)
+    env_args = _checked_flags(config)
     script = config.policy in _SCRIPTS
     split = config.split or _default_split(config.env, script)
-    env_args = {"split": split, **json.loads(config.env_args)}
+    env_args = {"split": split, **env_args}
     tasks = held_out_tasks(config.env, env_args, config.tasks)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
     rollouts = config.rollouts or (1 if alike else 8)
@@ -308,6 +316,24 @@ def _play(
         budget_hint=config.budget_hint,
         on_end=on_end,
     ), None
+
+
+def _checked_flags(config: Evaluation) -> dict[str, Any]:
+    """The environment's arguments; raises ConfigError for flags that would fail, or mislead, after all is loaded or played."""
+    _check_endpoint_flags(config)
+    for name in ("tasks", "rollouts", "horizon", "slots", "max_action_tokens"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be >= 1, got {value}; raise --{name.replace('_', '-')}, or leave it out")
+    if not 0 <= config.temperature <= 2:
+        raise ConfigError(f"temperature must be >= 0 and <= 2, got {config.temperature}; 0 samples greedily")
+    try:
+        env_args = json.loads(config.env_args)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"env_args is not JSON ({error}); write --env-args '{{\"memory_mb\": 512}}'") from error
+    if not isinstance(env_args, dict):
+        raise ConfigError(f"env_args must be a JSON object, got {config.env_args!r}")
+    return env_args
 
 
 def _check_endpoint_flags(config: Evaluation) -> None:

@@ -7,6 +7,7 @@ through the same lines with its share of the episodes (`harness.ranks`).
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import errno
@@ -39,6 +40,7 @@ from harness.episodes import write_episodes
 from harness.evaluate import tasks_of
 from harness.figure import draw_run
 from harness.held_out import HeldOut, run_tasks
+from harness.jobs import lock_folder
 from harness.lora import add_lora
 from harness.metrics import MetricsLog
 from harness.optimizer import make_optimizer
@@ -46,7 +48,7 @@ from harness.ranks import Ranks, check_ranks, copy_weights, join, together
 from harness.rollout import EpisodeLengths, EpisodeRequest, announce, rollout
 from harness.rollout.metrics import mean, rollout_metrics
 from harness.rollout.player import Player
-from harness.run_folder import forget, prepare
+from harness.run_folder import forget, ignored_flags, prepare, saved_config
 from harness.runtime import pick_device, set_threads
 from harness.sampling.make import make_sampler
 from harness.seeding import derive_seed
@@ -316,12 +318,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     run_dir = Path()
     try:
         wanted = tyro.cli(GRPOConfig, args=words, default=preset(words), prog="python -m harness.grpo")
-        ranks = join(device=pick_device(wanted.device), timeout_s=wanted.rank_timeout_s)
+        settings = wanted if wanted.resume is None else saved_config(wanted.resume)
+        ranks = join(device=pick_device(settings.device), timeout_s=settings.rank_timeout_s)
         config, run_dir, resume = ranks.from_first(prepare(wanted) if ranks.first else (wanted, Path(), False))
-        begun = run_dir if ranks.first and not resume else None
-        display = Display(console if ranks.first else Console(quiet=True))
-        display.plan(config, run_dir, resume=resume)
-        train(config, run_dir, display, resume=resume, ranks=ranks)
+        busy = f"another process trains in {run_dir}; wait for its end, or end it, before this one resumes it"
+        with lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
+            begun = run_dir if ranks.first and not resume else None
+            display = Display(console if ranks.first else Console(quiet=True))
+            display.plan(config, run_dir, resume=resume)
+            if resume and (ignored := ignored_flags(words, wanted, config)):
+                display.note(f"note: the run goes on with its own settings; ignored: {', '.join(ignored)}")
+            train(config, run_dir, display, resume=resume, ranks=ranks)
         ranks.close()
     except EHError as error:
         if begun is not None and isinstance(error, (ConfigError, MissingBackendError)):

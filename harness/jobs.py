@@ -6,7 +6,7 @@ A run that fails is reported and the others go on. Left out: other machines, and
 from __future__ import annotations
 
 import ctypes
-import fcntl
+import errno
 import os
 import signal
 import subprocess
@@ -140,29 +140,45 @@ def run_jobs(
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[int]:
-    """Keeps a second sweep out of a folder; yields the lock, which children keep open until they have ended too.
+def lock_folder(folder: Path, busy: str) -> Iterator[int]:
+    """Keeps a second process out of a folder; yields the lock, which children may keep open until they have ended too.
+
+    A process that is killed leaves no lock. Where the system, or its file system, has none, nobody is kept out.
+
+    Args:
+        folder: Made if it is not there.
+        busy: What is said when another is at work there.
 
     Raises:
-        ConfigError: Another sweep, or a run that it started, is at work there.
+        ConfigError: Another is at work there, for longer than one that was told to end takes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
     try:
         deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    raise ConfigError(
-                        f"another sweep, or a run of one, is at work in {folder}; wait for it, or choose another --out"
-                    ) from error
-                time.sleep(_POLL_S)
+        while not _locked(descriptor):
+            if time.monotonic() > deadline:
+                raise ConfigError(busy)
+            time.sleep(_POLL_S)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether the file is now this process's, or such locks are not to be had."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    return True
 
 
 def log_tail(job: Job, lines: int = 15) -> str:

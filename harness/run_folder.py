@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from eh_gym.errors import ConfigError
@@ -15,7 +16,7 @@ from harness.checkpoint import latest_checkpoint, write_whole
 from harness.config import GRPOConfig
 from harness.runtime import package_versions
 
-__all__ = ["forget", "prepare"]
+__all__ = ["forget", "ignored_flags", "prepare", "saved_config"]
 
 
 def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
@@ -25,10 +26,7 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
         ConfigError: The folder already holds a run, or, to resume, holds none.
     """
     if config.resume is not None:
-        saved = config.resume / "config.json"
-        if not saved.exists():
-            raise ConfigError(f"no run to resume in {config.resume}: it has no config.json; give the run's folder")
-        return GRPOConfig.from_json(saved.read_text()), config.resume, True
+        return saved_config(config.resume), config.resume, True
     run_dir = config.run_dir or _free_folder(Path("runs") / f"{config.env}-{config.wrapper}-seed{config.seed}")
     if (run_dir / "config.json").exists():
         raise ConfigError(
@@ -40,10 +38,45 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
     return config, run_dir, False
 
 
+def saved_config(run_dir: Path) -> GRPOConfig:
+    """The settings of the run in a folder.
+
+    Raises:
+        ConfigError: There is none, or its settings can't be read.
+    """
+    path = run_dir / "config.json"
+    if not path.exists():
+        raise ConfigError(f"no run to resume in {run_dir}: it has no config.json; give the run's folder")
+    try:
+        return GRPOConfig.from_json(path.read_text())
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} can't be resumed from ({error}); it was edited or damaged, or written by another version: restore it, or "
+            "start a new run"
+        ) from error
+
+
+def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) -> list[str]:
+    """The flags given beside ``--resume`` that say otherwise than the run's own settings.
+
+    Args:
+        words: The command line.
+        wanted: What it says.
+        config: The run's own settings.
+    """
+    given = {word.split("=")[0] for word in words if word.startswith("--")}
+    names = {flag: flag.removeprefix("--").removeprefix("no-").split(".")[0].replace("-", "_") for flag in given}
+    return sorted(
+        flag
+        for flag, name in names.items()
+        if name not in ("resume", "recipe") and getattr(wanted, name, None) != getattr(config, name, None)
+    )
+
+
 def forget(run_dir: Path) -> None:
     """Takes the settings out of the folder of a run that has no checkpoint yet: the mended command is to find it free."""
     if latest_checkpoint(run_dir / "checkpoints") is None:
-        for name in ("config.json", "versions.json"):
+        for name in ("config.json", "versions.json", ".lock"):
             (run_dir / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # something else is in it
             run_dir.rmdir()

@@ -81,7 +81,8 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     runs = _runs(settings, suites, seeds)
     slots = _slots(settings)
     threshold = settings.threshold or (0.8 if settings.quick else 0.5)
-    with lock_folder(settings.out) as lock:
+    busy = f"another sweep, or a run of one, is at work in {settings.out}; wait for it, or choose another --out"
+    with lock_folder(settings.out, busy) as lock:
         for name, arms in suites.items():
             write_manifest(settings.out, name, settings.train, arms, seeds, quick=settings.quick, threshold=threshold)
         done = [name for name, (config, _) in runs.items() if has_ended(_folder(config))]

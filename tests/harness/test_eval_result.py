@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from harness.eval_result import summarise, wilson_interval
+from harness.eval_result import result_table, summarise, wilson_interval
 from harness.trajectory import Trajectory, Turn
 
 
@@ -58,6 +59,15 @@ def test_episodes_of_one_task_do_not_count_as_independent() -> None:
     width = lambda r: r.mean_interval[1] - r.mean_interval[0]  # noqa: E731
     assert width(alike) == pytest.approx(width(single), rel=0.05)
     assert width(mixed) < width(alike)
+
+
+def test_the_table_counts_the_episodes_that_were_played(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of three tasks' two episodes each, one is lost in two tasks and both in the third."""
+    lost = [episode(g, success=False, end="environment-error") for g in (0, 1, 2, 2)]
+    result = summarise([episode(0, success=True), episode(1, success=False), *lost])
+    assert (result.episodes, result.environment_errors) == (2, 4)
+    Console().print(result_table("title", result))
+    assert "1/2" in capsys.readouterr().out
 
 
 def test_only_environment_errors_is_an_error_with_a_reason() -> None:

@@ -10,6 +10,8 @@ import pytest
 from rich.console import Console
 
 import harness.evaluate
+from eh_gym.errors import ConfigError, WorkerDied
+from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, evaluate_policy, evaluation_requests, main, run
 from harness.policy import Policy
 from harness.rollout import rollout
@@ -19,6 +21,38 @@ from harness.trajectory import Trajectory
 
 def quiet(**settings: Any) -> Any:
     return run(Evaluation(**settings), Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"tasks": 0}, "tasks must be >= 1, got 0; raise --tasks"),
+        ({"tasks": -3}, "tasks must be >= 1"),  # not: all but the last three
+        ({"rollouts": 0}, "rollouts must be >= 1"),
+        ({"horizon": 0}, "horizon must be >= 1"),
+        ({"slots": 0}, "slots must be >= 1"),
+        ({"temperature": 3.0}, "temperature must be >= 0 and <= 2, got 3.0"),
+        ({"env_args": "{bad"}, "env_args is not JSON"),
+        ({"env_args": "[1]"}, "env_args must be a JSON object"),
+    ],
+)
+def test_bad_flags_are_refused_before_anything_is_loaded(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        quiet(policy="/no/such/model", **flags)
+
+
+def test_a_reset_that_fails_costs_an_expert_s_evaluation_one_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, resets = CabinetEnv.reset, []
+
+    def reset(self: Any, **arguments: Any) -> Any:
+        resets.append(arguments)
+        if len(resets) == 2:
+            raise WorkerDied("gone")
+        return plain(self, **arguments)
+
+    monkeypatch.setattr(CabinetEnv, "reset", reset)
+    result = quiet(policy="expert", tasks=4)
+    assert (result.successes, result.episodes, result.environment_errors) == (3, 3, 1)
 
 
 @pytest.mark.parametrize("env", ["EH-Cabinet-v0", "EH-CabinetLocked-v0"])

@@ -24,8 +24,10 @@ from harness.config import GRPOConfig
 from harness.display import Display
 from harness.episodes import read_system_prompt
 from harness.grpo import main, train
+from harness.jobs import lock_folder
 from harness.metrics import GLOSSARY, read_metrics
 from harness.policy import Policy, load_policy
+from harness.ranks import Ranks
 from harness.run_folder import prepare
 from harness.warm_start import WarmStart
 
@@ -204,6 +206,41 @@ def test_every_aggregation_trains(quick: GRPOConfig, aggregation: Any) -> None:
     )
     run(config)
     assert all(math.isfinite(row["train/loss"]) for row in metrics_of(config))
+
+
+def test_a_second_process_is_kept_out_of_a_run(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else it cuts off the metrics that the first still writes, and each deletes the other's checkpoints."""
+    monkeypatch.setattr("harness.jobs._PATIENCE_S", 0.0)
+    monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
+    folder = quick.run_dir
+    assert folder is not None
+    prepare(quick)
+    with lock_folder(folder, "the first"), pytest.raises(SystemExit) as exit_:
+        main(["--resume", str(folder)])
+    assert exit_.value.code == 2
+    assert f"another process trains in {folder}" in " ".join(capsys.readouterr().out.split())
+    main(["--resume", str(folder)])  # once the first has ended
+
+
+def test_flags_beside_resume_are_named_where_the_run_has_others(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    joined: list[dict[str, Any]] = []
+
+    def spy(**settings: Any) -> Ranks:
+        joined.append(settings)
+        return Ranks()
+
+    monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
+    monkeypatch.setattr("harness.grpo.join", spy)
+    prepare(dataclasses.replace(quick, device="cpu", rank_timeout_s=7200.0))
+    words = ["--k0", str(quick.k0), "--updates=400", "--no-packing", "--warm-start.episodes", "3"]
+    main(["--resume", str(quick.run_dir), *words])
+    out = capsys.readouterr().out
+    assert "ignored: --no-packing, --updates, --warm-start.episodes\n" in out
+    assert joined == [{"device": "cpu", "timeout_s": 7200.0}]  # the run's own too
 
 
 def test_bad_settings_end_with_a_sentence_before_a_folder_is_made(

@@ -121,19 +121,19 @@ def test_an_interrupt_ends_the_jobs(tmp_path: Path) -> None:
     assert not [p for p in psutil.Process().children() if runs(p, "time.sleep(600)")]
 
 
-def test_a_folder_is_one_sweep_s_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_one_process_s_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.jobs._PATIENCE_S", 0.2)
-    second = lock_folder(tmp_path)
-    with lock_folder(tmp_path), pytest.raises(ConfigError, match=r"at work in .*choose another --out"):
+    second = lock_folder(tmp_path, "it is busy")
+    with lock_folder(tmp_path, "it is busy"), pytest.raises(ConfigError, match="it is busy"):
         second.__enter__()
-    with lock_folder(tmp_path) as lock:  # it was given back
+    with lock_folder(tmp_path, "it is busy") as lock:  # it was given back
         holds = job(tmp_path, "holds", f"import os; os.fstat({lock})")  # fails where the descriptor is not open
         assert run_jobs([holds], [{}], Recorder(), lock=lock) == {"holds": 0}
         child = subprocess.Popen(["sleep", "600"], pass_fds=(lock,))
-    orphaned = lock_folder(tmp_path)
-    with pytest.raises(ConfigError, match="or a run of one"):
+    orphaned = lock_folder(tmp_path, "it is busy")
+    with pytest.raises(ConfigError, match="it is busy"):
         orphaned.__enter__()
     child.kill()
     child.wait()
-    with lock_folder(tmp_path):
+    with lock_folder(tmp_path, "it is busy"):
         pass

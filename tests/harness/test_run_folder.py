@@ -29,3 +29,11 @@ def test_the_default_folder_is_numbered_when_it_is_taken(
 def test_resuming_nothing_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no run to resume in .*; give the run's folder"):
         prepare(dataclasses.replace(quick, resume=tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("text", ['{"k0": 3, "unknown": 1, "warm_start": {}}', '{"k0": ', "[]", '{"k0": 3}'])
+def test_settings_that_can_t_be_read_are_refused(quick: GRPOConfig, text: str) -> None:
+    _, folder, _ = prepare(quick)
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"config.json can't be resumed from .* restore it, or start a new run"):
+        prepare(dataclasses.replace(quick, resume=folder))
