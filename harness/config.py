@@ -24,7 +24,8 @@ from eh_gym import (
     ProbedHorizon,
     StagedHorizon,
 )
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
+from harness.environment import read_env_args
 from harness.recipe import read_recipe, with_recipe
 from harness.rollout import RolloutMode
 from harness.sampling.make import SamplerSettings
@@ -201,6 +202,9 @@ class GRPOConfig(SamplerSettings):
         for name in ("updates", "tasks_per_update", "max_action_tokens", "minibatches", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be >= 1, got {getattr(self, name)}; raise --{name.replace('_', '-')}")
+        for name in ("threads", "slots", "eval_tasks", "eval_every"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; 0 is allowed")
         if self.group_size < 2:
             raise ConfigError(
                 f"group_size must be >= 2, got {self.group_size}: one episode has nothing to compare with"
@@ -237,12 +241,7 @@ class GRPOConfig(SamplerSettings):
 
     def environment_args(self) -> dict[str, Any]:
         """`env_args` as a dict, with `split` if it is given."""
-        try:
-            args = json.loads(self.env_args)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f'env_args is not JSON ({error}); write --env-args \'{{"split": "train"}}\'') from error
-        if not isinstance(args, dict):
-            raise ConfigError(f"env_args must be a JSON object, got {self.env_args!r}")
+        args = read_env_args(self.env_args)
         return {**args, "split": self.split} if self.split else args
 
     def stages(self) -> dict[int, int]:
@@ -271,12 +270,23 @@ class GRPOConfig(SamplerSettings):
 
     @staticmethod
     def from_json(text: str) -> GRPOConfig:
-        """The settings of an earlier run."""
-        values = json.loads(text)
-        values["warm_start"] = WarmStart(**values["warm_start"])
-        for name in ("run_dir", "resume", "recipe"):
-            values[name] = Path(values[name]) if values.get(name) else None
-        return GRPOConfig(**values)
+        """The settings of an earlier run.
+
+        Raises:
+            StateError: The text is none, or from a version with other settings.
+        """
+        try:
+            values = json.loads(text)
+            values["warm_start"] = WarmStart(**values["warm_start"])
+            for name in ("run_dir", "resume", "recipe"):
+                values[name] = Path(values[name]) if values.get(name) else None
+            return GRPOConfig(**values)
+        except ConfigError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(
+                f"these are not this version's settings ({error!r}); restore them, or start a new run"
+            ) from error
 
 
 def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lambda c: c) -> GRPOConfig:

@@ -8,7 +8,6 @@ where it was stopped. Left out: training.
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ import eh_gym
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, EHError, SamplerError
 from harness.endpoint import ChatEndpoint, Usage, play_with_endpoint
+from harness.environment import make_environment, read_env_args
 from harness.eval_result import EvalResult, result_table, summarise
 from harness.evaluation_folder import EvaluationFolder
 from harness.policy import Policy, load_policy
@@ -158,6 +158,10 @@ def evaluate_script(
     """Plays episodes without a model: "expert", "random" or "empty"."""
     env = eh_gym.make_vec(env_id, 1, FixedHorizon(horizon), record=False, **env_args).envs[0]
     base: Any = env.unwrapped
+    needed = {"expert": "expert", "random": "random_action"}.get(name)
+    if needed and not hasattr(base, needed):
+        env.close()
+        raise ConfigError(f"--policy {name} needs an environment with {needed}(), which {base!r} lacks; choose another")
     done: list[Trajectory] = []
     try:
         for request in requests:
@@ -191,7 +195,7 @@ def evaluation_requests(task_ids: Sequence[str], rollouts: int, seed: int) -> li
 
 def held_out_tasks(env_id: str | EnvSpec, env_args: dict[str, Any], count: int | None) -> list[str]:
     """The first `count` tasks of a split; None for all, or for 128 where tasks are generated without end."""
-    env = eh_gym.make_vec(env_id, 1, **env_args).envs[0]
+    env = make_environment(env_id, env_args)
     task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
     if count is None:
         count = len(task_ids) if len(task_ids) <= 10_000 else 128
@@ -208,9 +212,13 @@ def _default_split(env_id: str, script: bool) -> str:
 def run(config: Evaluation, console: Console) -> EvalResult:
     """Carries out one evaluation, with a progress bar."""
     _check_endpoint_flags(config)
+    for name in ("tasks", "rollouts", "slots"):
+        count = getattr(config, name)
+        if count is not None and count < 1:
+            raise ConfigError(f"{name} must be >= 1, got {count}; raise --{name}")
     script = config.policy in _SCRIPTS
     split = config.split or _default_split(config.env, script)
-    env_args = {"split": split, **json.loads(config.env_args)}
+    env_args = {"split": split, **read_env_args(config.env_args)}
     tasks = held_out_tasks(config.env, env_args, config.tasks)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
     rollouts = config.rollouts or (1 if alike else 8)
@@ -320,7 +328,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         run(tyro.cli(Evaluation, args=argv, prog="python -m harness.evaluate"), console)
     except EHError as error:
-        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 

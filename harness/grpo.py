@@ -313,7 +313,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         train(config, run_dir, display, resume=resume, ranks=ranks)
         ranks.close()
     except EHError as error:
-        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 

@@ -21,6 +21,7 @@ from typing import Protocol
 import torch
 
 from eh_gym.errors import ConfigError
+from harness.folders import make_folder
 
 __all__ = ["Job", "JobObserver", "cpu_cores", "job_slots", "lock_folder", "log_tail", "run_jobs", "visible_gpus"]
 
@@ -144,9 +145,9 @@ def lock_folder(folder: Path) -> Iterator[int]:
     """Keeps a second sweep out of a folder; yields the lock, which children keep open until they have ended too.
 
     Raises:
-        ConfigError: Another sweep, or a run that it started, is at work there.
+        ConfigError: It can't be made, or another sweep, or a run that it started, is at work there.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "--out")
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
     try:
         deadline = time.monotonic() + _PATIENCE_S

@@ -9,9 +9,10 @@ import itertools
 import json
 from pathlib import Path
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
 from harness.checkpoint import write_whole
 from harness.config import GRPOConfig
+from harness.folders import make_folder
 from harness.runtime import package_versions
 
 __all__ = ["prepare"]
@@ -21,19 +22,23 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
     """Makes or finds the run folder. Returns the settings to use, the folder, and whether it is a resumed run.
 
     Raises:
-        ConfigError: The folder already holds a run, or, to resume, holds none.
+        ConfigError: The folder already holds a run, can't be made, or, to resume, holds none.
+        StateError: The settings of the run to resume are damaged.
     """
     if config.resume is not None:
         saved = config.resume / "config.json"
         if not saved.exists():
             raise ConfigError(f"no run to resume in {config.resume}: it has no config.json; give the run's folder")
-        return GRPOConfig.from_json(saved.read_text()), config.resume, True
+        try:
+            return GRPOConfig.from_json(saved.read_text(encoding="utf-8")), config.resume, True
+        except (StateError, OSError, UnicodeDecodeError) as error:
+            raise StateError(f"{saved} can't be read: {error}") from error
     run_dir = config.run_dir or _free_folder(Path("runs") / f"{config.env}-{config.wrapper}-seed{config.seed}")
     if (run_dir / "config.json").exists():
         raise ConfigError(
             f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --run-dir"
         )
-    run_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(run_dir, "--run-dir")
     (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
     write_whole(run_dir / "config.json", config.to_json())
     return config, run_dir, False

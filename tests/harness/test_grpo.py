@@ -209,6 +209,12 @@ def test_bad_settings_end_with_a_sentence_and_no_traceback(capsys: pytest.Captur
     assert "Traceback" not in out
 
 
+def test_an_environment_without_tasks_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["--env", "CartPole-v1", "--run-dir", str(tmp_path / "x")])
+    assert "has no task_ids" in capsys.readouterr().out
+
+
 def test_unknown_flags_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--wraper", "elastic"])
@@ -246,3 +252,16 @@ def test_without_the_extra_the_message_names_the_command(child_env: dict[str, st
     assert (
         f"MissingExtraError: the harness needs {name}; run, in a checkout: pip install -e '.[train]'" in result.stderr
     )
+
+
+def test_without_the_extra_a_command_ends_with_one_line(child_env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
+    )
+    env = {**child_env, "PYTHONPATH": os.pathsep.join([str(tmp_path), child_env.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "harness.grpo", "--help"]
+    result = subprocess.run(command, env=env, capture_output=True, text=True)
+    [line] = result.stderr.splitlines()
+    assert line.startswith("error: the harness needs torch; run, in a checkout: pip install -e '.[train]'")
+    assert result.returncode == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
 from harness.config import GRPOConfig
 from harness.run_folder import prepare
 
@@ -29,3 +29,16 @@ def test_the_default_folder_is_numbered_when_it_is_taken(
 def test_resuming_nothing_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no run to resume in .*; give the run's folder"):
         prepare(dataclasses.replace(quick, resume=tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"warm_start": {}, "no_such_setting": 1}'])
+def test_damaged_settings_are_refused_with_their_file(quick: GRPOConfig, tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(StateError, match=r"config\.json can't be read: these are not this version's settings"):
+        prepare(dataclasses.replace(quick, resume=tmp_path))
+
+
+def test_a_folder_that_can_not_be_made_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"can't be made .*; give another --run-dir"):
+        prepare(dataclasses.replace(quick, run_dir=tmp_path / "file"))
