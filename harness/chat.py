@@ -99,7 +99,8 @@ class ChatFormat:
 
     def _cut(self, observation: str) -> str:
         limit = self._max_observation_tokens
-        if limit is None or len(observation) <= limit:  # a token holds at least one byte
+        # A token holds at least one byte.
+        if limit is None or len(observation.encode("utf-8", "surrogatepass")) <= limit:
             return observation
         ids = self._ids(observation)
         if len(ids) <= limit:

@@ -9,6 +9,7 @@ process without it, or the other way.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -53,6 +54,10 @@ _UNREADABLE = (
 )
 
 
+# A full disk, as the system and safetensors name it; the last two are torch's, which says nothing else.
+_FULL = re.compile(r"no space left|quota exceeded|file too large|unexpected pos|failed writing file", re.IGNORECASE)
+
+
 def save_checkpoint(
     folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None
 ) -> Path:
@@ -67,6 +72,9 @@ def save_checkpoint(
 
     Returns:
         The new checkpoint.
+
+    Raises:
+        OSError: With errno ENOSPC, whichever library met it: there is no room for it.
     """
     assert keep >= 1, f"keep must be >= 1, got {keep}; a run must be resumable"
     ranks = ranks or Ranks()
@@ -77,7 +85,15 @@ def save_checkpoint(
             shutil.rmtree(leftover)
         part.mkdir()
     ranks.wait()
-    write(part)
+    try:
+        write(part)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if not _FULL.search(str(error)):
+            raise
+        shutil.rmtree(part, ignore_errors=True)
+        raise OSError(
+            errno.ENOSPC, f"the disk is full, and {target.name} was not written; those before are whole"
+        ) from error
     ranks.wait()
     if ranks.first:
         _publish(part, target, keep)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +35,21 @@ from harness.update import LossSettings
 from harness.warm_start import WarmStart
 
 __all__ = ["GRPOConfig", "make_controller", "preset"]
+
+_ANY = math.inf
+_RANGES: dict[str, tuple[int, float]] = {
+    **dict.fromkeys(
+        ("updates", "tasks_per_update", "max_action_tokens", "minibatches", "tokens_per_microbatch"), (1, _ANY)
+    ),
+    **dict.fromkeys(("eval_rollouts", "eval_every_rollouts", "checkpoint_every"), (1, _ANY)),
+    **dict.fromkeys(("threads", "slots", "env_threads", "environment_retries", "max_context", "lora_rank"), (0, _ANY)),
+    **dict.fromkeys(("warmup_updates", "fixed_length", "eval_tasks", "eval_every", "log_episodes_every"), (0, _ANY)),
+    **dict.fromkeys(("max_observation_tokens", "clip_high"), (0, _ANY)),
+    **dict.fromkeys(("learning_rate", "weight_decay", "kl_coef"), (0, sys.float_info.max)),
+    **dict.fromkeys(("final_lr_fraction", "clip_low"), (0, 1)),
+    "adam_beta2": (0, 0.99999),
+}
+"""The least and the most that a setting may be; what is not one number of a range is checked by hand."""
 
 
 @dataclass(frozen=True)
@@ -199,22 +216,22 @@ class GRPOConfig(SamplerSettings):
     """Updates between those whose episodes are written out; 0 for none."""
 
     def __post_init__(self) -> None:
-        for name in ("updates", "tasks_per_update", "max_action_tokens", "minibatches", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be >= 1, got {getattr(self, name)}; raise --{name.replace('_', '-')}")
-        for name in ("threads", "slots", "eval_tasks", "eval_every"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; 0 is allowed")
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:  # NaN is not
+                most = "" if high > 1 else f" and <= {high:g}"
+                mend = "raise" if value < low else "lower" if value > high else "change"
+                raise ConfigError(f"{name} must be >= {low}{most}, got {value}; {mend} --{name.replace('_', '-')}")
         if self.group_size < 2:
             raise ConfigError(
                 f"group_size must be >= 2, got {self.group_size}: one episode has nothing to compare with"
             )
-        if self.temperature <= 0:
-            raise ConfigError(f"temperature must be > 0 in training, got {self.temperature}")
-        if self.lora_rank < 0:
-            raise ConfigError(f"lora_rank must be >= 0, got {self.lora_rank}; 0 trains all weights")
-        if self.environment_retries < 0:
-            raise ConfigError(f"environment_retries must be >= 0, got {self.environment_retries}; 0 drops at once")
+        if not 0 < self.temperature <= 2:  # what every sampler has
+            raise ConfigError(f"temperature must be > 0 in training, and <= 2, got {self.temperature}")
+        if not self.max_grad_norm > 0:
+            raise ConfigError(f"max_grad_norm must be > 0, got {self.max_grad_norm}; inf clips nothing")
+        if 0 < self.max_observation_tokens < 16:
+            raise ConfigError(f"max_observation_tokens must be 0 (all) or >= 16, got {self.max_observation_tokens}")
         if self.tis_cap and not self.tis_cap >= 1:
             raise ConfigError(f"tis_cap must be 0 (off) or >= 1, got {self.tis_cap}; 2 is usual")
         if self.eval_every and not self.eval_tasks:
@@ -237,6 +254,12 @@ class GRPOConfig(SamplerSettings):
             raise ConfigError(f"ray_actor_slots must be >= 1, got {self.ray_actor_slots}; raise --ray-actor-slots")
         self.environment_args()
         self.stages()
+        try:
+            make_controller(self)
+        except ConfigError as error:
+            if self.wrapper != "linear":
+                raise
+            raise ConfigError(f"--linear-start (k_min), --k-max, --linear-increment (delta): {error}") from error
         self.check_sampler()
 
     def environment_args(self) -> dict[str, Any]:

@@ -35,20 +35,12 @@ def make_environment(env_id: str | EnvSpec, env_args: dict[str, Any]) -> gym.Env
     """One environment, for the trainer or an evaluation.
 
     Raises:
-        ConfigError: gymnasium does not know it, its module can't be imported, it takes other arguments, or it has no tasks.
+        ConfigError: gymnasium does not know it, its module can't be imported, or it takes other arguments.
     """
     try:
-        env = gym.make(env_id, **env_args)
+        return gym.make(env_id, **env_args)
     except EHError:
         raise
     except (gym.error.Error, ImportError, TypeError) as error:
-        raise ConfigError(
-            f"the environment can't be made: {error}; `python -m envs list` has this project's, and "
-            "docs/extend/environment.md what one of yours needs"
-        ) from error
-    if not hasattr(env.unwrapped, "task_ids"):
-        env.close()
-        raise ConfigError(
-            f"{env.unwrapped!r} has no task_ids, the tasks to play; docs/extend/environment.md has what an environment needs"
-        )
-    return env
+        name = env_id if isinstance(env_id, str) else env_id.id
+        raise ConfigError(f"{name} can't be made with --env-args {json.dumps(env_args)} ({error})") from error

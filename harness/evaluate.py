@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium as gym
 import numpy as np
 import tyro
 from gymnasium.envs.registration import EnvSpec
@@ -196,11 +197,27 @@ def evaluation_requests(task_ids: Sequence[str], rollouts: int, seed: int) -> li
 def held_out_tasks(env_id: str | EnvSpec, env_args: dict[str, Any], count: int | None) -> list[str]:
     """The first `count` tasks of a split; None for all, or for 128 where tasks are generated without end."""
     env = make_environment(env_id, env_args)
-    task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
+    task_ids = tasks_of(env)
     if count is None:
         count = len(task_ids) if len(task_ids) <= 10_000 else 128
     env.close()
     return list(task_ids[:count])
+
+
+def tasks_of(env: gym.Env[Any, Any]) -> Sequence[str]:
+    """The ids of its split's tasks.
+
+    Raises:
+        ConfigError: It has none to name.
+    """
+    task_ids: Sequence[str] | None = getattr(env.unwrapped, "task_ids", None)
+    if task_ids is None:
+        name = env.spec.id if env.spec else repr(env.unwrapped)
+        raise ConfigError(
+            f"{name} has no task_ids, a sequence of the ids that reset(options={{'task_id': …}}) takes; give an --env that "
+            "has, such as EH-Cabinet-v0"
+        )
+    return task_ids
 
 
 def _default_split(env_id: str, script: bool) -> str:

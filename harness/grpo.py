@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import errno
 import json
 import sys
 import time
@@ -23,7 +24,7 @@ from rich.markup import escape
 from transformers.utils.logging import disable_progress_bar
 
 import eh_gym
-from eh_gym.errors import EHError
+from eh_gym.errors import ConfigError, EHError, MissingBackendError
 from harness import parts
 from harness.checkpoint import (
     latest_checkpoint,
@@ -35,6 +36,7 @@ from harness.checkpoint import (
 from harness.config import GRPOConfig, make_controller, preset
 from harness.display import Display
 from harness.episodes import write_episodes
+from harness.evaluate import tasks_of
 from harness.figure import draw_run
 from harness.held_out import HeldOut, run_tasks
 from harness.lora import add_lora
@@ -44,7 +46,7 @@ from harness.ranks import Ranks, check_ranks, copy_weights, join, together
 from harness.rollout import EpisodeLengths, EpisodeRequest, announce, rollout
 from harness.rollout.metrics import mean, rollout_metrics
 from harness.rollout.player import Player
-from harness.run_folder import prepare
+from harness.run_folder import forget, prepare
 from harness.runtime import pick_device, set_threads
 from harness.sampling.make import make_sampler
 from harness.seeding import derive_seed
@@ -76,7 +78,8 @@ def train(
     check_ranks(ranks, sampler=config.sampler)
     env_id = parts.environment(config, ranks)
     env = parts.teacher(config, env_id)
-    task_ids: Sequence[str] = env.unwrapped.task_ids  # type: ignore[attr-defined]
+    task_ids = tasks_of(env)
+    held_out_tasks = run_tasks(config, env_id)
 
     device = ranks.device(pick_device(config.device))
     policy = parts.load(config, env, device, ranks)
@@ -121,7 +124,6 @@ def train(
             controller.load_state_dict(state["controller"])
         display.note(f"resumed at update {first} from {checkpoint}")
     env.close()
-    held_out_tasks = run_tasks(config, env_id)
     sampler = make_sampler(config, sampled, device=device if ranks.sharded else None, sends=ranks.first)
     held_out = HeldOut(config, env_id, held_out_tasks, sampled, sampler, ranks)
     ranks.wait()  # for servers that rank 0 sends the weights
@@ -196,6 +198,8 @@ def train(
             lengths=lengths,
             on_end=on_end,
         )
+        for t in trajectories:  # a sampler counts from the weights that this process began with
+            t.versions = [first_version + version for version in t.versions]
         return trajectories, time.perf_counter() - start
 
     try:
@@ -206,17 +210,15 @@ def train(
                 mine, rollout_s = batch.result()
                 trajectories, rollout_s = ranks.gather(mine), max(ranks.gather([rollout_s]))
                 metrics = rollout_metrics(trajectories)
-                metrics["rollout/policy_lag"] = mean(
-                    [update - first_version - version for t in trajectories for version in t.versions]
-                )
+                metrics["rollout/policy_lag"] = mean([update - version for t in trajectories for version in t.versions])
 
                 lengths.observe(trajectories)
                 if controller is not None:
                     metrics["horizon/k"] = float(controller.horizon)  # K of these; update() moves the next one's
-                    metrics["horizon/k_mean"] = mean([t.horizon for t in trajectories])
-                    for t in trajectories:
-                        if t.end != "environment-error":
-                            controller.record(t.outcome())
+                    heard = [t for t in trajectories if t.end != "environment-error"]  # others may have had no K yet
+                    metrics["horizon/k_mean"] = mean([t.horizon for t in heard])
+                    for t in heard:
+                        controller.record(t.outcome())
                     metrics |= {k: v for k, v in controller.update().items() if k != "horizon/k"}
 
                 more = update + 1 < config.updates
@@ -304,16 +306,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console()
     disable_progress_bar()  # transformers' own; ours are enough
+    begun: Path | None = None  # the folder of a run that this process has begun
+    run_dir = Path()
     try:
         wanted = tyro.cli(GRPOConfig, args=words, default=preset(words), prog="python -m harness.grpo")
         ranks = join(device=pick_device(wanted.device), timeout_s=wanted.rank_timeout_s)
         config, run_dir, resume = ranks.from_first(prepare(wanted) if ranks.first else (wanted, Path(), False))
+        begun = run_dir if ranks.first and not resume else None
         display = Display(console if ranks.first else Console(quiet=True))
         display.plan(config, run_dir, resume=resume)
         train(config, run_dir, display, resume=resume, ranks=ranks)
         ranks.close()
     except EHError as error:
+        if begun is not None and isinstance(error, (ConfigError, MissingBackendError)):
+            forget(begun)
         console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        mend = "free some space, then go on with --resume"
+        console.print(f"[red]error:[/red] {escape(f'{error}; {mend} {run_dir}')}", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 

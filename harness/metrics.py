@@ -86,6 +86,9 @@ _ALL = (
     ),
     Metric("train/clip_fraction", "share", "trained tokens whose gradient the clipping took away / trained tokens"),
     Metric("train/grad_norm", "norm", "of the gradient before clipping; mean over the optimizer steps"),
+    Metric(
+        "train/skipped_steps", "steps", "optimizer steps left out because the gradient was not finite; 0 in a sound run"
+    ),
     Metric("train/lr", "rate", "the learning rate of this update"),
     Metric("train/zero_advantage_groups", "share", "groups whose rewards are all equal / groups"),
     Metric("train/episodes_in_loss", "episodes", "with an advantage, and not left out as truncated"),

@@ -5,17 +5,18 @@ Left out: checkpoints (`harness.checkpoint`) and what reads finished runs (`harn
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, StateError
-from harness.checkpoint import write_whole
+from harness.checkpoint import latest_checkpoint, write_whole
 from harness.config import GRPOConfig
 from harness.folders import make_folder
 from harness.runtime import package_versions
 
-__all__ = ["prepare"]
+__all__ = ["forget", "prepare"]
 
 
 def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
@@ -42,6 +43,15 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
     (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
     write_whole(run_dir / "config.json", config.to_json())
     return config, run_dir, False
+
+
+def forget(run_dir: Path) -> None:
+    """Takes the settings out of the folder of a run that has no checkpoint yet: the mended command is to find it free."""
+    if latest_checkpoint(run_dir / "checkpoints") is None:
+        for name in ("config.json", "versions.json"):
+            (run_dir / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something else is in it
+            run_dir.rmdir()
 
 
 def _free_folder(name: Path) -> Path:

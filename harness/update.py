@@ -12,6 +12,7 @@ probability, cap): the clipping is about this update's steps alone, the weight a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -130,7 +131,7 @@ def update_policy(
     )
     sums: dict[str, float] = dict.fromkeys(("loss", "entropy", "approx_kl", "clipped", "kl_ref", "grad_norm"), 0.0)
     n_tokens = sum(t.action_tokens for t, _ in chosen)
-    mismatch, steps = Mismatch(), 0
+    mismatch, steps, skipped = Mismatch(), 0, 0
     policy.model.train()
     order = np.random.default_rng(seed).permutation(len(chosen))
     parts = [[_Item(*chosen[i]) for i in part] for part in np.array_split(order, settings.minibatches) if len(part)]
@@ -140,10 +141,13 @@ def update_policy(
     for minibatch in parts:
         optimizer.zero_grad(set_to_none=True)
         _accumulate_gradients(policy, reference, minibatch, settings, ranks, sums, mismatch, first=steps == 0)
-        norm = whole(torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), settings.max_grad_norm))
-        sums["grad_norm"] += float(norm) / ranks.size  # each rank has the norm of all
-        optimizer.step()
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), settings.max_grad_norm)))
+        sums["grad_norm"] += norm / ranks.size  # each rank has the norm of all
         steps += 1
+        if math.isfinite(norm):
+            optimizer.step()
+        else:  # one step with it, and every weight and moment is NaN for good, in the next checkpoints too
+            skipped += 1
     optimizer.zero_grad(set_to_none=True)  # or the next rollout would hold them
     sums = ranks.sums(sums)
     every = ranks.gather([mismatch])
@@ -155,6 +159,7 @@ def update_policy(
         "train/entropy": sums["entropy"] * per_token if n_tokens else float("nan"),
         "train/approx_kl": sums["approx_kl"] * per_token,
         "train/clip_fraction": sums["clipped"] * per_token,
+        "train/skipped_steps": float(skipped),
         "train/zero_advantage_groups": equal_share,
         "train/episodes_in_loss": float(len(chosen)),
         "train/tokens_in_loss": float(n_tokens),

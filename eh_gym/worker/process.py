@@ -34,6 +34,7 @@ __all__ = ["Worker", "backend_command"]
 
 _KEPT_STDERR = 64 * 1024  # bytes of a worker's stderr that are kept, the last ones
 _SHOWN_STDERR = 2000  # characters of it that an error message shows
+_PARTING_S = 10.0  # for what a process that has closed its pipe leaves: its exit status, and its last words
 
 
 def backend_command(
@@ -261,7 +262,7 @@ class Worker:
         _kill_group(process)  # grandchildren too; while one lives, the group's number cannot be anyone else's
         process.wait()
         if self._drain is not None:
-            self._drain.join(1.0)  # for the last words; a grandchild that escaped may hold stderr open
+            self._drain.join(_PARTING_S)  # for the last words; a grandchild that escaped may hold stderr open
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -338,7 +339,7 @@ class Worker:
     def _ended(self) -> WorkerDied:
         assert self._process is not None
         try:
-            code: int | None = self._process.wait(1.0)
+            code: int | None = self._process.wait(_PARTING_S)
         except subprocess.TimeoutExpired:
             code = None  # it lives, but closed the pipe
         if code is None:
@@ -358,11 +359,13 @@ def _environment() -> dict[str, str]:
 
 
 def _wait(fd: int, event: int, deadline: float) -> bool:
-    """Whether ``fd`` became ready before the deadline (time.monotonic seconds)."""
+    """Whether ``fd`` became ready before the deadline (time.monotonic seconds).
+
+    After it, whether it is ready now: where this process was held up itself, the answer may have been there in time.
+    """
     poll = select.poll()  # not select(): it fails for descriptors >= 1024
     poll.register(fd, event)
-    remaining = deadline - time.monotonic()
-    return remaining > 0 and bool(poll.poll(remaining * 1000))
+    return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
 
 
 def _keep_tail(pipe: Any, kept: bytearray) -> None:

@@ -5,6 +5,7 @@ Left out: slots, threads and the order of things; `Book` has the slots, `lockste
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -127,6 +128,8 @@ class Episode:
         turn.observation, turn.malformed = observation, bool(info.get("malformed", False))
         if "environment_error" in info:
             return self._failed(str(info["environment_error"]))
+        if not math.isfinite(reward):  # one such advantage would make every gradient of the update NaN
+            return self._failed(f"the environment gave the reward {reward}, which is no finite number")
         trajectory.reward += float(reward)
         if terminated:
             trajectory.success = bool(info["success"])

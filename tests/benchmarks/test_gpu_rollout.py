@@ -20,7 +20,7 @@ def test_both_ways_play_the_same_and_the_shares_add_up() -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     rows = {m[1]: m[2].split() for m in re.finditer(r"1 ms  (lockstep|streaming) +([\d. ]+)\n", done.stdout)}

@@ -11,7 +11,7 @@ from eh_gym.registration import ENTRY_POINTS, register_envs
 
 
 def _python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("env_id", ENTRY_POINTS)

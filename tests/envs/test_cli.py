@@ -149,7 +149,7 @@ def test_serve_serves_until_it_is_told_to_stop(two_tasks):
             assert url.startswith("http://127.0.0.1:")
             assert RemoteHost(url, token, Settings()).task_ids("mini") == ("a_1", "a_2")
             process.send_signal(number)
-            assert process.wait(10) == 0
+            assert process.wait(120) == 0
             assert process.stdout.read() == "all worlds are closed\n"
         finally:
             process.kill()

@@ -16,7 +16,7 @@ from eh_gym.registration import ENTRY_POINTS
 from eh_gym.testing import ExpertEnvContract
 
 # What makes an environment small and quick enough to test, where that is not split="dev".
-ARGUMENTS = {"EH-AppWorld-v0": {"split": "mini", "step_timeout_s": 2.0}}
+ARGUMENTS = {"EH-AppWorld-v0": {"split": "mini"}}
 SPLITS = ("train", "dev", "test")
 
 

@@ -25,7 +25,9 @@ FAKE_UV = """
     with log.with_suffix(".all").open("a") as file:
         file.write(" ".join(sys.argv[1:]) + "\\n")
     if sys.argv[1] == "venv":
-        time.sleep({delay})
+        ends = time.monotonic() + 60
+        while {until!r} and not os.path.exists({until!r}) and time.monotonic() < ends:
+            time.sleep(0.01)
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", sys.argv[-1]], check=True)
     else:
         if {fail}:
@@ -53,13 +55,13 @@ def cache(tmp_path, monkeypatch):
 def uv(tmp_path, monkeypatch):
     """uv(...) puts the stand-in on PATH; returns the file with a line per call."""
 
-    def install(*, fail=False, version="", delay=0.0):
+    def install(*, fail=False, version="", until=""):
         log = tmp_path / "uv.log"
         script = tmp_path / "bin" / "uv"
         script.parent.mkdir(exist_ok=True)
         source = textwrap.dedent(FAKE_UV).strip()
         script.write_text(
-            source.format(python=sys.executable, log=str(log), fail=fail, version=version, delay=delay) + "\n"
+            source.format(python=sys.executable, log=str(log), fail=fail, version=version, until=until) + "\n"
         )
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
@@ -119,10 +121,17 @@ def test_a_failed_installation_leaves_nothing_and_says_why(cache, uv):
     assert runtime.check("tiny").detail == "not installed"
 
 
-def test_two_installations_at_once_build_once(cache, uv):
-    log, said = uv(delay=1.0), []
+def test_two_installations_at_once_build_once(cache, uv, tmp_path):
+    waits = tmp_path / "waits"
+    log, said = uv(until=str(waits)), []  # the first is not done before the second waits for it
+
+    def say(line):
+        said.append(line)
+        if line.startswith("waiting"):
+            waits.touch()
+
     with ThreadPoolExecutor(2) as threads:
-        pythons = list(threads.map(lambda _: runtime.install("tiny", say=said.append), range(2)))
+        pythons = list(threads.map(lambda _: runtime.install("tiny", say=say), range(2)))
     assert pythons[0] == pythons[1]
     assert log.read_text().splitlines() == ["venv --quiet", "pip install"]
     assert any(line.startswith("waiting for another installation") for line in said)

@@ -58,7 +58,7 @@ class StandIn:
         elif path == "/update_weights":
             self.load(body["update_info"]["path"])
         elif path == "/inference/v1/generate":
-            self.go.wait(20)
+            self.go.wait(600)
             ids, logprobs = self.sample(body["token_ids"], body["sampling_params"])
             span = {"version": self.version, "start": 0, "end": len(ids)}
             choice = {"token_ids": ids, "logprobs": {"content": [{"logprob": value} for value in logprobs]}}

@@ -110,6 +110,14 @@ def test_a_long_observation_loses_its_middle_and_says_so() -> None:
     assert chat.observation_ids("ok", stopped=True) == ChatFormat(t).observation_ids("ok", stopped=True)
 
 
+def test_the_limit_is_in_tokens_also_where_a_character_is_several() -> None:
+    t = tokenizer(CHATML)
+    chat = ChatFormat(t, max_observation_tokens=20)
+    text = "🙂" * 18  # four tokens each
+    assert len(t.encode(text, add_special_tokens=False)) == 72
+    assert "[52 tokens left out]" in chat.text(chat.observation_ids(text, stopped=True))
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -131,13 +132,34 @@ def test_none_is_no_controller() -> None:
     [
         ({"updates": 0}, "updates must be >= 1, got 0; raise --updates"),
         ({"threads": -1}, "threads must be >= 0, got -1"),
-        ({"eval_tasks": -1}, "eval_tasks must be >= 0, got -1"),
         ({"group_size": 1}, "group_size must be >= 2, got 1"),
         ({"temperature": 0.0}, "temperature must be > 0 in training"),
         ({"keep_checkpoints": 0}, "a run must be resumable"),
         ({"environment_retries": -1}, "environment_retries must be >= 0, got -1"),
         ({"tis_cap": 0.5}, r"tis_cap must be 0 \(off\) or >= 1, got 0.5"),
         ({"tis_cap": -2.0}, r"tis_cap must be 0 \(off\) or >= 1, got -2"),
+        ({"learning_rate": -1.0}, "learning_rate must be >= 0, got -1.0; raise --learning-rate"),
+        ({"learning_rate": math.nan}, "learning_rate must be >= 0, got nan; change --learning-rate"),
+        ({"learning_rate": math.inf}, "learning_rate must be >= 0, got inf; lower --learning-rate"),
+        ({"adam_beta2": 1.5}, "adam_beta2 must be >= 0 and <= 0.99999, got 1.5; lower --adam-beta2"),
+        ({"weight_decay": -1.0}, "weight_decay must be >= 0"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm must be > 0, got -1.0; inf clips nothing"),
+        ({"max_grad_norm": math.nan}, "max_grad_norm must be > 0, got nan"),
+        ({"clip_low": 2.0}, "clip_low must be >= 0 and <= 1, got 2.0"),
+        ({"clip_high": -1.0}, "clip_high must be >= 0"),
+        ({"kl_coef": -1.0}, "kl_coef must be >= 0"),
+        ({"final_lr_fraction": 2.0}, "final_lr_fraction must be >= 0 and <= 1"),
+        ({"temperature": 3.0}, "temperature must be > 0 in training, and <= 2, got 3.0"),
+        ({"tokens_per_microbatch": 0}, "tokens_per_microbatch must be >= 1"),
+        ({"slots": -1}, "slots must be >= 0"),
+        ({"eval_tasks": -1}, "eval_tasks must be >= 0"),  # of tasks without end, all but one
+        ({"eval_rollouts": 0}, "eval_rollouts must be >= 1"),
+        ({"max_observation_tokens": 3}, r"max_observation_tokens must be 0 \(all\) or >= 16, got 3"),
+        ({"k0": 60}, r"k0 must be in k_min..k_max \(5..50\), got 60"),
+        ({"wrapper": "fixed", "k0": 0}, "k must be a whole number >= 1, got 0"),
+        ({"wrapper": "tti", "tti_stages": "5:10"}, "stages must say K at update 0"),
+        ({"wrapper": "linear", "linear_increment": 0.0}, r"--linear-increment \(delta\): delta must be > 0"),
+        ({"probe_fraction": 2.0}, r"probe_fraction must be in \[0, 1\]"),
         ({"env_args": "{split: train}"}, "env_args is not JSON"),
         ({"env_args": "[1]"}, "env_args must be a JSON object"),
         ({"tti_stages": "15,20"}, "tti_stages must be UPDATE:K pairs"),

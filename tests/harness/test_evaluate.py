@@ -99,9 +99,9 @@ def test_a_missing_model_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--env", "Nope-v0"], "the environment can't be made: Environment `Nope` doesn't exist"),
+        (["--env", "Nope-v0"], 'Nope-v0 can\'t be made with --env-args {"split": "all"} (Environment `Nope` doesn\'t'),
         (["--env", "EH-BFCL-v1"], "version `v1` for environment `EH-BFCL` doesn't exist"),
-        (["--env", "no_such_module:X-v0"], "the environment can't be made: No module named 'no_such_module'"),
+        (["--env", "no_such_module:X-v0"], "(No module named 'no_such_module'"),
         (["--env", "CartPole-v1"], "got an unexpected keyword argument 'split'"),
         (["--env-args", '{"foo": 1}'], "got an unexpected keyword argument 'foo'"),
         (["--env-args", "x"], "env_args is not JSON"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.config import GRPOConfig
@@ -94,20 +96,24 @@ def test_a_killed_run_resumes_to_the_same_metrics(
     assert killed.run_dir is not None
     prepare(killed)
     log = killed.run_dir / "metrics.jsonl"
-    command = [sys.executable, "-m", "harness.grpo", "--resume", str(killed.run_dir)]
+    resume = ["--resume", str(killed.run_dir)]
+    held = [sys.executable, str(Path(__file__).with_name("held_run.py")), *resume]
     environment = {**child_env, "EH_CACHE_DIR": str(cache)}
     for updates in (2, 5):  # after update 2: before the first periodic checkpoint; after 5: past one
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 240
+        process = subprocess.Popen(held, env=environment, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 600
         while not log.exists() or len(log.read_text().splitlines()) < updates:
-            assert process.poll() is None, "the run ended before it could be killed"
+            assert process.poll() is None, "the run failed"
             assert time.monotonic() < deadline
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         assert len(metrics_of(killed)) < whole.updates
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    whole_run = [sys.executable, "-m", "harness.grpo", *resume]
+    subprocess.run(whole_run, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
     assert metrics_of(killed) == metrics_of(whole)
+    for file in sorted((tmp_path / "run" / "episodes").glob("*.jsonl")):
+        assert (killed.run_dir / "episodes" / file.name).read_text() == file.read_text()
     assert (killed.run_dir / "evaluation.json").read_text() == (tmp_path / "run" / "evaluation.json").read_text()
 
 
@@ -200,19 +206,74 @@ def test_every_aggregation_trains(quick: GRPOConfig, aggregation: Any) -> None:
     assert all(math.isfinite(row["train/loss"]) for row in metrics_of(config))
 
 
-def test_bad_settings_end_with_a_sentence_and_no_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bad_settings_end_with_a_sentence_before_a_folder_is_made(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["--k0", "60", "--run-dir", str(tmp_path / "x"), "--eval-tasks", "0", "--warm-start.episodes", "0"])
+        main(["--k0", "60", "--run-dir", str(tmp_path / "x")])
     assert exit_.value.code == 2
-    out = capsys.readouterr().out
-    assert "k0 must be in k_min..k_max (5..50), got 60" in out
+    assert "k0 must be in k_min..k_max (5..50), got 60" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--split", "nonsense", "split must be one of train, dev, test, all, got 'nonsense'"),
+        ("--eval-split", "nonsense", "split must be one of train, dev, test, all, got 'nonsense'"),
+        ("--env", "EH-Nope-v0", "EH-Nope-v0 can't be made with --env-args {} (Environment `EH-Nope` doesn't exist"),
+        ("--env", "CartPole-v1", "CartPole-v1 has no task_ids"),
+        ("--env-args", '{"nope": 1}', 'can\'t be made with --env-args {"nope": 1}'),
+    ],
+)
+def test_a_mistake_about_the_environment_ends_before_a_model_is_made_and_leaves_no_run(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flag: str,
+    value: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr("harness.parts.load", lambda *_: pytest.fail("a model was made"))
+    with pytest.raises(SystemExit) as exit_:
+        main([flag, value, "--run-dir", str(tmp_path / "x")])
+    assert exit_.value.code == 2
+    out = " ".join(capsys.readouterr().out.split())
+    assert message in out
     assert "Traceback" not in out
+    assert not (tmp_path / "x").exists()  # the command, mended, does not meet a run that never began
 
 
-def test_an_environment_without_tasks_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        main(["--env", "CartPole-v1", "--run-dir", str(tmp_path / "x")])
-    assert "has no task_ids" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 17024 vs 16912"),  # torch's
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+    ],
+)
+def test_a_full_disk_is_said_in_a_sentence_and_the_run_goes_on(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    folder = quick.run_dir
+    assert folder is not None
+    prepare(dataclasses.replace(quick, updates=1, eval_tasks=0, warm_start=WarmStart()))
+
+    def full(part: Path, **_: Any) -> None:
+        (part / "model.safetensors").write_bytes(b"half")
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.grpo.save_training_state", full)
+        with pytest.raises(SystemExit) as exit_:
+            main(["--resume", str(folder)])
+    assert exit_.value.code == 2
+    out = " ".join(capsys.readouterr().out.split())
+    assert "the disk is full, and update-000000 was not written" in out
+    assert f"free some space, then go on with --resume {folder}" in out
+    assert not list((folder / "checkpoints").iterdir())  # what there was of it takes no room
+    main(["--resume", str(folder)])
+    assert (folder / "evaluation.json").exists()
 
 
 def test_unknown_flags_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,18 +140,20 @@ def test_a_killed_overlapped_run_resumes_to_the_same_metrics(
     assert killed.run_dir is not None
     prepare(killed)
     log = killed.run_dir / "metrics.jsonl"
-    command = [sys.executable, "-m", "harness.grpo", "--resume", str(killed.run_dir)]
+    resume = ["--resume", str(killed.run_dir)]
+    held = [sys.executable, str(Path(__file__).with_name("held_run.py")), *resume]
     environment = {**child_env, "EH_CACHE_DIR": str(cache)}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 240
+    process = subprocess.Popen(held, env=environment, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 600
     while not log.exists() or len(log.read_text().splitlines()) < 3:
-        assert process.poll() is None, "the run ended before it could be killed"
+        assert process.poll() is None, "the run failed"
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert len(metrics_of(killed.run_dir)) < whole.updates
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    whole_run = [sys.executable, "-m", "harness.grpo", *resume]
+    subprocess.run(whole_run, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
     assert metrics_of(killed.run_dir) == rows
 
 
@@ -237,4 +239,6 @@ def test_what_fails_for_good_is_counted_and_training_goes_on(quick: GRPOConfig, 
     assert [row["rollout/environment_retries"] for row in rows] == [0, 0]
     assert rows[0]["rollout/environment_errors"] == 16  # every slot's first reset
     assert rows[0]["rollout/episodes"] == 0
+    assert rows[0]["horizon/k_mean"] is None  # no reset has told a K
+    assert rows[1]["horizon/k_mean"] == rows[1]["horizon/k"]
     assert rows[1]["rollout/episodes"] == 16 - rows[1]["rollout/environment_errors"] > 0

@@ -154,6 +154,21 @@ def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
     assert all(math.isfinite(metrics[name]) for name in metrics.keys() - nothing)
 
 
+def test_a_gradient_that_is_not_finite_is_no_step_and_is_counted(policy: Policy) -> None:
+    pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    pair[0].reward = math.nan  # stands for whatever overflows
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-3)
+    before = [p.clone() for p in policy.model.parameters()]
+    metrics = update_policy(policy, optimizer, pair, SETTINGS, seed=0)
+    assert metrics["train/skipped_steps"] == 1.0
+    assert math.isnan(metrics["train/grad_norm"])
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    assert not optimizer.state  # nor has it a moment of it
+    sound = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    assert update_policy(policy, optimizer, sound, SETTINGS, seed=0)["train/skipped_steps"] == 0.0
+    assert all(p.isfinite().all() for p in policy.model.parameters())
+
+
 def skewed(t: Trajectory, by: float) -> Trajectory:
     """The episode as a sampler would have reported it whose log-probabilities are higher by `by`."""
     t.logprobs = [lp + by * m for lp, m in zip(t.logprobs, t.action_mask, strict=True)]

@@ -59,11 +59,12 @@ def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes
     parts = []
     while size:
         if deadline is not None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            connection.settimeout(left)
-        part = connection.recv(min(size, 1 << 20))
+            # After it, what is there is taken: where this process was held up itself, it may have been there in time.
+            connection.settimeout(max(0.0, deadline - time.monotonic()))
+        try:
+            part = connection.recv(min(size, 1 << 20))
+        except BlockingIOError as error:
+            raise TimeoutError("the time is over") from error
         if not part:
             return None
         parts.append(part)

@@ -36,15 +36,15 @@ def follow(shared, connection, last):
             connection.send(k)
 
 
-def watch(shared, connection):
-    """Sends the set of all K seen until the other end says stop, and how often it looked."""
-    seen, looks = set(), 0
+def watch(shared, connection, looks):
+    """Sends the set of all K seen in so many looks, and in more until there were two."""
+    seen = set()
     connection.send("looking")
-    while not connection.poll():
-        for _ in range(10_000):
-            seen.add(shared.horizon)
-        looks += 10_000
-    connection.send((seen, looks))
+    for _ in range(looks):
+        seen.add(shared.horizon)
+    while len(seen) < 2:
+        seen.add(shared.horizon)
+    connection.send(seen)
 
 
 def try_to_own(shared, connection):

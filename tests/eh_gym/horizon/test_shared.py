@@ -16,7 +16,7 @@ from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, SharedHorizon
 
 METHODS = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 @pytest.fixture(params=METHODS)
@@ -135,17 +135,16 @@ def test_a_reader_never_sees_a_k_that_nobody_set(context, readers, make_ledger):
     # struct.pack_into zeroes the bytes before it sets them: a reader in between would see K = 0.
     with SharedHorizon(make_ledger((15, 50))) as shared:
         here, there = context.Pipe()
-        process = start(context, readers.watch, shared, there)
+        process = start(context, readers.watch, shared, there, 2_000_000)
         assert here.poll(DEADLINE_S)
         assert here.recv() == "looking"
-        end = time.monotonic() + 0.5
-        while time.monotonic() < end:
+        end = time.monotonic() + DEADLINE_S
+        while not here.poll():
+            assert time.monotonic() < end
             shared.update()
-        here.send("stop")
-        seen, looks = here.recv()
+        seen = here.recv()
         join(process)
-    assert looks >= 10_000
-    assert seen <= {15, 50}
+    assert seen == {15, 50}
 
 
 def test_only_the_owner_updates_saves_loads_and_removes(context, readers, shared, ledger):

@@ -31,7 +31,7 @@ def test_calls_of_one_lane_run_in_order_and_never_two_at_once():
         return number
 
     futures = [lanes.submit(lane, call, lane, number) for number in range(30) for lane in range(4)]
-    assert [f.result(10) for f in futures] == [number for number in range(30) for _ in range(4)]
+    assert [f.result(60) for f in futures] == [number for number in range(30) for _ in range(4)]
     assert order == [list(range(30))] * 4
     assert overlaps == []
     lanes.close()
@@ -40,19 +40,19 @@ def test_calls_of_one_lane_run_in_order_and_never_two_at_once():
 def test_lanes_run_side_by_side():
     lanes = Lanes(3, 3)
     together = threading.Barrier(3)  # passes only when all three wait at once
-    for future in [lanes.submit(lane, together.wait, 10) for lane in range(3)]:
-        future.result(10)
+    for future in [lanes.submit(lane, together.wait, 60) for lane in range(3)]:
+        future.result(60)
     lanes.close()
 
 
 def test_a_full_lane_does_not_keep_the_only_thread():
     lanes = Lanes(2, 1)
     done, go = [], threading.Event()
-    first = lanes.submit(0, go.wait, 10)
+    first = lanes.submit(0, go.wait, 60)
     others = [lanes.submit(0, done.append, "a1"), lanes.submit(0, done.append, "a2"), lanes.submit(1, done.append, "b")]
     go.set()
     for future in [first, *others]:
-        future.result(10)
+        future.result(60)
     assert done == ["b", "a1", "a2"]
     lanes.close()
 
@@ -62,16 +62,16 @@ def test_an_exception_reaches_its_own_future_and_the_lane_goes_on(lanes):
     after = lanes.submit(0, int, "7")
     other = lanes.submit(1, int, "8")
     with pytest.raises(ValueError, match="invalid literal"):
-        failing.result(10)
-    assert (after.result(10), other.result(10)) == (7, 8)
+        failing.result(60)
+    assert (after.result(60), other.result(60)) == (7, 8)
 
 
 def test_even_an_exit_in_a_call_is_caught(lanes):
     def leave():
         raise SystemExit(3)
 
-    assert isinstance(lanes.submit(0, leave).exception(10), SystemExit)
-    assert lanes.submit(0, int, "7").result(10) == 7
+    assert isinstance(lanes.submit(0, leave).exception(60), SystemExit)
+    assert lanes.submit(0, int, "7").result(60) == 7
 
 
 def test_no_workers_means_the_callers_thread():
@@ -84,7 +84,7 @@ def test_no_workers_means_the_callers_thread():
 
 def test_workers_are_other_threads():
     lanes = Lanes(1, 1)
-    assert lanes.submit(0, threading.get_ident).result(10) != threading.get_ident()
+    assert lanes.submit(0, threading.get_ident).result(60) != threading.get_ident()
     lanes.close()
 
 
@@ -102,25 +102,25 @@ def test_a_callback_may_submit_to_its_own_lane(max_workers):
             finished.set()
 
     lanes.submit(0, int, 0).add_done_callback(again)
-    assert finished.wait(10)
+    assert finished.wait(60)
     assert steps == list(range(2000))
     lanes.close()
 
 
 def test_whoever_waited_for_a_future_finds_the_lane_answered(lanes):
     for _ in range(300):
-        lanes.submit(0, int).result(10)
+        lanes.submit(0, int).result(60)
         assert lanes.unanswered(0) == 0
 
 
 def test_unanswered_counts_running_and_waiting_calls():
     lanes = Lanes(2, 2)
     go = threading.Event()
-    futures = [lanes.submit(0, go.wait, 10), lanes.submit(0, int), lanes.submit(0, int)]
+    futures = [lanes.submit(0, go.wait, 60), lanes.submit(0, int), lanes.submit(0, int)]
     assert (lanes.unanswered(0), lanes.unanswered(1)) == (3, 0)
     go.set()
     for future in futures:
-        future.result(10)
+        future.result(60)
     assert lanes.unanswered(0) == 0
     lanes.close()
 
@@ -128,12 +128,12 @@ def test_unanswered_counts_running_and_waiting_calls():
 def test_a_cancelled_call_is_skipped():
     lanes = Lanes(1, 1)
     go, ran = threading.Event(), []
-    first = lanes.submit(0, go.wait, 10)
+    first = lanes.submit(0, go.wait, 60)
     second, third = lanes.submit(0, ran.append, 2), lanes.submit(0, ran.append, 3)
     assert second.cancel()
     go.set()
-    first.result(10)
-    third.result(10)
+    first.result(60)
+    third.result(60)
     assert ran == [3]
     assert lanes.unanswered(0) == 0
     lanes.close()
@@ -145,18 +145,18 @@ def test_close_waits_for_the_running_call_and_cancels_the_rest():
 
     def slow():
         started.set()
-        assert go.wait(10)
+        assert go.wait(60)
         ended.append("slow")
 
     running, waiting = lanes.submit(0, slow), lanes.submit(0, ended.append, "waiting")
-    assert started.wait(10)
+    assert started.wait(60)
     closer = threading.Thread(target=lambda: (lanes.close(), ended.append("closed")))
     closer.start()
     with pytest.raises(CancelledError):
-        waiting.result(10)
+        waiting.result(60)
     assert ended == []
     go.set()
-    closer.join(10)
+    closer.join(60)
     assert running.done()
     assert ended == ["slow", "closed"]
 

@@ -190,7 +190,7 @@ def test_one_task_id_goes_to_every_slot(toys):
 
 def test_options_are_not_shared_between_slots(toys):
     toys.reset(options={"x": 1})
-    seen = [toys.submit_reset(i, options={"x": 1}).result(10)[1]["options"] for i in range(3)]
+    seen = [toys.submit_reset(i, options={"x": 1}).result(60)[1]["options"] for i in range(3)]
     batched = ThreadVectorEnv([Toy] * 2, max_workers=0)
     kept = []
     for env in batched.envs:
@@ -231,8 +231,8 @@ def test_stepping_an_ended_slot_is_refused_and_moves_no_slot(toys):
         toys.step(("x", "x", "x"))
     assert toys.get_attr("steps") == (1, 1, 1)
     with pytest.raises(ResetNeeded, match="slot 2 has no running episode"):
-        toys.submit_step(2, "x").result(10)
-    assert toys.submit_step(1, "x").result(10)[0] == "x 2"
+        toys.submit_step(2, "x").result(60)
+    assert toys.submit_step(1, "x").result(60)[0] == "x 2"
 
 
 def test_stepping_before_the_first_reset_is_refused(toys):
@@ -262,16 +262,16 @@ def test_a_failing_slot_raises_after_the_others_have_stepped(toys):
 def test_a_failed_reset_leaves_the_slot_without_an_episode(toys):
     toys.reset()
     with pytest.raises(OSError, match="no reset"):
-        toys.submit_reset(0, options={"boom": True}).result(10)
+        toys.submit_reset(0, options={"boom": True}).result(60)
     with pytest.raises(ResetNeeded, match="slot 0"):
-        toys.submit_step(0, "x").result(10)
+        toys.submit_step(0, "x").result(60)
 
 
 def test_what_one_slot_raises_reaches_its_own_future_only(toys):
     toys.reset()
     failing, fine = toys.submit_step(0, "boom"), toys.submit_step(1, "x")
-    assert fine.result(10)[0] == "x 1"
-    assert isinstance(failing.exception(10), OSError)
+    assert fine.result(60)[0] == "x 1"
+    assert isinstance(failing.exception(60), OSError)
 
 
 def test_calls_of_one_slot_queue_up_in_order(toys):
@@ -283,7 +283,7 @@ def test_calls_of_one_slot_queue_up_in_order(toys):
         toys.submit_reset(0, seed=3),
         toys.submit_step(0, "y"),
     ]
-    observations = [future.result(10)[0] for future in futures]
+    observations = [future.result(60)[0] for future in futures]
     assert observations == ["é a 1", "0.01 1", "x 2", "é a 2", "é a 3", "y 1"]
     assert toys.envs[0].log == ["reset", "0.01", "x", "reset", "reset", "y"]
 
@@ -293,7 +293,7 @@ def test_slots_step_side_by_side():
 
     class Meets(Toy):
         def step(self, action):
-            together.wait(10)  # passes only when all three are in their step
+            together.wait(60)  # passes only when all three are in their step
             return super().step(action)
 
     envs = ThreadVectorEnv([Meets] * 3)
@@ -307,20 +307,20 @@ def test_a_slow_slot_does_not_hold_up_another():
 
     class Waits(Toy):
         def step(self, action):
-            assert action != "wait" or go.wait(10)
+            assert action != "wait" or go.wait(60)
             return super().step(action)
 
     envs = ThreadVectorEnv([Waits] * 2)
     envs.reset()
     slow = envs.submit_step(0, "wait")
-    assert [envs.submit_step(1, "x").result(10)[0] for _ in range(5)][-1] == "x 5"
+    assert [envs.submit_step(1, "x").result(60)[0] for _ in range(5)][-1] == "x 5"
     assert not slow.done()
     with pytest.raises(AlreadyPendingCallError, match=r"slots \[0\] have calls in flight"):
         envs.step(("x", "x"))
     with pytest.raises(AlreadyPendingCallError, match=r"slots \[0\] have calls in flight"):
         envs.reset()
     go.set()
-    slow.result(10)
+    slow.result(60)
     assert envs.step(("x", "x"))[0] == ("x 2", "x 6")
     envs.close()
 

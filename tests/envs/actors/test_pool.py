@@ -188,13 +188,17 @@ def test_a_killed_actor_costs_its_episodes_only_and_a_new_one_takes_its_share_of
     assert pool.seats == [2, 2]
 
 
-def test_a_hanging_actor_is_killed(ray_nodes):
-    pool = ActorPool(1, cpus=1, timeout_s=3.0)
+def test_a_hanging_actor_is_killed(ray_nodes, monkeypatch):
+    pool = ActorPool(1, cpus=1)
     env = gym.make(in_actors(FRAGILE, pool), split="dev")
     pid = env.reset(seed=0)[1]["pid"]
-    info = env.step("hang")[4]
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            pool, "_timeout_s", 1.0
+        )  # of this step alone: an actor on a busy machine may take as long to begin
+        info = env.step("hang")[4]
     assert info["environment_error"].startswith("WorkerTimeout: ")
-    assert "did not answer within 3 s and was killed" in info["environment_error"]
+    assert "did not answer within 1 s and was killed" in info["environment_error"]
     assert env.reset(seed=0)[1]["pid"] != pid
     pool.close()
 
@@ -248,7 +252,7 @@ try:
 except ConfigError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert "no Ray cluster answers at --ray-address 127.0.0.1:9" in done.stdout, done
     assert "ray start --head" in done.stdout
 

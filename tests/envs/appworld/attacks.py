@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from envs.appworld import data
 from envs.appworld.env import AppWorldEnv
 
-STEP_TIMEOUT_S = 4.0
+STEP_TIMEOUT_S = 8.0
 MEMORY_MB = 256
 
 # The first step of every attack. Module names as strings: the guard looks at import statements and at dotted names.
@@ -963,7 +963,7 @@ class Target:
 
     def reference(self, task):
         """Every observation and the reward of a task's reference solution; again if the machine was too slow for it."""
-        for _ in range(3):
+        for _ in range(5):
             seen, slowest_s, over = [self.env.reset(options={"task_id": self.tasks[task]})[0]], 0.0, False
             while not over:
                 began = time.monotonic()
@@ -1003,7 +1003,7 @@ def play(attacks, slots, **settings):
 
 def main():
     """Plays all attacks and prints a line for each."""
-    outcomes = play(ATTACKS, slots=8)
+    outcomes = play(ATTACKS, slots=6)
     print(f"{'attack':<58}{'after':<11}{'reward':>6}  {'ended':<12}{'slowest':>8}  next episode")
     for outcome in outcomes:
         attack = outcome.attack

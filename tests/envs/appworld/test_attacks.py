@@ -18,7 +18,7 @@ attacks = importlib.util.module_from_spec(_SPEC)
 sys.modules["attacks"] = attacks
 _SPEC.loader.exec_module(attacks)
 
-GRACE_S = 10.0  # a busy machine is late with the alarm that interrupts a step
+GRACE_S = 12.0  # a busy machine is late with the alarm that interrupts a step
 SLACK_S = 20.0  # for the judge, the kill, and a busy machine
 HAS_SECCOMP = os.path.exists("/proc/sys/kernel/seccomp") and platform.machine() in ("x86_64", "aarch64")
 pytestmark = pytest.mark.skipif(not HAS_SECCOMP, reason="without a system-call filter, much of it would come through")
@@ -57,7 +57,7 @@ def played(target):
     target.reference("question")
     target.env.close()
     before = traces(target)
-    outcomes = attacks.play(attacks.ATTACKS, slots=8)
+    outcomes = attacks.play(attacks.ATTACKS, slots=6)
     return {outcome.attack.name: outcome for outcome in outcomes}, before, traces(target)
 
 

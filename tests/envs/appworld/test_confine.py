@@ -435,13 +435,13 @@ def test_processor_time_is_limited_over_all_threads(any_host, scratch):
         burn_on()
 
     def burn_on():
-        while time.monotonic() < began + 60:
+        while time.monotonic() < began + 600:
             sum(range(10**5))
 
     began = time.monotonic()
     limits = confine.Limits(cpu_s=1)
     assert confined(any_host, scratch, burn, limits=limits) == ("killed", "SIGKILL")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 300
 
 
 def test_threads_are_limited_where_they_can_be_counted(host, scratch):
@@ -521,13 +521,13 @@ def be_interrupted():
         raise TimeoutError
 
     signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
         while True:
             pass
     except TimeoutError:
         pass
-    signal.alarm(1)
+    signal.alarm(600)
     signal.alarm(0)
     return "interrupted"
 
@@ -542,10 +542,10 @@ def use_sqlite():
 def talk():
     here, there = socket.socketpair()
     here.sendall(b"x" * 1000)
-    there.settimeout(1)
+    there.settimeout(60)
     read, write = os.pipe()
     os.write(write, b"y")
-    ready, _, _ = select.select([read], [], [], 1)
+    ready, _, _ = select.select([read], [], [], 60)
     return [len(there.recv(2000)), ready == [read]]
 
 
@@ -596,7 +596,7 @@ def test_keeps_working(host, scratch, name):
 
 # ------------------------------------------------------------------ its end
 def ends_with(parent_of):
-    """Whether a process that tells its pid through the descriptor it is given ends within 5 s of its parent's end."""
+    """Whether a process that tells its pid through the descriptor it is given ends within a minute of its parent's end."""
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -610,7 +610,7 @@ def ends_with(parent_of):
         assert pipe.read(1) == b"u"
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        ready, _, _ = select.select([pipe], [], [], 5)
+        ready, _, _ = select.select([pipe], [], [], 60)
         return bool(ready) and pipe.read(1) == b""
 
 
@@ -618,7 +618,7 @@ def test_a_world_ends_with_its_zygote(host, scratch):
     def act_on(tell):
         def act(layers):
             os.write(tell, b"u")
-            time.sleep(60)
+            time.sleep(600)
 
         return act
 
@@ -632,7 +632,7 @@ def test_a_process_can_be_made_to_end_with_its_parent():
         def child():
             confine.die_with(me)
             os.write(tell, b"u")
-            time.sleep(60)
+            time.sleep(600)
 
         in_a_fork(child)
 

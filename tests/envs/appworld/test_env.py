@@ -5,11 +5,12 @@ import signal
 import time
 
 import gymnasium as gym
+import psutil
 import pytest
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError, WorkerTimeout
-from envs.appworld import data
+from envs.appworld import data, hosts
 from envs.appworld.hosts import LocalHost, Settings
 
 FINISH = "apis.supervisor.complete_task()"
@@ -37,9 +38,34 @@ def make(appworld_python):
 
 @pytest.fixture
 def env(make):
-    env = make(max_observation_chars=2000, max_api_calls=20, step_timeout_s=3.0)
+    env = make(max_observation_chars=2000, max_api_calls=20, step_timeout_s=120.0)
     env.reset(seed=0)
     return env
+
+
+@pytest.fixture
+def hasty(make):
+    """An environment whose steps are interrupted after 3 s."""
+    env = make(step_timeout_s=3.0)
+    env.reset(seed=0)
+    return env
+
+
+def kill(zygote):
+    """Kills a process of the host's and waits until it is gone, with all that it has forked."""
+    family = [psutil.Process(zygote), *psutil.Process(zygote).children(recursive=True)]
+    os.kill(zygote, signal.SIGKILL)
+    deadline = time.monotonic() + 120
+    while any(runs(process) for process in family):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def runs(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def play_expert(env, before=""):
@@ -95,12 +121,17 @@ def test_api_calls_are_counted_and_limited(env):
     assert "Execution failed" in observation
 
 
-def test_code_that_runs_too_long_is_interrupted_and_the_episode_goes_on(env):
-    observation, _, terminated, _, info = env.step("while True: pass")
+def test_code_that_runs_too_long_is_interrupted_and_the_episode_goes_on(hasty, monkeypatch):
+    monkeypatch.setattr(hosts, "_GRACE_S", 120.0)  # a busy machine is late with the alarm
+    observation, _, terminated, _, info = hasty.step("x = 'still here'\nwhile True: pass")
     assert "3 seconds" in observation
     assert not terminated
     assert "world_lost" not in info
-    assert env.step("print('still here')")[0] == "still here\n"
+    for _ in range(5):  # it may take those 3 s for a print, too
+        said = hasty.step("print(x)")[0]
+        if "3 seconds" not in said:
+            break
+    assert said == "still here\n"
 
 
 def test_more_code_than_is_sensible_is_not_run(env):
@@ -151,21 +182,24 @@ def test_the_agents_own_random_numbers_change_no_verdict(env):
         assert info["verdict"]["differing"] == 0
 
 
-def test_code_that_cannot_be_interrupted_ends_the_episode_without_reward(env):
+def test_code_that_cannot_be_interrupted_ends_the_episode_without_reward(hasty):
     started = time.monotonic()
-    observation, reward, terminated, truncated, info = env.step("max(range(10**13))")
-    assert time.monotonic() - started < 3 + 5 + 10
+    observation, reward, terminated, truncated, info = hasty.step("max(range(10**13))")
+    assert time.monotonic() - started < 3 + 5 + 60
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
     assert "WorkerTimeout" in info["world_lost"]
     assert "destroyed its world" in observation
-    env.reset(seed=0)
-    assert play_expert(env)[1] == 1.0
+    for _ in range(5):  # a turn of the solution may take those 3 s, too
+        hasty.reset(seed=0)
+        reward = play_expert(hasty)[1]
+        if reward == 1.0:
+            break
+    assert reward == 1.0
 
 
 def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_mends_it(env):
     worlds, _ = env.unwrapped._host.pids
-    os.kill(worlds, signal.SIGKILL)
-    time.sleep(0.5)
+    kill(worlds)
     _, reward, terminated, truncated, info = env.step("print(1)")
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert info["environment_error"]
@@ -177,8 +211,7 @@ def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_mends_it(e
 
 def test_a_lost_judge_is_replaced(env):
     env.step(FINISH)
-    os.kill(env.unwrapped._host.pids[1], signal.SIGKILL)
-    time.sleep(0.5)
+    kill(env.unwrapped._host.pids[1])
     env.reset(seed=0)
     assert play_expert(env)[1] == 1.0
 

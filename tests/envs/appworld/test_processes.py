@@ -54,7 +54,7 @@ def alive(processes):
 
 
 def assert_gone(processes):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while alive(processes) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not alive(processes)
@@ -67,7 +67,7 @@ def test_64_slots_opened_and_closed_leave_no_process(owner):
     owner.stdin.flush()
     left = json.loads(owner.stdout.readline())
     assert len(left) <= 2 + 4  # the zygotes, and the worlds that were prepared and not used
-    assert owner.wait(60) == 0
+    assert owner.wait(120) == 0
     assert_gone(worlds)
 
 

@@ -244,7 +244,7 @@ def test_a_dead_worker_ends_its_episodes_and_only_those(make):
     doomed, other = make(workers=2), make(workers=2)
     doomed.reset(options={"task_id": "multi_turn_base_0"})
     other.reset(options={"task_id": "multi_turn_base_1"})
-    pid = doomed.unwrapped._session.call("step", {"action": ""}, 30) and doomed.unwrapped._session._worker.pid
+    pid = doomed.unwrapped._session.call("step", {"action": ""}, 60) and doomed.unwrapped._session._worker.pid
     os.kill(pid, signal.SIGKILL)
     observation, reward, terminated, truncated, info = doomed.step("[pwd()]")
     assert (reward, terminated, truncated, info["success"]) == (0.0, False, True, False)
@@ -281,12 +281,18 @@ def test_a_hanging_step_truncates_the_episode_and_the_next_reset_gets_a_fresh_wo
     (tmp_path / "slow.py").write_text(SLOW)
     env = make(workers=1, step_timeout_s=0.5)
     env.unwrapped._command = backend_command(sys.executable, tmp_path / "slow.py")
-    env.reset(options={"task_id": "multi_turn_base_0"})
+
+    def reset():
+        with monkeypatch.context() as patch:
+            patch.setattr(env.unwrapped, "_timeout_s", 60.0)  # this is about steps, and the machine may be busy
+            env.reset(options={"task_id": "multi_turn_base_0"})
+
+    reset()
     pid = env.unwrapped._session._worker.pid
     _, reward, terminated, truncated, info = env.step("hang")
     assert (reward, terminated, truncated, info["success"]) == (0.0, False, True, False)
     assert info["environment_error"].startswith("WorkerTimeout: waited 0.5 s for the answer to 'step'")
-    env.reset(options={"task_id": "multi_turn_base_0"})
+    reset()
     assert env.unwrapped._session._worker.pid != pid
 
 
@@ -360,7 +366,7 @@ def test_hostile_text_has_no_effect(make, tmp_path, action_format):
 
 @pytest.mark.parametrize("action_format", ["python", "hermes"])
 def test_heavy_text_neither_hangs_nor_crashes(make, action_format):
-    env = make(action_format=action_format, step_timeout_s=20.0)  # each takes well under a second
+    env = make(action_format=action_format, step_timeout_s=60.0)  # each takes well under a second
     for text in HEAVY:
         env.reset(options={"task_id": "multi_turn_base_15"})
         pid = env.unwrapped._session._worker.pid

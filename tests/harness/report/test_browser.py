@@ -38,7 +38,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=found)
+        chromium = driver.chromium.launch(executable_path=found, timeout=300_000)
         yield chromium
         chromium.close()
 
@@ -62,6 +62,7 @@ class Visit:
     def __init__(self, browser: Any, path: Path, width: str, fragment: str = "") -> None:
         w, h = WIDTHS[width]
         self.page = browser.new_page(viewport={"width": w, "height": h}, has_touch=width == "phone")
+        self.page.set_default_timeout(300_000)  # milliseconds: a busy machine may take long over 10,048 episodes
         self.complaints: list[str] = []
         self.asked: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import threading
 import time
@@ -94,7 +95,8 @@ class FakeEnv(gym.Env[str, str]):
     """Episodes of 1 to 9 steps whose answers are functions of the task, the seed and the actions.
 
     `delay(task_id, step)`: seconds that an answer takes. `fails(task_id, attempt)`: None, or (where, how): in which step
-    (0 is the reset) the attempt fails and whether it tells so in its info, raises, or hangs until a deadline.
+    (0 is the reset) the attempt fails and whether it tells so in its info, raises, gives a reward that is NaN, or hangs until
+    a deadline: until `deadline()` returns.
     """
 
     observation_space = UnicodeText(100_000)
@@ -106,8 +108,9 @@ class FakeEnv(gym.Env[str, str]):
         fails: Callable[[str, int], tuple[int, str] | None] = lambda task, attempt: None,
         starts: list[str] | None = None,
         attempts: dict[tuple[str, int], int] | None = None,
+        deadline: Callable[[], object] = lambda: time.sleep(0.4),
     ) -> None:
-        self._delay, self._fails = delay, fails
+        self._delay, self._fails, self._deadline = delay, fails, deadline
         self._starts = starts if starts is not None else []
         self._attempts = attempts if attempts is not None else {}
 
@@ -126,6 +129,8 @@ class FakeEnv(gym.Env[str, str]):
         self._said.append(action)
         steps = len(self._said) - 1
         told = self._wait(steps)
+        if told == "nan":
+            return "odd", math.nan, False, False, {}
         if told is not None:
             return "failed", 1.0, False, True, {"environment_error": told, "success": False}
         digest = number(self._said)
@@ -138,11 +143,11 @@ class FakeEnv(gym.Env[str, str]):
         if self._failure is None or self._failure[0] != step:
             return None
         if self._failure[1] == "hang":
-            time.sleep(0.4)
-            raise WorkerTimeout("waited 0.4 s")
+            self._deadline()
+            raise WorkerTimeout("waited")
         if self._failure[1] == "raise" or step == 0:
             raise WorkerDied("killed")
-        return "WorkerDied: killed"
+        return "nan" if self._failure[1] == "nan" else "WorkerDied: killed"
 
 
 def requests(n: int, group: int = 2) -> list[EpisodeRequest]:

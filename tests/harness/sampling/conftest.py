@@ -78,9 +78,9 @@ def wait() -> Callable[[Sampler], list[tuple[SampleRequest, Sample]]]:
     """Steps until something is ready."""
 
     def wait(sampler: Sampler) -> list[tuple[SampleRequest, Sample]]:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not (ready := sampler.step()):
-            assert time.monotonic() < deadline, "nothing came back within a minute"
+            assert time.monotonic() < deadline, "nothing came back within two minutes"
         return ready
 
     return wait
@@ -98,9 +98,11 @@ class Server:
 
     def __init__(self, folder: Path, log: Path) -> None:
         self._folder, self._log = folder, log
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        # Bound and not listening, it keeps the port for the server, also while that is down, and from everybody else.
+        self._kept = socket.socket()
+        self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._kept.bind(("127.0.0.1", 0))
+        self._port = self._kept.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
         self.start()
 
@@ -136,7 +138,7 @@ class Server:
             start_new_session=True,
         )
 
-    def wait(self, timeout_s: float = 240) -> None:
+    def wait(self, timeout_s: float = 600) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             assert self._process.poll() is None, f"the server ended:\n{self._log.read_text()[-4000:]}"
@@ -154,6 +156,11 @@ class Server:
             self._process.wait(15)
         except subprocess.TimeoutExpired:
             self.kill()
+        self._kept.close()
+
+    def hold(self) -> None:
+        """Stops it until it is killed."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
 
     def kill(self) -> None:
         """The whole family at once, as when a machine goes."""

@@ -1,0 +1,28 @@
+"""``python held_run.py`` is ``python -m harness.grpo``, but for the last update's row, before which it waits to be killed.
+
+A run that did not wait would on a busy machine end before a test that watches it gets round to killing it.
+"""
+
+import time
+
+from harness import grpo
+from harness.metrics import MetricsLog
+
+train, write = grpo.train, MetricsLog.write
+last = -1
+
+
+def held_train(config, *rest, **settings):
+    global last
+    last = config.updates - 1
+    return train(config, *rest, **settings)
+
+
+def held_write(log, update, metrics):
+    if update == last:
+        time.sleep(600)  # and no longer: the test may be gone
+    write(log, update, metrics)
+
+
+grpo.train, MetricsLog.write = held_train, held_write
+grpo.main()
