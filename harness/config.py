@@ -28,6 +28,7 @@ from eh_gym import (
 )
 from eh_gym.errors import ConfigError, StateError
 from harness.environment import read_env_args
+from harness.lora import engine_rank
 from harness.recipe import read_recipe, with_recipe
 from harness.rollout import RolloutMode
 from harness.sampling.make import SamplerSettings
@@ -137,6 +138,8 @@ class GRPOConfig(SamplerSettings):
     """With torchrun: a rank that has waited so long for another stops the run; more than the longest rollout takes."""
     lora_rank: int = 0
     """Train adapters of this rank beside the model's weights (LoRA), which stay as they are; 0 trains all weights."""
+    lora_handover: Literal["merged", "adapters"] = "merged"
+    """What vLLM gets after an update: weights with the adapters merged into them, or the adapters alone, which it applies."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: a third more time, and far less memory for long episodes."""
     max_grad_norm: float = 1.0
@@ -228,6 +231,13 @@ class GRPOConfig(SamplerSettings):
             )
         if not 0 < self.temperature <= 2:  # what every sampler has
             raise ConfigError(f"temperature must be > 0 in training, and <= 2, got {self.temperature}")
+        if self.lora_handover == "adapters":
+            if not self.lora_rank or self.sampler == "transformers":
+                raise ConfigError(
+                    "--lora-handover adapters needs --lora-rank and --sampler vllm or vllm-server, got "
+                    f"--lora-rank {self.lora_rank} and --sampler {self.sampler}; leave it out"
+                )
+            engine_rank(self.lora_rank)
         if not self.max_grad_norm > 0:
             raise ConfigError(f"max_grad_norm must be > 0, got {self.max_grad_norm}; inf clips nothing")
         if 0 < self.max_observation_tokens < 16:

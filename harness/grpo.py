@@ -124,7 +124,13 @@ def train(
             controller.load_state_dict(state["controller"])
         display.note(f"resumed at update {first} from {checkpoint}")
     env.close()
-    sampler = make_sampler(config, sampled, device=device if ranks.sharded else None, sends=ranks.first)
+    sampler = make_sampler(
+        config,
+        sampled,
+        device=device if ranks.sharded else None,
+        sends=ranks.first,
+        adapters=config.lora_handover == "adapters",
+    )
     held_out = HeldOut(config, env_id, held_out_tasks, sampled, sampler, ranks)
     ranks.wait()  # for servers that rank 0 sends the weights
 

@@ -21,6 +21,7 @@ from rich.markup import escape
 
 from eh_gym.errors import ConfigError, EHError
 from harness.config import GRPOConfig, preset
+from harness.lora import engine_rank
 from harness.shape import ModelShape, shape_of
 from harness.simulate.lengths import PAPER
 
@@ -210,10 +211,11 @@ def memory_of(plan: Plan) -> Memory:
     if ranks:
         update["gathered layers"] = _gathered(shape, b)
     rollout, sequences, server = dict(held), None, {}
+    apart = shape.lora_parameters(engine_rank(config.lora_rank)) if config.lora_handover == "adapters" else 0
     if config.sampler == "vllm":
         engine = config.gpu_memory_utilization * plan.gpu_gb * _GB
         width = _BYTES[config.dtype if config.sampler_dtype == "auto" else config.sampler_dtype]
-        weights = width * shape.parameters / config.tensor_parallel
+        weights = width * (shape.parameters / config.tensor_parallel + apart)
         cache = engine - weights
         sequences = cache / (shape.kv_bytes(width) / config.tensor_parallel * longest)
         rollout |= {"sampler's weights": weights, "sampler's KV cache": max(0.0, cache)}
@@ -222,7 +224,7 @@ def memory_of(plan: Plan) -> Memory:
     else:
         kv = float(shape.kv_bytes(b) * longest)
         if config.sampler == "vllm-server":
-            server = {"weights": float(b * shape.parameters), "KV cache of one longest episode": kv}
+            server = {"weights": float(b * (shape.parameters + apart)), "KV cache of one longest episode": kv}
         else:
             slots = min(config.slots or _episodes(config), _episodes(config))
             copies = {"sampler's weights": float(b * (shape.parameters + adapters))}

@@ -49,7 +49,12 @@ class SamplerSettings:
 
 
 def make_sampler(
-    settings: SamplerSettings, policy: Policy, *, device: str | None = None, sends: bool = True
+    settings: SamplerSettings,
+    policy: Policy,
+    *,
+    device: str | None = None,
+    sends: bool = True,
+    adapters: bool = False,
 ) -> Sampler:
     """The sampler of a policy; an engine of its own takes over the policy's weights.
 
@@ -58,12 +63,15 @@ def make_sampler(
         policy: What it samples with.
         device: Whence servers are sent its weights; None for where they are.
         sends: Whether this process sends servers their weights; of several that share them one does.
+        adapters: Whether vLLM gets the policy's LoRA adapters apart; else they are merged into the weights.
     """
     settings.check_sampler()
     max_context = settings.max_context or None
     if settings.sampler == "vllm-server":
         urls = settings.url.split(",")
-        return VLLMServerSampler(policy.model, urls, max_context=max_context, device=device, sends=sends)
+        return VLLMServerSampler(
+            policy.model, urls, max_context=max_context, device=device, sends=sends, adapters=adapters
+        )
     if settings.sampler == "vllm":
         return VLLMSampler(
             policy.model,
@@ -73,5 +81,6 @@ def make_sampler(
             quantization=settings.quantization or None,
             tensor_parallel=settings.tensor_parallel,
             gpu_memory_utilization=settings.gpu_memory_utilization,
+            adapters=adapters,
         )
     return TransformersSampler(policy.model, max_context=max_context)

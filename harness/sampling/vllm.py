@@ -3,7 +3,8 @@
 The engine starts with random weights and takes the policy's over from memory, then and after every update: no file is
 written but the model's configuration and tokenizer. Between rollouts it sleeps and the GPU is the trainer's. With
 `tensor_parallel` GPUs the engine's workers are processes of their own, and the weights go to them through a file in
-memory. Left out: GPUs that the trainer does not see; `harness.sampling.vllm_server` is for those.
+memory; so do LoRA's adapters where they are handed over apart. Left out: GPUs that the trainer does not see;
+`harness.sampling.vllm_server` is for those.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ import torch._dynamo
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
-from harness.lora import plain_parameters
+from harness.lora import adapters as adapters_of
+from harness.lora import engine_rank, frozen_parameters, lora_rank, plain_parameters
 from harness.sampling.base import Sample, SampleRequest, check_request, spans
-from harness.sampling.weights import weights_file
+from harness.sampling.weights import ADAPTERS, ADAPTERS_ID, WORKER_EXTENSION, adapters_folder, weights_file
 
 __all__ = ["VLLMSampler"]
 
-WORKER_EXTENSION = "harness.sampling.vllm_worker.PolicyWeights"
 _CPU_CACHE_BYTES = 512 << 20  # without a figure vLLM takes most of the machine's memory
 
 
@@ -53,10 +54,12 @@ class VLLMSampler:
         tensor_parallel: How many GPUs share the model.
         gpu_memory_utilization: The engine's share of the GPU's memory; what the trainer holds while it samples must fit
             beside it. On a CPU vLLM's cache gets 512 MiB, or what one episode needs.
+        adapters: The model's LoRA adapters are handed over beside the weights that they adapt, which are not handed over again
+            while the engine has them. Otherwise they are merged into them.
 
     Raises:
         MissingExtraError: vLLM is not installed.
-        ConfigError: `max_context` exceeds the model's positions.
+        ConfigError: `max_context` exceeds the model's positions, or the adapters' rank what vLLM takes.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class VLLMSampler:
         quantization: str | None = None,
         tensor_parallel: int = 1,
         gpu_memory_utilization: float = 0.5,
+        adapters: bool = False,
     ) -> None:
         config = model.config.get_text_config()
         positions = int(config.max_position_embeddings)
@@ -82,6 +86,7 @@ class VLLMSampler:
         self._running: dict[str, _Running] = {}
         self._names: dict[Hashable, str] = {}
         self._asleep = False
+        self._lora_request: Any = None
         self._on_gpu = model.device.type == "cuda"
         self._own_process = tensor_parallel == 1
         options: dict[str, Any] = {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": True}
@@ -96,6 +101,13 @@ class VLLMSampler:
                 "enable_chunked_prefill": False,
                 "max_num_batched_tokens": max(4096, self._max_context),
             }
+        self._adapters = adapters
+        if adapters:
+            layers = {name.split(".")[-3] for name in adapters_of(model)[1]}
+            options |= {"enable_lora": True, "max_lora_rank": engine_rank(lora_rank(model))}
+            options["lora_target_modules"] = sorted(
+                layers
+            )  # vLLM would hold and compute adapters of the output layer too
         with tempfile.TemporaryDirectory() as folder:
             named = copy.deepcopy(model.config)
             named.architectures = [type(model).__name__]
@@ -110,6 +122,7 @@ class VLLMSampler:
                 **options,
             )
         self._take_over_weights()
+        self._take_over_adapters()
 
     @property
     def max_context(self) -> int:
@@ -141,7 +154,8 @@ class VLLMSampler:
             output_kind=RequestOutputKind.DELTA,
         )
         name = str(next(self._numbers))
-        self._engine.add_request(name, {"prompt_token_ids": list(request.prompt_ids)}, parameters)
+        prompt = {"prompt_token_ids": list(request.prompt_ids)}
+        self._engine.add_request(name, prompt, parameters, lora_request=self._lora_request)
         self._running[name] = _Running(request)
         self._names[request.session] = name
 
@@ -182,7 +196,9 @@ class VLLMSampler:
         """Takes over the policy's weights and empties the prefix cache. Returns the new policy version."""
         if self._asleep:
             self._engine.wake_up(tags=["weights"])
-        self._take_over_weights()
+        if self._asleep or not self._adapters:
+            self._take_over_weights()
+        self._take_over_adapters()
         if self._asleep:
             self._engine.wake_up(tags=["kv_cache"])
             self._asleep = False
@@ -192,13 +208,26 @@ class VLLMSampler:
         self._version += 1
         return self._version
 
+    def _take_over_adapters(self) -> None:
+        """In the place of those before, which running requests then go on with."""
+        if not self._adapters:
+            return
+        from vllm.lora.request import LoRARequest
+
+        with adapters_folder(self._model) as folder:
+            self._engine.add_lora(LoRARequest(ADAPTERS, ADAPTERS_ID, str(folder), load_inplace=True))
+        # Not the same: every step would load what a request says is to be loaded in place.
+        self._lora_request = LoRARequest(ADAPTERS, ADAPTERS_ID, str(folder))
+
     def _take_over_weights(self) -> None:
+        """All weights; without the adapters, if these come apart. vLLM then has no adapters."""
         call = self._engine.collective_rpc
         if self._own_process:
-            call("reload_weights", kwargs={"weights_iterator": plain_parameters(self._model)})
+            weights = frozen_parameters if self._adapters else plain_parameters
+            call("reload_weights", kwargs={"weights_iterator": weights(self._model)})
             call("retie_policy_head")
         else:
-            with weights_file(self._model) as path:
+            with weights_file(self._model, merged=not self._adapters) as path:
                 call("start_weight_update")
                 call("update_weights", kwargs={"update_info": {"path": str(path)}})
                 call("finish_weight_update")

@@ -50,17 +50,25 @@ class VLLMServer:
         return self.url
 
     def settings(self) -> dict[str, Any]:
-        """The configuration of vLLM, as nested dicts."""
+        """The configuration of vLLM, as nested dicts; ``environment`` has its variables."""
         info: dict[str, Any] = self._call("GET", "/server_info", {"config_format": "json"})
-        return info["vllm_config"]  # type: ignore[no-any-return]
+        return {**info["vllm_config"], "environment": info.get("vllm_env", {})}
 
     def world_size(self) -> int:
         """How many GPUs hold the model, data-parallel copies included."""
         return int(self._call("GET", "/get_world_size")["world_size"])
 
-    def generate(self, name: str, token_ids: list[int], sampling: dict[str, Any]) -> dict[str, Any]:
-        """Samples; returns the one choice: ``token_ids``, ``logprobs``, ``finish_reason``, ``weight_versions``."""
+    def generate(
+        self, name: str, token_ids: list[int], sampling: dict[str, Any], adapters: str | None = None
+    ) -> dict[str, Any]:
+        """Samples, with the adapters of that name, if any.
+
+        Returns:
+            The one choice: ``token_ids``, ``logprobs``, ``finish_reason``, ``weight_versions``.
+        """
         body = {"request_id": name, "token_ids": token_ids, "sampling_params": sampling}
+        if adapters:
+            body["model"] = adapters
         choice: dict[str, Any] = self._call("POST", "/inference/v1/generate", body=body)["choices"][0]
         return choice
 
@@ -75,6 +83,18 @@ class VLLMServer:
     def resume(self) -> None:
         """Goes on after `pause`."""
         self._call("POST", "/resume")
+
+    def worker_call(self, method: str, arguments: dict[str, str]) -> None:
+        """Calls a method of the server's workers."""
+        self._call("POST", "/collective_rpc", body={"method": method, "kwargs": arguments})
+
+    def knows_adapters(self, name: str) -> bool:
+        """Whether requests may name adapters so; a server that was started again knows none."""
+        return name in [model["id"] for model in self._call("GET", "/v1/models")["data"]]
+
+    def name_adapters(self, name: str) -> None:
+        """Lets requests name the adapters so that the workers have already, as the server's first."""
+        self._call("POST", "/v1/load_lora_adapter", body={"lora_name": name, "lora_path": "/nowhere"}, parse=False)
 
     # What vLLM's trainer-side engines ask of a client.
 
@@ -98,7 +118,9 @@ class VLLMServer:
         """Says which version the weights are."""
         self._call("POST", "/update_weight_version", body={"new_version": weight_version})
 
-    def _call(self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None) -> Any:
+    def _call(
+        self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None, *, parse: bool = True
+    ) -> Any:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self.host, self._port, timeout=min(_CONNECT_S, self._timeout_s))
         try:
@@ -121,6 +143,6 @@ class VLLMServer:
         if response.status >= 400:
             raise ServerRefused(f"{self.url} refused {method} {path}: {response.status} {text[:500]!r}")
         try:
-            return json.loads(text) if text else None
+            return json.loads(text) if text and parse else None
         except ValueError as error:
             raise ServerGone(f"{self.url} answered {method} {path} with {text[:200]!r}, not JSON") from error

@@ -7,11 +7,13 @@ servers (docs/vllm.md has the command), and moving episodes from a busy server t
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import queue
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +21,10 @@ import torch
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError, SamplerError
+from harness.lora import engine_rank, lora_rank
 from harness.sampling.base import Sample, SampleRequest, check_request
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
-from harness.sampling.weights import NCCLSender, weights_file
+from harness.sampling.weights import ADAPTERS, WORKER_EXTENSION, NCCLSender, adapters_text, weights_file
 
 __all__ = ["VLLMServerSampler"]
 
@@ -36,6 +39,7 @@ class _Engine:
 
     server: VLLMServer
     alive: bool = True
+    has_weights: bool = False
     sessions: set[Hashable] = field(default_factory=set)
     sender: NCCLSender | None = None
 
@@ -61,6 +65,8 @@ class VLLMServerSampler:
         device: Whence the weights are sent, where they lie elsewhere: "cuda" of a policy in the host's memory.
         sends: Whether this process sends the weights. Where several share the servers one does, and the others wait for it
             before they sample.
+        adapters: The model's LoRA adapters are sent over HTTP, beside the weights that they adapt, which each server gets when
+            it is taken in. Otherwise they are merged into them.
 
     Raises:
         ConfigError: A server can't be reached, is set up otherwise than docs/vllm.md says, or allows less than
@@ -76,6 +82,7 @@ class VLLMServerSampler:
         timeout_s: float = 600.0,
         device: str | None = None,
         sends: bool = True,
+        adapters: bool = False,
     ) -> None:
         if not urls:
             raise ConfigError("no server was named; give --url http://HOST:PORT, several with commas between them")
@@ -84,7 +91,9 @@ class VLLMServerSampler:
         self._device = torch.device(device) if device else model.device
         self._over_nccl = self._device.type == "cuda"
         self._engines = [_Engine(VLLMServer(url, timeout_s=timeout_s)) for url in urls]
-        limits = [_check(engine.server, "nccl" if self._over_nccl else "file") for engine in self._engines]
+        self._adapters = adapters
+        rank = lora_rank(model) if adapters else 0
+        limits = [_check(engine.server, "nccl" if self._over_nccl else "file", rank) for engine in self._engines]
         if max_context is not None and not 1 < max_context <= min(limits):
             raise ConfigError(
                 f"max_context must be in 2..{min(limits)}, which the servers allow, got {max_context}; "
@@ -195,14 +204,15 @@ class VLLMServerSampler:
             "min_p": 0.0,
         }
         try:
-            self._answers.put((name, server.generate(name, list(request.prompt_ids), sampling)))
+            adapters = ADAPTERS if self._adapters else None
+            self._answers.put((name, server.generate(name, list(request.prompt_ids), sampling, adapters)))
         except Exception as error:
             self._answers.put((name, error))
 
     def _bury(self, engine: _Engine, why: Exception) -> None:
         """Gives up a server: its requests are sent again elsewhere, with their own seeds."""
         _log.warning("lost a vLLM server, %d of its requests go elsewhere: %s", len(engine.sessions), why)
-        engine.alive, engine.sender = False, None
+        engine.alive, engine.sender, engine.has_weights = False, None, False
         for session in engine.sessions:
             del self._homes[session]
         engine.sessions.clear()
@@ -216,44 +226,61 @@ class VLLMServerSampler:
             for engine in self._engines:  # one that came back has the weights; one that did not is lost again at once
                 engine.alive = True
             return
-        if self._over_nccl:
-            self._update_each(None)
-        else:
-            with weights_file(self._model) as path:
-                self._update_each(str(path))
+        adapters = adapters_text(self._model) if self._adapters else None
+        with ExitStack() as files:
+            merged = not self._adapters
+            file = functools.cache(lambda: str(files.enter_context(weights_file(self._model, merged=merged))))
+            for engine in self._engines:
+                was_alive = engine.alive
+                try:
+                    self._update(engine, file, adapters)
+                    engine.alive = True
+                except (ServerGone, ServerRefused) as error:
+                    if was_alive:
+                        self._bury(engine, error)
         if not any(engine.alive for engine in self._engines):
             raise SamplerError(f"none of the servers {self._engines_text()} took the weights")
 
-    def _update_each(self, path: str | None) -> None:
-        for engine in self._engines:
-            was_alive = engine.alive
-            try:
-                self._update(engine, path)
-                engine.alive = True
-            except (ServerGone, ServerRefused) as error:
-                if was_alive:
-                    self._bury(engine, error)
-
-    def _update(self, engine: _Engine, path: str | None) -> None:
+    def _update(self, engine: _Engine, file: Callable[[], str], adapters: dict[str, str] | None) -> None:
         server = engine.server
         server.pause()
-        if path is None:
-            if engine.sender is None:
-                engine.sender = NCCLSender(self._model, server, self._device)
-            engine.sender.send()
+        if adapters is None:
+            self._update_weights(engine, file)
+        else:
+            known = server.knows_adapters(ADAPTERS)
+            if not (known and engine.has_weights):
+                self._update_weights(engine, file)
+                engine.has_weights = True
+            server.worker_call("load_policy_adapters", adapters)
+            if not known:
+                server.name_adapters(ADAPTERS)
+        if self._over_nccl or adapters is not None:
             server.name_weights(str(self._version))
+        server.resume()
+
+    def _update_weights(self, engine: _Engine, file: Callable[[], str]) -> None:
+        server = engine.server
+        if self._over_nccl:
+            if engine.sender is None:
+                engine.sender = NCCLSender(self._model, server, self._device, merged=not self._adapters)
+            engine.sender.send()
         else:
             server.start_weight_update()
-            server.update_weights({"path": path})
+            server.update_weights({"path": file()})
             server.finish_weight_update(str(self._version))
-        server.resume()
 
     def _engines_text(self) -> str:
         return ", ".join(engine.server.url for engine in self._engines)
 
 
-def _check(server: VLLMServer, backend: str) -> int:
-    """The server's longest context; ConfigError if it is set up so that training on its samples would be wrong."""
+def _check(server: VLLMServer, backend: str, rank: int) -> int:
+    """The server's longest context; ConfigError if it is set up so that training on its samples would be wrong.
+
+    Args:
+        server: To be asked.
+        backend: Of the weight transfer.
+        rank: Of the adapters that the server is to take; 0 for none.
+    """
     try:
         settings = server.settings()
     except ServerGone as error:
@@ -278,7 +305,24 @@ def _check(server: VLLMServer, backend: str) -> int:
             f"{server} would end at a request with a seed whose prompt it takes in by parts, as vLLM 0.32 does on a CPU; "
             "start it with --no-enable-chunked-prefill, see docs/vllm.md"
         )
+    if rank:
+        _check_adapters(server, settings, rank)
     return int(settings["model_config"]["max_model_len"])
+
+
+def _check_adapters(server: VLLMServer, settings: dict[str, Any], rank: int) -> None:
+    lora, missing = settings.get("lora_config") or {}, []
+    if lora.get("max_lora_rank", 0) < rank:
+        missing.append(f"--enable-lora --max-lora-rank {engine_rank(rank)}")
+    if settings["parallel_config"].get("worker_extension_cls") != WORKER_EXTENSION:
+        missing.append(f"--worker-extension-cls {WORKER_EXTENSION}")
+    if not settings["environment"].get("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
+        missing.append("VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment")
+    if missing:
+        raise ConfigError(
+            f"{server} takes no adapters of rank {rank}; start it with {' and '.join(missing)}, see docs/vllm.md, "
+            "or use --lora-handover merged"
+        )
 
 
 def _sample(request: SampleRequest, choice: dict[str, Any]) -> Sample:

@@ -1,4 +1,4 @@
-"""What runs inside vLLM's worker processes: weights from a file, and a tied output layer kept in step.
+"""What runs inside vLLM's worker processes: weights from a file, adapters as text, and a tied output layer kept in step.
 
 vLLM loads this module where `worker_extension_cls` (``--worker-extension-cls``) names `PolicyWeights`. That also
 registers the weight-transfer backend "file", for machines without GPUs; GPUs have vLLM's own "nccl", which needs
@@ -7,6 +7,8 @@ nothing of this. Left out: parts of a model; an update always brings every param
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,10 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.lora.request import LoRARequest
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from harness.sampling.weights import ADAPTERS, ADAPTERS_ID, memory_folder
 
 __all__ = ["FileTransfer", "PolicyWeights"]
 
@@ -69,10 +74,26 @@ class PolicyWeights:
     """Methods that vLLM adds to its worker, to be called over ``collective_rpc``."""
 
     model_runner: Any
+    add_lora: Callable[[LoRARequest], bool]  # the worker's
 
     def retie_policy_head(self) -> None:
         """See `retie_head`."""
         retie_head(self.model_runner.get_model())
+
+    def load_policy_adapters(self, settings: str, matrices: str) -> None:
+        """Puts adapters in the place of those before, also for requests that run.
+
+        Not over ``/v1/load_lora_adapter``: what vLLM 0.32 is told there to load in place, it loads from disk again at every step
+        (vllm-project/vllm#41482).
+
+        Args:
+            settings: ``adapter_config.json``.
+            matrices: ``adapter_model.safetensors`` in base64.
+        """
+        with memory_folder() as folder:
+            (folder / "adapter_config.json").write_text(settings)
+            (folder / "adapter_model.safetensors").write_bytes(base64.b64decode(matrices))
+            self.add_lora(LoRARequest(ADAPTERS, ADAPTERS_ID, str(folder), load_inplace=True))
 
 
 def retie_head(model: torch.nn.Module) -> None:

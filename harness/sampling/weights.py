@@ -1,10 +1,12 @@
-"""The policy's weights on the way to vLLM's processes: as a file in memory, or over NCCL between GPUs.
+"""The policy's weights on the way to vLLM's processes: as a file in memory, or over NCCL between GPUs; its adapters as text.
 
-vLLM's own weight-transfer API does the work. Left out: a policy that is spread over several ranks; rank 0 sends a copy of it.
+vLLM's own weight-transfer API moves whole weights. Left out: a policy that is spread over several ranks; rank 0 sends a copy.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -13,24 +15,61 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from transformers import PreTrainedModel
 
 from eh_gym.errors import MissingExtraError
-from harness.lora import PlainWeights, plain_parameters
+from harness.lora import PlainWeights, adapters, frozen_parameters, plain_parameters
 from harness.sampling.vllm_http import VLLMServer
 
-__all__ = ["NCCLSender", "weights_file"]
+__all__ = [
+    "ADAPTERS",
+    "ADAPTERS_ID",
+    "WORKER_EXTENSION",
+    "NCCLSender",
+    "adapters_folder",
+    "adapters_text",
+    "memory_folder",
+    "weights_file",
+]
+
+WORKER_EXTENSION = "harness.sampling.vllm_worker.PolicyWeights"
+ADAPTERS = "policy-adapters"  # their name in vLLM; the only ones, so a server numbers them
+ADAPTERS_ID = 1
 
 
 @contextmanager
-def weights_file(model: PreTrainedModel) -> Iterator[Path]:
-    """A safetensors file with the policy's weights, in memory where the system has such a folder; gone afterwards."""
+def memory_folder() -> Iterator[Path]:
+    """A folder, in memory where the system has such; gone afterwards."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="policy-", dir=memory if memory.is_dir() else None) as folder:
-        path = Path(folder) / "policy.safetensors"
-        save_file({name: p.contiguous() for name, p in plain_parameters(model)}, path)
+        yield Path(folder)
+
+
+@contextmanager
+def weights_file(model: PreTrainedModel, *, merged: bool = True) -> Iterator[Path]:
+    """A safetensors file with the policy's weights, adapters merged or left out; gone afterwards."""
+    with memory_folder() as folder:
+        path = folder / "policy.safetensors"
+        weights = plain_parameters(model) if merged else frozen_parameters(model)
+        save_file({name: p.contiguous() for name, p in weights}, path)
         yield path
+
+
+@contextmanager
+def adapters_folder(model: PreTrainedModel) -> Iterator[Path]:
+    """A folder of peft's with the policy's adapters; gone afterwards."""
+    settings, matrices = adapters(model)
+    with memory_folder() as folder:
+        (folder / "adapter_config.json").write_text(json.dumps(settings))
+        save_file(matrices, folder / "adapter_model.safetensors")
+        yield folder
+
+
+def adapters_text(model: PreTrainedModel) -> dict[str, str]:
+    """The files of `adapters_folder` for a machine that shares no disk: ``settings`` as JSON, ``matrices`` in base64."""
+    settings, matrices = adapters(model)
+    return {"settings": json.dumps(settings), "matrices": base64.b64encode(save(matrices)).decode()}
 
 
 class NCCLSender:
@@ -40,9 +79,10 @@ class NCCLSender:
         model: The policy.
         server: Started with ``--weight-transfer-config '{"backend": "nccl"}'``, on other GPUs than the policy's.
         device: The GPU; weights that lie elsewhere are brought there one by one.
+        merged: Whether adapters are merged into the weights or left out.
     """
 
-    def __init__(self, model: PreTrainedModel, server: VLLMServer, device: torch.device) -> None:
+    def __init__(self, model: PreTrainedModel, server: VLLMServer, device: torch.device, *, merged: bool) -> None:
         try:
             from vllm.distributed.weight_transfer.base import ModuleSource
             from vllm.distributed.weight_transfer.nccl_engine import (
@@ -67,7 +107,7 @@ class NCCLSender:
             master_address=address, master_port=port, world_size=1 + server.world_size(), rank=0
         )
         self._engine: Any = NCCLTrainerWeightTransferEngine.trainer_init(
-            where, client=server, source=ModuleSource(PlainWeights(model, device))
+            where, client=server, source=ModuleSource(PlainWeights(model, device, merged=merged))
         )
 
     def send(self) -> None:

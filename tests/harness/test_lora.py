@@ -18,13 +18,13 @@ from eh_gym.errors import ConfigError, MissingExtraError
 from harness.config import GRPOConfig, preset
 from harness.display import Display
 from harness.grpo import train
-from harness.lora import add_lora, plain_parameters, without_lora
+from harness.lora import add_lora, engine_rank, frozen_parameters, plain_parameters, without_lora
 from harness.metrics import read_metrics
 from harness.optimizer import make_optimizer, parameters_of
 from harness.policy import Policy
 from harness.run_folder import prepare
 from harness.sampling.base import Sample
-from harness.sampling.weights import weights_file
+from harness.sampling.weights import adapters_folder, weights_file
 from harness.trajectory import Trajectory, Turn
 from harness.update import LossSettings, update_policy
 
@@ -66,6 +66,40 @@ def test_without_peft_the_message_names_the_command(trained: Policy, monkeypatch
 def test_a_negative_rank_is_refused() -> None:
     with pytest.raises(ConfigError, match="lora_rank must be >= 0, got -1"):
         dataclasses.replace(preset([]), lora_rank=-1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({}, "needs --lora-rank and --sampler vllm or vllm-server, got --lora-rank 0 and --sampler transformers"),
+        ({"sampler": "vllm"}, "got --lora-rank 0 and --sampler vllm; leave it out"),
+        ({"lora_rank": 8}, "got --lora-rank 8 and --sampler transformers; leave it out"),
+        (
+            {"lora_rank": 513, "sampler": "vllm"},
+            "adapters of rank 512 at most, got 513; lower --lora-rank or use --lora-handover merged",
+        ),
+    ],
+)
+def test_adapters_are_handed_over_apart_where_vllm_takes_them(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(preset([]), lora_handover="adapters", **flags)
+    assert dataclasses.replace(preset([]), lora_handover="adapters", lora_rank=512, sampler="vllm").lora_rank == 512
+    assert [engine_rank(rank) for rank in (1, 2, 8, 9, 257, 321)] == [1, 8, 8, 16, 320, 512]
+
+
+def test_what_is_handed_over_apart_is_the_model_and_its_adapters(trained: Policy, adapted: Policy) -> None:
+    for (name, weight), (own, parameter) in zip(
+        frozen_parameters(adapted.model), trained.model.named_parameters(), strict=True
+    ):
+        assert name == own
+        assert torch.equal(weight, parameter)
+    from peft import PeftModel
+
+    with adapters_folder(adapted.model) as folder:
+        loaded: Any = PeftModel.from_pretrained(copy.deepcopy(trained.model), folder).base_model.model
+        again = score(Policy(loaded, trained.tokenizer, trained.chat))
+    assert torch.equal(again, score(adapted))
+    assert not folder.exists()
 
 
 def test_without_adapters_the_plain_weights_are_the_model_s_own(trained: Policy) -> None:

@@ -14,6 +14,7 @@ from harness import head
 from harness import plan as planning
 from harness.config import GRPOConfig
 from harness.plan import Plan, default_for, main, memory_of, mends, work_of
+from harness.shape import shape_of
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
@@ -77,6 +78,16 @@ def test_settings_move_the_parts_they_are_about() -> None:
     assert not memory_of(
         plan(SEVEN, "--lora-rank", "8", "--gpu-memory-utilization", "0.1")
     ).fits  # no room for the weights
+
+
+def test_adapters_apart_are_held_at_the_rank_that_vllm_takes() -> None:
+    lora = ("--lora-rank", "12", "--lora-handover")
+    merged, apart = (memory_of(plan(SEVEN, *lora, how)) for how in ("merged", "adapters"))
+    added = apart.rollout["sampler's weights"] - merged.rollout["sampler's weights"]
+    assert added == 2 * shape_of("Qwen2.5-7B").lora_parameters(16)
+    assert apart.update == merged.update
+    merged, apart = (memory_of(plan(SEVEN, *SERVERS, *lora, how)) for how in ("merged", "adapters"))
+    assert apart.server["weights"] - merged.server["weights"] == added
 
 
 def test_the_output_layer_s_chunk_is_the_code_s() -> None:

@@ -16,6 +16,7 @@ from harness.sampling.transformers import TransformersSampler
 
 VOCAB, STOP = 50, 7
 KINDS = ["transformers", "transformers-small-prefill", "transformers-untied", "vllm", "vllm-untied", "vllm-server"]
+KINDS += ["vllm-adapters", "vllm-adapters-untied", "vllm-server-adapters"]  # LoRA's, handed over apart
 
 Ask = Callable[..., SampleRequest]
 Forward = Callable[..., list[float]]
@@ -46,7 +47,7 @@ def sampler(kind: str, model: Qwen2ForCausalLM, made: Callable[[str], tuple[Qwen
 
 def change(model: Qwen2ForCausalLM) -> None:
     """A real optimizer step, large enough to be seen."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.02)
     model.train()
     ids = torch.arange(12)[None]
     model(input_ids=ids, labels=ids).loss.backward()
@@ -116,7 +117,7 @@ def test_more_prompts_than_an_engine_takes_in_at_once(sampler: Sampler, ask: Ask
 
 
 def test_samples_follow_the_distribution(sampler: Sampler, model: Qwen2ForCausalLM, kind: str, ask: Ask) -> None:
-    n = {"vllm-server": 500, "vllm": 2000}.get(kind, 4000)
+    n = 2000 if kind == "vllm" else 500 if "server" in kind or "adapters" in kind else 4000
     samples = sample_all(sampler, [ask(s, [1, 2, 3], seed=s, max_tokens=1, temperature=1.5) for s in range(n)])
     counts = torch.bincount(torch.tensor([s.ids[0] for s in samples]), minlength=VOCAB) / n
     with torch.no_grad():

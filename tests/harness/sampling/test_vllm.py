@@ -7,6 +7,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,9 +98,12 @@ def test_two_workers_may_share_the_model(
         sampler.weights_changed()
 
 
-def test_training_samples_from_the_policy_that_it_trains(made: Made, quick: GRPOConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", [{}, {"lora_rank": 8, "lora_handover": "adapters", "learning_rate": 3e-3}])
+def test_training_samples_from_the_policy_that_it_trains(
+    made: Made, quick: GRPOConfig, tmp_path: Path, changes: dict[str, Any]
+) -> None:
     made("vllm")
-    config = dataclasses.replace(quick, sampler="vllm", updates=3, run_dir=tmp_path / "run")
+    config = dataclasses.replace(quick, sampler="vllm", updates=3, run_dir=tmp_path / "run", **changes)
     (tmp_path / "run").mkdir()
     train(config, tmp_path / "run", Display(Console(quiet=True)))
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load
 from transformers import Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError, SamplerError
+from harness.lora import add_lora
 from harness.sampling.base import Sample, Sampler, SampleRequest, sample_all
 from harness.sampling.vllm_server import VLLMServerSampler
+from harness.sampling.weights import ADAPTERS
 
 Ask = Callable[..., SampleRequest]
 Forward = Callable[..., list[float]]
@@ -147,6 +152,91 @@ def test_running_requests_are_paused_while_the_weights_change(sampler: VLLMServe
     ]
 
 
+@pytest.fixture
+def adapted(model: Qwen2ForCausalLM, pair: Pair) -> Qwen2ForCausalLM:
+    """A model with adapters, and servers that take them."""
+    pytest.importorskip("peft")
+    add_lora(model, 4, seed=0)
+    for server in pair:
+        server.take_adapters()
+    return model
+
+
+def paths(server: Any) -> list[str]:
+    """What the server was called with since it was last asked."""
+    found = [path for path, _ in server.calls]
+    server.calls.clear()
+    return found
+
+
+def test_adapters_are_sent_alone_once_a_server_has_the_weights(adapted: Qwen2ForCausalLM, pair: Pair, ask: Ask) -> None:
+    whole = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
+    ends = ["/update_weight_version", "/resume"]
+    sampler = VLLMServerSampler(adapted, [server.url for server in pair], adapters=True)
+    first = ["/server_info", "/pause", "/v1/models", *whole, "/collective_rpc", "/v1/load_lora_adapter", *ends]
+    assert [paths(server) for server in pair] == [first, first]
+    sampler.weights_changed()
+    later = ["/pause", "/v1/models", "/collective_rpc", *ends]
+    assert [paths(server) for server in pair] == [later, later]
+    assert [server.version for server in pair] == ["1", "1"]
+
+    pair[1].forget()  # as if it had been started again, between two updates
+    sampler.weights_changed()
+    assert [paths(server) for server in pair] == [later, first[1:]]
+    pair[1].refuse["/collective_rpc"] = 500
+    sampler.weights_changed()
+    del pair[1].refuse["/collective_rpc"]
+    paths(pair[0]), paths(pair[1])
+    sampler.weights_changed()  # what it has, nobody knows
+    assert [paths(server) for server in pair] == [later, ["/pause", "/v1/models", *whole, "/collective_rpc", *ends]]
+
+    sample_all(sampler, [ask(s, [1]) for s in range(4)])
+    asked = [body["model"] for server in pair for path, body in server.calls if path == "/inference/v1/generate"]
+    assert asked == [ADAPTERS] * 4
+
+
+def test_what_is_sent_are_the_adapters(adapted: Qwen2ForCausalLM, pair: Pair) -> None:
+    VLLMServerSampler(adapted, [pair[0].url], adapters=True)
+    [body] = [body for path, body in pair[0].calls if path == "/collective_rpc"]
+    assert body["method"] == "load_policy_adapters"
+    settings = json.loads(body["kwargs"]["settings"])
+    assert (settings["r"], settings["lora_alpha"]) == (4, 8)
+    matrices = load(base64.b64decode(body["kwargs"]["matrices"]))
+    trained = {name: p for name, p in adapted.named_parameters() if p.requires_grad}
+    assert {f"base_model.model.{name.replace('.default', '')}" for name in trained} == set(matrices)
+    for name, parameter in trained.items():
+        assert torch.equal(parameter, matrices[f"base_model.model.{name.replace('.default', '')}"])
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        (
+            "lora_config",
+            None,
+            "start it with --enable-lora --max-lora-rank 8, see docs/vllm.md, or use --lora-handover merged",
+        ),
+        (
+            "lora_config",
+            {"max_lora_rank": 1},
+            "takes no adapters of rank 4; start it with --enable-lora --max-lora-rank 8",
+        ),
+        ("parallel_config", {"worker_extension_cls": ""}, "with --worker-extension-cls harness.sampling.vllm_worker"),
+        ("environment", {}, "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"),
+    ],
+)
+def test_a_server_that_is_not_set_up_for_adapters_is_refused(
+    adapted: Qwen2ForCausalLM, pair: Pair, part: str, value: object, message: str
+) -> None:
+    if part == "environment":
+        pair[0].environment = value
+    else:
+        pair[0].settings[part] = value
+    with pytest.raises(ConfigError, match=message):
+        VLLMServerSampler(adapted, [pair[0].url], adapters=True)
+    VLLMServerSampler(adapted, [pair[0].url])  # merged adapters ask nothing of it
+
+
 @pytest.mark.parametrize(
     ("part", "key", "value", "message"),
     [
@@ -180,6 +270,11 @@ def test_addresses_and_lengths_are_checked(model: Qwen2ForCausalLM, pair: Pair) 
 def test_a_real_server_killed_midway_loses_nothing_and_comes_back(
     servers: Any, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
 ) -> None:
+    pytest.importorskip("peft")
+    other = copy.deepcopy(model)
+    add_lora(other, 4, seed=0)
+    torch.nn.init.normal_(next(p for name, p in other.named_parameters() if ".lora_B." in name), std=0.3)
+    apart = VLLMServerSampler(other, [servers[1].url], adapters=True)
     sampler = VLLMServerSampler(model, [server.url for server in servers])
     requests = [ask(s, [1 + s % 5, 2, 3], seed=s, max_tokens=100, stop_ids=frozenset()) for s in range(40)]
     undisturbed = sample_all(sampler, requests)
@@ -198,6 +293,9 @@ def test_a_real_server_killed_midway_loses_nothing_and_comes_back(
 
     servers[1].start()
     servers[1].wait()
+    apart.weights_changed()  # sends the weights too
+    sample = sample_all(apart, requests[:1])[0]
+    assert sample.logprobs == pytest.approx(forward_logprobs(other, [1, 2, 3], sample.ids), abs=1e-4)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(0.8)
