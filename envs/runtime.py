@@ -294,7 +294,12 @@ def run(
 def locked(name: str, say: Callable[[str], None] = print) -> Iterator[None]:
     """Held by one installation of a backend, and of what belongs to it, at a time. Not to be taken twice."""
     path = venv_dir(get_backend(name))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the folder {path.parent} can't be made ({error.strerror}); set EH_CACHE_DIR to one that can be written to"
+        ) from error
     with _lock(path.with_name(f".{path.name}.lock"), say):
         yield
 

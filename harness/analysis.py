@@ -453,7 +453,7 @@ def suite_table(
         band: The plateau that a saturation suite found, for convergence.
     """
     columns, baseline = _COLUMNS[suite], baseline_of(arms)
-    start = min((int(arm.settings["k0"]) for arm in arms if "k0" in arm.settings), default=None)
+    start = min((int(k0) for arm in arms if (k0 := arm.settings.get("k0")) is not None), default=None)
     numbers = {
         arm.label: {
             run.seed: run_numbers(

@@ -26,7 +26,8 @@ from eh_gym import (
     ProbedHorizon,
     StagedHorizon,
 )
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
+from harness.environment import read_env_args
 from harness.lora import engine_rank
 from harness.recipe import read_recipe, with_recipe
 from harness.rollout import RolloutMode
@@ -273,12 +274,7 @@ class GRPOConfig(SamplerSettings):
 
     def environment_args(self) -> dict[str, Any]:
         """`env_args` as a dict, with `split` if it is given."""
-        try:
-            args = json.loads(self.env_args)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f'env_args is not JSON ({error}); write --env-args \'{{"split": "train"}}\'') from error
-        if not isinstance(args, dict):
-            raise ConfigError(f"env_args must be a JSON object, got {self.env_args!r}")
+        args = read_env_args(self.env_args)
         return {**args, "split": self.split} if self.split else args
 
     def stages(self) -> dict[int, int]:
@@ -307,12 +303,21 @@ class GRPOConfig(SamplerSettings):
 
     @staticmethod
     def from_json(text: str) -> GRPOConfig:
-        """The settings of an earlier run."""
-        values = json.loads(text)
-        values["warm_start"] = WarmStart(**values["warm_start"])
-        for name in ("run_dir", "resume", "recipe"):
-            values[name] = Path(values[name]) if values.get(name) else None
-        return GRPOConfig(**values)
+        """The settings of an earlier run.
+
+        Raises:
+            StateError: The text is none, or from a version with other settings.
+        """
+        try:
+            values = json.loads(text)
+            values["warm_start"] = WarmStart(**values["warm_start"])
+            for name in ("run_dir", "resume", "recipe"):
+                values[name] = Path(values[name]) if values.get(name) else None
+            return GRPOConfig(**values)
+        except ConfigError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"these are not this version's settings: {error!r}") from error
 
 
 def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lambda c: c) -> GRPOConfig:

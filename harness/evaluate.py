@@ -8,7 +8,6 @@ where it was stopped. Left out: training.
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +26,7 @@ import eh_gym
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, EHError, SamplerError, WorkerError
 from harness.endpoint import ChatEndpoint, Usage, play_with_endpoint
+from harness.environment import make_environment, read_env_args
 from harness.eval_result import EvalResult, result_table, summarise
 from harness.evaluation_folder import EvaluationFolder
 from harness.policy import Policy, load_policy
@@ -158,6 +158,12 @@ def evaluate_script(
 ) -> list[Trajectory]:
     """Plays episodes without a model: "expert", "random" or "empty"."""
     env = eh_gym.make_vec(env_id, 1, FixedHorizon(horizon), record=False, **env_args).envs[0]
+    needed = {"expert": "expert", "random": "random_action"}.get(name)
+    if needed and not hasattr(env.unwrapped, needed):
+        env.close()
+        raise ConfigError(
+            f"--policy {name} needs an environment with {needed}(), which {env.unwrapped!r} lacks; choose another"
+        )
     done: list[Trajectory] = []
     try:
         for request in requests:
@@ -200,11 +206,7 @@ def evaluation_requests(task_ids: Sequence[str], rollouts: int, seed: int) -> li
 
 def held_out_tasks(env_id: str | EnvSpec, env_args: dict[str, Any], count: int | None) -> list[str]:
     """The first `count` tasks of a split; None for all, or for 128 where tasks are generated without end."""
-    try:
-        env = eh_gym.make_vec(env_id, 1, **env_args).envs[0]
-    except (gym.error.Error, TypeError) as error:
-        name = env_id if isinstance(env_id, str) else env_id.id
-        raise ConfigError(f"{name} can't be made with --env-args {json.dumps(env_args)} ({error})") from error
+    env = make_environment(env_id, env_args)
     task_ids = tasks_of(env)
     if count is None:
         count = len(task_ids) if len(task_ids) <= 10_000 else 128
@@ -327,13 +329,7 @@ def _checked_flags(config: Evaluation) -> dict[str, Any]:
             raise ConfigError(f"{name} must be >= 1, got {value}; raise --{name.replace('_', '-')}, or leave it out")
     if not 0 <= config.temperature <= 2:
         raise ConfigError(f"temperature must be >= 0 and <= 2, got {config.temperature}; 0 samples greedily")
-    try:
-        env_args = json.loads(config.env_args)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"env_args is not JSON ({error}); write --env-args '{{\"memory_mb\": 512}}'") from error
-    if not isinstance(env_args, dict):
-        raise ConfigError(f"env_args must be a JSON object, got {config.env_args!r}")
-    return env_args
+    return read_env_args(config.env_args)
 
 
 def _check_endpoint_flags(config: Evaluation) -> None:
@@ -367,7 +363,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         run(tyro.cli(Evaluation, args=argv, prog="python -m harness.evaluate"), console)
     except EHError as error:
-        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from eh_gym.errors import ConfigError, StateError
 from harness.checkpoint import write_whole
 from harness.episodes import EpisodeWriter, read_episodes
+from harness.folders import make_folder
 from harness.rollout import EpisodeRequest
 from harness.trajectory import TRUNCATED, Trajectory
 
@@ -48,7 +49,7 @@ class EvaluationFolder:
         settings: What the episodes depend on, beside task and seed; as JSON.
 
     Raises:
-        ConfigError: The folder holds something else.
+        ConfigError: The folder holds something else, or can't be made.
         StateError: Its episodes can't be read.
     """
 
@@ -60,7 +61,7 @@ class EvaluationFolder:
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{folder} is there and holds no evaluation; give --out a new folder")
         else:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder, "--out")
             write_whole(folder / _SETTINGS, json.dumps(wanted, indent=2))
         self._writer = EpisodeWriter(folder / _EPISODES)
         # What an environment failed is played again.

@@ -333,7 +333,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except EHError as error:
         if begun is not None and isinstance(error, (ConfigError, MissingBackendError)):
             forget(begun)
-        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

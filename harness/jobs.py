@@ -21,6 +21,7 @@ from typing import Protocol
 import torch
 
 from eh_gym.errors import ConfigError
+from harness.folders import make_folder
 
 __all__ = ["Job", "JobObserver", "cpu_cores", "job_slots", "lock_folder", "log_tail", "run_jobs", "visible_gpus"]
 
@@ -150,9 +151,9 @@ def lock_folder(folder: Path, busy: str) -> Iterator[int]:
         busy: What is said when another is at work there.
 
     Raises:
-        ConfigError: Another is at work there, for longer than one that was told to end takes.
+        ConfigError: It can't be made, or another is at work there, for longer than one that was told to end takes.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "--out")
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
     try:
         deadline = time.monotonic() + _PATIENCE_S

@@ -202,10 +202,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a ``metrics.jsonl``, in order; a last line that a killed run left unfinished is dropped.
 
     Raises:
-        StateError: Another line is not a row of metrics.
+        StateError: It can't be read, or another line is not a row of metrics.
     """
     rows: list[dict[str, Any]] = []
-    whole = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is no whole line
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StateError(f"{path} can't be read ({error.strerror}); restore the file, or start a new run") from error
+    whole = content.split(b"\n")[:-1]  # what follows the last newline is no whole line
     for number, line in enumerate(whole, start=1):
         try:
             row = json.loads(line)

@@ -21,6 +21,7 @@ from envs.actors import in_actors, shared_actors
 from envs.runtime import cache_dir
 from harness.config import GRPOConfig
 from harness.display import Display
+from harness.environment import make_environment
 from harness.head import Head
 from harness.policy import Policy, load_policy, new_tiny_policy
 from harness.ranks import Ranks
@@ -115,13 +116,11 @@ def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
 def teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
     """An environment to ask for tasks and demonstrations: on this machine, which is faster, if it can be made here."""
     try:
-        env = gym.make(config.env, **config.environment_args())
+        env = make_environment(config.env, config.environment_args())
     except MissingBackendError:
         if config.env_workers == "local":
             raise
-        env = gym.make(env_id, **config.environment_args())
-    except (gym.error.Error, TypeError) as error:
-        raise ConfigError(f"{config.env} can't be made with --env-args {config.env_args} ({error})") from error
+        env = make_environment(env_id, config.environment_args())
     return _hinted(env, config) if config.budget_hint else env
 
 

@@ -151,10 +151,10 @@ def load_policy(
         torch.nn.Module.to(model, torch.device(device))
         if packing and can_pack(model):
             model.set_attn_implementation(PACKED)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # transformers has a ValueError for a folder without tokenizer files
         raise ConfigError(
-            f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give 'tiny', a folder with "
-            "config.json, model.safetensors and tokenizer files, or a hub id"
+            f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give a folder with config.json, "
+            "model.safetensors and tokenizer files, a hub id, or to harness.grpo 'tiny', which is made on the spot"
         ) from error
     return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))
 

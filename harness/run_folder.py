@@ -11,9 +11,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
 from harness.checkpoint import latest_checkpoint, write_whole
 from harness.config import GRPOConfig
+from harness.folders import make_folder
 from harness.runtime import package_versions
 
 __all__ = ["forget", "ignored_flags", "prepare", "saved_config"]
@@ -23,7 +24,8 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
     """Makes or finds the run folder. Returns the settings to use, the folder, and whether it is a resumed run.
 
     Raises:
-        ConfigError: The folder already holds a run, or, to resume, holds none.
+        ConfigError: The folder already holds a run, can't be made, or, to resume, holds none.
+        StateError: The settings of the run to resume are damaged.
     """
     if config.resume is not None:
         return saved_config(config.resume), config.resume, True
@@ -32,7 +34,7 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
         raise ConfigError(
             f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --run-dir"
         )
-    run_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(run_dir, "--run-dir")
     (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
     write_whole(run_dir / "config.json", config.to_json())
     return config, run_dir, False
@@ -42,15 +44,16 @@ def saved_config(run_dir: Path) -> GRPOConfig:
     """The settings of the run in a folder.
 
     Raises:
-        ConfigError: There is none, or its settings can't be read.
+        ConfigError: There is none.
+        StateError: Its settings can't be read.
     """
     path = run_dir / "config.json"
     if not path.exists():
         raise ConfigError(f"no run to resume in {run_dir}: it has no config.json; give the run's folder")
     try:
-        return GRPOConfig.from_json(path.read_text())
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(
+        return GRPOConfig.from_json(path.read_text(encoding="utf-8"))
+    except (ConfigError, StateError, OSError, UnicodeDecodeError) as error:
+        raise StateError(
             f"{path} can't be resumed from ({error}); it was edited or damaged, or written by another version: restore it, or "
             "start a new run"
         ) from error

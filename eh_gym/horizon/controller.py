@@ -5,11 +5,14 @@ Left out: any base class with behaviour. A controller is whatever has these five
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
-__all__ = ["EpisodeOutcome", "HorizonController", "episode_horizon"]
+from eh_gym.errors import ConfigError
+
+__all__ = ["EpisodeOutcome", "HorizonController", "episode_horizon", "is_controller"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,20 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
         controller: If it has a method ``horizon_for``, that decides; else its `horizon` does.
         info: What the environment's reset said of the episode, such as its ``task_id``.
         seed: What the reset got. The same info and seed give the same K until the next update.
+
+    Raises:
+        ConfigError: What the controller says is no whole number >= 1. NaN and infinity would never stop an episode.
     """
     decide = getattr(controller, "horizon_for", None)
-    return controller.horizon if decide is None else int(decide(info, seed))
+    k = controller.horizon if decide is None else decide(info, seed)
+    if not isinstance(k, numbers.Integral) or k < 1:
+        source = "horizon" if decide is None else "horizon_for()"
+        raise ConfigError(
+            f"the {source} of {controller!r} must be a whole number of steps >= 1, got {k!r}; round it there"
+        )
+    return int(k)
+
+
+def is_controller(value: object) -> TypeGuard[HorizonController]:
+    """Whether `value` has a controller's five members, and is no class that has them."""
+    return isinstance(value, HorizonController) and not isinstance(value, type)

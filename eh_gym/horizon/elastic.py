@@ -16,7 +16,7 @@ import numpy as np
 from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon.controller import EpisodeOutcome
 from eh_gym.horizon.product_limit import product_limit
-from eh_gym.horizon.schedules import bounds, check_state, floor_to_steps, positive_int
+from eh_gym.horizon.schedules import bounds, check_state, floor_to_steps, is_number, positive_int
 
 __all__ = ["ElasticHorizon", "Estimator", "Rounding", "Statistic"]
 
@@ -96,10 +96,10 @@ class ElasticHorizon:
         self.k0 = positive_int("k0", k0)
         if not self.k_min <= self.k0 <= self.k_max:
             raise ConfigError(f"k0 must be in k_min..k_max ({self.k_min}..{self.k_max}), got {k0}; move k0 or a bound")
-        if not 0 < alpha <= 1:
-            raise ConfigError(f"alpha must be in (0, 1], got {alpha}; the paper's is 0.1")
-        if not (math.isfinite(delta) and delta >= 0):
-            raise ConfigError(f"delta must be >= 0 steps, got {delta}; the paper's is 10")
+        if not (is_number(alpha) and 0 < alpha <= 1):
+            raise ConfigError(f"alpha must be in (0, 1], got {alpha!r}; the paper's is 0.1")
+        if not (is_number(delta) and delta >= 0):
+            raise ConfigError(f"delta must be >= 0 steps, got {delta!r}; the paper's is 10")
         self.buffer_size = positive_int("buffer_size", buffer_size)
         self.min_successes = positive_int("min_successes", min_successes)
         if self.min_successes > self.buffer_size:
@@ -113,8 +113,8 @@ class ElasticHorizon:
             raise ConfigError(f"rounding must be one of floor, nearest, floor-state, got {rounding!r}")
         if estimator not in ("observed", "product-limit"):
             raise ConfigError(f"estimator must be one of observed, product-limit, got {estimator!r}")
-        if not (math.isfinite(cold_growth) and cold_growth >= 0):
-            raise ConfigError(f"cold_growth must be >= 0 steps per update, got {cold_growth}; the paper's is 0")
+        if not (is_number(cold_growth) and cold_growth >= 0):
+            raise ConfigError(f"cold_growth must be >= 0 steps per update, got {cold_growth!r}; the paper's is 0")
         if count_truncated and estimator == "product-limit":
             raise ConfigError(
                 "count_truncated takes truncated episodes for lengths seen, and product-limit needs successes alone; "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon, is_controller
 from eh_gym.horizon.schedules import check_state
 
 __all__ = ["KeyedHorizon"]
@@ -37,7 +37,7 @@ class KeyedHorizon:
     """
 
     def __init__(self, make: Callable[[], HorizonController], key: str) -> None:
-        if not callable(make) or not isinstance(made := make(), HorizonController):
+        if not callable(make) or not is_controller(made := make()):
             raise ConfigError("make must return a HorizonController; pass ElasticHorizon, or a lambda with settings")
         if not isinstance(key, str) or not key:
             raise ConfigError(f"key must be a key of the reset's info, such as 'difficulty', got {key!r}")

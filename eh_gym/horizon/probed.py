@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon
-from eh_gym.horizon.schedules import check_state, positive_int
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon, is_controller
+from eh_gym.horizon.schedules import check_state, is_number, positive_int
 
 __all__ = ["ProbedHorizon"]
 
@@ -41,10 +41,12 @@ class ProbedHorizon:
     """
 
     def __init__(self, controller: HorizonController, probe_k: int, probe_fraction: float) -> None:
-        if not isinstance(controller, HorizonController):
+        if not is_controller(controller):
             raise ConfigError(f"controller must be a HorizonController, got {controller!r}; pass ElasticHorizon()")
-        if not 0 <= probe_fraction <= 1:
-            raise ConfigError(f"probe_fraction must be in [0, 1], got {probe_fraction}; 0.125 is one episode in eight")
+        if not (is_number(probe_fraction) and 0 <= probe_fraction <= 1):
+            raise ConfigError(
+                f"probe_fraction must be in [0, 1], got {probe_fraction!r}; 0.125 is one episode in eight"
+            )
         self.controller = controller
         self.probe_k = positive_int("probe_k", probe_k)
         self.probe_fraction = float(probe_fraction)

@@ -115,8 +115,8 @@ class LinearHorizon(_Schedule):
     def __init__(self, k_min: int, k_max: int, delta: float) -> None:
         super().__init__()
         self.k_min, self.k_max = bounds(k_min, k_max)
-        if not (math.isfinite(delta) and delta > 0):
-            raise ConfigError(f"delta must be > 0 steps per update, got {delta}; use FixedHorizon for a constant K")
+        if not (is_number(delta) and delta > 0):
+            raise ConfigError(f"delta must be > 0 steps per update, got {delta!r}; use FixedHorizon for a constant K")
         self.delta = float(delta)
 
     def horizon_at(self, update: int) -> int:
@@ -170,6 +170,8 @@ class StagedHorizon(_Schedule):
 
     def __init__(self, stages: Mapping[int, int]) -> None:
         super().__init__()
+        if not isinstance(stages, Mapping):
+            raise ConfigError(f"stages must be {{update: K}}, got {stages!r}; {{0: 15, 50: 20}} has two stages")
         for update in stages:
             if not _is_whole(update) or update < 0:
                 raise ConfigError(f"stages must be keyed by updates, whole and >= 0, got {update!r}; use {{update: K}}")
@@ -190,6 +192,11 @@ def positive_int(name: str, value: int) -> int:
     if not _is_whole(value) or value < 1:
         raise ConfigError(f"{name} must be a whole number >= 1, got {value!r}; pass an int such as 15")
     return int(value)
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a finite real number, numpy's included."""
+    return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def _is_whole(value: object) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon, is_controller
 
 __all__ = ["SharedHorizon"]
 
@@ -56,13 +56,14 @@ class SharedHorizon:
     def __init__(self, controller: HorizonController) -> None:
         if isinstance(controller, SharedHorizon):
             raise ConfigError("controller is shared already; use it as it is")
-        if not isinstance(controller, HorizonController):
+        if not is_controller(controller):
             raise ConfigError(f"controller must be a HorizonController, got {controller!r}; pass ElasticHorizon()")
         if hasattr(controller, "horizon_for"):
             raise ConfigError(
                 f"controller gives each episode a K of its own, and other processes can read one K alone, got {controller!r}; "
                 "share an ElasticHorizon, or keep the environments in this process (eh_gym.make_vec does)"
             )
+        k = episode_horizon(controller, {}, None)
         folder = Path(tempfile.mkdtemp(prefix="eh-horizon-", dir=_memory_folder()))
         (folder / "k").write_bytes(bytes(8))
         (folder / "journal").touch()
@@ -70,7 +71,7 @@ class SharedHorizon:
         self._owner = os.getpid()
         self._heard = 0
         self._open(folder)
-        self._k[0] = controller.horizon
+        self._k[0] = k
         self._remove = weakref.finalize(self, _remove_as_owner, folder, self._owner)
 
     @property

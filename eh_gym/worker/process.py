@@ -78,6 +78,8 @@ class Worker:
     ) -> None:
         if not hasattr(select, "poll") or not hasattr(os, "killpg"):
             raise ConfigError("backend workers need a POSIX system (Linux, macOS); on Windows, run inside WSL")
+        if isinstance(command, str) or not command:
+            raise ConfigError(f"command must be a sequence of words, such as backend_command's, got {command!r}")
         if start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s must be > 0, got {start_timeout_s}")
         self.command = tuple(command)

@@ -44,7 +44,7 @@ class BudgetHint(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             raise ConfigError(f"env must have texts as observations, got {env.observation_space}")
         try:
             longest = len(template.format(left=_MOST, horizon=_MOST))
-        except (KeyError, IndexError, ValueError) as error:
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             raise ConfigError(f"template may hold {{left}} and {{horizon}} alone, got {template!r}") from error
         RecordConstructorArgs.__init__(self, template=template)
         gym.Wrapper.__init__(self, env)

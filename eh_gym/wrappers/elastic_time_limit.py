@@ -12,7 +12,8 @@ import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
 from eh_gym.errors import ConfigError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon, is_controller
+from eh_gym.horizon.schedules import positive_int
 
 __all__ = ["ElasticTimeLimit"]
 
@@ -37,11 +38,13 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
 
     Stable-Baselines3 logs r and l, and bootstraps the value of the last observation where ``TimeLimit.truncated`` is true.
     Its `Monitor` replaces ``info["episode"]``, and gymnasium's `RecordEpisodeStatistics` fails where there is one: put
-    them inside this wrapper, or leave them out. What the controller hears is the same in every order.
+    them inside this wrapper, give the latter another ``stats_key``, or leave them out. What the controller hears is the same
+    in every order.
 
     Args:
         env: Any environment, text or not.
-        controller: Where K comes from. Several environments may share it.
+        controller: Where K comes from. Several environments of one process may share it; in other processes each has a copy,
+            which nobody hears, so wrap it in a `SharedHorizon` there.
         success: Where the verdict of an ended episode stands: a key of the info, or a function of
             ``(observation, reward, terminated, truncated, info)``. A truncated episode is never a success.
         update_every: Call ``controller.update()`` after so many episodes of this environment; None if somebody else does,
@@ -70,7 +73,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         record: bool = True,
         zero_reward_on_truncation: bool = True,
     ) -> None:
-        if not isinstance(controller, HorizonController):
+        if not is_controller(controller):
             raise ConfigError(
                 f"controller must have horizon, record, update, state_dict and load_state_dict, got {controller!r}; "
                 "eh_gym.FixedHorizon(K) is the simplest"
@@ -79,9 +82,9 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             raise ConfigError(
                 f"success must be a key of the info or a function, got {success!r}; the default is 'success'"
             )
-        if update_every is not None and (update_every < 1 or not record):
+        if update_every is not None and positive_int("update_every", update_every) and not record:
             raise ConfigError(
-                f"update_every must be >= 1 and needs record=True, got {update_every} with record={record}; "
+                f"update_every needs record=True, got {update_every} with record={record}; "
                 "use update_every=None if somebody else updates the controller"
             )
         RecordConstructorArgs.__init__(

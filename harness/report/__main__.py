@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from eh_gym.errors import ConfigError, EHError
 from harness.evaluation_folder import KeptEvaluation, is_evaluation, read_evaluation
+from harness.folders import make_folder
 from harness.report.report import write_report
 from harness.report.runs import Suite, all_runs, read_suites
 from harness.report.trajectories import Log, write_trajectories
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         evaluations = [read_evaluation(path) for path in wanted.runs if is_evaluation(path)]
         runs = [path for path in wanted.runs if not is_evaluation(path)]
         suites = read_suites(runs) if runs or not evaluations else []
-        wanted.out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(wanted.out.parent, "--out")
         page = wanted.out.with_suffix(".episodes.html")
         logs = episode_logs(suites, evaluations)
         episodes = write_trajectories(logs, page, report=wanted.out.name, most_episodes=wanted.episodes)

@@ -7,6 +7,7 @@ the truncation of long successes do. Left out: what goes beyond the paper's cont
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from rich.markup import escape
 
 from eh_gym.errors import ConfigError, EHError
 from eh_gym.horizon.elastic import Rounding, Statistic
+from harness.folders import make_folder
 from harness.seeding import derive_seed
 from harness.simulate.controller import Runs, elastic_runs, fixed_points, settling_updates, tail, targets
 from harness.simulate.display import show
@@ -102,8 +104,9 @@ class Simulation:
         for alpha in (self.alpha, *self.alphas):
             if not 0 < alpha <= 1:
                 raise ConfigError(f"alpha must be in (0, 1], got {alpha}")
-        if min(self.delta, *self.deltas) < 0:
-            raise ConfigError("delta must be >= 0 steps")
+        for delta in (self.delta, *self.deltas):
+            if not (math.isfinite(delta) and delta >= 0):
+                raise ConfigError(f"delta must be >= 0 steps, got {delta}")
         if self.buffer_size < self.min_successes:
             raise ConfigError(f"min_successes must be <= buffer_size ({self.buffer_size}), got {self.min_successes}")
         for group in (self.group, *self.groups):
@@ -236,6 +239,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console()
     try:
         config = tyro.cli(Simulation, args=argv, prog="python -m harness.simulate")
+        if config.out is not None:
+            make_folder(config.out, "--out")
         started = time.perf_counter()
         result = simulate(config)
         show(result, console)
@@ -243,12 +248,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         if config.out is not None:
             from harness.simulate.figure import draw_simulation
 
-            config.out.mkdir(parents=True, exist_ok=True)
             (config.out / "simulation.json").write_text(json.dumps(result, indent=1))
             draw_simulation(result, config.out / "simulation.png")
             console.print(f"written: {config.out}", highlight=False)
     except EHError as error:
-        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 

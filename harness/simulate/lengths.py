@@ -148,7 +148,11 @@ def from_episodes(path: Path) -> LengthLaw:
         raise ConfigError(f"{path} is no episode log; give a .jsonl, or a folder of them such as RUN/episodes")
     lengths: list[int] = []
     for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} can't be read: {error}") from error
+        for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
                 if row["success"]:

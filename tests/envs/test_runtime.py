@@ -303,3 +303,9 @@ def test_where_the_cache_is(monkeypatch, environment, platform, expected):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(runtime.sys, "platform", platform)
     assert runtime.cache_dir() == Path(expected)
+
+
+def test_a_cache_that_can_not_be_made_is_refused_with_the_mend(cache):
+    cache.touch()
+    with pytest.raises(ConfigError, match=r"backends can't be made \(Not a directory\); set EH_CACHE_DIR"):
+        runtime.install("tiny", say=quiet)

@@ -131,6 +131,7 @@ def test_none_is_no_controller() -> None:
     ("changes", "message"),
     [
         ({"updates": 0}, "updates must be >= 1, got 0; raise --updates"),
+        ({"threads": -1}, "threads must be >= 0, got -1"),
         ({"group_size": 1}, "group_size must be >= 2, got 1"),
         ({"temperature": 0.0}, "temperature must be > 0 in training"),
         ({"keep_checkpoints": 0}, "a run must be resumable"),

@@ -127,3 +127,41 @@ def test_a_missing_model_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]
         main(["--policy", "/no/such/model", "--tasks", "1"])
     assert exit_.value.code == 2
     assert "no model can be loaded from" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--env", "Nope-v0"], 'Nope-v0 can\'t be made with --env-args {"split": "all"} (Environment `Nope` doesn\'t'),
+        (["--env", "EH-BFCL-v1"], "version `v1` for environment `EH-BFCL` doesn't exist"),
+        (["--env", "no_such_module:X-v0"], "(No module named 'no_such_module'"),
+        (["--env", "CartPole-v1"], "got an unexpected keyword argument 'split'"),
+        (["--env-args", '{"foo": 1}'], "got an unexpected keyword argument 'foo'"),
+        (["--env-args", "x"], "env_args is not JSON"),
+        (["--env-args", "[]"], "env_args must be a JSON object, got '[]'"),
+        (["--tasks", "0"], "tasks must be >= 1, got 0; raise --tasks"),
+        (["--tasks", "-1"], "tasks must be >= 1, got -1; raise --tasks"),
+        (["--rollouts", "0"], "rollouts must be >= 1, got 0; raise --rollouts"),
+        (["--slots", "0"], "slots must be >= 1, got 0; raise --slots"),
+        (["--tasks", "1", "--out", f"{__file__}/x"], "can't be made (Not a directory); give another --out"),
+    ],
+)
+def test_wrong_flags_end_with_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(words)
+    assert exit_.value.code == 2
+    [line] = capsys.readouterr().out.splitlines()
+    assert message in line
+
+
+def test_a_folder_without_a_tokenizer_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(SystemExit):
+        main(["--policy", str(tmp_path), "--tasks", "1"])
+    assert f"no model can be loaded from '{tmp_path}'" in capsys.readouterr().out
+
+
+def test_an_environment_without_an_expert_is_refused_where_it_would_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("envs.cabinet.env.CabinetEnv.expert")
+    with pytest.raises(ConfigError, match=r"--policy expert needs an environment with expert\(\), which .* lacks"):
+        quiet(tasks=1)

@@ -350,3 +350,16 @@ def test_without_the_extra_the_message_names_the_command(child_env: dict[str, st
     assert (
         f"MissingExtraError: the harness needs {name}; run, in a checkout: pip install -e '.[train]'" in result.stderr
     )
+
+
+def test_without_the_extra_a_command_ends_with_one_line(child_env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
+    )
+    env = {**child_env, "PYTHONPATH": os.pathsep.join([str(tmp_path), child_env.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "harness.grpo", "--help"]
+    result = subprocess.run(command, env=env, capture_output=True, text=True)
+    [line] = result.stderr.splitlines()
+    assert line.startswith("error: the harness needs torch; run, in a checkout: pip install -e '.[train]'")
+    assert result.returncode == 1

@@ -167,3 +167,7 @@ class TestReading:
         path.write_text('{"update": 0}\n' + line + '\n{"update": 2}\n')
         with pytest.raises(StateError, match=r"line 2 of .*metrics.jsonl is no row of metrics"):
             read_metrics(path)
+
+    def test_a_file_that_is_a_folder_is_said(self, tmp_path):
+        with pytest.raises(StateError, match=r"can't be read \(Is a directory\); restore the file"):
+            read_metrics(tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
 from harness.config import GRPOConfig
 from harness.run_folder import prepare
 
@@ -35,5 +35,11 @@ def test_resuming_nothing_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
 def test_settings_that_can_t_be_read_are_refused(quick: GRPOConfig, text: str) -> None:
     _, folder, _ = prepare(quick)
     (folder / "config.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"config.json can't be resumed from .* restore it, or start a new run"):
+    with pytest.raises(StateError, match=r"config.json can't be resumed from .* restore it, or start a new run"):
         prepare(dataclasses.replace(quick, resume=folder))
+
+
+def test_a_folder_that_can_not_be_made_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"can't be made .*; give another --run-dir"):
+        prepare(dataclasses.replace(quick, run_dir=tmp_path / "file"))

@@ -79,5 +79,5 @@ def test_an_environment_without_an_expert_is_refused() -> None:
 
 
 def test_a_missing_folder_says_what_a_model_is() -> None:
-    with pytest.raises(ConfigError, match=r"no model can be loaded from '/no/such'.*give 'tiny', a folder"):
+    with pytest.raises(ConfigError, match=r"no model can be loaded from '/no/such'.*give a folder with config.json"):
         load_policy("/no/such")

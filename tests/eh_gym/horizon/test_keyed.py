@@ -57,6 +57,8 @@ def test_a_state_of_another_kind_of_controller_is_refused():
 def test_wrong_arguments_are_refused():
     with pytest.raises(ConfigError, match="make must return a HorizonController"):
         KeyedHorizon(lambda: 15, "level")
+    with pytest.raises(ConfigError, match="make must return a HorizonController"):
+        KeyedHorizon(lambda: ElasticHorizon, "level")
     with pytest.raises(ConfigError, match="key must be a key of the reset's info"):
         KeyedHorizon(make, lambda info: info["app"])
 

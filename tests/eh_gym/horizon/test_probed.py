@@ -61,6 +61,8 @@ def test_a_keyed_controller_inside_is_asked_with_the_info():
     ("arguments", "message"),
     [
         ((15, 50, 0.1), "controller must be a HorizonController, got 15"),
+        ((FixedHorizon, 50, 0.1), "controller must be a HorizonController, got <class"),
+        ((FixedHorizon(10), 50, "0.1"), r"probe_fraction must be in \[0, 1\], got '0.1'"),
         ((FixedHorizon(10), 0, 0.1), "probe_k must be a whole number >= 1"),
         ((FixedHorizon(10), 50, 1.1), r"probe_fraction must be in \[0, 1\], got 1.1"),
     ],

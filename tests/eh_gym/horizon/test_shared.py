@@ -287,3 +287,13 @@ def test_wrong_controllers_are_refused(shared):
         SharedHorizon(shared)
     with pytest.raises(ConfigError, match="must be a HorizonController, got 15; pass ElasticHorizon"):
         SharedHorizon(15)
+    with pytest.raises(ConfigError, match="must be a HorizonController, got <class"):
+        SharedHorizon(ElasticHorizon)
+
+
+def test_a_controller_without_a_k_is_refused_before_any_file_is_made(make_ledger, monkeypatch):
+    made = []
+    monkeypatch.setattr("tempfile.mkdtemp", lambda **_: made.append(1))
+    with pytest.raises(ConfigError, match="must be a whole number of steps >= 1, got nan"):
+        SharedHorizon(make_ledger([float("nan")]))
+    assert made == []

@@ -437,6 +437,9 @@ def test_another_worker_does_not_hold_ones_pipes(make_backend):
 def test_wrong_settings():
     with pytest.raises(ConfigError, match="start_timeout_s must be > 0, got 0"):
         Worker(["x"], start_timeout_s=0)
+    for command in ("python backend.py", ()):
+        with pytest.raises(ConfigError, match="command must be a sequence of words"):
+            Worker(command)
     with pytest.raises(WorkerError, match="not started"):
         Worker(["x"]).call("y")
 

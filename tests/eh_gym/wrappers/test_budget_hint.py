@@ -58,6 +58,6 @@ def test_what_it_can_not_wrap_is_refused():
         BudgetHint(gym.make("EH-Cabinet-v0"))
     with pytest.raises(ConfigError, match="env must have texts as observations"):
         BudgetHint(ElasticTimeLimit(gym.make("CartPole-v1"), FixedHorizon(3)))
-    for template in ("{turns}", "{}", "{left"):
+    for template in ("{turns}", "{}", "{left", "{left.steps}", "{left[0]}", None):
         with pytest.raises(ConfigError, match=r"template may hold \{left\} and \{horizon\} alone"):
             hinted(FixedHorizon(3), template=template)

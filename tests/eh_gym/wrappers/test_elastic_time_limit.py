@@ -266,13 +266,34 @@ def test_numpy_flags_and_rewards_become_plain_values_in_the_episode(scripted, jo
     [
         ({"controller": 15}, r"controller must have horizon, record.*got 15; eh_gym.FixedHorizon\(K\)"),
         ({"success": None}, r"success must be a key of the info or a function, got None"),
-        ({"update_every": 0}, r"update_every must be >= 1 and needs record=True, got 0 with record=True"),
+        ({"controller": FixedHorizon}, r"controller must have horizon, record.*got <class"),
+        *(
+            ({"update_every": n}, rf"update_every must be a whole number >= 1, got {n!r}")
+            for n in (0, 1.5, float("nan"), "64", True)
+        ),
         ({"update_every": 2, "record": False}, r"needs record=True, got 2 with record=False; use update_every=None"),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_mend(scripted, arguments, message):
     with pytest.raises(ConfigError, match=message):
         ElasticTimeLimit(scripted(), **{"controller": FixedHorizon(3), **arguments})
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.5, float("nan"), float("inf"), None, "3"])
+def test_a_controller_whose_k_is_no_number_of_steps_is_refused_at_the_reset(scripted, journal, k):
+    env = ElasticTimeLimit(scripted(), journal(k))
+    with pytest.raises(
+        ConfigError, match=f"the horizon of .*Journal.* must be a whole number of steps >= 1, got {k!r}"
+    ):
+        env.reset()
+    each = journal(3)
+    each.horizon_for = lambda info, seed: k
+    with pytest.raises(
+        ConfigError, match=rf"the horizon_for\(\) of .* must be a whole number of steps >= 1, got {k!r}"
+    ):
+        ElasticTimeLimit(scripted(), each).reset()
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(0)
 
 
 @settings(max_examples=150, deadline=None)
@@ -367,6 +388,8 @@ def test_gymnasiums_own_statistics_may_stand_inside_or_outside():
     assert play(inside, 3)[-1][4]["episode"]["l"] == 3
     with pytest.raises(AssertionError):  # it insists on writing info["episode"] itself
         play(outside, 3)
+    named = RecordEpisodeStatistics(outside.env, stats_key="statistics")
+    assert play(named, 3)[-1][4]["statistics"]["l"] == play(named, 3)[-1][4]["episode"]["length"] == 3
 
 
 def test_environments_in_threads_share_one_controller(scripted):

@@ -105,6 +105,13 @@ def test_runs_that_have_not_begun_make_a_page_without_figures(tmp_path: Path) ->
     assert "run: no metrics yet" in page.text
 
 
+def test_a_run_whose_settings_name_no_k0_is_reported(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", updates=2)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in settings.items() if k != "k0"}))
+    report(folder, out=tmp_path / "report.html")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

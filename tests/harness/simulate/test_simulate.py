@@ -189,6 +189,12 @@ def test_a_log_that_is_none_is_refused(tmp_path: Any, text: str, message: str) -
         from_episodes(tmp_path / "missing.jsonl")
 
 
+def test_a_log_that_is_no_text_is_refused(tmp_path: Any) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"x\.jsonl can't be read: 'utf-8' codec"):
+        from_episodes(tmp_path / "x.jsonl")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -196,6 +202,8 @@ def test_a_log_that_is_none_is_refused(tmp_path: Any, text: str, message: str) -
         (["--k0", "3"], "k0 must be in k_min..k_max (5..50), got 3"),
         (["--alphas", "0.1", "2"], "alpha must be in (0, 1], got 2.0"),
         (["--deltas=-1"], "delta must be >= 0"),
+        (["--delta", "nan"], "delta must be >= 0 steps, got nan"),
+        (["--out", f"{__file__}/x"], "can't be made (Not a directory); give another --out"),
         (["--groups", "3"], "must be a multiple of every group, got 3"),
         (["--buffer-size", "10"], "min_successes must be <= buffer_size (10), got 20"),
         (["--law", "episodes"], "law episodes and --log go together"),
