@@ -262,6 +262,10 @@ class GRPOConfig(SamplerSettings):
                 raise ConfigError(f"--{name.replace('_', '-')} is for --env-workers ray, got --env-workers local")
         if self.ray_actor_slots < 1:
             raise ConfigError(f"ray_actor_slots must be >= 1, got {self.ray_actor_slots}; raise --ray-actor-slots")
+        if self.wrapper == "fixed" and self.k0 > self.k_max:
+            raise ConfigError(
+                f"k0 must be <= k_max ({self.k_max}), the K of the evaluation, got {self.k0}; raise --k-max, too"
+            )
         self.environment_args()
         self.stages()
         try:

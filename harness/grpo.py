@@ -25,7 +25,7 @@ from rich.markup import escape
 from transformers.utils.logging import disable_progress_bar
 
 import eh_gym
-from eh_gym.errors import ConfigError, EHError, MissingBackendError
+from eh_gym.errors import ConfigError, EHError, MissingBackendError, StateError, WorkerError
 from harness import parts
 from harness.checkpoint import (
     latest_checkpoint,
@@ -42,7 +42,7 @@ from harness.figure import draw_run
 from harness.held_out import HeldOut, run_tasks
 from harness.jobs import lock_folder
 from harness.lora import add_lora
-from harness.metrics import MetricsLog
+from harness.metrics import MetricsLog, read_metrics
 from harness.optimizer import make_optimizer
 from harness.ranks import Ranks, check_ranks, copy_weights, join, together
 from harness.rollout import EpisodeLengths, EpisodeRequest, announce, rollout
@@ -57,6 +57,8 @@ from harness.trajectory import Trajectory
 from harness.update import select_episodes, update_policy
 
 __all__ = ["main", "train"]
+
+_LOST_UPDATES = 3  # so many without one finished episode, and the environment will not mend itself
 
 
 def train(
@@ -95,6 +97,8 @@ def train(
         display.note(f"note: {note}")
 
     checkpoint = ranks.from_first(latest_checkpoint(run_dir / "checkpoints") if resume else None)
+    if resume and checkpoint is None and ranks.first:
+        _check_nothing_is_lost(run_dir)
     if checkpoint is None and config.warm_start.episodes and ranks.first:
         parts.clone_expert(config, env, policy, device, display)
     if config.lora_rank:
@@ -184,6 +188,7 @@ def train(
     )
     settings = config.loss_settings()
     player = Player(overlap=bool(config.async_steps))
+    lost = 0  # updates in a row of which no environment finished an episode
     ahead: Future[tuple[list[Trajectory], float]] | None = None  # the next batch, where it is sampled meanwhile
 
     def play(update: int, on_end: Callable[[Trajectory], None]) -> tuple[list[Trajectory], float]:
@@ -220,6 +225,12 @@ def train(
                 metrics = rollout_metrics(trajectories)
                 metrics["rollout/policy_lag"] = mean([update - version for t in trajectories for version in t.versions])
 
+                lost = 0 if metrics["rollout/episodes"] else lost + 1
+                if lost == _LOST_UPDATES:
+                    raise WorkerError(
+                        f"every episode of {lost} updates, one after another, ended with an environment error, the last: "
+                        f"{trajectories[-1].error}; mend the environment, then --resume {run_dir}"
+                    )
                 lengths.observe(trajectories)
                 if controller is not None:
                     metrics["horizon/k"] = float(controller.horizon)  # K of these; update() moves the next one's
@@ -281,6 +292,7 @@ def train(
                         trajectories,
                         normalize_std=config.normalize_std,
                         train_on_truncated=config.train_on_truncated,
+                        kl=bool(config.kl_coef),
                     )
                     write_episodes(run_dir / "episodes", update, trajectories, chosen)
                 if (update + 1) % config.checkpoint_every == 0 or update + 1 == config.updates:
@@ -307,6 +319,17 @@ def train(
     write_whole(run_dir / "evaluation.json", json.dumps(evaluations, indent=2))  # last: a run that has it has ended
     display.summary(config, run_dir, evaluations, training_s, time.perf_counter() - started)
     return evaluations
+
+
+def _check_nothing_is_lost(run_dir: Path) -> None:
+    """Raises StateError where a run has metrics and no checkpoint: going on would begin again, over them."""
+    path = run_dir / "metrics.jsonl"
+    done = len(read_metrics(path)) if path.exists() else 0
+    if done:
+        raise StateError(
+            f"{path} has {done} updates, but {run_dir / 'checkpoints'} has no checkpoint to go on from; restore it, or start a "
+            "new run"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

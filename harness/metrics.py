@@ -91,7 +91,9 @@ _ALL = (
     ),
     Metric("train/lr", "rate", "the learning rate of this update"),
     Metric("train/zero_advantage_groups", "share", "groups whose rewards are all equal / groups"),
-    Metric("train/episodes_in_loss", "episodes", "with an advantage, and not left out as truncated"),
+    Metric(
+        "train/episodes_in_loss", "episodes", "with an advantage, or with --kl-coef any, and not left out as truncated"
+    ),
     Metric("train/tokens_in_loss", "tokens", "that the model wrote in those episodes"),
     Metric(
         "train/logp_difference_max",

@@ -21,6 +21,7 @@ from rich.table import Table
 from eh_gym.errors import ConfigError, EHError
 from harness.analysis import SuiteTable, suite_table
 from harness.config import GRPOConfig, make_controller, preset
+from harness.environment import make_environment
 from harness.jobs import Job, cpu_cores, job_slots, lock_folder, run_jobs, visible_gpus
 from harness.manifest import has_ended, read_arms, read_manifest, run_name, write_manifest
 from harness.paper import PAPER
@@ -75,6 +76,8 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     Raises:
         ConfigError: A setting is wrong, or another sweep is at work in the folder.
     """
+    if settings.train.env_workers == "local":  # else every run would find out for itself
+        make_environment(settings.train.env, settings.train.environment_args()).close()
     names = list(PAPER_SUITES) if settings.suite == "all" else [settings.suite]
     seeds = range(settings.train.seed, settings.train.seed + settings.seeds)
     suites = {name: suite_arms(name, settings.train, quick=settings.quick) for name in names}

@@ -76,12 +76,18 @@ class _Item:
 
 
 def select_episodes(
-    trajectories: Sequence[Trajectory], *, normalize_std: bool, train_on_truncated: bool
+    trajectories: Sequence[Trajectory], *, normalize_std: bool, train_on_truncated: bool, kl: bool = False
 ) -> tuple[list[tuple[Trajectory, float]], float]:
     """Pairs the episodes that teach something with their advantages.
 
     An episode whose environment failed is dropped before its group's mean is taken: its reward says nothing about the
-    policy. A group whose rewards are all equal has no advantage and is dropped whole.
+    policy. A group whose rewards are all equal has no advantage and is dropped whole, unless there is a KL term.
+
+    Args:
+        trajectories: One update's episodes.
+        normalize_std: Whether advantages are divided by their group's standard deviation.
+        train_on_truncated: Whether truncated episodes are in the loss.
+        kl: Whether the loss has a KL term, which is about every episode, those without an advantage too (paper, Eq. 3).
 
     Returns:
         The pairs, and the share of groups that were all equal.
@@ -97,9 +103,8 @@ def select_episodes(
         advantages = group_advantages(rewards, normalize_std=normalize_std)[0].tolist()
         if not any(advantages):
             equal += 1
-            continue
         for t, advantage in zip(group, advantages, strict=True):
-            if t.action_tokens and advantage and (train_on_truncated or not t.truncated):
+            if t.action_tokens and (advantage or kl) and (train_on_truncated or not t.truncated):
                 chosen.append((t, advantage))
     return chosen, equal / max(1, len(groups))
 
@@ -127,7 +132,10 @@ def update_policy(
     """
     ranks = ranks or Ranks()
     chosen, equal_share = select_episodes(
-        trajectories, normalize_std=settings.normalize_std, train_on_truncated=settings.train_on_truncated
+        trajectories,
+        normalize_std=settings.normalize_std,
+        train_on_truncated=settings.train_on_truncated,
+        kl=bool(settings.kl_coef),
     )
     sums: dict[str, float] = dict.fromkeys(("loss", "entropy", "approx_kl", "clipped", "kl_ref", "grad_norm"), 0.0)
     n_tokens = sum(t.action_tokens for t, _ in chosen)

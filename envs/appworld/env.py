@@ -148,7 +148,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         """
         world = self._live()
         self._steps += 1
-        code = code_of(action)
+        code = code_of(action) if isinstance(action, str) else ""  # what is no text has no code
         if len(code) > _LONGEST_CODE:
             text = f"Not run: {len(code):,} characters of code; at most {_LONGEST_CODE:,} are allowed."
             return text, 0.0, False, False, {"malformed": True, "api_calls": 0}

@@ -151,8 +151,9 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             gymnasium.error.ResetNeeded: The episode has ended, or none has begun.
         """
         session = self._live()
+        said = action if isinstance(action, str) else ""  # what is no text has no call
         try:
-            result = session.call("step", {"action": action[: LONGEST + 1]}, self._timeout_s)  # longer is no call
+            result = session.call("step", {"action": said[: LONGEST + 1]}, self._timeout_s)  # longer is no call
         except WorkerError as error:
             self._running = False
             text = f"The environment failed, and this episode is over: {error}"

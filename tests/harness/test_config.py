@@ -156,6 +156,7 @@ def test_none_is_no_controller() -> None:
         ({"eval_rollouts": 0}, "eval_rollouts must be >= 1"),
         ({"max_observation_tokens": 3}, r"max_observation_tokens must be 0 \(all\) or >= 16, got 3"),
         ({"k0": 60}, r"k0 must be in k_min..k_max \(5..50\), got 60"),
+        ({"wrapper": "fixed", "k0": 80}, r"k0 must be <= k_max \(50\), .*; raise --k-max, too"),
         ({"wrapper": "fixed", "k0": 0}, "k must be a whole number >= 1, got 0"),
         ({"wrapper": "tti", "tti_stages": "5:10"}, "stages must say K at update 0"),
         ({"wrapper": "linear", "linear_increment": 0.0}, r"--linear-increment \(delta\): delta must be > 0"),

@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from rich.console import Console
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from eh_gym.errors import StateError
 from harness.config import GRPOConfig
 from harness.display import Display
 from harness.episodes import read_system_prompt
@@ -241,6 +243,17 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
     out = capsys.readouterr().out
     assert "ignored: --no-packing, --updates, --warm-start.episodes\n" in out
     assert joined == [{"device": "cpu", "timeout_s": 7200.0}]  # the run's own too
+
+
+def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) -> None:
+    run(dataclasses.replace(quick, updates=1, eval_tasks=0))
+    assert quick.run_dir is not None
+    shutil.rmtree(quick.run_dir / "checkpoints")
+    with pytest.raises(
+        StateError, match=r"has 1 updates, but .*checkpoints has no checkpoint to go on from; restore it"
+    ):
+        run(dataclasses.replace(quick, updates=1, eval_tasks=0), resume=True)
+    assert len(metrics_of(quick)) == 1
 
 
 def test_bad_settings_end_with_a_sentence_before_a_folder_is_made(

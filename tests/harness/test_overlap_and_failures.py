@@ -16,7 +16,7 @@ import gymnasium as gym
 import pytest
 from rich.console import Console
 
-from eh_gym.errors import WorkerDied
+from eh_gym.errors import WorkerDied, WorkerError
 from envs.cabinet.env import CabinetEnv
 from harness.config import GRPOConfig
 from harness.display import Display
@@ -231,6 +231,26 @@ def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypa
     monkeypatch.setattr("harness.held_out.evaluate_policy", spy)
     run(dataclasses.replace(quick, updates=1, eval_tasks=2, rollout="streaming", environment_retries=1, slots=4))
     assert seen == [("streaming", 1)] * 4  # sampled and greedy, before and after
+
+
+class DeadCabinet(CabinetEnv):
+    """Only the warm start can play it."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:
+            raise WorkerDied("the disk of its machine is gone")
+        return super().reset(seed=seed, options=options)
+
+
+def test_an_environment_that_stays_dead_ends_the_run(quick: GRPOConfig) -> None:
+    gym.register("Dead-Cabinet-v0", entry_point=lambda **arguments: DeadCabinet(**arguments))
+    try:
+        with pytest.raises(WorkerError, match=r"every episode of 3 updates.*the disk of its machine is gone.*--resume"):
+            run(dataclasses.replace(quick, updates=9, eval_tasks=0, env="Dead-Cabinet-v0", environment_retries=0))
+    finally:
+        del gym.registry["Dead-Cabinet-v0"]
+    assert quick.run_dir is not None
+    assert len(read_metrics(quick.run_dir / "metrics.jsonl")) == 2
 
 
 def test_what_fails_for_good_is_counted_and_training_goes_on(quick: GRPOConfig, flaky: str) -> None:

@@ -128,6 +128,13 @@ def test_a_full_sweep_evaluates_during_training_unless_told_otherwise(tmp_path: 
     assert parse([*real, "--recipe", str(recipe)]).train.eval_every == 0
 
 
+def test_a_wrong_environment_ends_it_before_any_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--suite", "ema", "--quick", "--env", "EH-Nope-v0", "--out", str(tmp_path / "out")])
+    assert "EH-Nope-v0 can't be made" in " ".join(capsys.readouterr().out.split())
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

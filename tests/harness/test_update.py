@@ -51,6 +51,26 @@ def test_equal_groups_are_dropped_and_counted(policy: Policy) -> None:
     assert choose(group + equal) == ([("open(a)", 0.5), ("open(b)", -0.5)], 0.5)
 
 
+def test_a_kl_term_is_about_episodes_without_an_advantage_too(policy: Policy) -> None:
+    equal = [episode(policy, 1, "open(c)", reward=1.0), episode(policy, 1, "open(d)", reward=1.0)]
+    assert choose(equal, kl=True) == ([("open(c)", 0.0), ("open(d)", 0.0)], 1.0)
+    assert choose(equal) == ([], 1.0)
+
+
+def test_the_kl_term_alone_trains(trained: Policy) -> None:
+    learner = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter += 0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    equal = [episode(learner, 1, "open(c)", reward=1.0), episode(learner, 1, "open(d)", reward=1.0)]
+    settings = dataclasses.replace(SETTINGS, kl_coef=1.0)
+    optimizer = torch.optim.SGD(learner.model.parameters(), lr=0.01)
+    first, second = (
+        update_policy(learner, optimizer, equal, settings, seed=0, reference=trained)["train/kl_ref"] for _ in range(2)
+    )
+    assert 0 < second < first
+
+
 def test_a_failed_environment_is_in_no_mean(policy: Policy) -> None:
     group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
     lost = episode(policy, 0, "open(c)", reward=0.0, end="environment-error")

@@ -96,6 +96,7 @@ def test_what_is_no_python_is_said_to_be_malformed(env):
     assert env.step("Let me think about it.")[4]["malformed"] is True
     assert env.step("```python\nprint(1\n```")[4]["malformed"] is True
     assert env.step("")[4]["malformed"] is True
+    assert env.step(None)[4]["malformed"] is True
     assert env.step("print(1)")[4]["malformed"] is False
     assert env.step("1 / 0")[4]["malformed"] is False
 

@@ -146,6 +146,14 @@ def test_a_message_without_a_call_ends_the_users_turn(make, message):
     assert env.step(message)[4] == {"turn": 1, "calls": 0, "malformed": False}
 
 
+@pytest.mark.parametrize("action", [None, 3, ["[ls()]"]])
+def test_what_is_no_text_has_no_call(make, action):
+    env = make()
+    env.reset(seed=0)
+    info = env.step(action)[4]
+    assert (info["turn"], info["calls"]) == (1, 0)
+
+
 def test_malformed_calls_are_told_apart_from_none(make):
     env = make()
     env.reset(options={"task_id": "multi_turn_base_0"})
