@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import ConfigError
 from harness.checkpoint import write_whole
 from harness.episodes import EpisodeWriter, read_episodes
-from harness.folders import make_folder
+from harness.folders import make_folder, read_object
 from harness.rollout import EpisodeRequest
 from harness.trajectory import TRUNCATED, Trajectory
 
@@ -118,18 +118,8 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
         StateError: A file is damaged.
     """
     result = folder / _RESULT
-    found = _read(result).get("result") if result.exists() else None
-    return KeptEvaluation(folder, _read(folder / _SETTINGS), found, folder / _EPISODES)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise StateError(f"{path} can't be read ({error}); restore it, or evaluate into a new folder") from error
-    if not isinstance(value, dict):
-        raise StateError(f"{path} must hold a JSON object; restore it, or evaluate into a new folder")
-    return value
+    found = read_object(result).get("result") if result.exists() else None
+    return KeptEvaluation(folder, read_object(folder / _SETTINGS), found, folder / _EPISODES)
 
 
 def _played(request: EpisodeRequest, line: Mapping[str, Any]) -> PlayedBefore:
@@ -139,7 +129,7 @@ def _played(request: EpisodeRequest, line: Mapping[str, Any]) -> PlayedBefore:
 
 
 def _check(folder: Path, wanted: Mapping[str, Any]) -> None:
-    kept = _read(folder / _SETTINGS)
+    kept = read_object(folder / _SETTINGS)
     differ = {name: kept.get(name) for name in wanted if kept.get(name) != wanted[name]}
     if differ:
         words = ", ".join(f"{name} {value!r} (here {wanted[name]!r})" for name, value in differ.items())

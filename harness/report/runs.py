@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import ConfigError
 from harness import analysis
 from harness.episodes import episode_files
+from harness.folders import read_object
 from harness.manifest import read_manifest
 from harness.metrics import read_metrics
 from harness.suites import SUITES
@@ -163,9 +164,9 @@ def read_run(folder: Path) -> Run:
     metrics, evaluation = folder / "metrics.jsonl", folder / "evaluation.json"
     return Run(
         folder,
-        _read_json(folder / "config.json"),
+        read_object(folder / "config.json"),
         read_metrics(metrics) if metrics.exists() else [],
-        _read_json(evaluation) if evaluation.exists() else None,
+        read_object(evaluation) if evaluation.exists() else None,
     )
 
 
@@ -229,13 +230,3 @@ def _known_run(folder: Path, known: dict[Path, Run]) -> Run:
     if place not in known:
         known[place] = read_run(folder)
     return known[place]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise StateError(f"{path} can't be read ({error}); restore the file") from error
-    if not isinstance(value, dict):
-        raise StateError(f"{path} must hold a JSON object, got {type(value).__name__}; restore the file")
-    return value
