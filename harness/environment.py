@@ -1,4 +1,4 @@
-"""The environment that --env and --env-args name, made so that a wrong name or argument is a sentence.
+"""The environment that --env and --env-args name, and its tasks: a wrong name or argument is a sentence.
 
 Left out: vector environments (`eh_gym.make_vec`), which are made of what has been made once here.
 """
@@ -6,6 +6,7 @@ Left out: vector environments (`eh_gym.make_vec`), which are made of what has be
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.errors import ConfigError, EHError
 
-__all__ = ["make_environment", "read_env_args"]
+__all__ = ["make_environment", "read_env_args", "tasks_of"]
 
 
 def read_env_args(text: str) -> dict[str, Any]:
@@ -44,3 +45,19 @@ def make_environment(env_id: str | EnvSpec, env_args: dict[str, Any]) -> gym.Env
     except (gym.error.Error, ImportError, TypeError) as error:
         name = env_id if isinstance(env_id, str) else env_id.id
         raise ConfigError(f"{name} can't be made with --env-args {json.dumps(env_args)} ({error})") from error
+
+
+def tasks_of(env: gym.Env[Any, Any]) -> Sequence[str]:
+    """The ids of its split's tasks.
+
+    Raises:
+        ConfigError: It has none to name.
+    """
+    task_ids: Sequence[str] | None = getattr(env.unwrapped, "task_ids", None)
+    if task_ids is None:
+        name = env.spec.id if env.spec else repr(env.unwrapped)
+        raise ConfigError(
+            f"{name} has no task_ids, a sequence of the ids that reset(options={{'task_id': …}}) takes; give an --env that "
+            "has, such as EH-Cabinet-v0"
+        )
+    return task_ids

@@ -26,7 +26,7 @@ import eh_gym
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, EHError, SamplerError, WorkerError
 from harness.endpoint import ChatEndpoint, Usage, play_with_endpoint
-from harness.environment import make_environment, read_env_args
+from harness.environment import make_environment, read_env_args, tasks_of
 from harness.eval_result import EvalResult, result_table, summarise
 from harness.evaluation_folder import EvaluationFolder
 from harness.policy import Policy, load_policy
@@ -212,22 +212,6 @@ def held_out_tasks(env_id: str | EnvSpec, env_args: dict[str, Any], count: int |
         count = len(task_ids) if len(task_ids) <= 10_000 else 128
     env.close()
     return list(task_ids[:count])
-
-
-def tasks_of(env: gym.Env[Any, Any]) -> Sequence[str]:
-    """The ids of its split's tasks.
-
-    Raises:
-        ConfigError: It has none to name.
-    """
-    task_ids: Sequence[str] | None = getattr(env.unwrapped, "task_ids", None)
-    if task_ids is None:
-        name = env.spec.id if env.spec else repr(env.unwrapped)
-        raise ConfigError(
-            f"{name} has no task_ids, a sequence of the ids that reset(options={{'task_id': …}}) takes; give an --env that "
-            "has, such as EH-Cabinet-v0"
-        )
-    return task_ids
 
 
 def _default_split(env_id: str, script: bool) -> str:

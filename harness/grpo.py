@@ -36,8 +36,8 @@ from harness.checkpoint import (
 )
 from harness.config import GRPOConfig, make_controller, preset
 from harness.display import Display
+from harness.environment import tasks_of
 from harness.episodes import write_episodes
-from harness.evaluate import tasks_of
 from harness.figure import draw_run
 from harness.held_out import HeldOut, run_tasks
 from harness.jobs import lock_folder
