@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from envs.cabinet.tasks import make_task, task_ids
-from harness.evaluate import evaluate_policy, evaluation_requests
-from harness.metrics import read_metrics
-from harness.policy import load_policy
-from harness.runtime import cpu_name, pick_dtype, set_threads
+from harness.evaluation.play import evaluate_policy, evaluation_requests
+from harness.policy.policy import load_policy
+from harness.run.metrics import read_metrics
+from harness.run.runtime import cpu_name, pick_dtype, set_threads
 from harness.sampling.transformers import TransformersSampler
 
 ENV = "EH-CabinetLocked-v0"

@@ -21,13 +21,15 @@ import transformers
 import eh_gym
 from eh_gym import FixedHorizon
 from envs.runtime import cache_dir
-from harness.config import preset
-from harness.policy import Policy, new_tiny_policy
-from harness.rollout import EpisodeRequest, rollout
-from harness.runtime import cpu_name
+from harness.policy.policy import Policy
+from harness.quickstart.tiny import new_tiny_policy
+from harness.quickstart.warm_start import cached_warm_start
+from harness.rollout import rollout
+from harness.run.runtime import cpu_name
 from harness.sampling.transformers import TransformersSampler
-from harness.seeding import derive_seed
-from harness.warm_start import cached_warm_start
+from harness.settings.presets import preset
+from harness.types.rules import EpisodeRequest
+from harness.types.seeding import derive_seed
 
 
 def with_sampler(policy: Policy, tasks: list[str], k: int) -> int:

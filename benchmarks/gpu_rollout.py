@@ -39,15 +39,17 @@ from transformers import PreTrainedTokenizerFast
 
 from eh_gym import ThreadVectorEnv
 from eh_gym.spaces import UnicodeText
-from harness.chat import ChatFormat
-from harness.policy import Policy
-from harness.rollout import EpisodeRequest, RolloutMode, rollout
-from harness.runtime import cpu_name, package_versions, pick_device, pick_dtype
-from harness.sampling.base import Sample, Sampler, SampleRequest
-from harness.sampling.make import SamplerSettings, make_sampler
-from harness.seeding import derive_seed
-from harness.shape import KNOWN, ModelShape
-from harness.tiny import fresh_qwen2
+from harness.policy.chat import ChatFormat
+from harness.policy.policy import Policy
+from harness.policy.shape import KNOWN, ModelShape
+from harness.quickstart.tiny import fresh_qwen2
+from harness.rollout import rollout
+from harness.run.runtime import cpu_name, package_versions, pick_device, pick_dtype
+from harness.sampling.make import make_sampler
+from harness.settings.sampling import SamplingFlags
+from harness.types.rules import EpisodeRequest, RolloutMode
+from harness.types.sampler import Sample, Sampler, SampleRequest
+from harness.types.seeding import derive_seed
 
 GROUP = 8
 CONTEXT = 16_384  # 3,400 + 20 turns of at most 512 + 120
@@ -237,10 +239,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="interleaved, after one that is not counted")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
-    parser.add_argument("--gpu-memory-utilization", type=float, default=SamplerSettings.gpu_memory_utilization)
+    parser.add_argument("--gpu-memory-utilization", type=float, default=SamplingFlags.gpu_memory_utilization)
     args = parser.parse_args()
     policy = new_policy(args.shape, pick_device(args.device), pick_dtype(args.dtype))
-    settings = SamplerSettings(sampler=args.sampler, max_context=CONTEXT)
+    settings = SamplingFlags(sampler=args.sampler, max_context=CONTEXT)
     if args.sampler == "vllm":
         settings = dataclasses.replace(settings, gpu_memory_utilization=args.gpu_memory_utilization)
     sampler = make_sampler(settings, policy)

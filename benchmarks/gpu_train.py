@@ -44,18 +44,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.attention import PACKED
-from harness.batch import microbatches, pack
-from harness.config import GRPOConfig
-from harness.head import Head
-from harness.lora import add_lora, has_lora, plain_parameters
-from harness.optimizer import make_optimizer
-from harness.policy import Policy
-from harness.runtime import cpu_name, package_versions, pick_device, pick_dtype
-from harness.shape import KNOWN, ModelShape
-from harness.tiny import fresh_qwen2
-from harness.trajectory import Trajectory
-from harness.update import update_policy
+from harness.policy.attention import PACKED
+from harness.policy.batch import microbatches, pack
+from harness.policy.head import Head
+from harness.policy.lora import add_lora, has_lora, plain_parameters
+from harness.policy.policy import Policy
+from harness.policy.shape import KNOWN, ModelShape
+from harness.quickstart.tiny import fresh_qwen2
+from harness.run.runtime import cpu_name, package_versions, pick_device, pick_dtype
+from harness.settings.grpo import GRPOConfig
+from harness.training.optimizer import make_optimizer
+from harness.training.update import update_policy
+from harness.types.trajectory import Trajectory
 
 GROUP = 8
 WAYS = ("packed", "unshared", "padded", "plain")
@@ -124,9 +124,9 @@ def set_up(model: PreTrainedModel, way: str) -> Iterator[None]:
     model.set_attn_implementation("sdpa" if way == "padded" else PACKED)
     with contextlib.ExitStack() as stack:
         if way != "packed":
-            stack.enter_context(mock.patch("harness.batch._LEAST_SHARED", sys.maxsize))
+            stack.enter_context(mock.patch("harness.policy.batch._LEAST_SHARED", sys.maxsize))
         if way == "plain":
-            stack.enter_context(mock.patch("harness.policy.token_scores", _plain_scores))
+            stack.enter_context(mock.patch("harness.policy.policy.token_scores", _plain_scores))
         yield
 
 

@@ -22,12 +22,12 @@ from machine import cpu_name
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from harness.lora import add_lora, without_lora
-from harness.optimizer import make_optimizer
-from harness.sampling.base import Sample, SampleRequest, sample_all
+from harness.policy.lora import add_lora, without_lora
+from harness.policy.shape import ModelShape
+from harness.quickstart.tiny import fresh_qwen2
 from harness.sampling.vllm import VLLMSampler
-from harness.shape import ModelShape
-from harness.tiny import fresh_qwen2
+from harness.training.optimizer import make_optimizer
+from harness.types.sampler import Sample, SampleRequest, sample_all
 
 _WORDS, _PROMPT, _TOKENS = 1024, 16, 64
 

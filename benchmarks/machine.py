@@ -1,4 +1,4 @@
-"""The processor's name, for the benchmarks that need no torch; those that do take it from `harness.runtime`."""
+"""The processor's name, for the benchmarks that need no torch; those that do take it from `harness.run.runtime`."""
 
 from __future__ import annotations
 

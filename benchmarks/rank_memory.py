@@ -22,14 +22,15 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from harness.attention import PACKED, Segments
-from harness.batch import Batch
-from harness.config import preset
-from harness.plan import Plan, lengths_of, memory_of
-from harness.policy import Policy, score_batch
-from harness.ranks import Ranks
-from harness.shape import shape_of
-from harness.tiny import fresh_qwen2
+from harness.experiments.cost import lengths_of, memory_of
+from harness.plan import Plan
+from harness.policy.attention import PACKED, Segments
+from harness.policy.batch import Batch
+from harness.policy.policy import Policy, score_batch
+from harness.policy.ranks import Ranks
+from harness.policy.shape import shape_of
+from harness.quickstart.tiny import fresh_qwen2
+from harness.settings.presets import preset
 
 _PARTS = ("Sharded Param", "Sharded Grad", "OptState", "Unsharded Param", "Activation", "Temp")
 
@@ -40,7 +41,7 @@ def counted(plan: Plan, tokens: int) -> dict[str, int]:
     written = tokens * lengths.action // (lengths.action + lengths.observation)
     dist.init_process_group("fake", rank=0, world_size=plan.gpus, store=FakeStore())
     mesh = init_device_mesh("cpu", (plan.gpus,))  # needs tensors with data
-    with FakeTensorMode(), mock.patch("harness.ranks.init_device_mesh", return_value=mesh):
+    with FakeTensorMode(), mock.patch("harness.policy.ranks.init_device_mesh", return_value=mesh):
         model = fresh_qwen2(shape, eos_id=0, dtype=getattr(torch, plan.train.dtype)).train()
         model.set_attn_implementation(PACKED)
         policy: Any = Policy(model, tokenizer=None, chat=None)  # type: ignore[arg-type]

@@ -35,18 +35,19 @@ from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from eh_gym import ThreadVectorEnv
 from eh_gym.spaces import UnicodeText
-from harness.config import preset
-from harness.display import Display
 from harness.grpo import train
-from harness.rollout import EpisodeRequest, RolloutMode, rollout
-from harness.runtime import cpu_name
-from harness.sampling.base import Sampler
+from harness.policy.shape import ModelShape
+from harness.quickstart.tiny import fresh_qwen2
+from harness.rollout import rollout
+from harness.run.display import Display
+from harness.run.runtime import cpu_name
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
-from harness.seeding import derive_seed
-from harness.shape import ModelShape
-from harness.tiny import fresh_qwen2
-from harness.trajectory import Trajectory
+from harness.settings.presets import preset
+from harness.types.rules import EpisodeRequest, RolloutMode
+from harness.types.sampler import Sampler
+from harness.types.seeding import derive_seed
+from harness.types.trajectory import Trajectory
 
 VOCABULARY = 320
 STOPS = frozenset(range(3, 17))  # 14 of 320 equally likely tokens end an action: 23 tokens in the mean

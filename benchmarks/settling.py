@@ -19,8 +19,8 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from harness.metrics import read_metrics
-from harness.runtime import cpu_name
+from harness.run.metrics import read_metrics
+from harness.run.runtime import cpu_name
 
 _COLOURS = {10: "#0072B2", 50: "#D55E00"}  # Okabe and Ito's blue and vermilion
 

@@ -44,14 +44,15 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from harness.attention import PACKED
-from harness.head import Head, token_scores
-from harness.policy import Policy
-from harness.runtime import cpu_name
-from harness.shape import ModelShape
-from harness.tiny import fresh_qwen2
-from harness.trajectory import Trajectory
-from harness.update import LossSettings, select_episodes, update_policy
+from harness.policy.attention import PACKED
+from harness.policy.head import Head, token_scores
+from harness.policy.policy import Policy
+from harness.policy.shape import ModelShape
+from harness.quickstart.tiny import fresh_qwen2
+from harness.run.runtime import cpu_name
+from harness.settings.loss import LossSettings
+from harness.training.update import select_episodes, update_policy
+from harness.types.trajectory import Trajectory
 
 GROUP, VOCABULARY = 8, 16_384
 HEAD_TOKENS, HEAD_WIDTH, HEAD_WORDS = 4096, 128, 16_384
@@ -110,7 +111,7 @@ def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: b
     policy, optimizer = Policy(model, tokenizer, chat), torch.optim.SGD(model.parameters(), lr=0.0)
 
     def run() -> float:
-        unshared = mock.patch("harness.batch._LEAST_SHARED", sys.maxsize)
+        unshared = mock.patch("harness.policy.batch._LEAST_SHARED", sys.maxsize)
         with contextlib.nullcontext() if shared else unshared:
             return update_policy(policy, optimizer, episodes, settings(tokens), seed=0)["train/grad_norm"]
 

@@ -33,18 +33,20 @@ from trl import GRPOConfig, GRPOTrainer
 import eh_gym
 from eh_gym import ElasticHorizon, HorizonController
 from envs.runtime import cache_dir
-from harness.config import preset
-from harness.policy import Policy, load_policy, new_tiny_policy
-from harness.rollout import EpisodeRequest, rollout
+from harness.policy.policy import Policy, load_policy
+from harness.quickstart.tiny import new_tiny_policy
+from harness.quickstart.warm_start import cached_warm_start
+from harness.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
-from harness.seeding import derive_seed
-from harness.trajectory import Trajectory
-from harness.warm_start import cached_warm_start
+from harness.settings.presets import preset
+from harness.types.rules import EpisodeRequest
+from harness.types.seeding import derive_seed
+from harness.types.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is trained; what is not here is the quick start's (`harness.config.preset`)."""
+    """What is trained; what is not here is the quick start's (`harness.settings.grpo.preset`)."""
 
     envs: tuple[str, ...] = ("EH-Cabinet-v0", "EH-BFCL-v0")
     """Environments, one after the other."""

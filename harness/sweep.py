@@ -11,51 +11,61 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import tyro
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from eh_gym.errors import ConfigError, EHError
-from harness.analysis import SuiteTable, suite_table
-from harness.config import GRPOConfig, make_controller, preset
-from harness.environment import make_environment
-from harness.jobs import Job, cpu_cores, job_slots, lock_folder, run_jobs, visible_gpus
-from harness.manifest import has_ended, read_arms, read_manifest, run_name, write_manifest
-from harness.paper import PAPER
-from harness.recipe import read_recipe
-from harness.run_folder import prepare
-from harness.suites import PAPER_SUITES, SuiteArm, quick_settings, suite_arms
-from harness.sweep_display import SweepDisplay
+from eh_gym.errors import ConfigError
+from harness.experiments.jobs import Job, cpu_cores, job_slots, run_jobs, visible_gpus
+from harness.experiments.manifest import has_ended, read_arms, read_manifest, run_name, write_manifest
+from harness.experiments.paper import PAPER
+from harness.experiments.suite_table import SuiteTable, suite_table
+from harness.experiments.suites import PAPER_SUITES, SuiteArm, quick_settings, suite_arms
+from harness.experiments.sweep_display import SweepDisplay
+from harness.rollout.environment import make_environment
+from harness.run.files import lock_folder
+from harness.run.run_folder import prepare
+from harness.settings.command_line import errors_in_one_line
+from harness.settings.command_line import parse as parse_flags
+from harness.settings.grpo import GRPOConfig
+from harness.settings.horizon import make_controller
+from harness.settings.presets import preset
+from harness.settings.recipe import read_recipe
 
 __all__ = ["Sweep", "main", "parse", "read_tables", "sweep"]
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """Runs the paper's experiments, every flag of harness.grpo included, and prints their tables.
-
-    Started again, it skips the runs that are done and goes on with those that were broken off.
-    """
+class SweepFlags:
+    """Which experiments are run, and how many runs at once."""
 
     suite: Literal["saturation", "convergence", "comparison", "percentile", "headroom", "ema", "beyond", "all"]
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
     schedules. percentile, headroom, ema: the ablations. beyond: the options that the paper does not have. all: the paper's
     six, which share runs."""
     quick: bool = False
-    """Fewer arms and held-out episodes: with the tiny model minutes on a CPU."""
+    """Use fewer arms and fewer held-out episodes. With the tiny model this takes minutes on a CPU."""
     seeds: int = 3
-    """Runs per arm, with the seeds from --seed on."""
+    """The number of runs per arm. Their seeds count up from --seed."""
     jobs: int = 0
-    """Runs at once; 0 for one per GPU, or without GPUs one per core."""
+    """The number of runs at once. 0 takes one per GPU, or without GPUs one per core."""
     out: Path = Path("runs/sweep")
-    """The sweep's folder; several suites in one folder share their runs."""
+    """The folder of the sweep. Several suites in one folder share their runs."""
     threshold: float = 0.0
-    """The held-out success rate to which tokens are counted; 0 for 0.5, and 0.8 with --quick."""
-    train: Annotated[GRPOConfig, tyro.conf.arg(name="")] = field(default_factory=GRPOConfig)
-    """What all runs share."""
+    """The held-out success rate up to which tokens are counted. 0 takes 0.5, and 0.8 with --quick."""
+
+
+@dataclass(frozen=True)
+class Sweep(SweepFlags):
+    """Runs the paper's experiments and prints their tables. It also takes every flag of harness.grpo.
+
+    Started again, it skips the runs that are done and goes on with those that were broken off.
+    """
+
+    train: GRPOConfig = field(default_factory=GRPOConfig)
+    """The settings that all runs share."""
 
 
 TRAIN = (sys.executable, "-m", "harness.grpo")
@@ -229,7 +239,7 @@ def parse(words: list[str]) -> Sweep:
     if not quick and train.eval_tasks and not given & {"eval_every"} and "eval_every" not in recipe:
         train = dataclasses.replace(train, eval_every=max(1, train.updates // 20))
     default: Any = Sweep(suite=tyro.MISSING, train=train)
-    settings: Sweep = tyro.cli(Sweep, args=words, default=default, prog="python -m harness.sweep")
+    settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep")
     if settings.seeds < 1:
         raise ConfigError(f"seeds must be >= 1, got {settings.seeds}; raise --seeds")
     if settings.jobs < 0:
@@ -252,10 +262,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console(width=None if sys.stdout.isatty() else 160)  # a log file has room for the tables
     try:
-        failed = sweep(parse(words), console)
-    except EHError as error:
-        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        with errors_in_one_line(console):
+            failed = sweep(parse(words), console)
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on from here")
         sys.exit(130)

@@ -16,14 +16,15 @@ from typing import Any
 import tyro
 from markdown_it import MarkdownIt
 
-from harness.config import GRPOConfig, preset
 from harness.evaluate import Evaluation
-from harness.metrics import glossary_markdown
+from harness.experiments.simulate.beyond import Comparison
 from harness.plan import Plan
 from harness.plan import default_for as plan_defaults
-from harness.report.__main__ import Report
-from harness.simulate.__main__ import Simulation
-from harness.simulate.beyond import Comparison
+from harness.report import Report
+from harness.run.metrics import glossary_markdown
+from harness.settings.grpo import GRPOConfig
+from harness.settings.presets import preset
+from harness.simulate import Simulation
 from harness.sweep import Sweep
 
 ROOT = Path(__file__).parents[1]
@@ -164,7 +165,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Sequence[str]], Any]]] = {
     "harness.plan": (Plan, plan_defaults),
     "harness.report": (Report, lambda _: tyro.MISSING_NONPROP),
     "harness.simulate": (Simulation, lambda _: Simulation()),
-    "harness.simulate.beyond": (Comparison, lambda _: Comparison()),
+    "harness.experiments.simulate.beyond": (Comparison, lambda _: Comparison()),
 }
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown, "not-run.md": not_run_markdown}
 

@@ -1,50 +1,25 @@
 """One episode on its way: what it asks of the sampler, what it records, whether it goes on, begins again or is over.
 
-Left out: slots, threads and the order of things; `Book` has the slots, `lockstep` and `streaming` the order.
+Left out: slots, threads and the order of things; `Slots` has the slots, `lockstep` and `streaming` the order.
 """
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from eh_gym.errors import WorkerError
 from eh_gym.vector.thread import ResetResult, StepResult
-from harness.chat import ChatFormat
-from harness.sampling.base import Sample, SampleRequest
-from harness.seeding import derive_seed
-from harness.trajectory import EndReason, Trajectory, Turn
+from harness.policy.chat import ChatFormat
+from harness.types.rules import EpisodeRequest, Rules
+from harness.types.sampler import Sample, SampleRequest
+from harness.types.seeding import derive_seed
+from harness.types.trajectory import EndReason, Trajectory, Turn
 
-__all__ = ["Episode", "EpisodeRequest", "Next", "Rules"]
+__all__ = ["Episode", "Next"]
 
 Next = Literal["turn", "reset", "over"]
 """What an episode needs after its environment has answered."""
-
-
-@dataclass(frozen=True)
-class EpisodeRequest:
-    """One episode to play.
-
-    Attributes:
-        task_id: The task.
-        group: Index of the task in its update.
-        seed: The environment's reset and every sampled turn derive their seeds from it.
-    """
-
-    task_id: str
-    group: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What holds for every episode of a rollout; the attributes are `rollout`'s arguments."""
-
-    temperature: float
-    max_action_tokens: int
-    environment_retries: int
 
 
 class Episode:
@@ -83,10 +58,7 @@ class Episode:
             observation, info = answer.result()
         except WorkerError as failure:
             return self._failed(str(failure))
-        self.trajectory.system_prompt, self.trajectory.prompt = info["system_prompt"], observation
-        self.trajectory.horizon = int(info.get("horizon", 0))
-        self.trajectory.optimal_steps = info.get("optimal_steps")
-        self.trajectory.info = {name: value for name, value in info.items() if name != "system_prompt"}
+        self.trajectory.begin(observation, info)
         # A first prompt that is too long is kept: there is nothing else to show, and no loss, which needs an action.
         self.trajectory.add_prompt(self._chat.prompt_ids(info["system_prompt"], observation))
         return "turn" if len(self.trajectory.ids) < self._max_context else self._over("context")
@@ -119,24 +91,18 @@ class Episode:
             answer: Done, or waited for here.
         """
         try:
-            observation, reward, terminated, truncated, info = answer.result()
+            answered = answer.result()
         except WorkerError as failure:
             return self._failed(str(failure))
         trajectory, sample = self.trajectory, self._last
         assert sample is not None, "act() comes before the answer"
+        end = trajectory.add_answer(answered)
+        if end == "environment-error":
+            return self._failed(trajectory.error or "")
+        if end is not None:
+            return "over"
         turn = trajectory.turns[-1]
-        turn.observation, turn.malformed = observation, bool(info.get("malformed", False))
-        if "environment_error" in info:
-            return self._failed(str(info["environment_error"]))
-        if not math.isfinite(reward):  # one such advantage would make every gradient of the update NaN
-            return self._failed(f"the environment gave the reward {reward}, which is no finite number")
-        trajectory.reward += float(reward)
-        if terminated:
-            trajectory.success = bool(info["success"])
-            return self._over("terminated")
-        if truncated:
-            return self._over("horizon" if info.get("TimeLimit.truncated") else "truncated")
-        ids = self._chat.observation_ids(observation, stopped=sample.finish_reason == "stop")
+        ids = self._chat.observation_ids(turn.observation, stopped=sample.finish_reason == "stop")
         if len(trajectory.ids) + len(ids) >= self._max_context:
             return self._over("context")  # the observation stays out: no token of the model's would follow it
         trajectory.add_prompt(ids)
@@ -152,8 +118,8 @@ class Episode:
             self.trajectory.retries, self.trajectory.failed_tokens = failed.retries + 1, lost
             return "reset"
         failed.failed_tokens = lost
-        failed.error = error
-        return self._over("environment-error")
+        failed.fail(error)
+        return "over"
 
     def _over(self, reason: EndReason) -> Next:
         self.trajectory.end = reason

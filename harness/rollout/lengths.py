@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.rollout.episode import EpisodeRequest
-from harness.trajectory import Trajectory
+from harness.types.rules import EpisodeRequest
+from harness.types.trajectory import Trajectory
 
 __all__ = ["EpisodeLengths", "longest_first"]
 

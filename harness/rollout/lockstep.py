@@ -7,24 +7,24 @@ the path to compare two runs with.
 
 from __future__ import annotations
 
-from harness.rollout.book import Book
-from harness.sampling.base import Sampler, SampleRequest, sample_all
+from harness.rollout.slots import Slots
+from harness.types.sampler import Sampler, SampleRequest, sample_all
 
 __all__ = ["play_in_lockstep"]
 
 
-def play_in_lockstep(book: Book, sampler: Sampler) -> None:
-    """Plays every episode of the book to its end."""
+def play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
+    """Plays every episode to its end."""
     turns: dict[int, SampleRequest] = {}  # the next turn of every slot that has one
-    while book.unfinished:
-        for slot, reset in book.start_resets():
-            _keep(turns, slot, book.reset_answered(slot, reset))
+    while slots.unfinished:
+        for slot, reset in slots.start_resets():
+            _keep(turns, slot, slots.reset_answered(slot, reset))
         requests = [turns[slot] for slot in sorted(turns)]
         turns.clear()
         samples = sample_all(sampler, requests)
-        steps = [book.act(r.session, sample) for r, sample in zip(requests, samples, strict=True)]
+        steps = [slots.act(r.session, sample) for r, sample in zip(requests, samples, strict=True)]
         for slot, step in steps:
-            _keep(turns, slot, book.step_answered(slot, step))
+            _keep(turns, slot, slots.step_answered(slot, step))
 
 
 def _keep(turns: dict[int, SampleRequest], slot: int, turn: SampleRequest | None) -> None:

@@ -10,13 +10,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.trajectory import Trajectory
+from harness.types.trajectory import Trajectory
 
 __all__ = ["mean", "rollout_metrics"]
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """The ``rollout/…`` and ``tokens/…`` metrics of one update's episodes; the glossary has the formulas."""
+def rollout_metrics(trajectories: Sequence[Trajectory], update: int) -> dict[str, float]:
+    """Returns the ``rollout/…`` and ``tokens/…`` metrics of one update's episodes; the glossary has the formulas.
+
+    Args:
+        trajectories: The episodes of all ranks.
+        update: The index of the update, which is also the number of updates that the policy has seen.
+    """
     valid = [t for t in trajectories if t.end != "environment-error"]
     successes = [t for t in valid if t.success]
     turns = [turn for t in valid for turn in t.turns]
@@ -37,6 +42,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/environment_errors": float(len(trajectories) - len(valid)),
         "rollout/environment_retries": float(sum(t.retries for t in trajectories)),
         "rollout/context_overflows": float(sum(t.end == "context" for t in valid)),
+        "rollout/policy_lag": mean([update - version for t in trajectories for version in t.versions]),
         "rollout/episodes": float(len(valid)),
         "rollout/steps": float(len(turns)),
         "rollout/action_tokens": float(action),

@@ -6,7 +6,7 @@ steps the sampler holds a request of every episode whose environment has answere
 wait, for the next answer.
 
 Environments tell that they are done through a queue that their futures' callbacks fill; the loop itself runs in one thread,
-and it alone touches the sampler and the book.
+and it alone touches the sampler and the slots.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from harness.rollout.book import Book
-from harness.sampling.base import Sampler, SampleRequest
+from harness.rollout.slots import Slots
+from harness.types.sampler import Sampler, SampleRequest
 
 __all__ = ["play_streaming"]
 
 Answered = Callable[[int, Future[Any]], SampleRequest | None]
 
 
-def play_streaming(book: Book, sampler: Sampler) -> None:
-    """Plays every episode of the book to its end."""
+def play_streaming(slots: Slots, sampler: Sampler) -> None:
+    """Plays every episode to its end."""
     answers: SimpleQueue[tuple[Answered, int, Future[Any]]] = SimpleQueue()
 
     def expect(record: Answered, slot: int, answer: Future[Any]) -> None:
         # Where environments are stepped in this thread the answer is there already, and is queued at once.
         answer.add_done_callback(lambda done: answers.put((record, slot, done)))
 
-    while book.unfinished:
-        for slot, reset in book.start_resets():
-            expect(book.reset_answered, slot, reset)
+    while slots.unfinished:
+        for slot, reset in slots.start_resets():
+            expect(slots.reset_answered, slot, reset)
         answered = _taken(answers, wait=not sampler.pending)
         for record, slot, answer in answered:
             turn = record(slot, answer)
@@ -43,7 +43,7 @@ def play_streaming(book: Book, sampler: Sampler) -> None:
         if answered:  # perhaps slots have become free, whose first turns should be in the sampler's next batch
             continue
         for request, sample in sampler.step():
-            expect(book.step_answered, *book.act(request.session, sample))
+            expect(slots.step_answered, *slots.act(request.session, sample))
 
 
 def _taken(answers: SimpleQueue[tuple[Answered, int, Future[Any]]], *, wait: bool) -> list[Any]:

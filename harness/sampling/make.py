@@ -1,69 +1,33 @@
-"""Which sampler a command uses: the flags that say so, and what they make."""
+"""Makes the sampler that the flags name."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-from eh_gym.errors import ConfigError
-from harness.policy import Policy
-from harness.sampling.base import Sampler
+from harness.policy.policy import Policy
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
 from harness.sampling.vllm_server import VLLMServerSampler
+from harness.settings.sampling import SamplingFlags
+from harness.types.sampler import Sampler
 
-__all__ = ["SamplerSettings", "make_sampler"]
-
-
-@dataclass(frozen=True)
-class SamplerSettings:
-    """What samples the actions."""
-
-    sampler: Literal["transformers", "vllm", "vllm-server"] = "transformers"
-    """The model itself, a vLLM engine in this process, or vLLM servers."""
-    url: str = ""
-    """vllm-server's address, http://HOST:PORT; several with commas between them."""
-    max_context: int = 0
-    """The most tokens of an episode, which then ends as truncated; 0 for the model's own."""
-    tensor_parallel: int = 1
-    """How many GPUs share vllm's model."""
-    gpu_memory_utilization: float = 0.5
-    """vllm's share of the GPU's memory while it samples; the trainer's while the policy updates."""
-    sampler_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of vllm's weights; auto for the policy's own."""
-    quantization: str = ""
-    """What vllm rounds the weights to as they come, fp8 for one; empty for nothing."""
-
-    def check_sampler(self) -> None:
-        """Raises ConfigError for flags that the sampler does not have."""
-        if bool(self.url) != (self.sampler == "vllm-server"):
-            raise ConfigError(
-                f"--url goes with --sampler vllm-server, got --sampler {self.sampler} and --url {self.url!r}"
-            )
-        for name in ("tensor_parallel", "gpu_memory_utilization", "sampler_dtype", "quantization"):
-            if self.sampler != "vllm" and getattr(self, name) != getattr(SamplerSettings, name):
-                raise ConfigError(
-                    f"--{name.replace('_', '-')} is for --sampler vllm, got --sampler {self.sampler}; "
-                    "servers have their own flags"
-                )
+__all__ = ["make_sampler"]
 
 
 def make_sampler(
-    settings: SamplerSettings,
+    settings: SamplingFlags,
     policy: Policy,
     *,
     device: str | None = None,
     sends: bool = True,
     adapters: bool = False,
 ) -> Sampler:
-    """The sampler of a policy; an engine of its own takes over the policy's weights.
+    """Makes the sampler of a policy; a vLLM engine or server receives the policy's weights here for the first time.
 
     Args:
-        settings: Which one.
-        policy: What it samples with.
-        device: Whence servers are sent its weights; None for where they are.
-        sends: Whether this process sends servers their weights; of several that share them one does.
-        adapters: Whether vLLM gets the policy's LoRA adapters apart; else they are merged into the weights.
+        settings: Which sampler, and how it is set up.
+        policy: The policy whose weights it samples with.
+        device: The device from which the weights are sent to servers; None for the device that holds them.
+        sends: Whether this process sends the weights to the servers. If several processes share the servers, one of them does.
+        adapters: Whether vLLM receives the LoRA adapters separately. Otherwise they are merged into the weights.
     """
     settings.check_sampler()
     max_context = settings.max_context or None

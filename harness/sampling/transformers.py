@@ -15,9 +15,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
-from harness.sampling.base import Sample, SampleRequest, check_request, spans
 from harness.sampling.slot_cache import SlotCache
-from harness.seeding import uniforms
+from harness.types.sampler import Sample, SampleRequest, check_request, spans
+from harness.types.seeding import uniforms
 
 __all__ = ["TransformersSampler"]
 

@@ -22,10 +22,11 @@ import torch._dynamo
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
-from harness.lora import adapters as adapters_of
-from harness.lora import engine_rank, frozen_parameters, lora_rank, plain_parameters
-from harness.sampling.base import Sample, SampleRequest, check_request, spans
-from harness.sampling.weights import ADAPTERS, ADAPTERS_ID, WORKER_EXTENSION, adapters_folder, weights_file
+from harness.policy.lora import adapters as adapters_of
+from harness.policy.lora import frozen_parameters, lora_rank, plain_parameters
+from harness.sampling.transfer import ADAPTERS, ADAPTERS_ID, WORKER_EXTENSION, adapters_folder, weights_file
+from harness.settings.sampling import engine_rank
+from harness.types.sampler import Sample, SampleRequest, check_request, spans
 
 __all__ = ["VLLMSampler"]
 

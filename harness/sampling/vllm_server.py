@@ -21,10 +21,11 @@ import torch
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError, SamplerError
-from harness.lora import engine_rank, lora_rank
-from harness.sampling.base import Sample, SampleRequest, check_request
+from harness.policy.lora import lora_rank
+from harness.sampling.transfer import ADAPTERS, WORKER_EXTENSION, NCCLSender, adapters_text, weights_file
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
-from harness.sampling.weights import ADAPTERS, WORKER_EXTENSION, NCCLSender, adapters_text, weights_file
+from harness.settings.sampling import engine_rank
+from harness.types.sampler import Sample, SampleRequest, check_request
 
 __all__ = ["VLLMServerSampler"]
 

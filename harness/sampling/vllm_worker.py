@@ -23,7 +23,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.lora.request import LoRARequest
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from harness.sampling.weights import ADAPTERS, ADAPTERS_ID, memory_folder
+from harness.sampling.transfer import ADAPTERS, ADAPTERS_ID, memory_folder
 
 __all__ = ["FileTransfer", "PolicyWeights"]
 

@@ -1,115 +1,96 @@
-"""The policy's weights on the way to vLLM's processes: as a file in memory, or over NCCL between GPUs; its adapters as text.
-
-vLLM's own weight-transfer API moves whole weights. Left out: a policy that is spread over several ranks; rank 0 sends a copy.
-"""
+"""Who holds which weights: the policy that is trained, and what the sampler samples with."""
 
 from __future__ import annotations
 
-import base64
-import json
-import socket
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+import copy
+import dataclasses
+from collections.abc import Callable
 
-import torch
-from safetensors.torch import save, save_file
 from transformers import PreTrainedModel
 
-from eh_gym.errors import MissingExtraError
-from harness.lora import PlainWeights, adapters, frozen_parameters, plain_parameters
-from harness.sampling.vllm_http import VLLMServer
+from harness.policy.policy import Policy
+from harness.policy.ranks import Ranks
+from harness.types.sampler import Sampler
 
-__all__ = [
-    "ADAPTERS",
-    "ADAPTERS_ID",
-    "WORKER_EXTENSION",
-    "NCCLSender",
-    "adapters_folder",
-    "adapters_text",
-    "memory_folder",
-    "weights_file",
-]
-
-WORKER_EXTENSION = "harness.sampling.vllm_worker.PolicyWeights"
-ADAPTERS = "policy-adapters"  # their name in vLLM; the only ones, so a server numbers them
-ADAPTERS_ID = 1
+__all__ = ["SampledWeights"]
 
 
-@contextmanager
-def memory_folder() -> Iterator[Path]:
-    """A folder, in memory where the system has such; gone afterwards."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="policy-", dir=memory if memory.is_dir() else None) as folder:
-        yield Path(folder)
+class SampledWeights:
+    """The weights that the sampler samples with, and their hand-over from the policy after an update.
 
-
-@contextmanager
-def weights_file(model: PreTrainedModel, *, merged: bool = True) -> Iterator[Path]:
-    """A safetensors file with the policy's weights, adapters merged or left out; gone afterwards."""
-    with memory_folder() as folder:
-        path = folder / "policy.safetensors"
-        weights = plain_parameters(model) if merged else frozen_parameters(model)
-        save_file({name: p.contiguous() for name, p in weights}, path)
-        yield path
-
-
-@contextmanager
-def adapters_folder(model: PreTrainedModel) -> Iterator[Path]:
-    """A folder of peft's with the policy's adapters; gone afterwards."""
-    settings, matrices = adapters(model)
-    with memory_folder() as folder:
-        (folder / "adapter_config.json").write_text(json.dumps(settings))
-        save_file(matrices, folder / "adapter_model.safetensors")
-        yield folder
-
-
-def adapters_text(model: PreTrainedModel) -> dict[str, str]:
-    """The files of `adapters_folder` for a machine that shares no disk: ``settings`` as JSON, ``matrices`` in base64."""
-    settings, matrices = adapters(model)
-    return {"settings": json.dumps(settings), "matrices": base64.b64encode(save(matrices)).decode()}
-
-
-class NCCLSender:
-    """Sends the policy's weights from this process's GPU to one server's GPUs, over a group of their own.
+    In the simplest case the sampler reads the policy's own model. It needs a copy in two cases: if it samples while the policy is
+    trained (`while_training`), and if the policy's own weights are sharded over ranks.
 
     Args:
-        model: The policy.
-        server: Started with ``--weight-transfer-config '{"backend": "nccl"}'``, on other GPUs than the policy's.
-        device: The GPU; weights that lie elsewhere are brought there one by one.
-        merged: Whether adapters are merged into the weights or left out.
+        policy: The policy that is trained, with all of its weights on this rank or on rank 0.
+        while_training: Whether the sampler samples while the policy is trained. Its weights are then other ones than the
+            policy's.
+        ranks: The processes that train together.
+
+    Attributes:
+        policy: The policy as the sampler sees it: its model is the copy, if there is one.
+        updates: The number of policy updates that the sampler's weights have seen.
     """
 
-    def __init__(self, model: PreTrainedModel, server: VLLMServer, device: torch.device, *, merged: bool) -> None:
-        try:
-            from vllm.distributed.weight_transfer.base import ModuleSource
-            from vllm.distributed.weight_transfer.nccl_engine import (
-                NCCLTrainerInitInfo,
-                NCCLTrainerWeightTransferEngine,
-            )
-        except ImportError as error:
-            raise MissingExtraError(
-                f"sending weights between GPUs needs vLLM beside the trainer too ({error}); "
-                "run pip install -e '.[train,vllm]'"
-            ) from error
-        torch.cuda.set_device(device)
-        with socket.socket(
-            socket.AF_INET, socket.SOCK_DGRAM
-        ) as probe:  # sends nothing; tells the address that leads there
-            probe.connect((server.host, 9))
-            address = probe.getsockname()[0]
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            port = probe.getsockname()[1]
-        where = NCCLTrainerInitInfo(
-            master_address=address, master_port=port, world_size=1 + server.world_size(), rank=0
-        )
-        self._engine: Any = NCCLTrainerWeightTransferEngine.trainer_init(
-            where, client=server, source=ModuleSource(PlainWeights(model, device, merged=merged))
-        )
+    def __init__(self, policy: Policy, *, while_training: bool, ranks: Ranks) -> None:
+        self._trained, self._ranks, self._while_training = policy, ranks, while_training
+        self._copied = while_training or ranks.sharded
+        self.policy = dataclasses.replace(policy, model=copy.deepcopy(policy.model)) if self._copied else policy
+        self.updates = 0
+        self._sampler: Sampler | None = None
+        self._updates_at_start = 0
 
-    def send(self) -> None:
-        """One update; blocks until the server has it."""
-        self._engine.send_weights()
+    @property
+    def behind(self) -> PreTrainedModel | None:
+        """The sampler's copy if its weights may differ from the policy's, so that a checkpoint has to keep them; else None."""
+        return self.policy.model if self._while_training else None
+
+    def fill(self, device: str) -> None:
+        """Puts rank 0's weights on every rank's device, where a copy samples there; nothing for a run of one process."""
+        if self._copied:
+            self._ranks.fill(self.policy.model, device)
+
+    def restore(self, updates: int) -> None:
+        """Goes on from a checkpoint, whose weights the policy has, and `behind` too if there is one."""
+        self.updates = updates
+        if self._copied and not self._while_training:
+            self._ranks.copy_weights(self._trained.model, self.policy.model)
+
+    def start(self, make_sampler: Callable[[Policy], Sampler]) -> Sampler:
+        """Makes the sampler, which takes over the present weights, and returns it once every rank has one."""
+        self._sampler = make_sampler(self.policy)
+        self._updates_at_start = self.updates
+        self._ranks.wait()  # for servers that rank 0 sends the weights to
+        return self._sampler
+
+    def hand_over(self, updates: int) -> None:
+        """Gives the sampler the policy's weights, unless it has them.
+
+        Args:
+            updates: The number of updates that the policy has seen.
+        """
+        assert self._sampler is not None, "start() comes first"
+        if self.updates == updates:
+            return
+        if self._copied:
+            self._ranks.copy_weights(self._trained.model, self.policy.model)
+        self._sampler.weights_changed()
+        self._ranks.wait()
+        self.updates = updates
+
+    def before_training(self, updates: int) -> None:
+        """Makes the sampler ready for a policy update: it gets the weights of now, or gives its memory to the trainer."""
+        assert self._sampler is not None, "start() comes first"
+        if self._while_training:
+            self.hand_over(updates)
+        else:
+            self._sampler.sleep()
+
+    def after_training(self, updates: int) -> None:
+        """Gives the sampler the new weights, unless it samples the next batch already."""
+        if not self._while_training:
+            self.hand_over(updates)
+
+    def updates_at(self, version: int) -> int:
+        """The number of policy updates behind a sampler's version, which counts from the start of this process."""
+        return self._updates_at_start + version

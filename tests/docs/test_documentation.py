@@ -13,7 +13,7 @@ import pytest
 
 import eh_gym
 from eh_gym import errors, worker
-from harness.warm_start import WarmStart
+from harness.settings.warm_start import WarmStart
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]

@@ -144,7 +144,7 @@ def test_trl_trains_on_bfcl(trl_grpo):
 
 def test_trl_gets_an_end_where_an_episode_ended_and_only_there(trl_grpo):
     import eh_gym
-    from harness.trajectory import Trajectory
+    from harness.types.trajectory import Trajectory
 
     env = trl_grpo.gym.make("EH-Cabinet-v0")
     policy = trl_grpo.new_tiny_policy(env, seed=0)

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 import eh_gym  # noqa: F401 - registers the ids
-from harness.config import GRPOConfig, preset
-from harness.policy import Policy, new_tiny_policy
-from harness.seeding import derive_seed
-from harness.warm_start import cached_warm_start
+from harness.policy.policy import Policy
+from harness.quickstart.tiny import new_tiny_policy
+from harness.quickstart.warm_start import cached_warm_start
+from harness.settings.grpo import GRPOConfig
+from harness.settings.presets import preset
+from harness.types.seeding import derive_seed
 
 
 @pytest.fixture(scope="session", autouse=True)

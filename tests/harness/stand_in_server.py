@@ -13,8 +13,8 @@ from safetensors.torch import load, load_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.sampling.base import SampleRequest, sample_all
 from harness.sampling.transformers import TransformersSampler
+from harness.types.sampler import SampleRequest, sample_all
 
 
 class StandIn:

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError, MissingBackendError
 from envs.actors import RemoteEnv, close_shared_actors
-from harness import parts
-from harness.config import GRPOConfig
-from harness.display import Display
+from harness import build
 from harness.grpo import train
-from harness.metrics import read_metrics
-from harness.ranks import Ranks
-from harness.run_folder import prepare
+from harness.policy.ranks import Ranks
+from harness.run.display import Display
+from harness.run.metrics import read_metrics
+from harness.run.run_folder import prepare
+from harness.settings.grpo import GRPOConfig
 
 LOCAL: dict[str, Any] = {
     name: getattr(GRPOConfig, name) for name in ("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus")
@@ -37,7 +37,7 @@ def run(config: GRPOConfig) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.parts.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ def test_the_trainer_s_machine_needs_no_backend(
     config = dataclasses.replace(in_ray, env="EH-BFCL-v0", env_args='{"workers": 1}')
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))  # of this process; the nodes have another
     with pytest.raises(MissingBackendError):
-        parts.teacher(dataclasses.replace(config, **LOCAL), config.env)
-    env = parts.teacher(config, parts.environment(config, Ranks()))
+        build.teacher(dataclasses.replace(config, **LOCAL), config.env)
+    env = build.teacher(config, build.environment(config, Ranks()))
     assert len(env.unwrapped.task_ids) == 480  # type: ignore[attr-defined]
     env.reset(seed=0)
     assert env.step(env.unwrapped.expert())[4]["calls"] == 1  # type: ignore[attr-defined]
@@ -103,7 +103,7 @@ def test_the_trainer_s_machine_needs_no_backend(
 def test_several_ranks_need_a_cluster_that_they_share(quick: GRPOConfig) -> None:
     config = dataclasses.replace(quick, env_workers="ray")
     with pytest.raises(ConfigError, match="--ray-address auto"):
-        parts.environment(config, Ranks(0, 2))
+        build.environment(config, Ranks(0, 2))
 
 
 @pytest.mark.parametrize(

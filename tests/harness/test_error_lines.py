@@ -19,9 +19,9 @@ TEXT = "run pip install -e '.[train,vllm]', see [/x]"
         ("harness.evaluate", "run", ["--env", "EH-Cabinet-v0", "--policy", "expert"]),
         ("harness.plan", "show", []),
         ("harness.sweep", "sweep", ["--suite", "all"]),
-        ("harness.report.__main__", "read_suites", ["somewhere"]),
-        ("harness.simulate.__main__", "simulate", []),
-        ("harness.simulate.beyond", "compare", []),
+        ("harness.report", "read_suites", ["somewhere"]),
+        ("harness.simulate", "simulate", []),
+        ("harness.experiments.simulate.beyond", "compare", []),
     ],
 )
 def test_a_command_to_run_is_shown_whole(

@@ -12,11 +12,12 @@ from rich.console import Console
 import harness.evaluate
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
-from harness.evaluate import Evaluation, evaluate_policy, evaluation_requests, main, run
-from harness.policy import Policy
+from harness.evaluate import Evaluation, main, run
+from harness.evaluation.play import evaluate_policy, evaluation_requests
+from harness.policy.policy import Policy
 from harness.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
-from harness.trajectory import Trajectory
+from harness.types.trajectory import Trajectory
 
 
 def quiet(**settings: Any) -> Any:

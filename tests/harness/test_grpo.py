@@ -22,16 +22,16 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eh_gym.errors import StateError
-from harness.config import GRPOConfig
-from harness.display import Display
-from harness.episodes import read_system_prompt
 from harness.grpo import main, train
-from harness.jobs import lock_folder
-from harness.metrics import GLOSSARY, read_metrics
-from harness.policy import Policy, load_policy
-from harness.ranks import Ranks
-from harness.run_folder import prepare
-from harness.warm_start import WarmStart
+from harness.policy.policy import Policy, load_policy
+from harness.policy.ranks import Ranks
+from harness.run.display import Display
+from harness.run.episode_log import read_system_prompt
+from harness.run.files import lock_folder
+from harness.run.metrics import GLOSSARY, read_metrics
+from harness.run.run_folder import prepare
+from harness.settings.grpo import GRPOConfig
+from harness.settings.warm_start import WarmStart
 
 
 def run(config: GRPOConfig, *, resume: bool = False) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def metrics_of(config: GRPOConfig) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.parts.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
 
 
 def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_second_process_is_kept_out_of_a_run(
     quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Else it cuts off the metrics that the first still writes, and each deletes the other's checkpoints."""
-    monkeypatch.setattr("harness.jobs._PATIENCE_S", 0.0)
+    monkeypatch.setattr("harness.experiments.jobs._PATIENCE_S", 0.0)
     monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
     folder = quick.run_dir
     assert folder is not None
@@ -285,7 +285,7 @@ def test_a_mistake_about_the_environment_ends_before_a_model_is_made_and_leaves_
     value: str,
     message: str,
 ) -> None:
-    monkeypatch.setattr("harness.parts.load", lambda *_: pytest.fail("a model was made"))
+    monkeypatch.setattr("harness.build.load", lambda *_: pytest.fail("a model was made"))
     with pytest.raises(SystemExit) as exit_:
         main([flag, value, "--run-dir", str(tmp_path / "x")])
     assert exit_.value.code == 2

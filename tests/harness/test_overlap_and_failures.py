@@ -18,12 +18,12 @@ from rich.console import Console
 
 from eh_gym.errors import WorkerDied, WorkerError
 from envs.cabinet.env import CabinetEnv
-from harness.config import GRPOConfig
-from harness.display import Display
-from harness.evaluate import evaluate_policy
+from harness.evaluation.play import evaluate_policy
 from harness.grpo import train
-from harness.metrics import read_metrics
-from harness.run_folder import prepare
+from harness.run.display import Display
+from harness.run.metrics import read_metrics
+from harness.run.run_folder import prepare
+from harness.settings.grpo import GRPOConfig
 
 
 def run(config: GRPOConfig, *, resume: bool = False) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.parts.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypa
         seen.append((kwargs["mode"], kwargs["environment_retries"]))
         return evaluate_policy(*args, **kwargs)
 
-    monkeypatch.setattr("harness.held_out.evaluate_policy", spy)
+    monkeypatch.setattr("harness.evaluation.held_out.evaluate_policy", spy)
     run(dataclasses.replace(quick, updates=1, eval_tasks=2, rollout="streaming", environment_retries=1, slots=4))
     assert seen == [("streaming", 1)] * 4  # sampled and greedy, before and after
 

@@ -12,9 +12,10 @@ import tyro
 from eh_gym.errors import ConfigError
 from harness import head
 from harness import plan as planning
-from harness.config import GRPOConfig
-from harness.plan import Plan, default_for, main, memory_of, mends, work_of
-from harness.shape import shape_of
+from harness.experiments.cost import memory_of, mends, work_of
+from harness.plan import Plan, default_for, main
+from harness.policy.shape import shape_of
+from harness.settings.grpo import GRPOConfig
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))

@@ -17,13 +17,13 @@ import pytest
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
-from harness.config import preset
-from harness.jobs import Job
-from harness.manifest import read_manifest
-from harness.metrics import read_metrics
-from harness.suites import SUITES, SuiteArm, quick_settings
+from harness.experiments.jobs import Job
+from harness.experiments.manifest import read_manifest
+from harness.experiments.suites import SUITES, SuiteArm, quick_settings
+from harness.experiments.sweep_display import SweepDisplay
+from harness.run.metrics import read_metrics
+from harness.settings.presets import preset
 from harness.sweep import Sweep, main, parse, read_tables, sweep
-from harness.sweep_display import SweepDisplay
 
 STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_run.py")))
 HELD = (sys.executable, str(Path(__file__).with_name("held_run.py")))
@@ -198,7 +198,7 @@ def test_a_real_sweep_is_killed_and_goes_on(
     flags += " --eval-tasks 2 --eval-rollouts 1 --eval-every 1 --warm-start.max-batches 2 --warm-start.polish-batches 0"
     words = [*flags.split(), "--warm-start.episodes", "20", "--out", str(tmp_path)]
     two_arms = (
-        "from harness.suites import SUITES, SuiteArm\n"
+        "from harness.experiments.suites import SUITES, SuiteArm\n"
         "SUITES['ema'] = lambda base, quick: [SuiteArm(f'α={a}', {'alpha': a}) for a in (0.1, 1.0)]\n"
         "from rich.console import Console\n"
         "from harness.sweep import parse, sweep\n"

@@ -17,8 +17,8 @@ import pytest
 from eh_gym import ThreadVectorEnv
 from eh_gym.errors import WorkerDied, WorkerTimeout
 from eh_gym.spaces import UnicodeText
-from harness.rollout import EpisodeRequest
-from harness.sampling.base import Sample, SampleRequest
+from harness.types.rules import EpisodeRequest
+from harness.types.sampler import Sample, SampleRequest
 
 
 def number(*about: Any) -> int:

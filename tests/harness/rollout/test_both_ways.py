@@ -12,7 +12,7 @@ import pytest
 
 from eh_gym.errors import ConfigError
 from harness.rollout import EpisodeLengths, rollout
-from harness.trajectory import Trajectory
+from harness.types.trajectory import Trajectory
 
 SETTINGS: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 4}
 BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
@@ -219,7 +219,7 @@ def test_an_error_of_our_own_is_not_retried(fake: Any, mode: str) -> None:
 
 @BOTH
 def test_closing_the_environments_ends_a_rollout_in_another_thread(fake: Any, mode: str) -> None:
-    from harness.rollout.player import Player
+    from harness.rollout.batches import Player
 
     envs = fake.envs(4, 4, delay=lambda task, step: 0.05)
     player = Player(overlap=True)
@@ -268,7 +268,7 @@ def test_bad_settings_are_refused(fake: Any) -> None:
 def test_the_driver_s_memory_does_not_grow_with_the_updates(fake: Any, mode: str) -> None:
     """200 updates of a rollout with new tasks in each, some of which fail; kept are the lengths of 10,000 tasks at most."""
     from eh_gym import ElasticHorizon
-    from harness.rollout import EpisodeRequest
+    from harness.types.rules import EpisodeRequest
 
     lengths, controller, sampler = EpisodeLengths(), ElasticHorizon(), fake.Sampler()
     attempts: dict[tuple[str, int], int] = {}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from harness.rollout import EpisodeLengths, EpisodeRequest
+from harness.rollout import EpisodeLengths
 from harness.rollout import lengths as lengths_module
 from harness.rollout.lengths import longest_first
-from harness.trajectory import Trajectory, Turn
+from harness.types.rules import EpisodeRequest
+from harness.types.trajectory import Trajectory, Turn
 
 
 def episode(task_id: str, steps: int, end: Any = "terminated") -> Trajectory:

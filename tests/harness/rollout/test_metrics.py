@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.rollout.metrics import rollout_metrics
-from harness.trajectory import Trajectory, Turn
+from harness.types.trajectory import Trajectory, Turn
 
 
 def test_metrics_show_their_arithmetic() -> None:

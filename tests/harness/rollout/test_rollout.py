@@ -13,11 +13,12 @@ import eh_gym
 from eh_gym import FixedHorizon, ThreadVectorEnv
 from eh_gym.errors import WorkerDied
 from eh_gym.wrappers import ElasticTimeLimit
-from harness.policy import Policy
-from harness.rollout import EpisodeRequest, announce, rollout
+from harness.policy.policy import Policy
+from harness.rollout import announce, rollout
 from harness.sampling.transformers import TransformersSampler
-from harness.trajectory import Trajectory
-from harness.update import update_policy
+from harness.training.update import update_policy
+from harness.types.rules import EpisodeRequest
+from harness.types.trajectory import Trajectory
 
 
 def requests(n: int, group: int = 2) -> list[EpisodeRequest]:
@@ -176,7 +177,7 @@ def test_zero_advantage_groups_leave_the_weights_alone(trained: Policy) -> None:
 
     import torch
 
-    from harness.config import preset
+    from harness.settings.presets import preset
 
     policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
     trajectories = list(play(trained, k=1))  # nothing can succeed in one step

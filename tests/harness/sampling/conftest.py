@@ -18,13 +18,13 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from harness.lora import add_lora
-from harness.sampling.base import Sample, Sampler, SampleRequest
+from harness.policy.lora import add_lora
+from harness.policy.shape import ModelShape
+from harness.quickstart.tiny import fresh_qwen2
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
 from harness.sampling.vllm_server import VLLMServerSampler
-from harness.shape import ModelShape
-from harness.tiny import fresh_qwen2
+from harness.types.sampler import Sample, Sampler, SampleRequest
 
 VOCAB, STOP, CONTEXT = 50, 7, 128
 

@@ -11,8 +11,8 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
-from harness.sampling.base import Sample, Sampler, SampleRequest, sample_all
 from harness.sampling.transformers import TransformersSampler
+from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
 
 VOCAB, STOP = 50, 7
 KINDS = ["transformers", "transformers-small-prefill", "transformers-untied", "vllm", "vllm-untied", "vllm-server"]

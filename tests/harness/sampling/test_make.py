@@ -10,18 +10,20 @@ import pytest
 from transformers import Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError, MissingExtraError
-from harness.config import GRPOConfig, preset
-from harness.policy import Policy
-from harness.sampling.base import Sampler
-from harness.sampling.make import SamplerSettings, make_sampler
+from harness.policy.policy import Policy
+from harness.sampling.make import make_sampler
 from harness.sampling.transformers import TransformersSampler
+from harness.settings.grpo import GRPOConfig
+from harness.settings.presets import preset
+from harness.settings.sampling import SamplingFlags
+from harness.types.sampler import Sampler
 
 Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
 
 
 def test_the_policy_itself_samples_by_default(made: Made) -> None:
     policy: Any = Policy(made("transformers")[0], None, None)  # type: ignore[arg-type]
-    sampler = make_sampler(SamplerSettings(max_context=64), policy)
+    sampler = make_sampler(SamplingFlags(max_context=64), policy)
     assert isinstance(sampler, TransformersSampler)
     assert sampler.max_context == 64
 
@@ -55,4 +57,4 @@ def test_without_vllm_the_install_command_is_named(made: Made, monkeypatch: pyte
 
     policy: Any = Policy(model, Tokenizer(), None)  # type: ignore[arg-type]
     with pytest.raises(MissingExtraError, match=r"pip install -e '.\[train,vllm\]'"):
-        make_sampler(SamplerSettings(sampler="vllm"), policy)
+        make_sampler(SamplingFlags(sampler="vllm"), policy)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from transformers import Qwen2ForCausalLM
 
-from harness.sampling.base import Sampler, SampleRequest
 from harness.sampling.slot_cache import SlotCache
 from harness.sampling.transformers import TransformersSampler
+from harness.types.sampler import Sampler, SampleRequest
 
 Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
 

@@ -14,12 +14,12 @@ import torch
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from harness.config import GRPOConfig
-from harness.display import Display
 from harness.grpo import train
-from harness.lora import add_lora
-from harness.sampling.base import Sampler, SampleRequest, sample_all
+from harness.policy.lora import add_lora
+from harness.run.display import Display
 from harness.sampling.vllm import VLLMSampler
+from harness.settings.grpo import GRPOConfig
+from harness.types.sampler import Sampler, SampleRequest, sample_all
 
 Ask = Callable[..., SampleRequest]
 Forward = Callable[..., list[float]]

@@ -15,10 +15,10 @@ from safetensors.torch import load
 from transformers import Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError, SamplerError
-from harness.lora import add_lora
-from harness.sampling.base import Sample, Sampler, SampleRequest, sample_all
+from harness.policy.lora import add_lora
+from harness.sampling.transfer import ADAPTERS
 from harness.sampling.vllm_server import VLLMServerSampler
-from harness.sampling.weights import ADAPTERS
+from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
 
 Ask = Callable[..., SampleRequest]
 Forward = Callable[..., list[float]]

@@ -1,0 +1,317 @@
+"""Builds a training run from its settings: environments, policy, sampler, optimizer, controller and logs."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.envs.registration import EnvSpec
+
+import eh_gym
+from eh_gym import HorizonController
+from eh_gym.errors import ConfigError, MissingBackendError
+from envs.actors import in_actors, shared_actors
+from envs.runtime import cache_dir
+from harness.evaluation.held_out import HeldOut
+from harness.policy.head import Head
+from harness.policy.lora import add_lora
+from harness.policy.policy import Policy, load_policy
+from harness.policy.ranks import Ranks, check_ranks
+from harness.quickstart.tiny import new_tiny_policy
+from harness.quickstart.warm_start import cached_warm_start
+from harness.rollout.batches import Batches, BatchPlan
+from harness.rollout.environment import Environments, make_environment, tasks_of
+from harness.rollout.tasks import TaskStream
+from harness.run.checkpoint import load_training_state, save_checkpoint, save_training_state
+from harness.run.clock import Clock
+from harness.run.display import Display
+from harness.run.log import RunLog
+from harness.run.run_folder import checkpoint_to_resume
+from harness.run.runtime import pick_device, pick_dtype, set_threads
+from harness.sampling.make import make_sampler
+from harness.sampling.weights import SampledWeights
+from harness.settings.grpo import GRPOConfig
+from harness.settings.horizon import make_controller
+from harness.training.learner import Learner
+from harness.training.optimizer import make_optimizer
+from harness.types.seeding import derive_seed
+
+__all__ = ["Run", "build", "environment", "teacher"]
+
+
+@dataclass
+class Run:
+    """A training run that is ready to go on; a context manager that closes what it opened.
+
+    Attributes:
+        config: The settings.
+        folder: Everything that the run leaves is in this folder.
+        ranks: The processes that train together.
+        next_update: The index of the first update that is still to be done.
+        batches: Plays the episodes.
+        controller: Chooses the horizon; None for no limit.
+        learner: Improves the policy.
+        weights: What the sampler samples with.
+        held_out: Evaluates the policy.
+        evaluations: The results before and after training, as far as they are known.
+        clock: The seconds and tokens so far.
+        log: The metrics and the episodes.
+    """
+
+    config: GRPOConfig
+    folder: Path
+    ranks: Ranks
+    next_update: int
+    batches: Batches
+    controller: HorizonController | None
+    learner: Learner
+    weights: SampledWeights
+    held_out: HeldOut
+    evaluations: dict[str, Any]
+    clock: Clock
+    log: RunLog
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.batches.close()
+        self.log.close()
+
+    def save(self, next_update: int) -> None:
+        """Writes a checkpoint, from which a run that is killed goes on with `next_update`."""
+        write = functools.partial(self._write_checkpoint, next_update=next_update)
+        folder, keep = self.folder / "checkpoints", self.config.keep_checkpoints
+        save_checkpoint(folder, next_update, write=write, keep=keep, ranks=self.ranks)
+
+    def _write_checkpoint(self, folder: Path, *, next_update: int) -> None:
+        extra = {
+            "next_update": next_update,
+            "totals": self.clock.state_dict(),
+            "controller": self.controller.state_dict() if self.controller is not None else None,
+            "lengths": self.batches.state_dict(),
+            "sampled_at": self.weights.updates,
+            "evaluations": self.evaluations,
+        }
+        save_training_state(
+            folder,
+            model=self.learner.policy.model,
+            optimizer=self.learner.optimizer,
+            extra=extra,
+            sampled=self.weights.behind,
+            ranks=self.ranks,
+        )
+        if self.ranks.first:
+            self.learner.policy.tokenizer.save_pretrained(folder)
+
+
+def build(
+    config: GRPOConfig, folder: Path, display: Display, *, resume: bool = False, ranks: Ranks | None = None
+) -> Run:
+    """Builds a run, from its newest checkpoint if it is resumed and has one.
+
+    Args:
+        config: The settings.
+        folder: An empty or new folder, or with `resume` the folder of a run that was stopped.
+        display: Shows what happens.
+        resume: Go on from the newest checkpoint, if there is one.
+        ranks: The processes that train together; None for this one alone.
+
+    Raises:
+        ConfigError: A setting does not fit the environment, the model or the machine.
+        StateError: The checkpoint or the metrics are damaged.
+    """
+    set_threads(config.threads)
+    ranks = ranks or Ranks()
+    check_ranks(ranks, sampler=config.sampler)
+    env_id = environment(config, ranks)
+    env = teacher(config, env_id)
+    stream = TaskStream(tasks_of(env), per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
+    held_out = HeldOut.choose(config, env_id)
+
+    device = ranks.device(pick_device(config.device))
+    policy = _load(config, env, device, ranks)
+    for note in policy.chat.notes:
+        display.note(f"note: {note}")
+    checkpoint = ranks.from_first(checkpoint_to_resume(folder) if resume and ranks.first else None)
+    if checkpoint is None and config.warm_start.episodes and ranks.first:
+        _clone_expert(config, env, policy, device, display)
+    env.close()
+    if config.lora_rank:
+        add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
+    reference = _reference_policy(policy, config, folder, device, ranks, first=checkpoint is None)
+    weights = SampledWeights(policy, while_training=bool(config.async_steps), ranks=ranks)
+    if config.sampler == "transformers":
+        weights.fill(device)  # for servers the copy stays in rank 0's host memory
+    ranks.shard(policy, device)
+    optimizer = make_optimizer(
+        policy.model,
+        learning_rate=config.learning_rate,
+        betas=(0.9, config.adam_beta2),
+        weight_decay=config.weight_decay,
+    )
+    state = None
+    if checkpoint is not None:
+        state = load_training_state(
+            checkpoint, model=policy.model, optimizer=optimizer, sampled=weights.behind, ranks=ranks
+        )
+        weights.restore(state["sampled_at"])
+        display.note(f"resumed at update {state['next_update']} from {checkpoint}")
+    sampler = weights.start(
+        functools.partial(
+            make_sampler,
+            config,
+            device=device if ranks.sharded else None,
+            sends=ranks.first,
+            adapters=config.lora_handover == "adapters",
+        )
+    )
+    controller = make_controller(config)
+    slots = _slot_count(config, ranks)
+    learner = Learner(policy, optimizer, reference, config.loss_settings(), config.learning_rate_at, config.seed, ranks)
+    run = Run(
+        config,
+        folder,
+        ranks,
+        next_update=state["next_update"] if state else 0,
+        batches=Batches(
+            BatchPlan(stream, config.group_size, config.updates, config.seed),
+            Environments(env_id, config.environment_args(), slots, config.env_threads, config.budget_hint),
+            controller,
+            sampler,
+            policy.chat,
+            config.rules(config.environment_retries),
+            ranks=ranks,
+            overlap=bool(config.async_steps),
+            updates_at=weights.updates_at,
+        ),
+        controller=controller,
+        learner=learner,
+        weights=weights,
+        held_out=HeldOut(config, *held_out, weights.policy, sampler, ranks),
+        evaluations=state["evaluations"] if state else {},
+        clock=Clock(state["totals"] if state else None),
+        log=RunLog(
+            folder,
+            state["next_update"] if state else 0,
+            episodes_every=config.log_episodes_every,
+            selected=learner.selected,
+            silent=not ranks.first,
+        ),
+    )
+    if state:
+        run.batches.load_state_dict(state["lengths"])
+        if controller is not None:
+            controller.load_state_dict(state["controller"])
+    return run
+
+
+def _load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) -> Policy:
+    """The policy on `device`; under torchrun rank 0 has it in its host's memory, and the others without weights."""
+    policy = None
+    if ranks.first:
+        home = "cpu" if ranks.sharded else device
+        limit, dtype = config.max_observation_tokens or None, pick_dtype(config.dtype)
+        if config.model == "tiny":
+            seed = derive_seed(config.seed, "weights") % 2**31
+            policy = new_tiny_policy(env, seed=seed, max_observation_tokens=limit, packing=config.packing)
+            torch.nn.Module.to(policy.model, torch.device(home), dtype)
+        else:
+            policy = load_policy(
+                config.model, dtype=dtype, device=home, max_observation_tokens=limit, packing=config.packing
+            )
+        Head.check(policy.model)
+    policy = ranks.hand_out(policy)
+    if config.gradient_checkpointing:
+        policy.checkpoint_activations()
+    return policy
+
+
+def _clone_expert(config: GRPOConfig, env: gym.Env[str, str], policy: Policy, device: str, display: Display) -> None:
+    """Clones the expert into the policy, on `device`, and leaves it where it was."""
+    home = policy.model.device
+    torch.nn.Module.to(policy.model, torch.device(device))
+    with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
+        cloned = cached_warm_start(cache_dir(), env, policy, config.warm_start, seed=config.seed, on_batch=on_batch)
+    torch.nn.Module.to(policy.model, home)
+    display.note(f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches")
+
+
+def _reference_policy(
+    policy: Policy, config: GRPOConfig, run_dir: Path, device: str, ranks: Ranks, *, first: bool
+) -> Policy | None:
+    """The frozen policy of the KL term: the one that the first update starts from, kept in the run folder.
+
+    With LoRA it is the policy itself, whose own weights are frozen.
+    """
+    if not config.kl_coef:
+        return None
+    if config.lora_rank:
+        return policy
+    folder = run_dir / "reference"
+    if first:
+        reference = dataclasses.replace(policy, model=copy.deepcopy(policy.model))
+        if ranks.first:
+            policy.save(folder)
+    else:
+        home, dtype = str(policy.model.device), policy.model.dtype
+        reference = ranks.hand_out(
+            load_policy(folder, dtype=dtype, device=home, packing=config.packing) if ranks.first else None
+        )
+    reference.model.eval().requires_grad_(False)
+    ranks.shard(reference, device)
+    return reference
+
+
+def _slot_count(config: GRPOConfig, ranks: Ranks) -> int:
+    """This rank's environments."""
+    episodes = config.tasks_per_update * config.group_size
+    return -(-min(config.slots or episodes, episodes) // ranks.size)
+
+
+def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
+    """What `gym.make` makes an environment from, on this machine or in Ray actors."""
+    if config.env_workers == "local":
+        return config.env
+    if ranks.size > 1 and not config.ray_address:
+        raise ConfigError(
+            "with torchrun, --env-workers ray needs a cluster that all ranks share; run `ray start --head` and give "
+            "--ray-address auto"
+        )
+    actors = shared_actors(
+        math.ceil(_slot_count(config, ranks) / config.ray_actor_slots),
+        address=config.ray_address,
+        cpus=config.ray_actor_cpus,
+        timeout_s=config.ray_timeout_s,
+    )
+    return in_actors(config.env, actors)
+
+
+def teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
+    """An environment to ask for tasks and demonstrations: on this machine, which is faster, if it can be made here."""
+    try:
+        env = make_environment(config.env, config.environment_args())
+    except MissingBackendError:
+        if config.env_workers == "local":
+            raise
+        env = make_environment(env_id, config.environment_args())
+    return _hinted(env, config) if config.budget_hint else env
+
+
+def _hinted(env: gym.Env[str, str], config: GRPOConfig) -> gym.Env[str, str]:
+    """For the tiny model's tokenizer and demonstrations: each has a K of its own, since K will move in training."""
+    low = min(config.k0, config.k_max)
+    draws = np.random.default_rng(derive_seed(config.seed, "hints")).integers(low, config.k_max + 1, size=2000)
+    controller = eh_gym.StagedHorizon({episode: int(k) for episode, k in enumerate(draws)})
+    return eh_gym.BudgetHint(eh_gym.ElasticTimeLimit(env, controller, update_every=1), config.budget_hint)

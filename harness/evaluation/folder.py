@@ -1,0 +1,135 @@
+"""An evaluation's folder: its settings, every episode from the moment that it ends, and at last the result.
+
+The command that was stopped goes on where it was, and one that asks for more tasks or rollouts plays those that are not there
+yet: an episode is known by its seed. Left out: the episodes of a training run, whose log is by update.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import ConfigError
+from harness.run.episode_log import EpisodeWriter, read_episodes
+from harness.run.files import make_folder, read_object, write_whole
+from harness.types.rules import EpisodeRequest
+from harness.types.trajectory import TRUNCATED, Trajectory
+
+__all__ = ["EvaluationFolder", "KeptEvaluation", "PlayedBefore", "is_evaluation", "read_evaluation"]
+
+_SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes", "evaluation.jsonl")
+
+
+@dataclass(frozen=True)
+class PlayedBefore:
+    """An episode as far as a result is made from it, read from its line; see `Played`."""
+
+    group: int
+    success: bool
+    length: int
+    end: str
+    optimal_steps: int | None
+    tokens: int
+
+    @property
+    def truncated(self) -> bool:
+        """Stopped before the task's rules ended it."""
+        return self.end in TRUNCATED
+
+
+class EvaluationFolder:
+    """Keeps one evaluation.
+
+    Args:
+        folder: New, or that of an evaluation with the same settings.
+        settings: What the episodes depend on, beside task and seed; as JSON.
+
+    Raises:
+        ConfigError: The folder holds something else, or can't be made.
+        StateError: Its episodes can't be read.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self._folder = folder
+        wanted = json.loads(json.dumps(settings, default=str))
+        if (folder / _SETTINGS).exists():
+            _check(folder, wanted)
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder} is there and holds no evaluation; give --out a new folder")
+        else:
+            make_folder(folder, "--out")
+            write_whole(folder / _SETTINGS, json.dumps(wanted, indent=2))
+        self._writer = EpisodeWriter(folder / _EPISODES)
+        # What an environment failed is played again.
+        played = (line for line in read_episodes(folder / _EPISODES) if line["end"] != "environment-error")
+        self._lines: dict[int, dict[str, Any]] = {line["seed"]: line for line in played}
+
+    def missing(self, requests: Sequence[EpisodeRequest]) -> list[EpisodeRequest]:
+        """Those that were not played yet, in their order."""
+        return [request for request in requests if request.seed not in self._lines]
+
+    def played(self, requests: Sequence[EpisodeRequest]) -> list[PlayedBefore]:
+        """The others, in their order."""
+        return [_played(request, self._lines[request.seed]) for request in requests if request.seed in self._lines]
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Writes an episode; a kill after this does not lose it."""
+        self._writer.write(trajectory)
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        """Writes the result beside the settings that it was made with."""
+        write_whole(self._folder / _RESULT, json.dumps(result, default=str, indent=2))
+
+    def close(self) -> None:
+        """Closes the episodes' file."""
+        self._writer.close()
+
+
+@dataclass(frozen=True)
+class KeptEvaluation:
+    """An evaluation's folder, as far as it is written.
+
+    Attributes:
+        folder: Where it is.
+        settings: Those of `harness.evaluate`, the split named.
+        result: What `EvalResult` has; None before the end.
+        episodes: The file of its episodes.
+    """
+
+    folder: Path
+    settings: Mapping[str, Any]
+    result: Mapping[str, Any] | None
+    episodes: Path
+
+
+def is_evaluation(folder: Path) -> bool:
+    """Whether an evaluation was begun there."""
+    return (folder / _SETTINGS).is_file() and (folder / _EPISODES).is_file()
+
+
+def read_evaluation(folder: Path) -> KeptEvaluation:
+    """Reads an evaluation's folder.
+
+    Raises:
+        StateError: A file is damaged.
+    """
+    result = folder / _RESULT
+    found = read_object(result).get("result") if result.exists() else None
+    return KeptEvaluation(folder, read_object(folder / _SETTINGS), found, folder / _EPISODES)
+
+
+def _played(request: EpisodeRequest, line: Mapping[str, Any]) -> PlayedBefore:
+    """With the request's group: another choice of tasks numbers them otherwise."""
+    names = ("success", "length", "end", "optimal_steps", "tokens")
+    return PlayedBefore(request.group, **{name: line[name] for name in names})
+
+
+def _check(folder: Path, wanted: Mapping[str, Any]) -> None:
+    kept = read_object(folder / _SETTINGS)
+    differ = {name: kept.get(name) for name in wanted if kept.get(name) != wanted[name]}
+    if differ:
+        words = ", ".join(f"{name} {value!r} (here {wanted[name]!r})" for name, value in differ.items())
+        raise ConfigError(f"{folder} holds an evaluation with {words}; give --out a new folder, or the same settings")

@@ -1,0 +1,92 @@
+"""Evaluates the policy of a run on held-out tasks: before, between and after its updates.
+
+Every call plays the same episodes with the same random numbers, at K = k_max. `harness.evaluate` evaluates anything else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium.envs.registration import EnvSpec
+
+from harness.evaluation.play import evaluation_requests, held_out_tasks, play_policy
+from harness.evaluation.result import EvalResult, summarise
+from harness.policy.policy import Policy
+from harness.policy.ranks import Ranks
+from harness.rollout.environment import Environments
+from harness.run.display import Display, UpdateBars
+from harness.settings.grpo import GRPOConfig
+from harness.types.sampler import Sampler
+from harness.types.seeding import derive_seed
+from harness.types.trajectory import Trajectory
+
+__all__ = ["HeldOut"]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The held-out tasks, and who plays them.
+
+    Attributes:
+        config: The settings of the run.
+        environments: How the slots are made, from the held-out split.
+        tasks: The ids of the tasks; empty if the run wants no evaluation.
+        policy: Turns texts into ids and back.
+        sampler: Samples with the weights that are evaluated.
+        ranks: The processes that share the episodes.
+    """
+
+    config: GRPOConfig
+    environments: Environments
+    tasks: Sequence[str]
+    policy: Policy
+    sampler: Sampler
+    ranks: Ranks
+
+    @staticmethod
+    def choose(config: GRPOConfig, env_id: str | EnvSpec) -> tuple[Environments, Sequence[str]]:
+        """Finds the held-out tasks of a run, and the environments that they are played in.
+
+        Raises:
+            ConfigError: The environment has no such split.
+        """
+        args = {**config.environment_args(), "split": config.eval_split}
+        slots = config.slots or config.episodes_per_update
+        environments = Environments(env_id, args, slots, config.env_threads, config.budget_hint)
+        return environments, held_out_tasks(environments, config.eval_tasks) if config.eval_tasks else ()
+
+    def sampled_and_greedy(self, display: Display, when: str) -> dict[str, Any]:
+        """Returns the results of sampled and of greedy actions, as they stand in evaluation.json; nothing without tasks."""
+        config, results = self.config, {}
+        for name, temperature, rollouts in (("sampled", config.temperature, config.eval_rollouts), ("greedy", 0.0, 1)):
+            if self.tasks:
+                with display.episodes(f"{name} evaluation {when}", self._own(rollouts)) as on_end:
+                    results[name] = dataclasses.asdict(self._play(temperature, rollouts, on_end))
+        return results
+
+    def during_training(self, progress: UpdateBars, update: int) -> dict[str, float]:
+        """Returns the ``evaluation/…`` metrics of sampled actions after an update."""
+        rollouts = self.config.eval_every_rollouts
+        result = self._play(self.config.temperature, rollouts, progress.evaluation(update, self._own(rollouts)))
+        return {"evaluation/mean_at_k": result.mean_at_k, "evaluation/best_at_k": result.best_at_k}
+
+    def _own(self, rollouts: int) -> int:
+        """The number of episodes of this rank, with so many per task."""
+        return len(self.ranks.share(range(len(self.tasks) * rollouts)))
+
+    def _play(self, temperature: float, rollouts: int, on_end: Callable[[Trajectory], None]) -> EvalResult:
+        """The result of all ranks' episodes; `on_end` is called with each of this rank's."""
+        config = self.config
+        played = play_policy(
+            self.environments,
+            self.sampler,
+            self.policy.chat,
+            self.ranks.share(evaluation_requests(self.tasks, rollouts, derive_seed(config.seed, "evaluation"))),
+            dataclasses.replace(config.rules(config.environment_retries), temperature=temperature),
+            horizon=config.k_max,
+            on_end=on_end,
+        )
+        return summarise(self.ranks.gather(played))

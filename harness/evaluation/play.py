@@ -1,0 +1,118 @@
+"""Plays the episodes of an evaluation at a fixed K: with a language model, or with a script that needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import gymnasium as gym
+import numpy as np
+
+from eh_gym import FixedHorizon
+from eh_gym.errors import ConfigError, WorkerError
+from harness.policy.chat import ChatFormat
+from harness.rollout import rollout
+from harness.rollout.environment import Environments, make_environment, tasks_of
+from harness.types.rules import EpisodeRequest, Rules
+from harness.types.sampler import Sampler
+from harness.types.seeding import derive_seed
+from harness.types.trajectory import Trajectory, Turn
+
+__all__ = ["SCRIPTS", "evaluation_requests", "held_out_tasks", "play_policy", "play_script"]
+
+SCRIPTS = ("expert", "random", "empty")
+"""Who plays without a model: the environment's own expert, random actions, or an agent that says nothing."""
+
+_GENERATED = 10_000  # a split with more tasks than this is generated without end
+_GENERATED_TASKS = 128
+
+
+def play_policy(
+    environments: Environments,
+    sampler: Sampler,
+    chat: ChatFormat,
+    requests: Sequence[EpisodeRequest],
+    rules: Rules,
+    *,
+    horizon: int,
+    on_end: Callable[[Trajectory], None] = lambda _: None,
+) -> list[Trajectory]:
+    """Plays episodes with a language model at K = `horizon`; `harness.rollout.rollout` explains the other arguments."""
+    if not requests:
+        return []
+    envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
+    try:
+        return rollout(envs, sampler, chat, requests, rules, on_end=on_end)
+    finally:
+        envs.close()
+
+
+def play_script(
+    name: str,
+    environments: Environments,
+    requests: Sequence[EpisodeRequest],
+    *,
+    horizon: int,
+    on_end: Callable[[Trajectory], None] = lambda _: None,
+) -> list[Trajectory]:
+    """Plays episodes without a model; `name` is one of `SCRIPTS`.
+
+    Raises:
+        ConfigError: The environment has no expert, or no random actions.
+    """
+    envs = environments.open(FixedHorizon(horizon), episodes=1)
+    env = envs.envs[0]
+    needed = {"expert": "expert", "random": "random_action"}.get(name)
+    done: list[Trajectory] = []
+    try:
+        if needed and not hasattr(env.unwrapped, needed):
+            raise ConfigError(
+                f"--policy {name} needs an environment with {needed}(), which {env.unwrapped!r} lacks; choose another"
+            )
+        for request in requests:
+            trajectory = Trajectory(request.task_id, request.group, seed=request.seed)
+            try:
+                _play_once(name, env, trajectory)
+            except WorkerError as failure:  # of a reset, or of the expert
+                trajectory.fail(str(failure))
+            done.append(trajectory)
+            on_end(trajectory)
+    finally:
+        envs.close()
+    return done
+
+
+def _play_once(name: str, env: gym.Env[str, str], trajectory: Trajectory) -> None:
+    """Plays the episode of the trajectory's task and seed, into the trajectory."""
+    rng = np.random.default_rng(trajectory.seed)
+    trajectory.begin(*env.reset(seed=trajectory.seed % 2**31, options={"task_id": trajectory.task_id}))
+    end = None
+    while end is None:
+        action = _scripted(name, env, rng)
+        trajectory.turns.append(Turn(action, "", cut=False, malformed=False))
+        end = trajectory.add_answer(env.step(action))  # type: ignore[arg-type]
+
+
+def _scripted(name: str, env: gym.Env[str, str], rng: np.random.Generator) -> str:
+    if name == "empty":
+        return ""
+    base = env.unwrapped
+    return str(base.expert() if name == "expert" else base.random_action(rng))  # type: ignore[attr-defined]
+
+
+def evaluation_requests(task_ids: Sequence[str], rollouts: int, seed: int) -> list[EpisodeRequest]:
+    """Lists the episodes of an evaluation, `rollouts` of each task; a task's are the same whatever else is played."""
+    return [
+        EpisodeRequest(task_id, group, derive_seed(seed, "evaluate", task_id, member))
+        for group, task_id in enumerate(task_ids)
+        for member in range(rollouts)
+    ]
+
+
+def held_out_tasks(environments: Environments, count: int | None) -> list[str]:
+    """Returns the first `count` tasks of a split; None for all, or for 128 of a split that is generated without end."""
+    env = make_environment(environments.env_id, environments.args)
+    task_ids = tasks_of(env)
+    if count is None:
+        count = len(task_ids) if len(task_ids) <= _GENERATED else _GENERATED_TASKS
+    env.close()
+    return list(task_ids[:count])

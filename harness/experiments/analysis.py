@@ -1,0 +1,285 @@
+"""What the records of one run say: peak, tokens to a threshold, how K settles; and spreads over seeds.
+
+These are pure functions from the rows of ``metrics.jsonl`` and from ``evaluation.json`` to numbers.
+`harness.experiments.plateau` and `harness.experiments.suite_table` compare several runs; `harness.experiments.manifest` reads
+the files.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+__all__ = [
+    "Arm",
+    "Run",
+    "Spread",
+    "SuccessPoint",
+    "horizon_series",
+    "horizon_spread",
+    "longer_than",
+    "mean_tokens",
+    "peak",
+    "run_numbers",
+    "savings",
+    "settled_at",
+    "spread",
+    "success_at",
+    "success_curve",
+    "tokens_to",
+]
+
+Rows = Sequence[Mapping[str, Any]]
+T = TypeVar("T")
+
+_LAST_QUARTER = (0.75, 1.0)
+MIDDLE = (0.5, 0.85)
+"""The paper's mid-training: steps 100 to 170 of 200, as shares of the run."""
+END = (0.9, 1.0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run's records.
+
+    Attributes:
+        seed: Its seed.
+        rows: The rows of ``metrics.jsonl``, in order.
+        evaluation: ``evaluation.json``; empty where the run has not ended or was not evaluated.
+    """
+
+    seed: int
+    rows: Rows
+    evaluation: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One setting of a suite and its runs, one per seed.
+
+    Attributes:
+        label: What the tables call it.
+        settings: The fields of `GRPOConfig` that make it this arm.
+        runs: Those that have ended.
+    """
+
+    label: str
+    settings: Mapping[str, Any]
+    runs: Sequence[Run]
+
+
+class Spread(NamedTuple):
+    """Mean, sample standard deviation (n - 1; None for one value) and number of values."""
+
+    mean: float
+    std: float | None
+    n: int
+
+
+def spread(values: Sequence[float | None]) -> Spread | None:
+    """Mean and standard deviation over seeds of the values there are; None where there is none.
+
+    >>> spread([0.2, 0.4, None])
+    Spread(mean=0.30000000000000004, std=0.1414213562373095, n=2)
+    """
+    known = [float(v) for v in values if v is not None and math.isfinite(v)]
+    if not known:
+        return None
+    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
+
+
+class SuccessPoint(NamedTuple):
+    """A success rate in the course of training, after so many updates and training tokens."""
+
+    updates: int
+    tokens: float
+    success: float
+
+
+def success_curve(rows: Rows, before: float | None = None) -> list[SuccessPoint]:
+    """The success rate by tokens: the held-out evaluations during training, where the run has them.
+
+    Args:
+        rows: With ``evaluation/mean_at_k`` in those of the updates after which the run was evaluated
+            (``--eval-every``), and ``tokens/total``.
+        before: The held-out success before training, which becomes the point at 0 tokens.
+
+    Returns:
+        The points, oldest first. Without held-out evaluations: the training episodes' success, as the mean of 5
+        updates, which depends on each update's K and is no fair comparison between horizons.
+    """
+    evaluated = [
+        SuccessPoint(row["update"] + 1, row["tokens/total"], row["evaluation/mean_at_k"])
+        for row in rows
+        if row.get("evaluation/mean_at_k") is not None
+    ]
+    if evaluated:
+        return ([SuccessPoint(0, 0.0, before)] if before is not None else []) + evaluated
+    known = [row for row in rows if row.get("rollout/success") is not None]
+    return [
+        SuccessPoint(
+            row["update"] + 1,
+            row["tokens/total"],
+            statistics.fmean(r["rollout/success"] for r in known[max(0, i - 4) : i + 1]),
+        )
+        for i, row in enumerate(known)
+    ]
+
+
+def peak(curve: Sequence[SuccessPoint]) -> SuccessPoint | None:
+    """The highest point, the earliest of equals. The maximum of noisy points lies above the true one, for every arm."""
+    return max(curve, key=lambda point: (point.success, -point.updates)) if curve else None
+
+
+def tokens_to(curve: Sequence[SuccessPoint], threshold: float) -> float | None:
+    """Training tokens until the success rate first reaches `threshold`; None if it never does.
+
+    Between the last point below and the first at or above, tokens are interpolated linearly, since evaluations are some
+    updates apart. (The paper takes the first step at or above.)
+
+    >>> tokens_to([SuccessPoint(0, 0, 0.2), SuccessPoint(5, 100, 0.4), SuccessPoint(10, 300, 0.6)], 0.5)
+    200.0
+    """
+    for i, point in enumerate(curve):
+        if point.success >= threshold:
+            if i == 0:
+                return float(point.tokens)
+            last = curve[i - 1]
+            share = (threshold - last.success) / (point.success - last.success)
+            return float(last.tokens + share * (point.tokens - last.tokens))
+    return None
+
+
+def savings(tokens: float | None, baseline: float | None) -> float | None:
+    """The share of the baseline's tokens that were not needed; negative where more were."""
+    return None if tokens is None or not baseline else 1.0 - tokens / baseline
+
+
+def mean_tokens(rows: Rows, window: tuple[float, float] = (0.0, 1.0)) -> float | None:
+    """Mean tokens per update over a part of the run, given as shares of its length: [start, end)."""
+    values = [row["tokens/update"] for row in _window(rows, window)]
+    return statistics.fmean(values) if values else None
+
+
+def horizon_series(rows: Rows) -> list[float]:
+    """K after each update, in steps: the controller's real K where it keeps one, else the K of the update's episodes."""
+    series = [_first_known(row, "horizon/k_real", "horizon/k") for row in rows]
+    return [k for k in series if k is not None]
+
+
+def horizon_spread(series: Sequence[float]) -> float | None:
+    """K's standard deviation over the updates of the run's last quarter (the paper's "last 50 steps" of 200)."""
+    last = _window(series, _LAST_QUARTER)
+    return statistics.pstdev(last) if last else None
+
+
+def settled_at(series: Sequence[float], band: tuple[float, float]) -> int | None:
+    """The first update from which K stays in `band` (ends included) to the end of the run; None if it ends outside.
+
+    >>> settled_at([10, 21, 18, 22, 25], (20, 30))
+    3
+    """
+    if not series:
+        return None
+    outside = [i for i, k in enumerate(series) if not band[0] <= k <= band[1]]
+    first = outside[-1] + 1 if outside else 0
+    return first if first < len(series) else None
+
+
+def success_at(result: Mapping[str, Any], k: int) -> float | None:
+    """The success rate under a horizon of `k` steps (the paper's SR(K), Eq. 2), from an evaluation under a longer one.
+
+    An episode stopped by K is the longer episode's beginning, so the successes within `k` steps are those that it would
+    have had under `k`. That holds where the agent is not told K.
+
+    Args:
+        result: An `EvalResult` as a dict, of an evaluation with a horizon of at least `k`.
+        k: The horizon.
+    """
+    lengths = result.get("success_lengths")
+    if lengths is None:
+        return None
+    if not lengths:
+        return 0.0
+    within: int = sum(length <= k for length in lengths)
+    return float(result["mean_at_k"]) * within / len(lengths)
+
+
+def longer_than(result: Mapping[str, Any], steps: int) -> float | None:
+    """The success rate on tasks for which the expert takes more than `steps` steps; None where that is not known.
+
+    >>> longer_than({"by_optimum": [[3, 8, 8], [14, 8, 6], [17, 8, 2]]}, 10)
+    0.5
+    """
+    long = [(episodes, successes) for optimum, episodes, successes in result.get("by_optimum", ()) if optimum > steps]
+    return sum(successes for _, successes in long) / sum(episodes for episodes, _ in long) if long else None
+
+
+def run_numbers(
+    run: Run,
+    *,
+    threshold: float,
+    trained_at: int | None = None,
+    band: tuple[float, float] | None = None,
+    start: int | None = None,
+) -> dict[str, float | None]:
+    """All that the tables say about one run; None where the records do not tell.
+
+    Args:
+        run: Its records.
+        threshold: The success rate that ``tokens_to_threshold`` asks for.
+        trained_at: The run's fixed K, for ``success_at_k``.
+        band: The plateau, in steps, for ``settled_at`` and ``share_in_band``.
+        start: A K0, for ``longer_than_k0``.
+
+    Returns:
+        Shares in 0..1, tokens, steps and seconds, by the names of `suite_table`'s columns.
+    """
+    rows, series = run.rows, horizon_series(run.rows)
+    after = (run.evaluation.get("after") or {}).get("sampled") or {}
+    greedy = (run.evaluation.get("after") or {}).get("greedy") or {}
+    before = (run.evaluation.get("before") or {}).get("sampled") or {}
+    curve = success_curve(rows, before.get("mean_at_k"))
+    top = peak(curve)
+    last_quarter = _window(series, _LAST_QUARTER)
+    return {
+        "mean_at_k": after.get("mean_at_k"),
+        "best_at_k": after.get("best_at_k"),
+        "greedy": greedy.get("mean_at_k"),
+        "success_at_k": success_at(after, trained_at) if after and trained_at is not None else None,
+        "longer_than_k0": longer_than(after, start) if start is not None else None,
+        "peak": top.success if top else None,
+        "tokens_at_peak": top.tokens if top else None,
+        "tokens_to_threshold": tokens_to(curve, threshold),
+        "tokens_total": rows[-1]["tokens/total"] if rows else None,
+        "tokens_per_update": mean_tokens(rows),
+        "tokens_middle": mean_tokens(rows, MIDDLE),
+        "tokens_end": mean_tokens(rows, END),
+        "seconds_per_update": _mean_of(rows, "time/update_s"),
+        "final_k": series[-1] if series else None,
+        "k_mean": statistics.fmean(last_quarter) if last_quarter else None,
+        "k_std": horizon_spread(series),
+        "settled_at": settled_at(series, band) if band else None,
+        "share_in_band": (
+            statistics.fmean(band[0] <= k <= band[1] for k in last_quarter) if band and last_quarter else None
+        ),
+    }
+
+
+def _window(values: Sequence[T], window: tuple[float, float]) -> Sequence[T]:
+    """The part of `values` between two shares of its length; at least the last one of a part that ends at 1."""
+    n = len(values)
+    first, last = math.floor(window[0] * n), math.floor(window[1] * n)
+    return values[min(first, n - 1) if n else 0 : last]
+
+
+def _first_known(row: Mapping[str, Any], *names: str) -> float | None:
+    return next((float(row[name]) for name in names if row.get(name) is not None), None)
+
+
+def _mean_of(rows: Rows, name: str) -> float | None:
+    values = [float(row[name]) for row in rows if row.get(name) is not None]
+    return statistics.fmean(values) if values else None

@@ -1,0 +1,404 @@
+"""What a training run takes, before anything is loaded: memory by part, tokens and FLOPs.
+
+Everything is computed from the settings and the model's shape; the formulas are in docs/plan.md. With several GPUs, weights,
+gradients and moments are divided among them, as `harness.policy.ranks` does it (FSDP2). `--reserve-gb` stands for what the
+allocator loses to fragments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from eh_gym.errors import ConfigError
+from harness.experiments.simulate.lengths import PAPER
+from harness.policy.shape import ModelShape, shape_of
+from harness.settings.grpo import GRPOConfig
+from harness.settings.sampling import engine_rank
+
+__all__ = [
+    "GB",
+    "Lengths",
+    "Memory",
+    "Plan",
+    "Work",
+    "lengths_of",
+    "memory_of",
+    "mends",
+    "refusal",
+    "turns_of",
+    "work_of",
+]
+
+GB = 1e9
+_BYTES = {"float32": 4, "bfloat16": 2}
+_CHUNK_LOGITS, _CHUNK_TOKENS = 2**24, 512  # harness/policy/head.py's
+
+
+@dataclass(frozen=True)
+class GPUFlags:
+    """The GPUs that the run would have."""
+
+    gpus: int = 1
+    """The number of GPUs of the trainer. Its state is divided among them (FSDP2)."""
+    gpu_gb: float = 80.0
+    """The memory of one GPU, in 10^9 bytes."""
+    reserve_gb: float = 4.0
+    """What the driver, kernels, CUDA graphs and fragments take of each GPU, in 10^9 bytes. This is an assumption, not
+    measured."""
+
+
+@dataclass(frozen=True)
+class LengthsFlags:
+    """How long episodes are."""
+
+    k: int = 0
+    """The horizon to count turns with. 0 takes k0 for a fixed horizon, and otherwise k_max, the most."""
+    success_rate: float = 0.5
+    """The share of episodes that succeed. The others are assumed to go on to K."""
+    prompt_tokens: int = 0
+    """The tokens of a task's prompt. 0 takes the environment's value from the table in docs/plan.md, as for the next two."""
+    action_tokens: int = 0
+    """The tokens that are written in one turn."""
+    observation_tokens: int = 0
+    """The tokens that are read in one turn."""
+
+
+@dataclass(frozen=True)
+class SpeedFlags:
+    """How fast the GPUs are."""
+
+    sample_tokens_per_s: float = 0.0
+    """Sampled tokens a second, of all GPUs together, as you measured them. 0 means not measured."""
+    train_tokens_per_s: float = 0.0
+    """Tokens a second of the policy update, of all GPUs together, as you measured them. 0 means not measured."""
+    mfu: float = 0.0
+    """The share of --peak-tflops that the update is assumed to reach if no --train-tokens-per-s is given. 0 assumes nothing."""
+    peak_tflops: float = 989.0
+    """The peak of one GPU. The default is that of an H100 or H200 in bfloat16, dense."""
+
+
+@dataclass(frozen=True)
+class RecipeFlags:
+    """What is planned."""
+
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")] = ""
+    """A TOML file with settings of harness.grpo, such as those in recipes/. Flags override it."""
+
+
+@dataclass(frozen=True)
+class Plan(SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
+    """Says what a run of harness.grpo would take, and refuses one that cannot fit. It also takes every flag of harness.grpo."""
+
+    train: GRPOConfig = field(default_factory=GRPOConfig)
+    """The settings of the run."""
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "gpu_gb", "peak_tflops"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be > 0, got {getattr(self, name)}; give --{name.replace('_', '-')}")
+        for name in ("success_rate", "mfu"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be in [0, 1], got {getattr(self, name)}; it is a share")
+        for name in ("reserve_gb", "k", "prompt_tokens", "action_tokens", "observation_tokens"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; 0 leaves it to the plan")
+        for name in ("sample_tokens_per_s", "train_tokens_per_s"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; 0 says that it is not measured")
+
+    @property
+    def horizon(self) -> int:
+        """K as the plan counts with it."""
+        return self.k or (self.train.k0 if self.train.wrapper == "fixed" else self.train.k_max)
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens of an episode.
+
+    Attributes:
+        prompt: Mean of a task.
+        action: Mean written in a turn.
+        observation: Mean read in a turn.
+        law: Of the turns that a success takes, in `harness.experiments.simulate.lengths.PAPER`; None: every episode goes on to K.
+        source: Where the numbers come from.
+    """
+
+    prompt: int
+    action: int
+    observation: int
+    law: str | None
+    source: str
+
+
+_LENGTHS: dict[str, Lengths] = {
+    "EH-BFCL": Lengths(
+        2350,
+        84,
+        35,
+        "bfcl",
+        "prompts and observations from BFCL's texts at four characters a token; actions assumed, P50 60, P90 170 "
+        "(benchmarks/gpu_rollout.py); turns by the paper's quantiles",
+    ),
+    "EH-AppWorld": Lengths(
+        3000, 150, 300, "appworld", "tokens assumed, not counted on AppWorld; turns by the paper's quantiles"
+    ),
+    "EH-Cabinet": Lengths(20, 4, 12, None, "assumed: about 7 tokens an action with its end, every episode to K"),
+}
+
+
+def lengths_of(plan: Plan) -> Lengths:
+    """The table's lengths of the environment, with the flags over them.
+
+    Raises:
+        ConfigError: The table does not have the environment, and a flag is missing.
+    """
+    flags = {n: getattr(plan, f"{n}_tokens") for n in ("prompt", "action", "observation")}
+    given = {n: v for n, v in flags.items() if v}
+    for name, found in _LENGTHS.items():
+        if plan.train.env.startswith(name):
+            source = f"{', '.join(given)} as given; else {found.source}" if given else found.source
+            return dataclasses.replace(found, source=source, **given)
+    if len(given) < len(flags):
+        raise ConfigError(
+            f"no lengths are known for {plan.train.env}; give --prompt-tokens, --action-tokens and --observation-tokens"
+        )
+    return Lengths(**flags, law=None, source="as given; every episode to K")
+
+
+def turns_of(plan: Plan) -> float:
+    """Mean turns of an episode: successes by the law, stopped at K, and the others K."""
+    law = PAPER.get(lengths_of(plan).law or "")
+    k = plan.horizon
+    if law is None:
+        return float(k)
+    success = float(np.minimum(np.arange(1, len(law.p) + 1), k) @ law.p)
+    return plan.success_rate * success + (1.0 - plan.success_rate) * k
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one GPU.
+
+    Attributes:
+        update: By part, while the policy is trained.
+        rollout: By part, while episodes are sampled.
+        server: What one sampler on a server needs: weights, and keys and values of one longest episode; empty without.
+        longest: Tokens of the longest episode that must fit.
+        tokens: Tokens of one micro-batch.
+        sequences: How many longest episodes the sampler's cache holds at once; None where it has none of a fixed size.
+        available: Bytes that there are, the reserve taken off.
+    """
+
+    update: dict[str, float]
+    rollout: dict[str, float]
+    server: dict[str, float]
+    longest: int
+    tokens: int
+    sequences: float | None
+    available: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether both moments fit, and the sampler's cache holds one longest episode."""
+        room = self.sequences is None or self.sequences >= 1
+        return max(sum(self.update.values()), sum(self.rollout.values())) <= self.available and room
+
+
+def memory_of(plan: Plan) -> Memory:
+    """The memory of one GPU by part; docs/plan.md has the formulas.
+
+    Raises:
+        ConfigError: The model's shape or the environment's lengths are not known.
+    """
+    config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
+    b, ranks = _BYTES[config.dtype], plan.gpus > 1
+    if ranks and config.sampler == "vllm":
+        raise ConfigError(
+            "several GPUs are ranks, which have no --sampler vllm; give --sampler vllm-server --url URL, with --gpus for the "
+            "trainer's GPUs alone, or --sampler transformers"
+        )
+    longest = min(
+        config.max_context or shape.positions,
+        shape.positions,
+        lengths.prompt + plan.horizon * (config.max_action_tokens + lengths.observation),
+    )
+    tokens = max(config.tokens_per_microbatch, longest)
+    adapters = shape.lora_parameters(config.lora_rank)
+    trained = adapters or shape.parameters
+    wide = 4 if ranks else b  # shards are float32
+    held: dict[str, float] = {"weights": wide * (shape.parameters + adapters)}
+    if wide < 4:
+        held["float32 masters"] = 4 * trained
+    held["AdamW moments"] = 8 * trained
+    if config.kl_coef and not adapters:
+        held["KL reference"] = wide * shape.parameters
+    held = {name: value / plan.gpus for name, value in held.items()}
+    update = held | {"gradients": 4 * trained / plan.gpus} | _working(config, shape, tokens, lengths)
+    if ranks:
+        update["gathered layers"] = _gathered(shape, b)
+    rollout, sequences, server = dict(held), None, {}
+    apart = shape.lora_parameters(engine_rank(config.lora_rank)) if config.lora_handover == "adapters" else 0
+    if config.sampler == "vllm":
+        engine = config.gpu_memory_utilization * plan.gpu_gb * GB
+        width = _BYTES[config.dtype if config.sampler_dtype == "auto" else config.sampler_dtype]
+        weights = width * (shape.parameters / config.tensor_parallel + apart)
+        cache = engine - weights
+        sequences = cache / (shape.kv_bytes(width) / config.tensor_parallel * longest)
+        rollout |= {"sampler's weights": weights, "sampler's KV cache": max(0.0, cache)}
+        if config.async_steps:  # the engine does not sleep
+            update |= {name: rollout[name] for name in ("sampler's weights", "sampler's KV cache")}
+    else:
+        kv = float(shape.kv_bytes(b) * longest)
+        if config.sampler == "vllm-server":
+            server = {"weights": float(b * (shape.parameters + apart)), "KV cache of one longest episode": kv}
+        else:
+            slots = min(config.slots or _episodes(config), _episodes(config))
+            copies = {"sampler's weights": float(b * (shape.parameters + adapters))}
+            copies = copies if config.async_steps or ranks else {}
+            own = {"sampler's KV cache": kv * math.ceil(slots / plan.gpus)}
+            rollout |= copies | own
+            update |= copies | (own if config.async_steps else {})
+    available = (plan.gpu_gb - plan.reserve_gb) * GB
+    return Memory(update, rollout, server, longest, tokens, sequences, available)
+
+
+def _episodes(config: GRPOConfig) -> int:
+    return config.tasks_per_update * config.group_size
+
+
+def _working(config: GRPOConfig, shape: ModelShape, tokens: int, lengths: Lengths) -> dict[str, float]:
+    """Activations of one micro-batch and the output layer's, on one GPU."""
+    b, h, v = _BYTES[config.dtype], shape.width, shape.vocab
+    layer = tokens * shape.layer_activation_bytes(b, config.lora_rank)
+    kept = tokens * b * h * shape.layers + layer if config.gradient_checkpointing else shape.layers * layer
+    chunk = max(_CHUNK_TOKENS, _CHUNK_LOGITS // v)
+    # V H (4 + b): the output layer's own gradient, which adapters do not have.
+    head = 8 * chunk * v + (2 * b * chunk * v if b < 4 else 0)
+    head += 0 if config.lora_rank else v * h * (4 + (b if b < 4 else 0))
+    written = tokens * lengths.action / (lengths.action + lengths.observation)
+    return {
+        "activations": float(kept),
+        "backward pass in a layer": float(tokens * b * (2 * shape.ffn + 2 * h)),
+        "logits chunk": head + b * written * h,
+    }
+
+
+def _gathered(shape: ModelShape, b: int) -> float:
+    """What `fully_shard` has whole on each GPU in the backward pass, in bytes.
+
+    The embedding and output layer; of the layers the present one, the next on its way, and a gradient, which is float32 when it
+    is divided.
+    """
+    ends = shape.vocab * shape.width * (1 if shape.tied else 2)
+    return float(b * (3 * shape.layer_parameters + ends) + 4 * shape.layer_parameters)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One update's work, all GPUs together.
+
+    Attributes:
+        turns: Mean of an episode.
+        tokens: All of its episodes.
+        sampled: Of them, written by the model.
+        flops: Of the policy update, with what is computed again.
+    """
+
+    turns: float
+    tokens: float
+    sampled: float
+    flops: float
+
+
+def work_of(plan: Plan) -> Work:
+    """Tokens and FLOPs of one update.
+
+    A token at position p costs 6 P + 12 L A p, forward and backward, and 6 V H where it is written (P the layers' parameters);
+    checkpointing computes forward again (8 P + 16 L A p), the output layer always does (8 V H); frozen weights have no gradient
+    (2 P and 2 V H less); a KL reference is one more forward pass. What shared prompts save is not taken off.
+    """
+    config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
+    turns, episodes = turns_of(plan), _episodes(config)
+    length = lengths.prompt + turns * (lengths.action + lengths.observation)
+    length = min(length, config.max_context or shape.positions)
+    written = min(turns * lengths.action, length)
+    again = 1 if config.gradient_checkpointing else 0
+    passes = 3 + again + (1 if config.kl_coef else 0)  # of 2 P each
+    frozen = 1 if config.lora_rank else 0
+    layers = 2 * (passes - frozen) * shape.layers * shape.layer_parameters
+    attention = 4 * passes * shape.layers * shape.queries * length / 2
+    head = 2 * (passes - again + 1 - frozen) * shape.vocab * shape.width
+    return Work(
+        turns=turns,
+        tokens=episodes * length,
+        sampled=episodes * written,
+        flops=episodes * (length * (layers + attention) + written * head),
+    )
+
+
+def mends(plan: Plan) -> list[str]:
+    """Changes that make a plan fit, each sequence tried before it is named; empty if none of them does."""
+    config = plan.train
+    saving: list[tuple[str, dict[str, Any]]] = []
+    if not config.gradient_checkpointing:
+        saving.append(("--gradient-checkpointing", {"gradient_checkpointing": True}))
+    if config.dtype == "float32":
+        saving.append(("--dtype bfloat16", {"dtype": "bfloat16"}))
+    longest = memory_of(plan).longest
+    if config.tokens_per_microbatch > longest:
+        saving.append((f"--tokens-per-microbatch {longest}", {"tokens_per_microbatch": longest}))
+    lora = ("--lora-rank 32", {"lora_rank": 32})
+    share = ("--gpu-memory-utilization 0.4", {"gpu_memory_utilization": 0.4})
+    rest: list[list[tuple[str, dict[str, Any]]]] = [[]]
+    if not config.lora_rank:
+        rest.append([lora])
+    servers: list[tuple[str, dict[str, Any]]] = []
+    if config.sampler == "vllm":
+        own = ("tensor_parallel", "gpu_memory_utilization", "sampler_dtype", "quantization")
+        defaults = {name: getattr(GRPOConfig, name) for name in own}
+        there = {"sampler": "vllm-server", "url": "http://127.0.0.1:8000", **defaults}
+        servers = [("--sampler vllm-server --url URL", there)]
+        rest += [[share], servers]
+        rest += [[lora, *servers]] if not config.lora_rank else []
+    found: list[list[str]] = []
+    for last in rest:
+        for n in range(len(saving) + 1):
+            steps = [*saving[:n], *last]
+            if steps and _fits(plan, steps):
+                found.append([name for name, _ in steps])
+                break
+    for gpus in (2, 4, 8, 16, 32):
+        steps = [*saving, *servers]
+        if gpus > plan.gpus and _fits(dataclasses.replace(plan, gpus=gpus), steps):
+            found.append([f"--gpus {gpus}", *(name for name, _ in steps)])
+            break
+    return [" ".join(names) for names in found if not any(set(other) < set(names) for other in found)]
+
+
+def _fits(plan: Plan, steps: Sequence[tuple[str, dict[str, Any]]]) -> bool:
+    changed = {name: value for _, change in steps for name, value in change.items()}
+    return memory_of(dataclasses.replace(plan, train=dataclasses.replace(plan.train, **changed))).fits
+
+
+def refusal(plan: Plan, memory: Memory) -> str:
+    """Says why a plan cannot fit, and what would."""
+    need = max(sum(memory.update.values()), sum(memory.rollout.values())) / GB
+    if need > memory.available / GB:
+        text = f"this needs {need:.1f} GB on each GPU and there are {memory.available / GB:.1f}"
+    else:
+        text = (
+            f"the sampler's cache cannot hold one episode of {memory.longest} tokens beside its weights; "
+            "raise --gpu-memory-utilization or --tensor-parallel, or lower --max-context"
+        )
+    ways = mends(plan)
+    if not ways:
+        return f"{text}; no one mend is enough: lower --max-context, and train with --lora-rank on servers"
+    return f"{text}; what would fit: " + "; or ".join(ways)

@@ -1,0 +1,163 @@
+"""A sweep's folder: ``runs/NAME``, the run folders, each named for its settings, and ``suites/SUITE.json``, who uses which.
+
+A run with the same settings and seed has the same name, so several suites share it, and a sweep started again finds it. Left
+out: what is in a run folder, which `harness.grpo` writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import StateError
+from harness.experiments.analysis import Arm, Run
+from harness.experiments.suites import SuiteArm
+from harness.run.files import write_whole
+from harness.run.metrics import read_metrics
+from harness.settings.grpo import GRPOConfig
+
+__all__ = ["Manifest", "has_ended", "read_arms", "read_manifest", "read_run", "run_name", "write_manifest"]
+
+_NOT_SETTINGS = ("recipe", "resume", "run_dir", "seed")
+
+
+def run_name(config: GRPOConfig) -> str:
+    """The name of a run: its environment, its wrapper, a digest of its settings, its seed.
+
+    The digest covers the settings that differ from `GRPOConfig`'s defaults, so that a new setting renames no earlier run.
+
+    >>> run_name(GRPOConfig(updates=3)) == run_name(GRPOConfig(updates=3, run_dir=Path("x")))
+    True
+    """
+    differing = _differing(json.loads(config.to_json()), json.loads(type(config)().to_json()))
+    digest = hashlib.blake2b(json.dumps(differing, sort_keys=True).encode(), digest_size=5).hexdigest()
+    return f"{config.env}-{config.wrapper}-{digest}-seed{config.seed}"
+
+
+def _differing(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _differing(value, defaults[name]) if isinstance(value, dict) else value
+        for name, value in values.items()
+        if name not in _NOT_SETTINGS and value != defaults[name]
+    }
+
+
+def has_ended(run_dir: Path) -> bool:
+    """Whether a run is done: the evaluation is the last file that it writes."""
+    return (run_dir / "evaluation.json").exists()
+
+
+def read_run(run_dir: Path, seed: int) -> Run | None:
+    """A run's records; None if it has not ended.
+
+    Raises:
+        StateError: Its metrics or its evaluation are damaged.
+    """
+    if not has_ended(run_dir):
+        return None
+    path = run_dir / "evaluation.json"
+    try:
+        evaluation = json.loads(path.read_text())
+    except ValueError as error:
+        raise StateError(f"{path} is damaged ({error}); delete it and start the sweep again") from error
+    return Run(seed, read_metrics(run_dir / "metrics.jsonl"), evaluation)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What one suite consists of.
+
+    Attributes:
+        suite: Its name.
+        quick: Whether it was ``--quick``.
+        env: The environment's id.
+        model: The model.
+        threshold: The success rate to which its table counts tokens.
+        base: The settings that all arms share, as in a run's ``config.json``.
+        arms: For each arm its label, its own settings, and for each seed the run's folder.
+    """
+
+    suite: str
+    quick: bool
+    env: str
+    model: str
+    threshold: float
+    base: dict[str, Any]
+    arms: tuple[tuple[str, dict[str, Any], dict[int, Path]], ...]
+
+
+def write_manifest(
+    out: Path,
+    suite: str,
+    base: GRPOConfig,
+    arms: Sequence[SuiteArm],
+    seeds: Sequence[int],
+    *,
+    quick: bool,
+    threshold: float,
+) -> Path:
+    """Writes ``OUT/suites/SUITE.json``, which names each arm's runs relative to itself; returns its path."""
+    path = out / "suites" / f"{suite}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "suite": suite,
+        "quick": quick,
+        "env": base.env,
+        "model": base.model,
+        "threshold": threshold,
+        "base": {k: v for k, v in json.loads(base.to_json()).items() if k not in _NOT_SETTINGS},
+        "arms": [
+            {
+                "label": arm.label,
+                "settings": dict(arm.settings),
+                "runs": [
+                    {
+                        "seed": seed,
+                        "folder": f"../runs/{run_name(dataclasses.replace(base, seed=seed, **arm.settings))}",
+                    }
+                    for seed in seeds
+                ],
+            }
+            for arm in arms
+        ],
+    }
+    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False))
+    return path
+
+
+def read_manifest(path: Path) -> Manifest:
+    """A suite's manifest; the runs' folders are made relative to the working directory.
+
+    Raises:
+        StateError: It is damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        arms = tuple(
+            (
+                arm["label"],
+                arm["settings"],
+                {int(run["seed"]): Path(os.path.normpath(path.parent / run["folder"])) for run in arm["runs"]},
+            )
+            for arm in content["arms"]
+        )
+        names = ("suite", "quick", "env", "model", "threshold", "base")
+        return Manifest(**{name: content[name] for name in names}, arms=arms)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            f"{path} is no manifest of a sweep ({error!r}); run the sweep again, which writes it"
+        ) from error
+
+
+def read_arms(manifest: Manifest) -> list[Arm]:
+    """The arms with those of their runs that have ended."""
+    return [
+        Arm(label, settings, [run for seed, folder in runs.items() if (run := read_run(folder, seed)) is not None])
+        for label, settings, runs in manifest.arms
+    ]

@@ -1,0 +1,182 @@
+"""The report's page: for each suite its question, figures, tables and notes, then the runs, definitions and settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from harness.evaluation.folder import KeptEvaluation
+from harness.experiments.report.figures import Drawing, draw_suite
+from harness.experiments.report.page import environment
+from harness.experiments.report.runs import Run, Suite, all_runs
+from harness.experiments.report.tables import DEFINITIONS, Table, evaluation_table, run_table, suite_tables
+from harness.experiments.report.trajectories import Episodes
+from harness.experiments.suite_table import SuiteTable, suite_table
+from harness.run.files import write_whole
+
+__all__ = ["write_report"]
+
+_ABOUT = {
+    "saturation": (
+        "Saturation: success over K",
+        "A model trained under each fixed K. In the paper success rises with K and then flattens, from K = 30 to 60 on "
+        "AppWorld and from 20 to 50 on BFCL, while the cost goes on growing.",
+    ),
+    "convergence": (
+        "Convergence: where K goes",
+        "The elastic horizon from a short and from a long start, beside two schedules. In the paper both starts end within "
+        "the plateau band and below 50, where the schedules end.",
+    ),
+    "comparison": (
+        "Comparison: elastic, fixed and scheduled horizons",
+        "What each way to choose K reaches, and for how many tokens.",
+    ),
+    "percentile": (
+        "Ablation: the statistic of the successes' lengths",
+        "The elastic horizon with another statistic for the boundary. The paper takes the 90th percentile.",
+    ),
+    "headroom": (
+        "Ablation: the headroom Δ",
+        "The elastic horizon with more or fewer steps over the boundary. The paper takes 10.",
+    ),
+    "ema": (
+        "Ablation: the smoothing α",
+        "The elastic horizon with a faster or slower K; α = 1 is no smoothing. The paper takes 0.1.",
+    ),
+    "beyond": (
+        "Beyond the paper",
+        "Options that the paper does not have, from K0 = 10 against the largest fixed K: what they find of the tasks "
+        "for which the expert takes more steps than K0, and for how many tokens.",
+    ),
+    "runs": ("Runs given one by one", "The arms are named for the settings in which the runs differ."),
+}
+
+
+@dataclass(frozen=True)
+class _Section:
+    """One suite as the template shows it."""
+
+    id: str
+    title: str
+    where: str
+    about: str
+    missing: Sequence[str]
+    drawings: Sequence[Drawing]
+    tables: Sequence[Table]
+    notes: Sequence[str]
+    settings: Mapping[str, str]
+
+
+def write_report(
+    suites: Sequence[Suite],
+    evaluations: Sequence[KeptEvaluation],
+    out: Path,
+    *,
+    trajectories: str,
+    episodes: Episodes,
+) -> None:
+    """Writes the page, whole or not at all.
+
+    Args:
+        suites: The runs that it is about.
+        evaluations: And the evaluations; on the episodes' page they follow the runs.
+        out: The page.
+        trajectories: The name of the page with the episodes, beside it.
+        episodes: What that page has; none where it was not written.
+    """
+    runs = all_runs(suites)
+    bands: dict[str, tuple[float, float]] = {}  # by sweep
+    for suite in suites:
+        found = _table(suite, None).plateau
+        if found is not None:
+            bands[suite.source] = (float(found.low), float(found.high))
+    page = quote(trajectories) if episodes.shown else ""
+    links = [f"{page}#run={len(runs) + i}" if page else "" for i in range(len(evaluations))]
+    text = (
+        environment()
+        .get_template("report.html.jinja")
+        .render(
+            title="Elastic Horizon: report",
+            subtitle=_subtitle(suites, [run for *_, run in runs], evaluations),
+            trajectories=trajectories,
+            episodes=episodes,
+            sections=[_section(i, suite, bands.get(suite.source)) for i, suite in enumerate(suites)],
+            evaluations=evaluation_table(evaluations, links),
+            runs=run_table(runs, page),
+            definitions=DEFINITIONS,
+            evaluated={str(kept.folder): kept.settings for kept in evaluations},
+            versions=_shared([_versions(run) for *_, run in runs]),
+        )
+    )
+    write_whole(out, text)
+
+
+def _section(number: int, suite: Suite, band: tuple[float, float] | None) -> _Section:
+    table = _table(suite, band)
+    title, about = _ABOUT.get(suite.name, (suite.name.capitalize(), ""))
+    return _Section(
+        id=f"{suite.name}-{number}",
+        title=title,
+        where=_where(suite),
+        about=about,
+        missing=suite.missing,
+        drawings=draw_suite(suite, table, band if suite.name != "saturation" else None),
+        tables=suite_tables(suite, table),
+        notes=[f"{note[0].upper()}{note[1:]}." for note in table.notes],
+        settings=_shared([run.config for arm in suite.arms for run in arm.runs]),
+    )
+
+
+def _where(suite: Suite) -> str:
+    """On what a suite was run, and how much of it, where its runs agree."""
+    words = [suite.env, f"model {suite.model}"]
+    shared = _shared([run.config for arm in suite.arms for run in arm.runs])
+    get = shared.get
+    if "updates" in shared and "tasks_per_update" in shared and "group_size" in shared:
+        words.append(f"{get('updates')} updates of {get('tasks_per_update')} tasks x {get('group_size')} episodes")
+    if shared.get("eval_tasks", "0") != "0" and "eval_rollouts" in shared:
+        words.append(f"held-out: {get('eval_tasks')} tasks x k = {get('eval_rollouts')} episodes")
+    if suite.source:
+        words.append(f"sweep {suite.source}{', its quick setting' if suite.quick else ''}")
+    return "; ".join(words) + "."
+
+
+def _table(suite: Suite, band: tuple[float, float] | None) -> SuiteTable:
+    """The suite's numbers; runs given one by one are compared as the comparison's arms are."""
+    name = "comparison" if suite.name == "runs" else suite.name
+    return suite_table(name, [arm.records() for arm in suite.arms], threshold=suite.threshold, band=band)
+
+
+def _subtitle(suites: Sequence[Suite], runs: Sequence[Run], evaluations: Sequence[KeptEvaluation]) -> str:
+    parts = []
+    if runs:
+        envs = ", ".join(dict.fromkeys(suite.env for suite in suites))
+        models = ", ".join(dict.fromkeys(suite.model for suite in suites))
+        seeds = len({run.seed for run in runs})
+        parts.append(f"{_count(len(runs), 'run')} on {envs}; model {models}; {_count(seeds, 'seed')}.")
+    if evaluations:
+        parts.append(f"{_count(len(evaluations), 'evaluation')}.")
+    return " ".join(parts)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _shared(values: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What is the same in all of them, as text."""
+    first = values[0] if values else {}
+    return {k: str(v) for k, v in first.items() if all(k in one and one[k] == v for one in values)}
+
+
+def _versions(run: Run) -> Mapping[str, Any]:
+    """What the run was made with; empty where its file is missing or damaged, for it is no number of the report."""
+    try:
+        found = json.loads((run.folder / "versions.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,232 @@
+"""What a report is about: run folders, and how they belong together.
+
+A sweep folder says in its manifests which runs make which suite. Runs given one by one are put together by environment and
+model, and told apart by the settings in which they differ. Left out: any number made from the records;
+`harness.experiments.analysis` has those.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import ConfigError
+from harness.experiments import analysis
+from harness.experiments.manifest import read_manifest
+from harness.experiments.suites import SUITES
+from harness.run.episode_log import episode_files
+from harness.run.files import read_object
+from harness.run.metrics import read_metrics
+
+__all__ = ["Arm", "Run", "Suite", "all_runs", "read_run", "read_suites"]
+
+_THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
+
+# Where a run is kept and what it is played on: no result depends on these, or they name the run.
+_NO_MATTER = (
+    *("seed", "recipe", "run_dir", "resume", "device", "threads", "slots", "env_threads", "tokens_per_microbatch"),
+    *("checkpoint_every", "keep_checkpoints", "log_episodes_every", "sampler", "url", "rank_timeout_s"),
+    *("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"),
+)
+# Settings that only one kind of horizon reads: between other kinds their values say nothing.
+_ONLY = {
+    "elastic": [
+        *("k_min", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding"),
+        *("estimator", "probe_fraction", "cold_growth", "count_truncated", "horizon_key"),
+    ],
+    "linear": ["linear_start", "linear_increment"],
+    "multiplicative": ["k_min", "stage_updates"],
+    "tti": ["tti_stages"],
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, as far as it is written.
+
+    Attributes:
+        folder: Where it is.
+        config: Its settings, of whatever version wrote them.
+        rows: Its metrics by update; none where it has not begun, or was killed in its first update.
+        evaluation: ``{"before": …, "after": …}``; None before the run's end.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+    evaluation: Mapping[str, Any] | None
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.config.get("seed", 0))
+
+    @property
+    def unfinished(self) -> str:
+        """What is missing of it, in words; empty for a run that reached its end."""
+        planned = int(self.config.get("updates", 0))
+        if not self.rows:
+            return "no metrics yet"
+        if len(self.rows) < planned:
+            return f"{len(self.rows)} of {planned} updates"
+        return "" if self.evaluation is not None else "not evaluated yet"
+
+    @property
+    def episodes(self) -> list[Path]:
+        """The files of its episode log."""
+        return episode_files(self.folder / "episodes")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The runs of one setting, which differ in their seeds alone."""
+
+    label: str
+    settings: Mapping[str, Any]
+    runs: tuple[Run, ...]
+
+    def records(self) -> analysis.Arm:
+        """Those that have ended, for the tables: a run cut short has spent fewer tokens, not saved them."""
+        ended = [analysis.Run(run.seed, run.rows, run.evaluation) for run in self.runs if run.evaluation is not None]
+        return analysis.Arm(self.label, self.settings, ended)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Arms to compare.
+
+    Attributes:
+        source: The sweep's folder; empty for runs given one by one.
+        name: The sweep's suite, or "runs".
+        quick: Whether it is a sweep's quick setting.
+        env: The environment's id.
+        model: The model's name.
+        threshold: The success rate to which tokens are counted.
+        arms: One a setting.
+        missing: What is not there yet, a phrase each.
+    """
+
+    source: str
+    name: str
+    quick: bool
+    env: str
+    model: str
+    threshold: float
+    arms: tuple[Arm, ...]
+    missing: tuple[str, ...]
+
+
+def read_suites(paths: Iterable[Path]) -> list[Suite]:
+    """Reads run folders and sweep folders; those of the sweeps come first.
+
+    Raises:
+        ConfigError: A path is neither, or none is given.
+        StateError: A file is damaged.
+    """
+    suites: list[Suite] = []
+    single: list[Run] = []
+    known: dict[Path, Run] = {}
+    for path in paths:
+        manifests = sorted((path / "suites").glob("*.json"))
+        if manifests:
+            suites += [_read_suite(manifest, known) for manifest in manifests]
+        elif (path / "suites").is_dir():
+            raise ConfigError(f"the sweep {path} has no suite yet: {path / 'suites'} is empty")
+        else:
+            single.append(_known_run(path, known))
+    if not suites and not single:
+        raise ConfigError("no run is given; name run folders or sweep folders: python -m harness.report runs/*")
+    order = list(SUITES)
+    suites.sort(key=lambda suite: order.index(suite.name) if suite.name in order else len(order))
+    return suites + _put_together(list({id(run): run for run in single}.values()))
+
+
+def read_run(folder: Path) -> Run:
+    """Reads one run folder.
+
+    Raises:
+        ConfigError: It is no run's.
+        StateError: A file is damaged.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}; give the folder of a run or of a sweep")
+    if not (folder / "config.json").exists():
+        inside = sorted(path.parent.name for path in folder.glob("*/config.json"))
+        hint = (
+            f"; it holds runs, give {folder}/*"
+            if inside
+            else "; give a folder that harness.grpo or harness.sweep wrote"
+        )
+        raise ConfigError(f"{folder} is no run: it has no config.json{hint}")
+    metrics, evaluation = folder / "metrics.jsonl", folder / "evaluation.json"
+    return Run(
+        folder,
+        read_object(folder / "config.json"),
+        read_metrics(metrics) if metrics.exists() else [],
+        read_object(evaluation) if evaluation.exists() else None,
+    )
+
+
+def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, Arm, Run]]:
+    """Every run once, with the first suite and arm that it is in."""
+    seen: dict[int, tuple[Suite, Arm, Run]] = {}
+    for suite in suites:
+        for arm in suite.arms:
+            for run in arm.runs:
+                seen.setdefault(id(run), (suite, arm, run))
+    return list(seen.values())
+
+
+def _read_suite(path: Path, known: dict[Path, Run]) -> Suite:
+    manifest = read_manifest(path)
+    arms: list[Arm] = []
+    missing: list[str] = []
+    for label, settings, folders in manifest.arms:
+        begun = {seed: folder for seed, folder in folders.items() if (folder / "config.json").exists()}
+        missing += [f"{label}, seed {seed}: not begun" for seed in folders if seed not in begun]
+        runs = tuple(_known_run(folder, known) for folder in begun.values())
+        missing += [f"{label}, seed {run.seed}: {run.unfinished}" for run in runs if run.unfinished]
+        arms.append(Arm(label, settings, runs))
+    m = manifest
+    return Suite(str(path.parents[1]), m.suite, m.quick, m.env, m.model, m.threshold, tuple(arms), tuple(missing))
+
+
+def _put_together(runs: Sequence[Run]) -> list[Suite]:
+    """Suites of runs given one by one: by environment and model, an arm for each setting."""
+    by_kind: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        by_kind.setdefault((str(run.config.get("env")), str(run.config.get("model"))), []).append(run)
+    suites = []
+    for (env, model), alike in by_kind.items():
+        settings = [{k: v for k, v in run.config.items() if k not in _NO_MATTER} for run in alike]
+        names = dict.fromkeys(name for one in settings for name in one)
+        differ = [name for name in names if len({json.dumps(one.get(name)) for one in settings}) > 1]
+        members: dict[str, list[Run]] = {}
+        values: dict[str, dict[str, Any]] = {}
+        for run, one in zip(alike, settings, strict=True):
+            kind = str(one.get("wrapper"))
+            differing = {name: one.get(name) for name in differ if _matters(name, kind)}
+            label = ", ".join([kind, *(f"{k}={v}" for k, v in differing.items() if k != "wrapper")])
+            members.setdefault(label, []).append(run)
+            values[label] = {"wrapper": kind, "k0": one.get("k0"), **differing}
+        arms = tuple(Arm(label, values[label], tuple(runs)) for label, runs in members.items())
+        missing = tuple(f"{run.folder.name}: {run.unfinished}" for run in alike if run.unfinished)
+        suites.append(Suite("", "runs", False, env, model, _THRESHOLD, arms, missing))
+    return suites
+
+
+def _matters(name: str, kind: str) -> bool:
+    """Whether a setting says something about a run under this kind of horizon."""
+    readers = [reader for reader, names in _ONLY.items() if name in names]
+    return not readers or kind in readers
+
+
+def _known_run(folder: Path, known: dict[Path, Run]) -> Run:
+    """The same object for the same folder, however it is named."""
+    place = folder.resolve()
+    if place not in known:
+        known[place] = read_run(folder)
+    return known[place]

@@ -1,0 +1,206 @@
+"""The report's tables: a suite's numbers beside the paper's own, and one row a run. Left out: how they look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.evaluation.folder import KeptEvaluation
+from harness.experiments.analysis import horizon_series, success_curve
+from harness.experiments.paper import PAPER, PaperTable
+from harness.experiments.report.runs import Arm, Run, Suite
+from harness.experiments.suite_table import SuiteTable
+
+__all__ = ["DEFINITIONS", "Table", "evaluation_table", "run_table", "suite_tables"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text.
+
+    Attributes:
+        caption: What it shows, and its units.
+        groups: Headings over several columns and how many each is over; the first column, the label, has none.
+        headings: One a column, the label's first.
+        rows: Their texts, label first.
+        links: Where each row's label leads; none, or empty, for nowhere.
+    """
+
+    caption: str
+    groups: tuple[tuple[str, int], ...]
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    links: tuple[str, ...] = ()
+
+    def starts_group(self, column: int) -> bool:
+        """Whether a group of columns begins here."""
+        return column in self._firsts()
+
+    def heading_of(self, column: int) -> str:
+        """The heading with its group's, where that is not the first; for cells that stand away from their headings."""
+        group = sum(column >= first for first in self._firsts()) - 1
+        return f"{self.groups[group][0]}: {self.headings[column]}" if group > 0 else self.headings[column]
+
+    def _firsts(self) -> list[int]:
+        return [1 + sum(columns for _, columns in self.groups[:i]) for i in range(len(self.groups))]
+
+
+# Columns that stand together; with more in one table, a page would have to be scrolled sideways.
+_SUCCESS = ("mean_at_k", "best_at_k", "greedy", "peak")
+_TOKENS = (
+    *("tokens_to_threshold", "savings", "tokens_at_peak"),
+    *("tokens_per_update", "tokens_middle", "tokens_end"),
+)
+_TOGETHER = {"comparison": (_SUCCESS, _TOKENS)}
+_TITLES = {_SUCCESS: "Success", _TOKENS: "Tokens"}
+
+DEFINITIONS = (
+    ("K", "the most steps (model messages) that an episode may take; an episode stopped by K counts as a failure"),
+    ("mean@k", "share of successful episodes, k sampled episodes a held-out task, at K = k_max"),
+    ("best@k", "share of held-out tasks that at least one of the k episodes solves"),
+    ("greedy", "share of successful episodes without sampling, one a held-out task"),
+    (
+        "success at its K",
+        "share of the same held-out episodes that succeed within the K that the model was trained with",
+    ),
+    ("peak", "the highest success on the success-by-update curve; the maximum of noisy points lies above the true one"),
+    (
+        "tokens",
+        "of training episodes: prompts, observations and actions, each counted once; no evaluation, no warm start",
+    ),
+    (
+        "tokens to threshold",
+        "training tokens until the success-by-tokens curve first reaches the threshold, interpolated",
+    ),
+    (
+        "longer than K0 %",
+        "of the same held-out episodes those of tasks for which the expert takes more steps than the elastic arms' K0",
+    ),
+    ("saved", "1 - tokens to threshold / the baseline's, seed by seed; negative where more were needed"),
+    ("in the middle, at the end", "tokens per update from 50 to 85 % and over the last 10 % of the updates"),
+    ("final K, K std", "the controller's real K after the last update; its standard deviation over the last quarter"),
+    (
+        "plateau",
+        "around the best K all neighbours whose mean success lies within one pooled standard error of the best, "
+        "or within 2 points",
+    ),
+    ("±", "sample standard deviation over seeds (n - 1); n is the number of runs that have ended"),
+)
+
+
+def suite_tables(suite: Suite, table: SuiteTable) -> list[Table]:
+    """A suite's numbers, each table beside the paper's with the same arms, where it has one."""
+    paper = list(PAPER.get(suite.name, ()))
+    texts = table.cells()
+    ends = {label: n for label, n, _ in table.rows}
+    keys = [column.key for column in table.columns]
+    tables = []
+    for i, together in enumerate(_TOGETHER.get(table.suite, (tuple(keys),))):
+        chosen = [keys.index(key) for key in together]
+        theirs = paper[i] if i < len(paper) else None
+        rows = []
+        for cells in texts:
+            label, numbers = cells[0], cells[1:]
+            row = [label, str(ends[label]), *(numbers[j] for j in chosen)]
+            if theirs is not None:
+                row += theirs.rows.get(label, ("",) * len(theirs.columns))
+            rows.append(tuple(row))
+        headings = ["arm", "n", *(table.columns[j].heading for j in chosen)]
+        groups: list[tuple[str, int]] = []
+        caption = f"{_TITLES.get(together, 'Results')}: mean ± standard deviation over n seeds."
+        if theirs is not None:
+            headings += theirs.columns
+            groups = [("this sweep", len(chosen) + 1), ("the paper", len(theirs.columns))]
+            caption += f" {_sentence(theirs)}"
+        tables.append(Table(caption, tuple(groups), tuple(headings), tuple(map(_together, rows))))
+    return tables
+
+
+def run_table(runs: Sequence[tuple[Suite, Arm, Run]], trajectories: str) -> Table:
+    """One row a run, also of those that have not ended.
+
+    Args:
+        runs: In the order of the episodes' page.
+        trajectories: That page's address; empty where there is none.
+    """
+    rows = []
+    for suite, arm, run in runs:
+        after = ((run.evaluation or {}).get("after") or {}).get("sampled") or {}
+        series, curve = horizon_series(run.rows), success_curve(run.rows)
+        rows.append(
+            (
+                run.folder.name,
+                f"{suite.name}: {arm.label}",
+                str(run.seed),
+                f"{len(run.rows)} of {run.config.get('updates', '?')}",
+                f"{series[-1]:.1f}" if series else "—",
+                f"{100 * curve[-1].success:.1f}" if curve else "—",
+                f"{100 * after['mean_at_k']:.1f}" if after else "—",
+                f"{run.rows[-1]['tokens/total']:,.0f}" if run.rows else "—",
+                f"{run.rows[-1]['time/total_s']:,.0f}" if run.rows else "—",
+                run.unfinished or "ended",
+            )
+        )
+    return Table(
+        "Every run of this report. Success: of the last point of its curve, and of the held-out tasks after training.",
+        (),
+        ("run", "arm", "seed", "updates", "last K", "success %", "mean@k %", "tokens", "seconds", "state"),
+        tuple(rows),
+        tuple(f"{trajectories}#run={i}" if trajectories and run.episodes else "" for i, (*_, run) in enumerate(runs)),
+    )
+
+
+def evaluation_table(evaluations: Sequence[KeptEvaluation], links: Sequence[str]) -> Table:
+    """One row an evaluation, also of those that have not ended.
+
+    Args:
+        evaluations: In the order of the episodes' page.
+        links: Where each one's episodes are; empty for nowhere.
+    """
+    rows = []
+    for kept in evaluations:
+        settings, result = kept.settings, kept.result
+        name = settings.get("model") or settings.get("policy")
+        row = [
+            str(kept.folder),
+            f"{name} on {settings.get('env')}, {settings.get('split')}",
+            str(settings.get("horizon")),
+        ]
+        if result is None:
+            rows.append((*row, *["—"] * 5, "not ended"))
+            continue
+        mean, best = (_share(result[f"{kind}_at_k"], result[f"{kind}_interval"]) for kind in ("mean", "best"))
+        length = result["length_success_mean"]
+        rows.append(
+            (
+                *row,
+                f"{result['tasks']} x {result['rollouts']}",
+                mean,
+                best,
+                f"{length:.1f}" if length is not None else "—",
+                f"{100 * result['truncated']:.1f}",
+                "ended",
+            )
+        )
+    return Table(
+        "Every evaluation of this report, with 95 % intervals. Steps: mean of the successes. Truncated: by K or the context.",
+        (),
+        ("evaluation", "what", "K", "tasks x k", "mean@k %", "best@k %", "steps", "truncated %", "state"),
+        tuple(rows),
+        tuple(links),
+    )
+
+
+def _share(share: float, interval: Sequence[float]) -> str:
+    return f"{100 * share:.1f} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
+
+
+def _together(row: tuple[str, ...]) -> tuple[str, ...]:
+    """A number and its spread stay on one line."""
+    return tuple(text.replace(" ± ", "\u00a0±\u00a0") for text in row)
+
+
+def _sentence(theirs: PaperTable) -> str:
+    return (
+        f"{theirs.title[0].upper()}{theirs.title[1:]}; other tasks and models, so compare order and shape, not level."
+    )

@@ -1,0 +1,254 @@
+"""The table of each suite: what is measured of its arms, as mean and standard deviation over seeds, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.experiments.analysis import Arm, Spread, run_numbers, savings, spread
+from harness.experiments.plateau import Plateau, plateau
+
+__all__ = ["OFF_THE_PLATEAU", "Column", "SuiteTable", "baseline_of", "suite_table"]
+
+OFF_THE_PLATEAU = 0.7
+"""The share of the largest fixed K's tokens within which an arm is to have learned the tasks that do not fit into K0."""
+
+Form = Literal["percent", "tokens", "steps", "seconds", "updates"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a suite's table: its key in `run_numbers`, its heading, and how its numbers are written."""
+
+    key: str
+    heading: str
+    form: Form
+
+    def show(self, value: Spread | None, seeds: int) -> str:
+        """The cell as text: mean ± std over seeds; "1/3" tells that only one of three seeds had a value.
+
+        >>> Column("mean_at_k", "mean@8", "percent").show(Spread(0.874, 0.012, 3), 3)
+        '87.4 ± 1.2'
+        >>> Column("tokens_total", "tokens", "tokens").show(Spread(1_234_000, None, 1), 3)
+        '1.23M (1/3)'
+        """
+        if value is None:
+            return "—"
+        scale, unit, digits = _scale(self.form, value.mean)
+        text = f"{value.mean * scale:.{digits}f}{unit}"
+        if value.std is not None:
+            text = f"{value.mean * scale:.{digits}f} ± {value.std * scale:.{digits}f}{unit}"
+        return text if value.n == seeds else f"{text} ({value.n}/{seeds})"
+
+
+@dataclass(frozen=True)
+class SuiteTable:
+    """A suite's results.
+
+    Attributes:
+        suite: Its name.
+        columns: What was measured.
+        rows: For each arm its label, its number of runs, and a spread per column.
+        notes: Sentences on what the table shows: the plateau, the gap between two starts, rules.
+        plateau: The band, of the saturation suite.
+    """
+
+    suite: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, int, tuple[Spread | None, ...]], ...]
+    notes: tuple[str, ...]
+    plateau: Plateau | None = None
+
+    def cells(self) -> list[list[str]]:
+        """The rows as text, label first."""
+        return [
+            [label, *(c.show(v, n) for c, v in zip(self.columns, values, strict=True))]
+            for label, n, values in self.rows
+        ]
+
+
+_MEAN = Column("mean_at_k", "mean@k %", "percent")
+_BEST = Column("best_at_k", "best@k %", "percent")
+_GREEDY = Column("greedy", "greedy %", "percent")
+_FINAL_K = Column("final_k", "final K", "steps")
+_K_STD = Column("k_std", "K std, last quarter", "steps")
+_TOKENS = Column("tokens_total", "tokens", "tokens")
+_PER_UPDATE = Column("tokens_per_update", "tokens/update", "tokens")
+
+_COLUMNS: dict[str, tuple[Column, ...]] = {
+    "saturation": (
+        Column("success_at_k", "success at its K %", "percent"),
+        _MEAN,
+        _BEST,
+        _PER_UPDATE,
+        Column("seconds_per_update", "seconds/update", "seconds"),
+    ),
+    "convergence": (
+        _FINAL_K,
+        Column("k_mean", "K, last quarter", "steps"),
+        _K_STD,
+        Column("settled_at", "in the band from update", "updates"),
+        Column("share_in_band", "last quarter in the band %", "percent"),
+        _MEAN,
+        _TOKENS,
+    ),
+    "comparison": (
+        _MEAN,
+        _BEST,
+        _GREEDY,
+        Column("peak", "peak %", "percent"),
+        Column("tokens_at_peak", "tokens at peak", "tokens"),
+        Column("tokens_to_threshold", "tokens to threshold", "tokens"),
+        Column("savings", "saved of baseline's %", "percent"),
+        _PER_UPDATE,
+        Column("tokens_middle", "in the middle", "tokens"),
+        Column("tokens_end", "at the end", "tokens"),
+    ),
+    "percentile": (_MEAN, _BEST, _FINAL_K, _K_STD, _TOKENS),
+    "headroom": (_MEAN, _BEST, _FINAL_K, _K_STD, _PER_UPDATE, _TOKENS),
+    "ema": (_MEAN, _BEST, _FINAL_K, _K_STD, _TOKENS),
+    "beyond": (
+        _MEAN,
+        _GREEDY,
+        Column("longer_than_k0", "longer than K0 %", "percent"),
+        _FINAL_K,
+        _K_STD,
+        _TOKENS,
+        Column("savings", "saved of baseline's %", "percent"),
+    ),
+}
+
+
+def baseline_of(arms: Sequence[Arm]) -> Arm | None:
+    """The arm that savings are counted against: the one with the largest fixed K."""
+    fixed = [arm for arm in arms if arm.settings.get("wrapper") == "fixed"]
+    return max(fixed, key=lambda arm: int(arm.settings["k0"])) if fixed else None
+
+
+def suite_table(
+    suite: str, arms: Sequence[Arm], *, threshold: float = 0.5, band: tuple[float, float] | None = None
+) -> SuiteTable:
+    """A suite's table, mean and standard deviation over seeds.
+
+    Args:
+        suite: saturation, convergence, comparison, percentile, headroom, ema or beyond.
+        arms: With the runs there are.
+        threshold: The success rate to which tokens are counted. Savings compare each seed with the baseline's run of the
+            same seed, so only seeds in which both reach it count; those of the suite beyond compare all tokens.
+        band: The plateau that a saturation suite found, for convergence.
+    """
+    columns, baseline = _COLUMNS[suite], baseline_of(arms)
+    start = min((int(k0) for arm in arms if (k0 := arm.settings.get("k0")) is not None), default=None)
+    numbers = {
+        arm.label: {
+            run.seed: run_numbers(
+                run,
+                threshold=threshold,
+                trained_at=int(arm.settings["k0"]) if arm.settings.get("wrapper") == "fixed" else None,
+                band=band,
+                start=start,
+            )
+            for run in arm.runs
+        }
+        for arm in arms
+    }
+    if baseline is not None:
+        counted = "tokens_total" if suite == "beyond" else "tokens_to_threshold"
+        reference = numbers[baseline.label]
+        for by_seed in numbers.values():
+            for seed, values in by_seed.items():
+                values["savings"] = savings(values[counted], reference.get(seed, {}).get(counted))
+    rows = tuple(
+        (
+            arm.label,
+            len(arm.runs),
+            tuple(spread([values.get(c.key) for values in numbers[arm.label].values()]) for c in columns),
+        )
+        for arm in arms
+    )
+    found = _plateau_of(arms, numbers) if suite == "saturation" else None
+    return SuiteTable(suite, columns, rows, _notes(suite, arms, numbers, threshold, band, found), found)
+
+
+def _plateau_of(arms: Sequence[Arm], numbers: Mapping[str, Mapping[int, Mapping[str, float | None]]]) -> Plateau | None:
+    return plateau(
+        {
+            int(arm.settings["k0"]): [v for n in numbers[arm.label].values() if (v := n["success_at_k"]) is not None]
+            for arm in arms
+        }
+    )
+
+
+def _notes(
+    suite: str,
+    arms: Sequence[Arm],
+    numbers: Mapping[str, Mapping[int, Mapping[str, float | None]]],
+    threshold: float,
+    band: tuple[float, float] | None,
+    found: Plateau | None,
+) -> tuple[str, ...]:
+    notes: list[str] = []
+    if found is not None:
+        largest = max(int(arm.settings["k0"]) for arm in arms if arm.runs)
+        to = f"{found.high}, the largest tried" if found.high == largest else str(found.high)
+        notes.append(
+            f"plateau: K from {found.low} (the frontier H*) to {to}; best at K = {found.best}, "
+            f"within {100 * found.tolerance:.1f} points of it"
+        )
+    if suite == "convergence":
+        if band is not None:
+            notes.append(f"band: K from {band[0]:g} to {band[1]:g}, from the saturation suite")
+        else:
+            notes.append("band: unknown; the saturation suite, in the same folder, finds it")
+        ends = {
+            arm.label: s
+            for arm in arms
+            if arm.settings.get("wrapper") == "elastic"
+            and (s := spread([n["k_mean"] for n in numbers[arm.label].values()]))
+        }
+        if len(ends) > 1:
+            gap = max(s.mean for s in ends.values()) - min(s.mean for s in ends.values())
+            notes.append(f"gap between {' and '.join(ends)} in the last quarter: {gap:.1f} steps")
+    if suite == "comparison":
+        baseline = baseline_of(arms)
+        against = f"; savings against {baseline.label}, seed by seed" if baseline else ""
+        held_out = any("evaluation/mean_at_k" in row for arm in arms for run in arm.runs for row in run.rows)
+        notes.append(f"threshold: {100 * threshold:g} % {'held-out' if held_out else 'training'} success{against}")
+        if not held_out:
+            notes.append(
+                "no held-out evaluations during training (--eval-every): peak and tokens are from training success"
+            )
+    if suite == "beyond" and (baseline := baseline_of(arms)) is not None:
+        met = [
+            f"{arm.label} {_off_the_plateau(numbers, arm.label, baseline.label)}" for arm in arms if arm is not baseline
+        ]
+        notes.append(
+            f"off the false plateau, which is at least {baseline.label}'s success on the tasks longer than K0 for at most "
+            f"{100 * OFF_THE_PLATEAU:g} % of its tokens, seed by seed: {', '.join(met)}"
+        )
+    return tuple(notes)
+
+
+def _off_the_plateau(numbers: Mapping[str, Mapping[int, Mapping[str, float | None]]], arm: str, baseline: str) -> str:
+    """On how many seeds an arm is as good as the baseline at tasks that do not fit into K0, and cheaper; such as "2/3"."""
+    met = known = 0
+    for seed, values in numbers[arm].items():
+        own, other = values["longer_than_k0"], numbers[baseline].get(seed, {}).get("longer_than_k0")
+        saved = values.get("savings")
+        if own is not None and other is not None and saved is not None:
+            known += 1
+            met += own >= other and saved >= 1 - OFF_THE_PLATEAU
+    return f"{met}/{known}"
+
+
+def _scale(form: Form, value: float) -> tuple[float, str, int]:
+    """The factor, the unit and the number of digits that a number of a form is written with."""
+    if form == "percent":
+        return 100.0, "", 1
+    if form == "tokens":
+        for factor, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+            if abs(value) >= factor:
+                return 1 / factor, unit, 2
+        return 1.0, "", 0
+    return 1.0, "", {"steps": 1, "seconds": 2, "updates": 0}[form]

@@ -1,0 +1,131 @@
+"""The experiments as lists of arms: which settings each suite varies, the paper's six and what lies beyond it.
+
+Left out: running them, and their numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.settings.grpo import GRPOConfig
+
+__all__ = ["PAPER_SUITES", "SUITES", "SuiteArm", "quick_settings", "suite_arms"]
+
+
+@dataclass(frozen=True)
+class SuiteArm:
+    """One setting: its name in tables and figures, and the fields of `GRPOConfig` that make it."""
+
+    label: str
+    settings: Mapping[str, Any]
+
+
+def quick_settings(config: GRPOConfig) -> GRPOConfig:
+    """What ``--quick`` changes: fewer held-out episodes, evaluated more often; the tiny model on the CPU."""
+    return dataclasses.replace(
+        config,
+        device="cpu" if config.model == "tiny" else config.device,
+        eval_tasks=64,
+        eval_rollouts=8,
+        eval_every=max(1, config.updates // 12),
+        eval_every_rollouts=2,
+        log_episodes_every=max(1, config.updates // 6),
+        keep_checkpoints=1,
+    )
+
+
+def suite_arms(suite: str, base: GRPOConfig, *, quick: bool) -> list[SuiteArm]:
+    """The arms of a suite.
+
+    Args:
+        suite: One of `SUITES`.
+        base: The settings that all arms share; the schedules are stretched to its number of updates.
+        quick: Fewer arms.
+    """
+    return SUITES[suite](base, quick)
+
+
+def _saturation(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
+    """RQ1: a sweep of fixed K. The evaluation's K is never below the training's."""
+    sweep = (5, 10, 15, 20, 25, 30, 40, 50) if quick else (10, 15, 20, 30, 40, 50, 60, 70, 80)
+    return [SuiteArm(f"K={k}", {"wrapper": "fixed", "k0": k} | ({"k_max": k} if k > base.k_max else {})) for k in sweep]
+
+
+def _schedules(base: GRPOConfig) -> list[SuiteArm]:
+    """The open loops, stretched as in the paper: linear from 10 to k_max over the run, stages at its quarters."""
+    stages = ",".join(f"{base.updates * i // 4}:{k}" for i, k in enumerate((15, 20, 30, 50)))
+    increment = (base.k_max - base.linear_start) / base.updates
+    return [
+        SuiteArm("TTI", {"wrapper": "tti", "tti_stages": stages}),
+        SuiteArm("ScalingInter", {"wrapper": "linear", "linear_increment": increment}),
+    ]
+
+
+def _convergence(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
+    """RQ2: elastic from below and from above, against the open loops."""
+    starts = [SuiteArm(f"elastic K0={k0}", {"wrapper": "elastic", "k0": k0}) for k0 in (10, 50)]
+    return starts + _schedules(base)
+
+
+def _comparison(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
+    """RQ3: short and long fixed horizons, the open loops, elastic."""
+    fixed = [SuiteArm(f"K={k}", {"wrapper": "fixed", "k0": k}) for k in (15, 50)]
+    return [*fixed, *_schedules(base), SuiteArm("elastic", {"wrapper": "elastic"})]
+
+
+def _percentile(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
+    """Which statistic of the successes' lengths."""
+    names = {"mean": "mean", "P50": "p50", "P75": "p75", "P90": "p90", "P95": "p95", "max": "max"}
+    return [SuiteArm(label, {"wrapper": "elastic", "statistic": name}) for label, name in names.items()]
+
+
+def _headroom(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
+    """How much headroom over the boundary."""
+    return [SuiteArm(f"Δ={delta}", {"wrapper": "elastic", "delta": float(delta)}) for delta in (0, 5, 10, 15, 20)]
+
+
+def _ema(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
+    """How strongly K is smoothed; 1 is not at all."""
+    alphas = (0.1, 0.2, 1.0) if quick else (0.05, 0.1, 0.2, 0.5, 1.0)
+    return [SuiteArm(f"α={alpha:g}", {"wrapper": "elastic", "alpha": alpha}) for alpha in alphas]
+
+
+_KINDS = {"EH-AppWorld": "difficulty", "EH-BFCL": "category"}
+"""What the reset's info calls the kind of a task; of the cabinets the steps of the expert's solution."""
+
+
+def _beyond(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
+    """The options that the paper does not have, all from a K0 that long tasks do not fit into, against the largest K."""
+    elastic = {"wrapper": "elastic", "k0": 10}
+    kinds = {
+        "horizon_key": _KINDS.get(base.env.rsplit("-v", 1)[0], "optimal_steps"),
+        "cold_growth": 1.0,
+        "min_successes": 8,
+    }
+    return [
+        SuiteArm(f"K={base.k_max}", {"wrapper": "fixed", "k0": base.k_max}),
+        SuiteArm("elastic", elastic),
+        SuiteArm("P90 + 15, α=0.5", elastic | {"delta": 15.0, "alpha": 0.5}),
+        SuiteArm("probes 1/8", elastic | {"probe_fraction": 0.125, "estimator": "product-limit"}),
+        SuiteArm("truncated counted", elastic | {"count_truncated": True}),
+        SuiteArm("a K for each kind", elastic | kinds | {"alpha": 0.5, "updates": base.updates * 14 // 15}),
+        SuiteArm("budget told", elastic | {"delta": 15.0, "alpha": 0.5, "budget_hint": " {left}"}),
+    ]
+
+
+SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
+    "saturation": _saturation,
+    "convergence": _convergence,
+    "comparison": _comparison,
+    "percentile": _percentile,
+    "headroom": _headroom,
+    "ema": _ema,
+    "beyond": _beyond,
+}
+"""By name."""
+
+PAPER_SUITES = tuple(name for name in SUITES if name != "beyond")
+"""In the order in which ``--suite all`` runs them."""

@@ -1,0 +1,166 @@
+"""The policy: a causal language model, its tokenizer and its chat format, loaded or made from scratch.
+
+Left out: anything about sampling or training; those take the model as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+from eh_gym.errors import ConfigError
+from harness.policy.attention import PACKED, can_pack
+from harness.policy.batch import Batch, collate, deal, microbatches, pack, padded_microbatches
+from harness.policy.chat import ChatFormat
+from harness.policy.head import Head, token_scores
+from harness.policy.lora import has_lora, plain_parameters
+from harness.types.trajectory import Trajectory
+
+__all__ = ["Policy", "load_policy", "score_batch"]
+
+
+@dataclass
+class Policy:
+    """A language model that acts."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    chat: ChatFormat
+
+    @property
+    def packs(self) -> bool:
+        """Whether the model takes episodes one behind the other in a row."""
+        return bool(self.model.config._attn_implementation == PACKED)
+
+    def batch(self, trajectories: Sequence[Trajectory]) -> Batch:
+        """Episodes as one forward pass takes them: packed where the model can."""
+        if self.packs:
+            return pack(trajectories, device=self.model.device)
+        # Padding is never attended to, so any id will do where a tokenizer names none.
+        return collate(trajectories, pad_id=int(self.tokenizer.pad_token_id or 0), device=self.model.device)
+
+    def batches(
+        self, trajectories: Sequence[Trajectory], max_tokens: int, *, rank: int = 0, ranks: int = 1
+    ) -> Iterator[tuple[list[int], Batch]]:
+        """The episodes in forward passes of at most `max_tokens` tokens, padding included, or of one episode.
+
+        Args:
+            trajectories: Of all ranks.
+            max_tokens: Of one pass.
+            rank: Whose passes these are.
+            ranks: Over how many the passes are dealt; each gets as many.
+
+        Yields:
+            Which episodes, as indices, and their batch. Where the passes don't divide evenly, an episode that is to count for
+            nothing, with no index: sharded weights need every rank in every pass.
+        """
+        lengths = [len(t.ids) for t in trajectories]
+        limit = max_tokens if ranks == 1 else min(max_tokens, -(-sum(lengths) // ranks))
+        parts = microbatches(trajectories, limit) if self.packs else list(padded_microbatches(lengths, limit))
+        for part in parts if ranks == 1 else deal(parts, lengths, rank, ranks):
+            yield part, self.batch([trajectories[i] for i in part or [lengths.index(min(lengths))]])
+
+    def score(self, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies of the written tokens under the present weights.
+
+        Args:
+            batch: B episodes with up to A written tokens each.
+            temperature: Of the distribution that is scored.
+
+        Returns:
+            ``logp`` and ``entropy``, both float32 [B, A], in nats; 0 where the batch's mask is False.
+        """
+        assert batch.segments is None or self.packs, "a packed batch needs packed attention"
+        sharded = getattr(self.model, "score_batch", None)  # see `Ranks.shard`
+        return score_batch(self.model, batch, temperature) if sharded is None else sharded(batch, temperature)
+
+    def checkpoint_activations(self) -> None:
+        """From now on computes each layer's activations again in the backward pass, rather than keeping them."""
+        model = self.model  # later versions warn of the older name
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+
+    def save(self, folder: Path) -> None:
+        """Writes a Hugging Face folder that ``from_pretrained`` loads; adapters are merged into what they adapt."""
+        if has_lora(self.model):
+            config = copy.deepcopy(self.model.config)
+            config.architectures = [type(self.model).__name__]
+            config.save_pretrained(folder)
+            weights = {name: p.contiguous() for name, p in plain_parameters(self.model)}
+            save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        else:
+            self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def score_batch(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
+    """`Policy.score` of a model whose weights are all here."""
+    segments = {} if batch.segments is None else {"segments": batch.segments}
+    states = model.base_model(
+        input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments
+    ).last_hidden_state
+    hidden = states.flatten(0, 1)[batch.sources]
+    logp, entropy = token_scores(hidden, batch.targets, Head.of(model), temperature)
+    empty = logp.new_zeros(batch.action_mask.shape)
+    return tuple(empty.masked_scatter(batch.action_mask, found) for found in (logp, entropy))  # type: ignore[return-value]
+
+
+def load_policy(
+    path: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    max_observation_tokens: int | None = None,
+    packing: bool = True,
+) -> Policy:
+    """Loads a Hugging Face folder or hub id.
+
+    Args:
+        path: The folder or id.
+        dtype: Of the weights.
+        device: Where they go.
+        max_observation_tokens: A longer observation loses its middle; None keeps all.
+        packing: Train on packed episodes where the model can.
+
+    Raises:
+        ConfigError: There is no model at `path`, or its chat template can't be used.
+    """
+    try:
+        tokenizer = _load_tokenizer(path)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
+        torch.nn.Module.to(model, torch.device(device))
+        if packing and can_pack(model):
+            model.set_attn_implementation(PACKED)
+    except (OSError, ValueError) as error:  # transformers has a ValueError for a folder without tokenizer files
+        raise ConfigError(
+            f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give a folder with config.json, "
+            "model.safetensors and tokenizer files, a hub id, or to harness.grpo 'tiny', which is made on the spot"
+        ) from error
+    return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))
+
+
+def _load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer as it was saved.
+
+    For some model types, Qwen2 among them, AutoTokenizer takes the model's usual class whatever the folder says, and that
+    class puts its own word splitting in the place of the saved one. A folder that names the generic class is taken at its
+    word: the tiny models' tokenizers are such.
+    """
+    if get_tokenizer_config(path).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
+        saved: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(path)
+        return saved
+    return AutoTokenizer.from_pretrained(path)

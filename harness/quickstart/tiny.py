@@ -1,0 +1,202 @@
+"""`--model tiny`: a Qwen2 of about 100,000 to 2,000,000 parameters made on the spot, with a tokenizer made for one environment.
+
+It shows every part of training on one CPU core within minutes, with nothing to download. The tokenizer is built from
+transcripts of the environment's own expert and of random actions: whole words where the environment speaks a few dozen
+of them, else byte-level BPE. A word that no transcript holds (the cabinet's `empty`: experts open no empty drawer) is
+`<unk>`. Left out: any ability beyond that environment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import gymnasium as gym
+import numpy as np
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from eh_gym.errors import ConfigError
+from harness.policy.attention import PACKED
+from harness.policy.chat import ChatFormat
+from harness.policy.policy import Policy
+from harness.policy.shape import ModelShape
+from harness.quickstart.expert import demonstrate
+
+__all__ = [
+    "TINY_BPE",
+    "TINY_WORDS",
+    "TinyModel",
+    "fresh_qwen2",
+    "new_tiny_policy",
+    "tiny_model",
+    "tiny_tokenizer",
+    "transcripts",
+]
+
+_TINY_TASKS = 600  # tasks of the training split that a tiny tokenizer is built from
+_FEW_WORDS = 256  # an environment that speaks fewer distinct words than this gets a word-level tokenizer
+_WORD = r"[a-z]+\(|\d|[a-z]+|[^\s]"
+_SPECIAL = ["<pad>", "<eos>", "<obs>", "<act>", "<unk>"]
+# The system prompt is left out: it is the same for every task, or far longer than such a model can use.
+_TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'user' %}<obs>{{ m.content }}<act>"
+    "{% elif m.role == 'assistant' %}{{ m.content }}<eos>{% endif %}{% endfor %}"
+)
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """The shape of a tiny model.
+
+    Attributes:
+        tokenizer: "words" or "bpe".
+        vocab_size: Of the BPE; words are taken as they come.
+        hidden_size: Width; also of the embedding, which is tied.
+        layers: Number of layers.
+        heads: Number of attention heads.
+        ffn_size: Width of the feed-forward layers.
+        max_positions: The longest episode in tokens.
+        initializer_range: Standard deviation of the initial weights. 0.02, the usual value, did not learn at width 64.
+    """
+
+    tokenizer: str
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    heads: int
+    ffn_size: int
+    max_positions: int
+    initializer_range: float
+
+
+TINY_WORDS = TinyModel("words", 0, 64, 2, 2, 192, 2048, 0.1)
+TINY_BPE = TinyModel("bpe", 2048, 128, 2, 4, 384, 4096, 0.05)
+
+
+def tiny_model(shape: TinyModel, *, vocab_size: int, pad_id: int, eos_id: int, seed: int) -> Qwen2ForCausalLM:
+    """A freshly initialised tiny model; the same seed gives the same weights."""
+    whole = ModelShape(
+        vocab=vocab_size,
+        width=shape.hidden_size,
+        ffn=shape.ffn_size,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.heads,
+        tied=True,
+        positions=shape.max_positions,
+    )
+    return fresh_qwen2(whole, eos_id=eos_id, pad_id=pad_id, initializer_range=shape.initializer_range, seed=seed)
+
+
+def fresh_qwen2(
+    shape: ModelShape,
+    *,
+    eos_id: int,
+    pad_id: int | None = None,
+    initializer_range: float = 0.02,
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Qwen2ForCausalLM:
+    """A freshly initialised Qwen2 of any shape, made on `device`; the same seed gives the same weights."""
+    config = Qwen2Config(
+        vocab_size=shape.vocab,
+        hidden_size=shape.width,
+        intermediate_size=shape.ffn,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=shape.positions,
+        tie_word_embeddings=shape.tied,
+        initializer_range=initializer_range,
+        bos_token_id=None,
+        eos_token_id=eos_id,
+        pad_token_id=pad_id,
+    )
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        torch.manual_seed(seed)
+        model: Qwen2ForCausalLM = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+        return model
+
+
+def tiny_tokenizer(shape: TinyModel, texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer over `texts` with the chat template of the tiny models."""
+    if shape.tokenizer == "words":
+        words = sorted({w for text in texts for w in re.findall(_WORD, text)} | set("0123456789"))
+        vocabulary = {w: i for i, w in enumerate([*_SPECIAL, *words])}
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
+        tokenizer.decoder = decoders.Fuse()
+    elif shape.tokenizer == "bpe":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=shape.vocab_size,
+            special_tokens=_SPECIAL,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts, trainer)
+    else:
+        raise ConfigError(f"tokenizer must be one of 'words', 'bpe', got {shape.tokenizer!r}")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        additional_special_tokens=["<obs>", "<act>"],
+    )
+    fast.chat_template = _TEMPLATE
+    return fast
+
+
+def transcripts(env: gym.Env[str, str], tasks: Iterable[str], *, waste: float, max_steps: int) -> Iterator[str]:
+    """The texts of one episode per task: observations and actions, in turn, of an expert that wastes steps.
+
+    Args:
+        env: With ``expert()`` and ``random_action(rng)``.
+        tasks: Task ids.
+        waste: The probability that a step is a random action.
+        max_steps: Steps after which an episode is left.
+    """
+    rng = np.random.default_rng(0)
+    for task in tasks:
+        played = demonstrate(env, task, waste=waste, max_steps=max_steps, rng=rng)
+        assert played is not None
+        yield played.observations[0]
+        for action, observation in zip(played.actions, played.observations[1:], strict=True):
+            yield action
+            yield observation
+
+
+def new_tiny_policy(
+    env: gym.Env[str, str], *, seed: int, max_observation_tokens: int | None = None, packing: bool = True
+) -> Policy:
+    """A tiny model with random weights and a tokenizer for `env`, whose tasks must be those of the training split.
+
+    Raises:
+        ConfigError: `env` has no expert to write the transcripts that the tokenizer is built from.
+    """
+    base = env.unwrapped
+    missing = [name for name in ("task_ids", "expert", "random_action") if not hasattr(base, name)]
+    if missing:
+        raise ConfigError(
+            f"--model tiny needs an environment with {', '.join(missing)}, which {base!r} lacks; "
+            "give --model a folder or hub id"
+        )
+    task_ids: Sequence[str] = base.task_ids  # type: ignore[attr-defined]
+    texts = list(transcripts(env, itertools.islice(task_ids, _TINY_TASKS), waste=0.3, max_steps=60))
+    few = len(set(" ".join(texts).split())) < _FEW_WORDS
+    shape = TINY_WORDS if few else TINY_BPE
+    tokenizer = tiny_tokenizer(shape, texts)
+    model = tiny_model(
+        shape, vocab_size=len(tokenizer), pad_id=tokenizer.pad_token_id, eos_id=tokenizer.eos_token_id, seed=seed
+    )
+    if packing:
+        model.set_attn_implementation(PACKED)
+    return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))

@@ -1,0 +1,70 @@
+"""`python -m harness.report`: one page with the figures and tables of runs, and one to read their episodes turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from eh_gym.errors import ConfigError
+from harness.settings.command_line import errors_in_one_line, parse
+
+__all__ = ["Report", "main", "report"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Makes an HTML page of runs, sweeps and evaluations, with figures and tables, and a second page to read their episodes."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER [FOLDER ...]")]
+    """The folders of runs (harness.grpo), of sweeps (harness.sweep), or of evaluations (harness.evaluate --out)."""
+    out: Path = Path("report.html")
+    """The page. The page of the episodes is written next to it, as NAME.episodes.html."""
+    episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 10_000
+    """About the most episodes that can be read. If more are logged, whole updates are left out, evenly over every run."""
+
+
+def report(wanted: Report, console: Console) -> None:
+    """Writes the pages and prints where they are.
+
+    Raises:
+        ConfigError: A folder holds none of these, or the page can't be written.
+        StateError: A file in a folder is damaged.
+    """
+    if wanted.out.is_dir():
+        raise ConfigError(f"out must be a file, got the folder {wanted.out}; add a name: {wanted.out / 'report.html'}")
+
+    from harness.evaluation.folder import (  # slow to import, and `--help` needs none of it
+        is_evaluation,
+        read_evaluation,
+    )
+    from harness.experiments.report.report import write_report
+    from harness.experiments.report.runs import read_suites
+    from harness.experiments.report.trajectories import episode_logs, write_trajectories
+    from harness.run.files import make_folder
+
+    evaluations = [read_evaluation(path) for path in wanted.runs if is_evaluation(path)]
+    runs = [path for path in wanted.runs if not is_evaluation(path)]
+    suites = read_suites(runs) if runs or not evaluations else []
+    make_folder(wanted.out.parent, "--out")
+    page = wanted.out.with_suffix(".episodes.html")
+    logs = episode_logs(suites, evaluations)
+    episodes = write_trajectories(logs, page, report=wanted.out.name, most_episodes=wanted.episodes)
+    write_report(suites, evaluations, wanted.out, trajectories=page.name, episodes=episodes)
+    for path in (wanted.out, page) if episodes.shown else (wanted.out,):
+        console.print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line."""
+    console = Console()
+    with errors_in_one_line(console):
+        report(parse(Report(runs=tyro.MISSING), argv, prog="python -m harness.report"), console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""The batches of episodes that the updates train on: each is played when it is needed, or begun ahead of that."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from eh_gym import HorizonController
+from eh_gym.errors import WorkerError
+from eh_gym.vector import ThreadVectorEnv
+from harness.policy.chat import ChatFormat
+from harness.policy.ranks import Ranks
+from harness.rollout import EpisodeLengths, announce, rollout
+from harness.rollout.environment import Environments
+from harness.rollout.metrics import rollout_metrics
+from harness.rollout.tasks import TaskStream
+from harness.types.rules import EpisodeRequest, Rules
+from harness.types.sampler import Sampler
+from harness.types.seeding import derive_seed
+from harness.types.trajectory import Trajectory
+
+__all__ = ["BatchPlan", "Batches"]
+
+OnEnd = Callable[[Trajectory], None]
+OnBegin = Callable[[int, int], OnEnd]
+
+_LOST_BATCHES = 3  # if so many batches in a row have no finished episode, the environment will not recover by itself
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Which episodes each update has.
+
+    Attributes:
+        stream: The tasks of each update.
+        group_size: The number of episodes per task.
+        updates: The number of updates; no batch is begun beyond the last one.
+        seed: The run's seed. Every episode derives its own from it and from its place.
+    """
+
+    stream: TaskStream
+    group_size: int
+    updates: int
+    seed: int
+
+    def requests(self, update: int) -> list[EpisodeRequest]:
+        """The episodes of one update, group by group."""
+        return [
+            EpisodeRequest(task_id, group, derive_seed(self.seed, "episode", update, group, member))
+            for group, task_id in enumerate(self.stream.batch(update))
+            for member in range(self.group_size)
+        ]
+
+
+class Batches:
+    """Plays one batch of episodes after another.
+
+    With `overlap`, the next batch is played in a thread while the policy is trained on the present one.
+
+    Args:
+        plan: Which episodes each batch has.
+        environments: How the slots are made. They are made when the first batch is played.
+        controller: The horizon of the episodes; None for no limit.
+        sampler: Samples the actions.
+        chat: Turns texts into ids.
+        rules: What holds for every episode.
+        ranks: The processes that share the episodes.
+        overlap: Whether batches are begun ahead.
+        updates_at: Returns the number of policy updates behind a version of the sampler.
+    """
+
+    def __init__(
+        self,
+        plan: BatchPlan,
+        environments: Environments,
+        controller: HorizonController | None,
+        sampler: Sampler,
+        chat: ChatFormat,
+        rules: Rules,
+        *,
+        ranks: Ranks,
+        overlap: bool,
+        updates_at: Callable[[int], int],
+    ) -> None:
+        self._plan, self._environments, self._controller = plan, environments, controller
+        self._sampler, self._chat, self._rules = sampler, chat, rules
+        self._ranks, self._updates_at = ranks, updates_at
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="eh-rollout") if overlap else None
+        self._ahead: Future[tuple[list[Trajectory], float]] | None = None
+        self._lengths = EpisodeLengths()
+        self._lost = 0  # batches in a row without a finished episode
+
+    @functools.cached_property
+    def _envs(self) -> ThreadVectorEnv:
+        return self._environments.open(self._controller)
+
+    def take(self, update: int, on_begin: OnBegin) -> tuple[list[Trajectory], dict[str, float]]:
+        """Returns all ranks' episodes of an update, and their metrics, once they have ended.
+
+        Args:
+            update: The index of the update.
+            on_begin: Called when a batch begins, with its update and this rank's number of episodes. It returns what is
+                called with each trajectory that ends.
+
+        Raises:
+            WorkerError: No episode of three batches in a row was finished, because the environment failed.
+        """
+        batch = self._ahead or self._begin(update, on_begin)
+        self._ahead = None
+        mine, seconds = batch.result()
+        trajectories = self._ranks.gather(mine)
+        metrics = rollout_metrics(trajectories, update) | {"time/rollout_s": max(self._ranks.gather([seconds]))}
+        self._lost = 0 if metrics["rollout/episodes"] else self._lost + 1
+        if self._lost == _LOST_BATCHES:
+            raise WorkerError(
+                f"every episode of {self._lost} updates, one after another, ended with an environment error, the last: "
+                f"{trajectories[-1].error}; fix the environment, then continue the run with --resume"
+            )
+        self._lengths.observe(trajectories)
+        return trajectories, metrics
+
+    def prepare(self, update: int, on_begin: OnBegin) -> None:
+        """Uses the time in which the policy is trained for the batch of `update`.
+
+        With overlap the batch begins now, with the sampler's present weights and the present K. Otherwise environments that can
+        prepare an episode are told its task. The arguments are those of `take`.
+        """
+        if update >= self._plan.updates:
+            return
+        if self._thread is not None:
+            self._ahead = self._begin(update, on_begin)
+        else:
+            announce(self._envs, [request.task_id for request in self._ranks.share(self._plan.requests(update))])
+
+    def close(self) -> None:
+        """Closes the environments, which ends a batch that is still being played, and waits for it."""
+        if "_envs" in vars(self):
+            self._envs.close()
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs: the lengths of the tasks' episodes so far, as JSON values."""
+        return self._lengths.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned."""
+        self._lengths.load_state_dict(state)
+
+    def _begin(self, update: int, on_begin: OnBegin) -> Future[tuple[list[Trajectory], float]]:
+        requests = self._ranks.share(self._plan.requests(update))
+        on_end = on_begin(update, len(requests))
+        if self._thread is not None:
+            return self._thread.submit(self._play, requests, on_end)
+        played: Future[tuple[list[Trajectory], float]] = Future()
+        played.set_result(self._play(requests, on_end))
+        return played
+
+    def _play(self, requests: Sequence[EpisodeRequest], on_end: OnEnd) -> tuple[list[Trajectory], float]:
+        """This rank's episodes, at the present K and with the sampler's present weights; and the seconds that they took."""
+        start = time.perf_counter()
+        trajectories = rollout(
+            self._envs, self._sampler, self._chat, requests, self._rules, lengths=self._lengths, on_end=on_end
+        )
+        for trajectory in trajectories:
+            trajectory.versions = [self._updates_at(version) for version in trajectory.versions]
+        return trajectories, time.perf_counter() - start

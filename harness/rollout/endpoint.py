@@ -1,0 +1,323 @@
+"""Episodes played by a model behind an OpenAI-compatible chat endpoint: evaluation without weights, and without training.
+
+Such a server takes and gives text, so there are no token ids and no log-probabilities to learn from. Retries with backoff
+are the `openai` client's. Left out: streaming, and the tool-call fields of the protocol: environments state their action
+format as text, so that every model plays by the same rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from eh_gym import FixedHorizon
+from eh_gym.errors import ConfigError, EHError, MissingExtraError, SamplerError, WorkerError
+from eh_gym.vector import ThreadVectorEnv
+from harness.rollout.environment import Environments
+from harness.rollout.slots import announce
+from harness.types.rules import EpisodeRequest
+from harness.types.seeding import derive_seed
+from harness.types.trajectory import Trajectory, Turn
+
+if TYPE_CHECKING:
+    import openai
+
+__all__ = ["ChatEndpoint", "ContextFull", "Reply", "Usage", "play_with_endpoint"]
+
+Message = dict[str, str]
+_SEEDS = 2**31  # what every server takes
+
+# No field of the protocol says it. OpenAI has the code, llama.cpp a type of its own; vLLM, SGLang and others say it in words.
+_OVERFLOW = re.compile(
+    r"context[_ ](length|size|window)|maximum (model|context|input)? ?length|prompt is too long", re.I
+)
+
+
+@dataclass
+class Usage:
+    """What an endpoint has served, as it counts itself.
+
+    Attributes:
+        requests: Answered requests.
+        prompt_tokens: Of all of them; a conversation counts anew at every turn.
+        completion_tokens: Of all of them.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer of the model; `cut` if it ran into the limit of tokens."""
+
+    text: str
+    cut: bool
+
+
+class ContextFull(EHError):
+    """The conversation and the room for an answer exceed the model's context; the message is the server's."""
+
+
+class ChatEndpoint:
+    """A model behind ``POST {base_url}/chat/completions``; an async context manager.
+
+    Args:
+        model: Its name at the endpoint.
+        base_url: Usually ends in ``/v1``; empty for the client's own default: ``OPENAI_BASE_URL``, or OpenAI itself.
+        api_key_env: The environment variable with the key. A server that is named by `base_url` may need none.
+        temperature: Of the sampled actions; 0 is greedy.
+        max_tokens: The most tokens of one answer.
+        retries: How often a request is sent again after a lost connection or the status 408, 409, 429 or 5xx, with
+            exponential backoff, or after as long as the server says.
+        deadline_s: Seconds that a request may take, all its retries included.
+
+    Attributes:
+        url: Where it is.
+        max_tokens: The most tokens of one answer.
+        usage: What was served so far.
+        overflow: The server's words when a request was last too long for the model's context; empty while none was.
+
+    Raises:
+        ConfigError: The key, the model's name or a number is missing or wrong.
+        MissingExtraError: The `openai` package is not installed.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str = "",
+        api_key_env: str = "OPENAI_API_KEY",
+        temperature: float = 1.0,
+        max_tokens: int = 1024,
+        retries: int = 4,
+        deadline_s: float = 300.0,
+    ) -> None:
+        if not model:
+            raise ConfigError("--policy openai needs --model NAME, the model's name at the endpoint")
+        if retries < 0 or not deadline_s > 0:
+            raise ConfigError(f"retries must be >= 0 and deadline_s > 0, got {retries} and {deadline_s}")
+        self._openai = _import_openai()
+        self._key = os.environ.get(api_key_env, "")
+        self._key_env = api_key_env
+        if not self._key and not base_url and not os.environ.get("OPENAI_BASE_URL"):
+            raise ConfigError(
+                f"there is no key in the environment variable {api_key_env}; set it, name another with --api-key-env, or "
+                "give the --base-url of a server that needs none"
+            )
+        self._client = self._openai.AsyncOpenAI(
+            base_url=base_url or None, api_key=self._key or "none", max_retries=retries, timeout=deadline_s
+        )
+        self.url = str(self._client.base_url).rstrip("/")
+        self._model, self._temperature, self._deadline_s = model, temperature, deadline_s
+        self.max_tokens = max_tokens
+        self._limit = {"max_tokens": max_tokens}
+        self.usage, self.overflow = Usage(), ""
+
+    async def __aenter__(self) -> ChatEndpoint:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()
+
+    async def reply(self, messages: Sequence[Message], *, seed: int) -> Reply:
+        """The model's answer to a conversation.
+
+        Args:
+            messages: ``{"role", "content"}`` each, the last one the environment's.
+            seed: Passed on; whether it decides the answer is up to the server.
+
+        Raises:
+            ContextFull: The conversation has become too long for the model.
+            ConfigError: The endpoint refuses the key, the model or the request; trying again would not help.
+            SamplerError: The endpoint can't be reached, fails, or does not answer in time.
+        """
+        openai = self._openai
+        try:
+            completion = await asyncio.wait_for(self._ask(messages, seed % _SEEDS), self._deadline_s)
+        except (asyncio.TimeoutError, openai.APITimeoutError) as error:
+            raise SamplerError(
+                f"{self.url} gave no answer within {self._deadline_s:g} s, retries included; raise --deadline-s or lower --slots"
+            ) from error
+        except openai.APIConnectionError as error:
+            raise SamplerError(
+                f"{self.url} can't be reached ({error.__cause__ or error}); is the server running, and is --base-url right? "
+                "It usually ends in /v1"
+            ) from error
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
+            had = (
+                f"the key in {self._key_env}"
+                if self._key
+                else f"requests without a key, and {self._key_env} holds none"
+            )
+            raise ConfigError(
+                f"{self.url} refuses {had} ({error.status_code}: {_said(error)}); set the variable, or name another with "
+                "--api-key-env"
+            ) from error
+        except openai.NotFoundError as error:
+            raise ConfigError(
+                f"{self.url} has no model {self._model!r}, or is no OpenAI-compatible endpoint (404: {_said(error)}); "
+                f"{await self._offered()}"
+            ) from error
+        except openai.APIStatusError as error:
+            if error.status_code < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(_said(error))):
+                self.overflow = _said(error)
+                raise ContextFull(self.overflow) from error
+            if error.status_code < 500 and error.status_code not in (408, 409, 429):
+                raise ConfigError(f"{self.url} refuses the request ({error.status_code}: {_said(error)})") from error
+            raise SamplerError(
+                f"{self.url} answered {error.status_code} ({_said(error)}), also after the last of --retries; lower --slots, "
+                "raise --retries, or try again later"
+            ) from error
+        except openai.APIError as error:
+            raise SamplerError(f"{self.url} answered with what is no chat completion: {error}") from error
+        return self._read(completion)
+
+    async def _ask(self, messages: Sequence[Message], seed: int) -> Any:
+        try:
+            return await self._create(messages, seed)
+        except self._openai.BadRequestError as error:
+            # OpenAI's newer models know the limit by its newer name alone, most other servers by its older one.
+            if "max_completion_tokens" not in _said(error):
+                raise
+            self._limit = {"max_completion_tokens": self.max_tokens}
+            return await self._create(messages, seed)
+
+    async def _create(self, messages: Sequence[Message], seed: int) -> Any:
+        create: Any = self._client.chat.completions.create
+        return await create(
+            model=self._model, messages=list(messages), temperature=self._temperature, seed=seed, **self._limit
+        )
+
+    def _read(self, completion: Any) -> Reply:
+        choices = getattr(completion, "choices", None)
+        if not choices or choices[0].message is None:
+            raise SamplerError(f"{self.url} answered without a message; is it an OpenAI-compatible endpoint?")
+        self.usage.requests += 1
+        if completion.usage is not None:
+            self.usage.prompt_tokens += completion.usage.prompt_tokens or 0
+            self.usage.completion_tokens += completion.usage.completion_tokens or 0
+        return Reply(choices[0].message.content or "", choices[0].finish_reason == "length")
+
+    async def _offered(self) -> str:
+        """What to put into --model instead, if the endpoint says so."""
+        try:
+            names = [model.id for model in (await self._client.models.list()).data]
+        except self._openai.OpenAIError:
+            names = []
+        return f"it offers {', '.join(names[:8])}" if names else "see --model and --base-url, which usually ends in /v1"
+
+
+def play_with_endpoint(
+    endpoint: Callable[[], ChatEndpoint],
+    environments: Environments,
+    requests: Sequence[EpisodeRequest],
+    *,
+    horizon: int,
+    environment_retries: int = 2,
+    on_end: Callable[[Trajectory], None] = lambda _: None,
+) -> tuple[list[Trajectory], Usage]:
+    """Plays every request; the trajectories come in the same order and hold texts, no tokens.
+
+    If a conversation, with room for an answer, no longer fits into the model's context, its episode is truncated: its `end` is
+    "context". If that holds for the first message of every episode, nothing was measured, and it is an error.
+
+    Args:
+        endpoint: Makes the endpoint, in the event loop that uses it.
+        environments: How the slots are made. The endpoint never has more requests at a time than there are slots.
+        requests: The episodes.
+        horizon: The fixed K.
+        environment_retries: An episode whose environment failed starts again up to this many times, >= 0.
+        on_end: Called with each trajectory when it ends.
+
+    Raises:
+        ConfigError: See `ChatEndpoint.reply`; or the first message of no episode fits.
+        SamplerError: See `ChatEndpoint.reply`; the message says how far it got.
+    """
+    envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
+    done: dict[int, Trajectory] = {}
+
+    async def play_all() -> Usage:
+        waiting = iter(range(len(requests)))
+        async with endpoint() as model:
+
+            async def play_in(slot: int) -> None:
+                for index in waiting:
+                    announce(envs, [request.task_id for request in requests[index + 1 : index + 1 + envs.num_envs]])
+                    done[index] = await _play(model, envs, slot, requests[index], environment_retries)
+                    on_end(done[index])
+
+            await asyncio.gather(*(play_in(slot) for slot in range(envs.num_envs)))
+            if model.overflow and not model.usage.requests:
+                raise ConfigError(
+                    f"{model.url} has room for no episode's first message with an answer of {model.max_tokens} tokens "
+                    f"({model.overflow}); lower --max-action-tokens, or serve the model with a longer context"
+                )
+            return model.usage
+
+    try:
+        usage = asyncio.run(play_all())
+    except SamplerError as error:
+        raise SamplerError(f"{error} ({len(done)} of {len(requests)} episodes had been played)") from error
+    finally:
+        envs.close()
+    return [done[index] for index in range(len(requests))], usage
+
+
+async def _play(
+    model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, retries: int
+) -> Trajectory:
+    """Plays one episode, again with the same seed while its environment fails and retries are left."""
+    for attempt in range(retries + 1):
+        trajectory = Trajectory(request.task_id, request.group, seed=request.seed, retries=attempt)
+        try:
+            await _play_once(model, envs, slot, trajectory)
+        except WorkerError as failure:
+            trajectory.fail(str(failure))
+        if trajectory.end != "environment-error":
+            break
+    return trajectory
+
+
+async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, trajectory: Trajectory) -> None:
+    seed, options = derive_seed(trajectory.seed, "reset") % _SEEDS, {"task_id": trajectory.task_id}
+    trajectory.begin(*await asyncio.wrap_future(envs.submit_reset(slot, seed=seed, options=options)))
+    messages = [{"role": "system", "content": trajectory.system_prompt}] if trajectory.system_prompt else []
+    messages.append({"role": "user", "content": trajectory.prompt})
+    end = None
+    while end is None:
+        try:
+            reply = await model.reply(messages, seed=derive_seed(trajectory.seed, "turn", trajectory.length))
+        except ContextFull:
+            trajectory.end = "context"
+            return
+        trajectory.turns.append(turn := Turn(reply.text, "", reply.cut, malformed=False))
+        end = trajectory.add_answer(await asyncio.wrap_future(envs.submit_step(slot, reply.text)))
+        messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": turn.observation}]
+
+
+def _said(error: openai.APIStatusError) -> str:
+    """The server's own words, on one line."""
+    body = error.body
+    message = body.get("message") if isinstance(body, dict) else None
+    return " ".join(str(message or error.message).split())[:300]
+
+
+def _import_openai() -> Any:
+    try:
+        import openai
+    except ImportError as error:
+        raise MissingExtraError(
+            "--policy openai needs the openai client; run, in a checkout: pip install -e '.[openai]'. A model's folder or hub "
+            "id, evaluated here, needs no endpoint"
+        ) from error
+    return openai

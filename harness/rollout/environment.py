@@ -1,0 +1,87 @@
+"""The environments of a rollout: one to ask for tasks, or many to play in. A wrong name or argument is a clear error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+import eh_gym
+from eh_gym import HorizonController
+from eh_gym.errors import ConfigError, EHError
+from eh_gym.vector import ThreadVectorEnv
+
+__all__ = ["Environments", "make_environment", "tasks_of"]
+
+
+@dataclass(frozen=True)
+class Environments:
+    """How the vector environments of a command are made.
+
+    Attributes:
+        env_id: What ``gym.make`` makes an environment from.
+        args: Its further arguments, the split among them.
+        slots: The most environments that are played at once, >= 1.
+        threads: The most threads that step them; 0 steps them in the caller's thread.
+        budget_hint: Appended to every observation; empty appends nothing.
+    """
+
+    env_id: str | EnvSpec
+    args: Mapping[str, Any]
+    slots: int
+    threads: int
+    budget_hint: str = ""
+
+    def open(self, controller: HorizonController | None, *, episodes: int | None = None) -> ThreadVectorEnv:
+        """Makes the slots; whoever calls it closes them.
+
+        Args:
+            controller: The horizon of every slot; None for no limit. Nothing is recorded with it: `Trajectory.outcome` is what it
+                hears, from whoever plays.
+            episodes: How many episodes will be played; there are no more slots than that.
+        """
+        slots = self.slots if episodes is None else min(self.slots, episodes)
+        return eh_gym.make_vec(
+            self.env_id,
+            slots,
+            controller,
+            record=False,
+            budget_hint=self.budget_hint,
+            max_workers=min(self.threads, slots),
+            **self.args,
+        )
+
+
+def make_environment(env_id: str | EnvSpec, env_args: Mapping[str, Any]) -> gym.Env[str, str]:
+    """Makes one environment, for the trainer or an evaluation.
+
+    Raises:
+        ConfigError: gymnasium does not know it, its module can't be imported, or it takes other arguments.
+    """
+    try:
+        return gym.make(env_id, **env_args)
+    except EHError:
+        raise
+    except (gym.error.Error, ImportError, TypeError) as error:
+        name = env_id if isinstance(env_id, str) else env_id.id
+        raise ConfigError(f"{name} can't be made with --env-args {json.dumps(env_args)} ({error})") from error
+
+
+def tasks_of(env: gym.Env[Any, Any]) -> Sequence[str]:
+    """Returns the ids of the tasks of the environment's split.
+
+    Raises:
+        ConfigError: The environment does not name its tasks.
+    """
+    task_ids: Sequence[str] | None = getattr(env.unwrapped, "task_ids", None)
+    if task_ids is None:
+        name = env.spec.id if env.spec else repr(env.unwrapped)
+        raise ConfigError(
+            f"{name} has no task_ids, a sequence of the ids that reset(options={{'task_id': …}}) takes; give an --env that "
+            "has, such as EH-Cabinet-v0"
+        )
+    return task_ids

@@ -1,0 +1,32 @@
+"""What the horizon controller hears of an update's episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eh_gym import HorizonController
+from harness.rollout.metrics import mean
+from harness.types.trajectory import Trajectory
+
+__all__ = ["tell_controller"]
+
+
+def tell_controller(controller: HorizonController | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Records every episode with the controller, in the given order, and moves K once.
+
+    Episodes that a failing environment lost say nothing about the agent, and are not recorded.
+
+    Args:
+        controller: None for no limit.
+        trajectories: One update's episodes, of all ranks.
+
+    Returns:
+        The ``horizon/…`` metrics: K of these episodes, and what the controller reports.
+    """
+    if controller is None:
+        return {}
+    heard = [t for t in trajectories if t.end != "environment-error"]
+    metrics = {"horizon/k": float(controller.horizon), "horizon/k_mean": mean([t.horizon for t in heard])}
+    for trajectory in heard:
+        controller.record(trajectory.outcome())
+    return controller.update() | metrics

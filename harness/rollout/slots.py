@@ -1,0 +1,114 @@
+"""Which episode plays in which slot, which wait, and which are over: the bookkeeping that both kinds of rollout share."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+
+from eh_gym.vector import ThreadVectorEnv
+from eh_gym.vector.thread import ResetResult, StepResult
+from harness.policy.chat import ChatFormat
+from harness.rollout.episode import Episode, Next
+from harness.types.rules import EpisodeRequest, Rules
+from harness.types.sampler import Sample, Sampler, SampleRequest
+from harness.types.trajectory import Trajectory
+
+__all__ = ["Slots", "announce"]
+
+
+class Slots:
+    """The episodes of one rollout.
+
+    An episode's session in the sampler is its index among the requests. A slot whose environment has failed is reset for
+    the next attempt; environments with a worker of their own get a fresh one there.
+
+    Args:
+        envs: The slots.
+        sampler: Told when an episode, or an attempt at it, is over.
+        chat: Turns texts into ids.
+        requests: The episodes.
+        queue: Indices of all requests, in the order in which they get a slot.
+        rules: What holds for all of them.
+        on_end: Called with each trajectory as it ends.
+    """
+
+    def __init__(
+        self,
+        envs: ThreadVectorEnv,
+        sampler: Sampler,
+        chat: ChatFormat,
+        requests: Sequence[EpisodeRequest],
+        queue: Sequence[int],
+        rules: Rules,
+        on_end: Callable[[Trajectory], None],
+    ) -> None:
+        self._envs, self._sampler, self._on_end = envs, sampler, on_end
+        self._requests, self._rules, self._chat = requests, rules, chat
+        self._waiting = deque(queue)
+        self._live: dict[int, Episode] = {}  # by slot
+        self._slot_of: dict[Hashable, int] = {}  # by session
+        self._to_reset: list[int] = []  # slots whose environment has failed
+        self._done: dict[int, Trajectory] = {}
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an episode waits or plays."""
+        return bool(self._waiting or self._live)
+
+    def start_resets(self) -> list[tuple[int, Future[ResetResult]]]:
+        """Resets every slot that is free, for the next waiting episode, or that has failed, for the same one again."""
+        slots, self._to_reset = self._to_reset, []
+        free = [slot for slot in range(self._envs.num_envs) if slot not in self._live] if self._waiting else []
+        for slot in free[: len(self._waiting)]:
+            index = self._waiting.popleft()
+            self._live[slot] = Episode(
+                index, self._requests[index], self._rules, self._chat, max_context=self._sampler.max_context
+            )
+            self._slot_of[index] = slot
+            slots.append(slot)
+        resets = [(slot, self._envs.submit_reset(slot, **self._live[slot].reset_arguments())) for slot in slots]
+        if resets:
+            announce(self._envs, [self._requests[index].task_id for index in self._waiting])
+        return resets
+
+    def reset_answered(self, slot: int, answer: Future[ResetResult]) -> SampleRequest | None:
+        """Records the answer to a reset, waiting for it if need be; returns the first turn's request, if there is one."""
+        return self._go_on(slot, self._live[slot].reset_answered(answer))
+
+    def act(self, session: Hashable, sample: Sample) -> tuple[int, Future[StepResult]]:
+        """Records what the model wrote and sends it to the environment; returns the slot and its answer to come."""
+        slot = self._slot_of[session]
+        return slot, self._envs.submit_step(slot, self._live[slot].act(sample))
+
+    def step_answered(self, slot: int, answer: Future[StepResult]) -> SampleRequest | None:
+        """Records the answer to a step, waiting for it if need be; returns the next turn's request, if there is one."""
+        return self._go_on(slot, self._live[slot].step_answered(answer))
+
+    def trajectories(self) -> list[Trajectory]:
+        """All of them, in the order of the requests; once none is unfinished."""
+        return [self._done[index] for index in range(len(self._requests))]
+
+    def _go_on(self, slot: int, needed: Next) -> SampleRequest | None:
+        episode = self._live[slot]
+        if needed == "turn":
+            return episode.turn()
+        self._sampler.end_session(episode.session)
+        if needed == "reset":
+            self._to_reset.append(slot)
+        else:
+            del self._live[slot], self._slot_of[episode.session]
+            self._done[episode.session] = episode.trajectory
+            self._on_end(episode.trajectory)
+        return None
+
+
+def announce(envs: ThreadVectorEnv, task_ids: Sequence[str]) -> None:
+    """Tells environments which can make an episode's start ready ahead of its reset what is played next.
+
+    Such an environment has a method ``prepare(task_ids)``, which returns at once and serves all of its kind. As many are
+    asked for as there are slots.
+    """
+    ahead = getattr(envs.envs[0].unwrapped, "prepare", None)
+    if ahead is not None:
+        ahead(list(task_ids[: envs.num_envs]))

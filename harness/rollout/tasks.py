@@ -1,0 +1,49 @@
+"""Which tasks an update trains on, as a pure function of the update index.
+
+So a resumed run goes on with the very tasks that an uninterrupted one would have met, and nothing has to be saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from eh_gym.errors import ConfigError
+from harness.types.seeding import derive_seed
+
+__all__ = ["TaskStream"]
+
+
+class TaskStream:
+    """Passes over all tasks, each pass in an order of its own.
+
+    Args:
+        task_ids: All tasks of the split.
+        per_update: How many an update takes; passes run on across updates.
+        seed: Draws the orders.
+
+    >>> stream = TaskStream(["a", "b", "c"], per_update=2, seed=0)
+    >>> sorted(stream.batch(0) + stream.batch(1)[:1])
+    ['a', 'b', 'c']
+    """
+
+    def __init__(self, task_ids: Sequence[str], *, per_update: int, seed: int) -> None:
+        if per_update < 1:
+            raise ConfigError(f"tasks_per_update must be >= 1, got {per_update}")
+        if not len(task_ids):
+            raise ConfigError("the environment's split holds no task; choose another split or category")
+        self._task_ids, self._per_update, self._seed = task_ids, per_update, seed
+        self._pass = (-1, np.empty(0, dtype=np.int64))
+
+    def batch(self, update: int) -> list[str]:
+        """The tasks of one update."""
+        first = update * self._per_update
+        return [self._task(position) for position in range(first, first + self._per_update)]
+
+    def _task(self, position: int) -> str:
+        number, place = divmod(position, len(self._task_ids))
+        if self._pass[0] != number:
+            rng = np.random.default_rng(derive_seed(self._seed, "pass", number))
+            self._pass = (number, rng.permutation(len(self._task_ids)))
+        return self._task_ids[int(self._pass[1][place])]

@@ -1,0 +1,54 @@
+"""What a run has taken so far: seconds and tokens, over all processes that worked on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+__all__ = ["Clock"]
+
+
+class Clock:
+    """Counts the seconds and tokens of training. It stands still until `start`, and during evaluations.
+
+    Args:
+        state: What `state_dict` returned in an earlier process of the run; None for a new run.
+    """
+
+    def __init__(self, state: Mapping[str, float] | None = None) -> None:
+        self._tokens = state["tokens"] if state else 0.0
+        self._seconds = state["seconds"] if state else 0.0
+        self._since: float | None = None
+
+    def start(self) -> None:
+        """Counts from now on."""
+        self._since = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of training so far."""
+        return self._seconds + (time.perf_counter() - self._since if self._since is not None else 0.0)
+
+    @contextmanager
+    def timed(self, name: str, metrics: dict[str, float]) -> Iterator[None]:
+        """Writes the seconds that the block takes into `metrics` under `name`."""
+        start = time.perf_counter()
+        yield
+        metrics[name] = time.perf_counter() - start
+
+    @contextmanager
+    def stopped(self, name: str, metrics: dict[str, float]) -> Iterator[None]:
+        """Does the same as `timed`, but the seconds of the block do not count as training."""
+        with self.timed(name, metrics):
+            yield
+        self._seconds -= metrics[name]
+
+    def count(self, tokens: float) -> dict[str, float]:
+        """Adds the tokens of an update and returns the totals of the run as metrics."""
+        self._tokens += tokens
+        return {"tokens/total": self._tokens, "time/total_s": self.seconds}
+
+    def state_dict(self) -> dict[str, float]:
+        """Returns what a resumed run goes on from, as JSON values."""
+        return {"tokens": self._tokens, "seconds": self.seconds}

@@ -1,0 +1,172 @@
+"""What a training run shows on the terminal: the plan, progress bars, a line per update, the final table.
+
+Everything shown is also in the run folder; a log file gets the lines without the bars.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from harness.settings.grpo import GRPOConfig
+from harness.types.trajectory import Trajectory
+
+__all__ = ["Display", "UpdateBars"]
+
+_HEADER = (
+    f"{'update':>6} {'K':>4} {'success':>8} {'ceiling':>8} {'length':>7} {'of succ.':>8} {'cut off':>8} "
+    f"{'tokens':>8} {'zero adv':>8} {'entropy':>8} {'seconds':>8}"
+)
+
+
+class Display:
+    """Shows one run.
+
+    Args:
+        console: Where to; not a terminal means no bars.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def note(self, text: str) -> None:
+        """One line."""
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def plan(self, config: GRPOConfig, run_dir: Path, *, resume: bool) -> None:
+        """A table of what is about to happen."""
+        table = Table(title="resuming" if resume else "training", title_justify="left", show_header=False)
+        episodes = config.tasks_per_update * config.group_size
+        table.add_row("environment", f"{config.env} {config.env_args if config.env_args != '{}' else ''}")
+        table.add_row("model", config.model)
+        table.add_row("horizon", _horizon_words(config))
+        table.add_row(
+            "updates",
+            f"{config.updates} of {config.tasks_per_update} tasks x {config.group_size} = {episodes} episodes, "
+            f"{config.minibatches} optimizer step{'s' if config.minibatches > 1 else ''} each",
+        )
+        table.add_row(
+            "loss",
+            f"{config.aggregation}, clip {config.clip_low}/{config.clip_high}, KL {config.kl_coef}, "
+            f"learning rate {config.learning_rate}",
+        )
+        if config.warm_start.episodes:
+            table.add_row(
+                "warm start", f"{config.warm_start.episodes} demonstrations, to loss {config.warm_start.loss_target}"
+            )
+        table.add_row(
+            "evaluation",
+            f"{config.eval_tasks} tasks of split {config.eval_split}, K = {config.k_max}"
+            if config.eval_tasks
+            else "none",
+        )
+        table.add_row("seed", str(config.seed))
+        table.add_row("run folder", str(run_dir))
+        self._console.print(table)
+
+    @contextmanager
+    def _progress(self) -> Iterator[Progress]:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal) as bars:
+            yield bars
+
+    @contextmanager
+    def warm_start(self, batches: int) -> Iterator[Callable[[int, float], None]]:
+        """A bar over at most `batches` batches; yields what is called after each."""
+        with self._progress() as bars:
+            bar = bars.add_task("warm start", total=batches)
+            yield lambda batch, loss: bars.update(bar, completed=batch, description=f"warm start, loss {loss:.3f}")
+
+    @contextmanager
+    def episodes(self, what: str, count: int) -> Iterator[Callable[[Trajectory], None]]:
+        """A bar over episodes; yields what is called at the end of each."""
+        with self._progress() as bars:
+            bar = bars.add_task(what, total=count)
+            yield lambda _: bars.advance(bar)
+
+    @contextmanager
+    def updates(self, first: int, total: int) -> Iterator[UpdateBars]:
+        """Bars over updates and over the episodes of the present one."""
+        self.note(_HEADER)
+        with self._progress() as bars:
+            yield UpdateBars(self, bars, first, total)
+
+    def summary(
+        self, config: GRPOConfig, run_dir: Path, evaluations: dict[str, Any], training_s: float, total_s: float
+    ) -> None:
+        """The final table."""
+        if config.eval_tasks:
+            table = Table(
+                title=f"success on {config.eval_tasks} held-out tasks at K = {config.k_max}, before and after training",
+                title_justify="left",
+            )
+            for column in ("", "sampled", "95 % interval", "greedy", "steps", "over expert's"):
+                table.add_column(column)
+            for when in ("before", "after"):
+                sampled, greedy = evaluations[when]["sampled"], evaluations[when]["greedy"]
+                low, high = sampled["mean_interval"]
+                table.add_row(
+                    when,
+                    f"{sampled['mean_at_k']:.3f}",
+                    f"{low:.3f} to {high:.3f}",
+                    f"{greedy['mean_at_k']:.3f}",
+                    _number(sampled["length_success_mean"], ".1f"),
+                    _number(sampled["steps_per_optimum"], ".2f"),
+                )
+            self._console.print(table)
+        self.note(f"{config.updates} updates in {training_s:.0f} s, everything in {total_s:.0f} s")
+        self.note(f"figure:      {run_dir / 'figure.png'}")
+        self.note(f"model:       {run_dir / 'model'}")
+        self.note(f"TensorBoard: tensorboard --logdir {run_dir}")
+
+
+class UpdateBars:
+    """The bars of a training run, and its line per update."""
+
+    def __init__(self, display: Display, bars: Progress, first: int, total: int) -> None:
+        self._display, self._bars = display, bars
+        self._updates = bars.add_task("updates", total=total, completed=first)
+        self._episodes = bars.add_task("episodes", total=1)
+
+    def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
+        """Starts the bar of one update's episodes; returns what is called at the end of each."""
+        self._bars.reset(self._episodes, total=count, description=f"episodes of update {update}")
+        return lambda _: self._bars.advance(self._episodes)
+
+    def evaluation(self, update: int, count: int) -> Callable[[Trajectory], None]:
+        """The same for the evaluation after an update."""
+        self._bars.reset(self._episodes, total=count, description=f"evaluation after update {update}")
+        return lambda _: self._bars.advance(self._episodes)
+
+    def update_ended(self, update: int, m: dict[str, float]) -> None:
+        """Prints the update's line."""
+        self._bars.advance(self._updates)
+        k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
+        self._display.note(
+            f"{update:6d} {k:>4} {m['rollout/success']:8.3f} {_number(m['rollout/success_ceiling'], '8.3f')} "
+            f"{m['rollout/length_mean']:7.1f} {_number(m['rollout/length_success_mean'], '8.1f')} "
+            f"{m['rollout/truncated']:8.3f} {m['tokens/update']:8.0f} {m['train/zero_advantage_groups']:8.2f} "
+            f"{_number(m['train/entropy'], '8.3f')} {m['time/update_s']:8.2f}"
+        )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-".rjust(len(f"{0.0:{form}}")) if value is None or math.isnan(value) else f"{value:{form}}"
+
+
+def _horizon_words(c: GRPOConfig) -> str:
+    return {
+        "elastic": f"elastic: K0 {c.k0} in {c.k_min}..{c.k_max}, {c.statistic} + {c.delta:g}, alpha {c.alpha:g}, {c.rounding}",
+        "fixed": f"fixed at {c.k0}",
+        "linear": f"linear: {c.linear_start} + {c.linear_increment:.3g} per update, at most {c.k_max}",
+        "multiplicative": f"multiplicative: {c.k_min} more every {c.stage_updates} updates, at most {c.k_max}",
+        "tti": f"stages {c.tti_stages}",
+        "none": "no limit",
+    }[c.wrapper]

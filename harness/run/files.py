@@ -1,0 +1,136 @@
+"""Files and folders of a run: written whole, read with a clear error, and locked against a second process."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import ConfigError, StateError
+
+__all__ = ["lock_folder", "make_folder", "read_object", "sync", "whole_file", "whole_folder", "write_whole"]
+
+_POLL_S = 0.1
+_PATIENCE_S = 10.0  # a process that was told to end may take so long to release its lock
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yields a path next to `path` to write to; after the block the file gets its name, with all of its data on disk.
+
+    A kill at any moment leaves the file as it was before, or whole. If the block raises, the file stays as it was.
+    """
+    part = path.with_name(f"{path.name}.part")
+    yield part
+    sync(part)
+    os.replace(part, path)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yields a new folder next to `path` to fill; after the block it gets its name, unless another process was faster."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=".part-", dir=path.parent))
+    try:
+        yield part
+        with suppress(OSError):  # `path` is there already
+            os.replace(part, path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Writes a small file with `whole_file`; text is written as UTF-8."""
+    with whole_file(path) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def sync(path: Path) -> None:
+    """Waits until the file or folder is on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def make_folder(folder: Path, flag: str) -> None:
+    """Makes a folder and its parents, unless they are there.
+
+    Args:
+        folder: The folder.
+        flag: The flag that named it, for the message.
+
+    Raises:
+        ConfigError: It can't be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"the folder {folder} can't be made ({error.strerror}); give another {flag}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"the folder {folder} can't be written to; give another {flag}")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Reads the JSON object that a command of this project wrote into a file.
+
+    Raises:
+        StateError: The file can't be read, or holds something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise StateError(f"{path} can't be read ({error}); restore the file") from error
+    if not isinstance(value, dict):
+        raise StateError(f"{path} must hold a JSON object, got {type(value).__name__}; restore the file")
+    return value
+
+
+@contextmanager
+def lock_folder(folder: Path, busy: str) -> Iterator[int]:
+    """Keeps a second process out of a folder. Yields the lock, which children may keep open until they have ended too.
+
+    A process that is killed leaves no lock. If the system or its file system has no such locks, nobody is kept out.
+
+    Args:
+        folder: It is made if it is not there.
+        busy: The error if another process is at work there.
+
+    Raises:
+        ConfigError: The folder can't be made, or another process stays at work there for 10 seconds.
+    """
+    make_folder(folder, "--out")
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
+    try:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not _locked(descriptor):
+            if time.monotonic() > deadline:
+                raise ConfigError(busy)
+            time.sleep(_POLL_S)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether the file is now this process's, or the system has no such locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    return True

@@ -1,0 +1,109 @@
+"""The folder of a run: made with its settings in it, or found again to go on.
+
+Left out: checkpoints (`harness.run.checkpoint`) and what reads finished runs (`harness.report`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from eh_gym.errors import ConfigError, StateError
+from harness.run.checkpoint import latest_checkpoint
+from harness.run.files import make_folder, write_whole
+from harness.run.metrics import read_metrics
+from harness.run.runtime import package_versions
+from harness.settings.grpo import GRPOConfig
+
+__all__ = ["checkpoint_to_resume", "forget", "ignored_flags", "prepare", "saved_config"]
+
+
+def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
+    """Makes or finds the run folder. Returns the settings to use, the folder, and whether it is a resumed run.
+
+    Raises:
+        ConfigError: The folder already holds a run, can't be made, or, to resume, holds none.
+        StateError: The settings of the run to resume are damaged.
+    """
+    if config.resume is not None:
+        return saved_config(config.resume), config.resume, True
+    run_dir = config.run_dir or _free_folder(Path("runs") / f"{config.env}-{config.wrapper}-seed{config.seed}")
+    if (run_dir / "config.json").exists():
+        raise ConfigError(
+            f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --run-dir"
+        )
+    make_folder(run_dir, "--run-dir")
+    (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
+    write_whole(run_dir / "config.json", config.to_json())
+    return config, run_dir, False
+
+
+def saved_config(run_dir: Path) -> GRPOConfig:
+    """The settings of the run in a folder.
+
+    Raises:
+        ConfigError: There is none.
+        StateError: Its settings can't be read.
+    """
+    path = run_dir / "config.json"
+    if not path.exists():
+        raise ConfigError(f"no run to resume in {run_dir}: it has no config.json; give the run's folder")
+    try:
+        return GRPOConfig.from_json(path.read_text(encoding="utf-8"))
+    except (ConfigError, StateError, OSError, UnicodeDecodeError) as error:
+        raise StateError(
+            f"{path} can't be resumed from ({error}); it was edited or damaged, or written by another version: restore it, or "
+            "start a new run"
+        ) from error
+
+
+def checkpoint_to_resume(run_dir: Path) -> Path | None:
+    """Returns the newest checkpoint of a run; None if it was stopped before its first one.
+
+    Raises:
+        StateError: The run has metrics and no checkpoint. If it began again, it would write over them.
+    """
+    checkpoint = latest_checkpoint(run_dir / "checkpoints")
+    path = run_dir / "metrics.jsonl"
+    done = len(read_metrics(path)) if checkpoint is None and path.exists() else 0
+    if done:
+        raise StateError(
+            f"{path} has {done} updates, but {run_dir / 'checkpoints'} has no checkpoint to go on from; restore it, or start a "
+            "new run"
+        )
+    return checkpoint
+
+
+def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) -> list[str]:
+    """The flags given beside ``--resume`` that say otherwise than the run's own settings.
+
+    Args:
+        words: The command line.
+        wanted: What it says.
+        config: The run's own settings.
+    """
+    given = {word.split("=")[0] for word in words if word.startswith("--")}
+    names = {flag: flag.removeprefix("--").removeprefix("no-").split(".")[0].replace("-", "_") for flag in given}
+    return sorted(
+        flag
+        for flag, name in names.items()
+        if name not in ("resume", "recipe") and getattr(wanted, name, None) != getattr(config, name, None)
+    )
+
+
+def forget(run_dir: Path) -> None:
+    """Takes the settings out of the folder of a run that has no checkpoint yet: the mended command is to find it free."""
+    if latest_checkpoint(run_dir / "checkpoints") is None:
+        for name in ("config.json", "versions.json", ".lock"):
+            (run_dir / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something else is in it
+            run_dir.rmdir()
+
+
+def _free_folder(name: Path) -> Path:
+    """The folder `name`, or where that is taken the first free one of `name-2`, `name-3` and so on."""
+    numbered = (name.with_name(f"{name.name}-{n}") for n in itertools.count(2))
+    return next(folder for folder in itertools.chain([name], numbered) if not folder.exists())

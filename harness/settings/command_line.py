@@ -1,0 +1,128 @@
+"""What every command does with its command line: flags in panels, and errors in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from eh_gym.errors import EHError
+
+__all__ = ["end_with_error", "errors_in_one_line", "parse", "parser_of"]
+
+T = TypeVar("T")
+
+
+def parse(default: T, argv: Sequence[str] | None, *, prog: str) -> T:
+    """Reads the settings of a command from its command line.
+
+    ``--help`` shows each group of flags in a panel of its own. The groups of a dataclass are its base classes; a dataclass
+    without bases is one group. A field that holds another dataclass adds the groups of that one; if that one has no bases, the
+    names of its flags begin with the field's name, such as ``--warm-start.episodes``.
+
+    Args:
+        default: The settings with their defaults. `tyro.MISSING` marks what the command line must give.
+        argv: The command line; None for that of the process.
+        prog: How the command is called; the help begins with it.
+
+    Raises:
+        ConfigError: The settings refuse a value.
+        SystemExit: tyro refuses a flag or the type of its value, and has printed why.
+    """
+    groups = _groups(default)
+    found = tyro.cli(_flags(groups), args=argv, prog=prog, description=_description(type(default)))
+    values: dict[str, Any] = {}
+    for name, group in groups.items():
+        read = getattr(found, name)
+        values |= {name: read} if group.prefixed else {f.name: getattr(read, f.name) for f in dataclasses.fields(read)}
+    return _filled(default, values)
+
+
+def parser_of(default: Any) -> Any:
+    """Makes the argparse parser that `parse` uses, for whoever documents the flags."""
+    return tyro.extras.get_parser(_flags(_groups(default)))
+
+
+@contextmanager
+def errors_in_one_line(console: Console) -> Iterator[None]:
+    """Ends the process with exit code 2 and one line if the block raises an error that is meant for the user."""
+    try:
+        yield
+    except EHError as error:
+        end_with_error(console, str(error))
+
+
+def end_with_error(console: Console, text: str) -> NoReturn:
+    """Prints the last line of a command that failed, and ends the process with exit code 2."""
+    console.print(f"[red]error:[/red] {escape(text)}", highlight=False, soft_wrap=True)
+    sys.exit(2)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """One panel of flags: its values so far, and whether its flags have the panel's name in front."""
+
+    values: Any
+    prefixed: bool
+
+
+def _groups(default: Any) -> dict[str, _Group]:
+    """The panels of a dataclass by name, in the order in which the help shows them."""
+    bases = _bases(type(default))
+    found = {_panel_name(base): _Group(_part(default, base), prefixed=False) for base in bases}
+    for field in dataclasses.fields(default):
+        value = getattr(default, field.name)
+        if not dataclasses.is_dataclass(value):
+            assert not bases or any(field.name in base.__dataclass_fields__ for base in bases), (
+                f"{field.name}: no group"
+            )
+        elif _bases(type(value)):
+            found |= _groups(value)
+        else:
+            found[field.name] = _Group(value, prefixed=True)
+    return found or {_panel_name(type(default)): _Group(default, prefixed=False)}
+
+
+def _bases(settings: type) -> list[Any]:
+    return [base for base in reversed(settings.__mro__[1:]) if dataclasses.is_dataclass(base)]
+
+
+def _part(default: Any, base: Any) -> Any:
+    return base(**{field.name: getattr(default, field.name) for field in dataclasses.fields(base)})
+
+
+def _panel_name(group: type) -> str:
+    """``SamplingFlags`` -> "sampling"."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", group.__name__.removesuffix("Flags")).lower()
+
+
+def _flags(groups: Mapping[str, _Group]) -> type:
+    """A dataclass with a field for each panel, as tyro wants it."""
+    fields: list[Any] = []
+    for name, group in groups.items():
+        kind = type(group.values)
+        annotation = kind if group.prefixed else Annotated[kind, tyro.conf.OmitArgPrefixes]
+        fields.append((name, annotation, dataclasses.field(default=group.values)))
+    return dataclasses.make_dataclass("Flags", fields, frozen=True)
+
+
+def _description(settings: type) -> str:
+    """The first paragraph of the docstring."""
+    return (settings.__doc__ or "").split("\n\n")[0]
+
+
+def _filled(default: T, values: Mapping[str, Any]) -> T:
+    """Settings like `default`, with the values in their places."""
+    filled = {
+        field.name: values[field.name] if field.name in values else _filled(getattr(default, field.name), values)
+        for field in dataclasses.fields(default)  # type: ignore[arg-type]
+    }
+    return type(default)(**filled)

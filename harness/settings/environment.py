@@ -1,0 +1,67 @@
+"""Flags about the environment: which one, with which arguments, and where its processes live."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["EnvironmentFlags", "read_env_args"]
+
+
+@dataclass(frozen=True)
+class EnvironmentFlags:
+    """Which environment the agent acts in, and where it runs."""
+
+    env: str = "EH-Cabinet-v0"
+    """The id of the environment."""
+    env_args: str = "{}"
+    """Further arguments of gym.make, as a JSON object, such as '{"categories": ["base"]}'."""
+    split: str = ""
+    """The split whose tasks are trained on. Empty takes the environment's own default."""
+    environment_retries: int = 2
+    """If an environment fails, its episode starts again up to this many times. After that the episode is dropped."""
+    env_threads: int = 64
+    """The number of threads that step environments. 0 steps them one after another, which is fastest if a step takes
+    microseconds."""
+    env_workers: Literal["local", "ray"] = "local"
+    """Where the environments run: on this machine (local), or in Ray actors on the nodes of a cluster (ray)."""
+    ray_address: str = ""
+    """The Ray cluster that this machine has joined: auto or HOST:PORT. Empty starts a Ray of this run's own, on this machine."""
+    ray_actor_slots: int = 16
+    """The number of environments in one Ray actor."""
+    ray_actor_cpus: float = 1.0
+    """The number of cores that one actor reserves on its node."""
+    ray_timeout_s: float = 600.0
+    """An actor that takes longer than this for one call is killed, in seconds. It must exceed the environment's own deadlines."""
+
+    def check_environment(self) -> None:
+        """Raises ConfigError for arguments that are not a JSON object, and for Ray's flags without Ray."""
+        for name in ("ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"):
+            if self.env_workers != "ray" and getattr(self, name) != getattr(EnvironmentFlags, name):
+                raise ConfigError(f"--{name.replace('_', '-')} is for --env-workers ray, got --env-workers local")
+        if self.ray_actor_slots < 1:
+            raise ConfigError(f"ray_actor_slots must be >= 1, got {self.ray_actor_slots}; raise --ray-actor-slots")
+        self.environment_args()
+
+    def environment_args(self) -> dict[str, Any]:
+        """`env_args` as a dict, with `split` in it if one is given."""
+        args = read_env_args(self.env_args)
+        return {**args, "split": self.split} if self.split else args
+
+
+def read_env_args(text: str) -> dict[str, Any]:
+    """Reads the arguments of gym.make from the text of `--env-args`.
+
+    Raises:
+        ConfigError: The text is not a JSON object.
+    """
+    try:
+        args = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f'env_args is not JSON ({error}); write --env-args \'{{"split": "train"}}\'') from error
+    if not isinstance(args, dict):
+        raise ConfigError(f"env_args must be a JSON object, got {text!r}")
+    return args

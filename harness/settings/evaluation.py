@@ -1,0 +1,35 @@
+"""Flags about the held-out evaluation of a training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["EvaluationFlags"]
+
+
+@dataclass(frozen=True)
+class EvaluationFlags:
+    """How the policy is evaluated on held-out tasks."""
+
+    eval_split: str = "test"
+    """The split of the held-out tasks."""
+    eval_tasks: int = 128
+    """The number of held-out tasks. 0 evaluates nothing."""
+    eval_rollouts: int = 8
+    """The number of sampled episodes per task before and after training (the k of mean@k and best@k)."""
+    eval_every: int = 0
+    """The number of updates between evaluations during training, whose results are metrics. 0 evaluates only before and after."""
+    eval_every_rollouts: int = 8
+    """The number of sampled episodes per task in the evaluations during training."""
+
+    def check_evaluation(self, async_steps: int) -> None:
+        """Raises ConfigError for an evaluation during training that has no tasks, or not the policy's own weights."""
+        if self.eval_every and not self.eval_tasks:
+            raise ConfigError(f"eval_every ({self.eval_every}) needs held-out tasks; raise --eval-tasks")
+        if self.eval_every and async_steps:
+            raise ConfigError(
+                "eval_every needs async_steps 0: with 1 the sampler holds the weights of the update before; "
+                "drop one of --eval-every and --async-steps"
+            )

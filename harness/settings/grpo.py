@@ -1,0 +1,113 @@
+"""The settings of a training run: every flag of harness.grpo, its checks, and its form in config.json.
+
+The class's own defaults are the paper's (Table "Complete hyperparameter settings"); `harness.settings.presets` has the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eh_gym.errors import ConfigError, StateError
+from harness.settings.environment import EnvironmentFlags
+from harness.settings.evaluation import EvaluationFlags
+from harness.settings.horizon import HorizonFlags
+from harness.settings.loss import LossFlags, LossSettings
+from harness.settings.model import ModelFlags
+from harness.settings.optimizer import OptimizerFlags
+from harness.settings.rollout import RolloutFlags
+from harness.settings.run import RunFlags
+from harness.settings.sampling import SamplingFlags
+from harness.settings.warm_start import WarmStart
+
+__all__ = ["GRPOConfig"]
+
+_ANY = math.inf
+_RANGES: dict[str, tuple[int, float]] = {
+    **dict.fromkeys(
+        ("updates", "tasks_per_update", "max_action_tokens", "minibatches", "tokens_per_microbatch"), (1, _ANY)
+    ),
+    **dict.fromkeys(("eval_rollouts", "eval_every_rollouts", "checkpoint_every"), (1, _ANY)),
+    **dict.fromkeys(("threads", "slots", "env_threads", "environment_retries", "max_context", "lora_rank"), (0, _ANY)),
+    **dict.fromkeys(("warmup_updates", "fixed_length", "eval_tasks", "eval_every", "log_episodes_every"), (0, _ANY)),
+    **dict.fromkeys(("max_observation_tokens", "clip_high"), (0, _ANY)),
+    **dict.fromkeys(("learning_rate", "weight_decay", "kl_coef"), (0, sys.float_info.max)),
+    **dict.fromkeys(("final_lr_fraction", "clip_low"), (0, 1)),
+    "adam_beta2": (0, 0.99999),
+}
+"""The least and the greatest value of each number. The groups of flags check everything else."""
+
+
+@dataclass(frozen=True)
+class GRPOConfig(
+    RunFlags,
+    EvaluationFlags,
+    OptimizerFlags,
+    LossFlags,
+    SamplingFlags,
+    RolloutFlags,
+    HorizonFlags,
+    ModelFlags,
+    EnvironmentFlags,
+):
+    """Trains an agent with GRPO on a Gymnasium text environment, under a horizon that is fixed, scheduled or elastic.
+
+    Each base class is a group of flags, and a panel of ``--help``. `WarmStart` is the last one.
+    """
+
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    """Behaviour cloning before the first update."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:  # NaN is not
+                most = "" if high > 1 else f" and <= {high:g}"
+                mend = "raise" if value < low else "lower" if value > high else "change"
+                raise ConfigError(f"{name} must be >= {low}{most}, got {value}; {mend} --{name.replace('_', '-')}")
+        self.check_environment()
+        self.check_adapters(self)
+        self.check_horizon()
+        self.check_rollout()
+        self.check_sampler()
+        self.check_loss()
+        self.check_optimizer()
+        self.check_evaluation(self.async_steps)
+        self.check_run()
+
+    def loss_settings(self) -> LossSettings:
+        """Picks the settings that the policy update needs."""
+        same = {f.name for f in dataclasses.fields(LossSettings)} - {"fixed_length"}
+        fixed_length = self.fixed_length or self.k_max * self.max_action_tokens
+        return LossSettings(fixed_length=fixed_length, **{name: getattr(self, name) for name in same})
+
+    def learning_rate_at(self, update: int) -> float:
+        """Returns the learning rate of one update: linear warm-up times linear decay."""
+        warm = min(1.0, (update + 1) / max(1, self.warmup_updates))
+        return self.learning_rate * warm * (1.0 - (1.0 - self.final_lr_fraction) * update / self.updates)
+
+    def to_json(self) -> str:
+        """Returns the settings as flat JSON, with paths as text."""
+        return json.dumps(dataclasses.asdict(self), indent=2, default=str)
+
+    @staticmethod
+    def from_json(text: str) -> GRPOConfig:
+        """Reads the settings of an earlier run.
+
+        Raises:
+            StateError: The text is not JSON, or it comes from a version with other settings.
+        """
+        try:
+            values = json.loads(text)
+            values["warm_start"] = WarmStart(**values["warm_start"])
+            for name in ("run_dir", "resume", "recipe"):
+                values[name] = Path(values[name]) if values.get(name) else None
+            return GRPOConfig(**values)
+        except ConfigError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"these are not this version's settings: {error!r}") from error

@@ -1,0 +1,118 @@
+"""Flags about the horizon K, and the controller that they describe."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+from eh_gym import (
+    ElasticHorizon,
+    FixedHorizon,
+    HorizonController,
+    KeyedHorizon,
+    LinearHorizon,
+    MultiplicativeHorizon,
+    ProbedHorizon,
+    StagedHorizon,
+)
+from eh_gym.errors import ConfigError
+
+__all__ = ["HorizonFlags", "make_controller"]
+
+
+@dataclass(frozen=True)
+class HorizonFlags:
+    """How many steps an episode may take, and what decides it."""
+
+    wrapper: Literal["elastic", "fixed", "linear", "multiplicative", "tti", "none"] = "elastic"
+    """What chooses the horizon K: the agent's successes (elastic), one K (fixed), a schedule (linear, multiplicative), the
+    paper's table of stages (tti), or nothing (none)."""
+    k0: int = 15
+    """The horizon at the start, in steps. With --wrapper fixed it is the horizon of the whole run."""
+    k_min: int = 5
+    """The lower bound of the elastic horizon, in steps. For multiplicative it is the size of one stage."""
+    k_max: int = 50
+    """The upper bound of every horizon, in steps. Evaluations use it as their K."""
+    alpha: float = 0.1
+    """Elastic: the weight of the new target in the moving average of K."""
+    delta: float = 10.0
+    """Elastic: the headroom above the boundary, in steps."""
+    buffer_size: int = 100
+    """Elastic: the number of most recent successes that are remembered (N)."""
+    min_successes: int = 20
+    """Elastic: K does not move before this many successes were seen (N_min)."""
+    statistic: Literal["mean", "p50", "p75", "p90", "p95", "max"] = "p90"
+    """Elastic: the statistic of the successes' lengths that is the boundary."""
+    rounding: Literal["floor", "nearest", "floor-state"] = "floor"
+    """Elastic: how K becomes a whole number. floor and nearest keep a real K and round what is applied. floor-state stores the
+    floored K, as the paper's Algorithm 2 does, and stalls."""
+    estimator: Literal["observed", "product-limit"] = "observed"
+    """Elastic: product-limit corrects for successes that were too long for their K to be seen. It needs episodes with different
+    K, which --probe-fraction gives."""
+    cold_growth: float = 0.0
+    """Elastic: the number of steps that K grows by in each update that still has fewer than min_successes."""
+    count_truncated: bool = False
+    """Elastic: also remember the lengths of truncated episodes, so that K grows while many episodes are stopped."""
+    probe_fraction: float = 0.0
+    """Elastic: the share of episodes that may run to k_max. Their seeds choose them. Use it with --estimator product-limit."""
+    horizon_key: str = ""
+    """Elastic: keep one K for each kind of task. The kind is the value of this key in the info of reset, such as category.
+    Empty keeps one K for all tasks."""
+    budget_hint: str = ""
+    """A text that is appended to every observation, such as '[{left} of {horizon} steps left]'. Empty appends nothing."""
+    linear_start: int = 10
+    """Linear: K at update 0, in steps."""
+    linear_increment: float = 0.2
+    """Linear: the number of steps that K grows by in each update."""
+    stage_updates: int = 50
+    """Multiplicative: the number of updates in a stage. K = k_min (t // stage_updates + 1)."""
+    tti_stages: str = "0:15,50:20,100:30,150:50"
+    """Tti: the table of stages, as UPDATE:K pairs with commas between them."""
+
+    def stages(self) -> dict[int, int]:
+        """`tti_stages` as a table from update to K."""
+        try:
+            return {int(u): int(k) for u, k in (pair.split(":") for pair in self.tti_stages.split(","))}
+        except ValueError as error:
+            raise ConfigError(
+                f"tti_stages must be UPDATE:K pairs such as 0:15,50:20, got {self.tti_stages!r}"
+            ) from error
+
+    def check_horizon(self) -> None:
+        """Raises ConfigError if the flags contradict each other or describe no controller."""
+        for name in ("estimator", "cold_growth", "count_truncated", "probe_fraction", "horizon_key"):
+            if self.wrapper != "elastic" and getattr(self, name) != getattr(HorizonFlags, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{flag} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out")
+        if self.wrapper == "fixed" and self.k0 > self.k_max:
+            raise ConfigError(
+                f"k0 must be <= k_max ({self.k_max}), the K of the evaluation, got {self.k0}; raise --k-max, too"
+            )
+        self.stages()
+        try:
+            make_controller(self)
+        except ConfigError as error:
+            if self.wrapper != "linear":
+                raise
+            raise ConfigError(f"--linear-start (k_min), --k-max, --linear-increment (delta): {error}") from error
+
+
+def make_controller(flags: HorizonFlags) -> HorizonController | None:
+    """Makes the horizon controller that `wrapper` names; None for "none"."""
+    if flags.wrapper == "none":
+        return None
+    if flags.wrapper == "fixed":
+        return FixedHorizon(flags.k0)
+    if flags.wrapper == "linear":
+        return LinearHorizon(flags.linear_start, flags.k_max, flags.linear_increment)
+    if flags.wrapper == "multiplicative":
+        return MultiplicativeHorizon(flags.k_min, flags.k_max, flags.stage_updates)
+    if flags.wrapper == "tti":
+        return StagedHorizon(flags.stages())
+    paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
+    settings = {name: getattr(flags, name) for name in (*paper, "estimator", "cold_growth", "count_truncated")}
+    controller: HorizonController = ElasticHorizon(**settings)
+    if flags.horizon_key:
+        controller = KeyedHorizon(functools.partial(ElasticHorizon, **settings), flags.horizon_key)
+    return ProbedHorizon(controller, flags.k_max, flags.probe_fraction) if flags.probe_fraction else controller

@@ -1,0 +1,39 @@
+"""Flags about the model: which one, in which precision, and which of its weights are trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from eh_gym.errors import ConfigError
+from harness.settings.sampling import SamplingFlags, engine_rank
+
+__all__ = ["ModelFlags"]
+
+
+@dataclass(frozen=True)
+class ModelFlags:
+    """Which language model is trained."""
+
+    model: str = "tiny"
+    """The model: tiny (made on the spot), a Hugging Face folder, or a hub id."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """The type of the computation and of the sampler's weights. The optimizer keeps float32 weights in either case."""
+    lora_rank: int = 0
+    """Train LoRA adapters of this rank and freeze the model's own weights. 0 trains all weights."""
+    lora_handover: Literal["merged", "adapters"] = "merged"
+    """What vLLM receives after an update: the weights with the adapters merged into them, or the adapters only."""
+    gradient_checkpointing: bool = False
+    """Compute the activations again in the backward pass. This takes a third more time, and far less memory for long episodes."""
+    packing: bool = True
+    """Train on rows that hold several episodes one after another, without padding, if the model can. --no-packing pads them."""
+
+    def check_adapters(self, sampler: SamplingFlags) -> None:
+        """Raises ConfigError if the sampler cannot take adapters the way that `lora_handover` says."""
+        if self.lora_handover == "adapters":
+            if not self.lora_rank or sampler.sampler == "transformers":
+                raise ConfigError(
+                    "--lora-handover adapters needs --lora-rank and --sampler vllm or vllm-server, got "
+                    f"--lora-rank {self.lora_rank} and --sampler {sampler.sampler}; leave it out"
+                )
+            engine_rank(self.lora_rank)

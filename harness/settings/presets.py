@@ -1,0 +1,114 @@
+"""The defaults of a command line: the paper's, the quick start's with the tiny model, and over them a recipe's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from harness.settings.grpo import GRPOConfig
+from harness.settings.recipe import read_recipe, with_recipe
+from harness.settings.warm_start import WarmStart
+
+__all__ = ["preset"]
+
+
+def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lambda c: c) -> GRPOConfig:
+    """The defaults for a command line: the paper's with a real model, else the quick start's; over them the recipe's.
+
+    Args:
+        argv: The command line.
+        change: Changes the defaults before the recipe does.
+
+    >>> preset(["--model", "Qwen/Qwen2.5-7B-Instruct"]).learning_rate
+    1e-06
+    >>> preset([]).updates
+    60
+    """
+    recipe = _flag(argv, "recipe", "")
+    given = read_recipe(Path(recipe), GRPOConfig) if recipe else {}
+    env, split, model = (
+        _flag(argv, name, given.get(name, getattr(GRPOConfig, name))) for name in ("env", "split", "model")
+    )
+    config = change(_defaults(env, split, model))
+    if not recipe:
+        return config
+    return dataclasses.replace(with_recipe(config, given, Path(recipe)), recipe=Path(recipe))
+
+
+def _defaults(env: str, split: str, model: str) -> GRPOConfig:
+    eval_split = GRPOConfig.eval_split
+    if env.startswith("EH-AppWorld"):  # its test splits are for final scores; the mini world has one split
+        eval_split = "mini" if split == "mini" else "dev"
+    if model != "tiny":
+        return GRPOConfig(threads=0, eval_split=eval_split)
+    quick = GRPOConfig(
+        eval_split=eval_split,
+        updates=60,
+        tasks_per_update=8,
+        env_threads=0,
+        rollout="lockstep",  # the same seed gives the same metrics
+        max_action_tokens=6,
+        learning_rate=7e-4,
+        warmup_updates=5,
+        final_lr_fraction=0.3,
+        adam_beta2=0.99,
+        weight_decay=0.0,
+        minibatches=2,
+        tokens_per_microbatch=6000,
+        k0=10,
+        linear_increment=40 / 60,
+        stage_updates=6,
+        tti_stages="0:15,15:20,30:30,45:50",
+        eval_rollouts=1,
+        warm_start=WarmStart(episodes=600, max_optimal_steps=9, polish_batches=100),
+    )
+    if not env.startswith(("EH-BFCL", "EH-AppWorld")):
+        return quick
+    bfcl = dataclasses.replace(
+        quick,
+        updates=10,
+        tasks_per_update=8,
+        env_threads=64,
+        max_action_tokens=128,
+        max_observation_tokens=96,
+        learning_rate=1e-4,
+        tokens_per_microbatch=8192,
+        k0=15,
+        tti_stages="0:15,3:20,5:30,7:50",
+        linear_increment=4.0,
+        stage_updates=1,
+        eval_tasks=32,
+        # Only the tasks with short transcripts are cloned, closely enough that whole episodes succeed.
+        warm_start=WarmStart(
+            episodes=480,
+            max_tokens=400,
+            loss_target=0.04,
+            max_batches=600,
+            batch_tokens=2048,
+            polish_batches=150,
+            polish_waste=0.0,
+            polish_learning_rate=5e-4,
+        ),
+    )
+    if env.startswith("EH-BFCL"):
+        return bfcl
+    return dataclasses.replace(
+        bfcl,
+        updates=5,
+        tasks_per_update=4,
+        max_action_tokens=160,
+        tti_stages="0:15,1:20,2:30,3:50",
+        eval_tasks=12,
+        warm_start=dataclasses.replace(bfcl.warm_start, max_tokens=2048, batch_tokens=4096, max_batches=400),
+    )
+
+
+def _flag(argv: Sequence[str], name: str, default: str) -> str:
+    """The value of one flag, before the flags are parsed."""
+    for i, word in enumerate(argv):
+        if word == f"--{name}" and i + 1 < len(argv):
+            return argv[i + 1]
+        if word.startswith(f"--{name}="):
+            return word.split("=", 1)[1]
+    return default

@@ -1,0 +1,55 @@
+"""Flags about the rollout: how many episodes an update has, and how they are played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from eh_gym.errors import ConfigError
+from harness.types.rules import RolloutMode, Rules
+
+__all__ = ["RolloutFlags"]
+
+
+@dataclass(frozen=True)
+class RolloutFlags:
+    """How episodes are played."""
+
+    tasks_per_update: int = 16
+    """The number of tasks in one update."""
+    group_size: int = 8
+    """The number of episodes per task (G)."""
+    rollout: RolloutMode = "streaming"
+    """streaming: no episode waits for the environment of another one. lockstep: all episodes take their turns together, and the
+    same seed gives the same result to the last bit."""
+    slots: int = 0
+    """The number of environments that are played at once. 0 takes as many as an update has episodes."""
+    temperature: float = 1.0
+    """The temperature of the sampled actions."""
+    max_action_tokens: int = 1024
+    """The most tokens of one action."""
+    max_observation_tokens: int = 0
+    """A longer observation loses its middle. 0 keeps all of it."""
+    async_steps: Literal[0, 1] = 0
+    """1 samples the next update's episodes while the policy is trained. They are then one update off-policy, and the sampler has
+    a copy of the weights."""
+
+    @property
+    def episodes_per_update(self) -> int:
+        """Tasks times group size."""
+        return self.tasks_per_update * self.group_size
+
+    def check_rollout(self) -> None:
+        """Raises ConfigError for episodes that nothing can be learned from, or that no sampler can play."""
+        if self.group_size < 2:
+            raise ConfigError(
+                f"group_size must be >= 2, got {self.group_size}: one episode has nothing to compare with"
+            )
+        if not 0 < self.temperature <= 2:  # the range that every sampler has
+            raise ConfigError(f"temperature must be > 0 in training, and <= 2, got {self.temperature}")
+        if 0 < self.max_observation_tokens < 16:
+            raise ConfigError(f"max_observation_tokens must be 0 (all) or >= 16, got {self.max_observation_tokens}")
+
+    def rules(self, environment_retries: int) -> Rules:
+        """What holds for every episode."""
+        return Rules(self.temperature, self.max_action_tokens, environment_retries, self.rollout)

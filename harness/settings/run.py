@@ -1,0 +1,45 @@
+"""Flags about the run itself: its seed, its length, its folder, and the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["RunFlags"]
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """How long the run is, and where it is kept."""
+
+    updates: int = 200
+    """The number of policy updates."""
+    seed: int = 0
+    """The seed of the initial weights (tiny), the tasks, and every sampled token."""
+    run_dir: Path | None = None
+    """The folder of the run. It must not hold a run yet. By default it is runs/ENV-WRAPPER-seedSEED, numbered if that is
+    taken."""
+    resume: Path | None = None
+    """Continue the run in this folder with its own settings. Other flags are ignored."""
+    recipe: Path | None = None
+    """A TOML file of these settings, such as those in recipes/. Flags override it."""
+    device: str = "auto"
+    """The device: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
+    threads: int = 1
+    """The number of torch threads. One is fastest for tiny models. 0 leaves torch's default."""
+    rank_timeout_s: float = 1800.0
+    """With torchrun: if a rank waits longer than this for another one, the run stops, in seconds. It must exceed the longest
+    rollout."""
+    checkpoint_every: int = 10
+    """The number of updates between checkpoints."""
+    keep_checkpoints: int = 2
+    """The number of checkpoints that are kept."""
+    log_episodes_every: int = 1
+    """Episodes are written to the log every so many updates. 0 writes none."""
+
+    def check_run(self) -> None:
+        """Raises ConfigError if no checkpoint would be kept."""
+        if self.keep_checkpoints < 1:
+            raise ConfigError(f"keep_checkpoints must be >= 1, got {self.keep_checkpoints}; a run must be resumable")

@@ -1,0 +1,63 @@
+"""Flags about the sampler: which engine samples the actions, and how it is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["SamplingFlags", "engine_rank"]
+
+_ENGINE_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM 0.32 accepts for max_lora_rank
+
+
+@dataclass(frozen=True)
+class SamplingFlags:
+    """What samples the actions."""
+
+    sampler: Literal["transformers", "vllm", "vllm-server"] = "transformers"
+    """What samples: the trained model itself (transformers), a vLLM engine in this process (vllm), or vLLM servers
+    (vllm-server)."""
+    url: str = ""
+    """The address of the vLLM server, http://HOST:PORT. Several addresses have commas between them."""
+    max_context: int = 0
+    """The most tokens of an episode. A longer episode ends as truncated. 0 takes the model's own limit."""
+    tensor_parallel: int = 1
+    """The number of GPUs over which vLLM spreads the model."""
+    gpu_memory_utilization: float = 0.5
+    """The share of the GPU's memory that vLLM takes while it samples. The trainer has that memory during the policy update."""
+    sampler_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """The type of vLLM's weights. auto takes the policy's own."""
+    quantization: str = ""
+    """The format that vLLM quantizes the weights to when it receives them, such as fp8. Empty keeps them as they are."""
+
+    def check_sampler(self) -> None:
+        """Raises ConfigError for flags that the chosen sampler does not have."""
+        if bool(self.url) != (self.sampler == "vllm-server"):
+            raise ConfigError(
+                f"--url goes with --sampler vllm-server, got --sampler {self.sampler} and --url {self.url!r}"
+            )
+        for name in ("tensor_parallel", "gpu_memory_utilization", "sampler_dtype", "quantization"):
+            if self.sampler != "vllm" and getattr(self, name) != getattr(SamplingFlags, name):
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} is for --sampler vllm, got --sampler {self.sampler}; "
+                    "servers have their own flags"
+                )
+
+
+def engine_rank(rank: int) -> int:
+    """The smallest ``max_lora_rank`` with which vLLM accepts adapters of `rank`.
+
+    Raises:
+        ConfigError: vLLM has no such value.
+
+    >>> engine_rank(12)
+    16
+    """
+    for possible in _ENGINE_RANKS:
+        if rank <= possible:
+            return possible
+    raise ConfigError(
+        f"vLLM takes adapters of rank {_ENGINE_RANKS[-1]} at most, got {rank}; lower --lora-rank or use --lora-handover merged"
+    )

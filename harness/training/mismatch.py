@@ -1,0 +1,95 @@
+"""How far the trainer's log-probabilities are from the sampler's, by episode length.
+
+An engine rounds otherwise than the trainer, and with `--async-steps 1` it also is an update behind. The further a token
+stands in an episode, the more of both there is in what it was conditioned on. Left out: any cure; `harness.training.loss` has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["LENGTH_BINS", "Mismatch"]
+
+LENGTH_BINS: tuple[tuple[str, float], ...] = (
+    ("steps_1_10", 10),
+    ("steps_11_20", 20),
+    ("steps_21_30", 30),
+    ("steps_31_up", math.inf),
+)
+"""Names of the bins, and the most steps of an episode in each."""
+
+
+class Mismatch:
+    """Sums over the scored tokens of one update; `metrics` makes means of them."""
+
+    def __init__(self) -> None:
+        self._max = 0.0
+        bins = range(len(LENGTH_BINS))
+        self._tokens, self._difference, self._capped = [0 for _ in bins], [0.0 for _ in bins], [0 for _ in bins]
+        self._weight = 0.0
+
+    @torch.no_grad()
+    def add(self, logp: Tensor, sampled: Tensor, mask: Tensor, steps: Sequence[int]) -> None:
+        """Adds episodes that were scored before the policy's first step.
+
+        Args:
+            logp: float [B, S], the trainer's.
+            sampled: float [B, S], the sampler's.
+            mask: bool [B, S].
+            steps: Of each of the B episodes.
+        """
+        difference = (logp - sampled).abs().masked_fill(~mask, 0.0)
+        self._max = max(self._max, float(difference.max()))
+        sums, counts = difference.sum(dim=1).tolist(), mask.sum(dim=1).tolist()
+        for length, total, count in zip(steps, sums, counts, strict=True):
+            self._difference[_bin(length)] += total
+            self._tokens[_bin(length)] += count
+
+    @torch.no_grad()
+    def add_weights(self, weights: Tensor, capped: Tensor, mask: Tensor, steps: Sequence[int]) -> None:
+        """Adds the importance weights of episodes that were added, or will be.
+
+        Args:
+            weights: float [B, S].
+            capped: bool [B, S], where the weight is the cap.
+            mask: bool [B, S].
+            steps: Of each of the B episodes.
+        """
+        self._weight += float(weights.masked_fill(~mask, 0.0).sum())
+        for length, count in zip(steps, (capped & mask).sum(dim=1).tolist(), strict=True):
+            self._capped[_bin(length)] += count
+
+    def merged(self, others: Sequence[Mismatch]) -> Mismatch:
+        """The sums of this one and of others, such as other ranks'."""
+        found = Mismatch()
+        for one in (self, *others):
+            found._max = max(found._max, one._max)
+            found._weight += one._weight
+            found._tokens = [a + b for a, b in zip(found._tokens, one._tokens, strict=True)]
+            found._difference = [a + b for a, b in zip(found._difference, one._difference, strict=True)]
+            found._capped = [a + b for a, b in zip(found._capped, one._capped, strict=True)]
+        return found
+
+    def metrics(self, *, weighted: bool) -> dict[str, float]:
+        """``train/logp_difference_…``, and with `weighted` ``train/tis_…``; NaN in a bin without an episode."""
+        tokens = sum(self._tokens)
+        found = {
+            "train/logp_difference_max": self._max,
+            "train/logp_difference_mean": sum(self._difference) / max(1, tokens),
+        }
+        for (name, _), total, count in zip(LENGTH_BINS, self._difference, self._tokens, strict=True):
+            found[f"train/logp_difference_{name}"] = total / count if count else math.nan
+        if weighted:
+            found["train/tis_weight_mean"] = self._weight / tokens if tokens else math.nan
+            found["train/tis_capped"] = sum(self._capped) / max(1, tokens)
+            for (name, _), capped, count in zip(LENGTH_BINS, self._capped, self._tokens, strict=True):
+                found[f"train/tis_capped_{name}"] = capped / count if count else math.nan
+        return found
+
+
+def _bin(steps: int) -> int:
+    return next(i for i, (_, most) in enumerate(LENGTH_BINS) if steps <= most)

@@ -1,0 +1,55 @@
+"""What a rollout is asked for: the episodes to play, and the rules that hold for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["EpisodeRequest", "RolloutMode", "Rules"]
+
+RolloutMode = Literal["streaming", "lockstep"]
+
+
+@dataclass(frozen=True)
+class EpisodeRequest:
+    """One episode to play.
+
+    Attributes:
+        task_id: The task.
+        group: The index of the task in its update.
+        seed: The environment's reset and every sampled turn derive their seeds from it.
+    """
+
+    task_id: str
+    group: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What holds for every episode of a rollout.
+
+    Attributes:
+        temperature: The temperature of the sampled actions; 0 is greedy.
+        max_action_tokens: The most tokens of one action. A longer one is cut and sent as it is.
+        environment_retries: An episode whose environment failed starts again up to this many times, >= 0.
+        mode: "streaming" or "lockstep"; `harness.rollout.rollout` explains them.
+
+    Raises:
+        ConfigError: `environment_retries` is negative, or there is no such mode.
+    """
+
+    temperature: float = 1.0
+    max_action_tokens: int = 1024
+    environment_retries: int = 2
+    mode: RolloutMode = "lockstep"
+
+    def __post_init__(self) -> None:
+        if self.environment_retries < 0:
+            raise ConfigError(
+                f"environment_retries must be >= 0, got {self.environment_retries}; 0 drops an episode at once"
+            )
+        if self.mode not in ("streaming", "lockstep"):
+            raise ConfigError(f"mode must be one of streaming, lockstep, got {self.mode!r}")

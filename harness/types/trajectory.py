@@ -1,0 +1,167 @@
+"""One episode as the trainer sees it: its token ids, what was said, and why it ended.
+
+An episode is one list of token ids with a mask of those that the model wrote. Whoever plays an episode, with a model, behind an
+endpoint or with a script, hands the environment's answers to `Trajectory.begin` and `Trajectory.add_answer`. So what ended an
+episode is decided in one place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from eh_gym.horizon.controller import EpisodeOutcome
+from eh_gym.vector.thread import StepResult
+from harness.types.sampler import Sample
+
+__all__ = ["TRUNCATED", "EndReason", "Trajectory", "Turn"]
+
+EndReason = Literal["terminated", "horizon", "truncated", "context", "environment-error"]
+TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
+"""What stops an episode before the rules of its task end it: K, the environment's own limit, the model's context."""
+
+
+@dataclass
+class Turn:
+    """One step: what the model wrote and what came back.
+
+    Attributes:
+        action: As the environment got it.
+        observation: As the environment gave it.
+        cut: Whether the action reached the most tokens it may have.
+        malformed: Whether it was no valid call.
+        action_tokens: Ids that the model sampled, the stop token included.
+        observation_tokens: Ids that followed, up to the next action; 0 where the episode ended.
+    """
+
+    action: str
+    observation: str
+    cut: bool
+    malformed: bool
+    action_tokens: int = 0
+    observation_tokens: int = 0
+
+
+@dataclass
+class Trajectory:
+    """One episode.
+
+    Attributes:
+        task_id: The task.
+        group: Index of the task in its update; the episodes of a group share it.
+        seed: What its environment and its sampled turns derive their seeds from.
+        horizon: The K of this episode; 0 where there is none.
+        ids: All tokens.
+        action_mask: For each token 1 if the model sampled it, else 0.
+        logprobs: For each sampled token its log-probability when it was sampled, else 0.0.
+        versions: For each sampled turn the policy version that wrote it.
+        system_prompt: For the log.
+        prompt: The first observation, for the log.
+        turns: One entry a step.
+        reward: The sum of the rewards.
+        success: The environment's verdict.
+        end: Why the episode ended.
+        error: The environment's error, where `end` is "environment-error".
+        retries: How often it was begun again because its environment had failed.
+        failed_tokens: All tokens of the attempts that failed; of this one too, where `end` is "environment-error".
+        optimal_steps: How many the expert takes, where the environment knows it. No bound: a guess can be shorter.
+        info: What the reset said, but for the system prompt.
+    """
+
+    task_id: str
+    group: int
+    horizon: int = 0
+    seed: int = 0
+    ids: list[int] = field(default_factory=list)
+    action_mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    system_prompt: str = ""
+    prompt: str = ""
+    turns: list[Turn] = field(default_factory=list)
+    reward: float = 0.0
+    success: bool = False
+    end: EndReason = "terminated"
+    error: str | None = None
+    retries: int = 0
+    failed_tokens: int = 0
+    optimal_steps: int | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self, observation: str, info: Mapping[str, Any]) -> None:
+        """Records the first message of the episode and what the reset's info says about it."""
+        self.system_prompt, self.prompt = info["system_prompt"], observation
+        self.horizon = int(info.get("horizon", 0))
+        self.optimal_steps = info.get("optimal_steps")
+        self.info = {name: value for name, value in info.items() if name != "system_prompt"}
+
+    def add_answer(self, answer: StepResult) -> EndReason | None:
+        """Records the environment's answer to the last turn, and decides whether the episode is over.
+
+        Args:
+            answer: The observation, reward, `terminated`, `truncated` and info of ``env.step``.
+
+        Returns:
+            Why the episode ended, which is then also its `end`; None while it goes on. A failed environment, and a reward that is
+            not a finite number, end it with "environment-error": one such advantage would make every gradient of the update NaN.
+        """
+        observation, reward, terminated, truncated, info = answer
+        turn = self.turns[-1]
+        turn.observation, turn.malformed = observation, bool(info.get("malformed", False))
+        if "environment_error" in info:
+            return self.fail(str(info["environment_error"]))
+        if not math.isfinite(reward):
+            return self.fail(f"the environment gave the reward {reward}, which is not a finite number")
+        self.reward += float(reward)
+        if terminated:
+            self.success = bool(info["success"])
+            self.end = "terminated"
+        elif truncated:
+            self.end = "horizon" if info.get("TimeLimit.truncated") else "truncated"
+        return self.end if terminated or truncated else None
+
+    def fail(self, error: str) -> EndReason:
+        """Ends the episode because its environment failed; `error` says how."""
+        self.end, self.error = "environment-error", error
+        return self.end
+
+    def add_prompt(self, ids: Sequence[int]) -> None:
+        """Appends tokens that the model did not write."""
+        self.ids += ids
+        self.action_mask += [0] * len(ids)
+        self.logprobs += [0.0] * len(ids)
+
+    def add_sample(self, sample: Sample) -> None:
+        """Appends what the model wrote, as it was sampled."""
+        self.ids += sample.ids
+        self.action_mask += [1] * len(sample.ids)
+        self.logprobs += sample.logprobs
+        self.versions.append(sample.policy_version)
+
+    @property
+    def length(self) -> int:
+        """Steps taken."""
+        return len(self.turns)
+
+    @property
+    def tokens(self) -> int:
+        """All tokens, prompts and actions."""
+        return len(self.ids)
+
+    @property
+    def truncated(self) -> bool:
+        """Stopped before the task's rules ended it."""
+        return self.end in TRUNCATED
+
+    @property
+    def action_tokens(self) -> int:
+        """Tokens that the model wrote."""
+        return sum(self.action_mask)
+
+    def outcome(self) -> EpisodeOutcome:
+        """What the horizon controller is told."""
+        return EpisodeOutcome(
+            max(1, self.length), max(1, self.horizon), self.success, self.truncated, self.task_id, self.info
+        )

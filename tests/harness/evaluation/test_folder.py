@@ -1,0 +1,179 @@
+"""An evaluation's folder: nothing that was played is lost, and nothing is played twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from rich.console import Console
+
+from eh_gym.errors import ConfigError, StateError
+from envs.cabinet.env import CabinetEnv
+from harness.evaluate import Evaluation, run
+from harness.report import main as report
+from harness.run.episode_log import read_episodes
+
+
+def evaluate(out: Path | None, **settings: Any) -> Any:
+    return run(
+        Evaluation(**{"policy": "random", "tasks": 4, "rollouts": 3, "horizon": 6, "out": out} | settings), QUIET
+    )
+
+
+QUIET = Console(quiet=True)
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return read_episodes(out / "episodes" / "evaluation.jsonl")
+
+
+def cut(out: Path, episodes: int) -> None:
+    """Leaves so many episodes, and half of the next one's line."""
+    path = out / "episodes" / "evaluation.jsonl"
+    kept = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(kept[:episodes]) + kept[episodes][:40])
+    (out / "result.json").unlink(missing_ok=True)
+
+
+def test_the_same_command_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    whole = evaluate(None)
+    assert evaluate(tmp_path / "out") == whole
+    before = lines(tmp_path / "out")
+    cut(tmp_path / "out", 5)
+    assert evaluate(tmp_path / "out") == whole
+    assert lines(tmp_path / "out") == before
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["successes"] == whole.successes
+
+
+def test_a_finished_one_is_read_and_nothing_is_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = evaluate(tmp_path / "out")
+    monkeypatch.setattr("harness.evaluate.evaluate_script", lambda *_, **__: pytest.fail("played again"))
+    assert evaluate(tmp_path / "out") == whole
+
+
+def test_more_tasks_and_rollouts_play_what_is_missing(tmp_path: Path) -> None:
+    evaluate(tmp_path / "out", tasks=3, rollouts=2)
+    first = lines(tmp_path / "out")
+    assert evaluate(tmp_path / "out") == evaluate(None)
+    assert lines(tmp_path / "out")[:6] == first
+    assert len(lines(tmp_path / "out")) == 12
+    assert evaluate(tmp_path / "out", tasks=3, rollouts=2) == evaluate(None, tasks=3, rollouts=2)  # of those alone
+
+
+@pytest.mark.parametrize("change", [{"horizon": 7}, {"seed": 1}, {"policy": "expert"}, {"split": "train"}])
+def test_other_settings_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    evaluate(tmp_path / "out")
+    with pytest.raises(ConfigError, match=rf"holds an evaluation with {next(iter(change))} .*give --out a new folder"):
+        evaluate(tmp_path / "out", **change)
+    evaluate(tmp_path / "out", slots=3, device="cpu")  # no episode depends on these
+
+
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="holds no evaluation; give --out a new folder"):
+        evaluate(tmp_path)
+    with pytest.raises(ConfigError, match="holds no evaluation"):
+        evaluate(tmp_path / "notes.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    evaluate(tmp_path / "out")
+    path = tmp_path / "out" / "episodes" / "evaluation.jsonl"
+    path.write_bytes(b"{}\n" + path.read_bytes())
+    with pytest.raises(StateError, match=r"line 1 of .* is no episode"):
+        evaluate(tmp_path / "out")
+    (tmp_path / "out" / "settings.json").write_text("[")
+    with pytest.raises(StateError, match=r"settings.json can't be read"):
+        evaluate(tmp_path / "out")
+
+
+class Failing(CabinetEnv):
+    """Fails at every step while the file named by FAILS is there."""
+
+    def step(self, action: str) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        if Path(os.environ["FAILS"]).exists():
+            return observation, 0.0, False, True, info | {"environment_error": "the engine died"}
+        return observation, reward, terminated, truncated, info
+
+
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    gym.register("EH-Failing-v0", Failing)
+    monkeypatch.setenv("FAILS", str(tmp_path / "fails"))
+    yield tmp_path / "fails"
+    del gym.registry["EH-Failing-v0"]
+
+
+def test_what_the_environment_failed_is_played_again(tmp_path: Path, failing: Path) -> None:
+    whole = evaluate(None, env="EH-Failing-v0")
+    failing.touch()
+    with pytest.raises(ConfigError, match="every episode ended with an environment error"):
+        evaluate(tmp_path / "out", env="EH-Failing-v0")
+    failing.unlink()
+    assert evaluate(tmp_path / "out", env="EH-Failing-v0") == whole
+
+
+# An evaluation that waits before it notes its 2,000th episode: one that did not might end before it is killed.
+HELD = """
+import time
+from harness.evaluate import main
+from harness.evaluation.folder import EvaluationFolder
+add, left = EvaluationFolder.add, 2000
+def held(folder, trajectory):
+    global left
+    left -= 1
+    if not left:
+        time.sleep(600)
+    add(folder, trajectory)
+EvaluationFolder.add = held
+main()
+"""
+
+
+def test_killed_at_any_moment_it_loses_no_episode_that_had_ended(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", HELD, "--policy", "random", "--tasks", "3000", "--rollouts", "1"]
+    process = subprocess.Popen([*command, "--horizon", "20", "--out", str(out)], stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: (out / "episodes" / "evaluation.jsonl").exists() and len(lines(out)) > 20, process)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    there = lines(out)
+    settings = {"tasks": 3000, "rollouts": 1, "horizon": 20}
+    assert evaluate(out, **settings) == evaluate(None, **settings)
+    assert lines(out)[: len(there)] == there
+    assert len({line["seed"] for line in lines(out)}) == len(lines(out)) == 3000
+
+
+def wait_for(condition: Any, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 600
+    while not condition():
+        assert process.poll() is None, "it failed"
+        assert time.monotonic() < until, "nothing was written"
+        time.sleep(0.02)
+
+
+def test_the_report_shows_evaluations_and_their_episodes(tmp_path: Path) -> None:
+    for policy in ("expert", "random"):
+        evaluate(tmp_path / policy, policy=policy, horizon=50)
+    (tmp_path / "random" / "result.json").unlink()
+    report([str(tmp_path / "expert"), str(tmp_path / "random"), "--out", str(tmp_path / "r.html")])
+    page = (tmp_path / "r.html").read_text()
+    assert "2 evaluations." in page
+    assert "100.0 (" in page
+    assert "not ended" in page
+    assert f'href="r.episodes.html#run=0">{tmp_path / "expert"}' in page
+    assert 'id="runs"' not in page
+    assert (tmp_path / "r.episodes.html").stat().st_size > 10_000

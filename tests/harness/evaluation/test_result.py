@@ -1,0 +1,75 @@
+"""mean@k, best@k and their intervals, from episodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from harness.evaluation.result import result_table, summarise, wilson_interval
+from harness.types.trajectory import Trajectory, Turn
+
+
+def episode(group: int, *, success: bool, length: int = 3, end: Any = "terminated") -> Trajectory:
+    t = Trajectory("t", group, horizon=9, success=success, reward=float(success), end=end, optimal_steps=3)
+    t.turns = [Turn("a", "o", cut=False, malformed=False)] * length
+    t.ids, t.action_mask = [1] * length, [1] * length
+    return t
+
+
+def test_mean_and_best_show_their_arithmetic() -> None:
+    result = summarise(
+        [
+            episode(0, success=True, length=3),
+            episode(0, success=False, length=9, end="horizon"),
+            episode(1, success=False),
+            episode(1, success=False),
+            episode(2, success=True, length=6),
+            episode(2, success=True, length=9),
+            episode(2, success=False, end="environment-error"),
+        ]
+    )
+    assert (result.tasks, result.rollouts, result.successes) == (3, 2, 3)
+    assert result.mean_at_k == pytest.approx(3 / 6)
+    assert result.best_at_k == pytest.approx(2 / 3)  # tasks 0 and 2
+    assert result.length_success_mean == pytest.approx((3 + 6 + 9) / 3)
+    assert result.success_lengths == (3, 6, 9)
+    assert result.steps_per_optimum == pytest.approx((1 + 2 + 3) / 3)
+    assert result.by_optimum == ((3, 6, 3),)
+    assert result.truncated == pytest.approx(1 / 6)
+    assert result.environment_errors == 1
+
+
+def test_intervals_are_wilsons() -> None:
+    # p = 1/2, n = 4, z = 1.96: centre 1/2, half width z sqrt(1/16 + z^2/64) / (1 + z^2/4)
+    low, high = wilson_interval(0.5, 4)
+    z = 1.959964
+    half = z * (1 / 16 + z**2 / 64) ** 0.5 / (1 + z**2 / 4)
+    assert (low, high) == pytest.approx((0.5 - half, 0.5 + half))
+    assert wilson_interval(0.0, 800)[0] == 0.0
+    assert 0 < wilson_interval(0.0, 800)[1] < 0.006
+
+
+def test_episodes_of_one_task_do_not_count_as_independent() -> None:
+    """8 equal rollouts of each task carry no more than one; 8 independent ones carry more."""
+    alike = summarise([episode(g, success=g % 2 == 0) for g in range(20) for _ in range(8)])
+    mixed = summarise([episode(g, success=m % 2 == 0) for g in range(20) for m in range(8)])
+    single = summarise([episode(g, success=g % 2 == 0) for g in range(20)])
+    width = lambda r: r.mean_interval[1] - r.mean_interval[0]  # noqa: E731
+    assert width(alike) == pytest.approx(width(single), rel=0.05)
+    assert width(mixed) < width(alike)
+
+
+def test_the_table_counts_the_episodes_that_were_played(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of three tasks' two episodes each, one is lost in two tasks and both in the third."""
+    lost = [episode(g, success=False, end="environment-error") for g in (0, 1, 2, 2)]
+    result = summarise([episode(0, success=True), episode(1, success=False), *lost])
+    assert (result.episodes, result.environment_errors) == (2, 4)
+    Console().print(result_table("title", result))
+    assert "1/2" in capsys.readouterr().out
+
+
+def test_only_environment_errors_is_an_error_with_a_reason() -> None:
+    with pytest.raises(ValueError, match="every episode ended with an environment error"):
+        summarise([episode(0, success=False, end="environment-error")])

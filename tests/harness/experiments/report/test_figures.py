@@ -1,0 +1,160 @@
+"""The figures: what is drawn, told apart and said in words; odd runs; the same bytes."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+from matplotlib.figure import Figure
+
+from harness.experiments.report.figures import Drawing, draw_suite
+from harness.experiments.report.runs import Suite, read_suites
+from harness.experiments.suite_table import suite_table
+from harness.report import figures
+
+from .conftest import HOSTILE, write_run
+
+
+def draw(suite: Suite, band: tuple[float, float] | None = None) -> dict[str, Drawing]:
+    name = "comparison" if suite.name == "runs" else suite.name
+    table = suite_table(name, [arm.records() for arm in suite.arms], threshold=suite.threshold, band=band)
+    return {drawing.title: drawing for drawing in draw_suite(suite, table, band)}
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures as matplotlib has them, in the order in which they are drawn."""
+    seen: list[Figure] = []
+    real = figures._svg
+
+    def watched(figure: Figure) -> str:
+        seen.append(figure)
+        return real(figure)
+
+    monkeypatch.setattr(figures, "_svg", watched)
+    return seen
+
+
+def named_lines(figure: Figure) -> dict[str, Any]:
+    return {
+        str(line.get_label()): line for line in figure.axes[0].get_lines() if not str(line.get_label()).startswith("_")
+    }
+
+
+def test_each_suite_has_its_figures(sweep: Callable[..., Path]) -> None:
+    found = {suite.name: list(draw(suite)) for suite in read_suites([sweep(seeds=1, updates=3)])}
+    assert found["saturation"] == [
+        "Success over the training K",
+        "Cost over the training K",
+        "Success by update",
+        "Lengths of the successes",
+    ]
+    assert found["convergence"][0] == "K by update"
+    assert found["comparison"][:2] == ["Success by tokens", "Success by update"]
+    assert found["percentile"] == found["headroom"] == found["ema"] == ["K by update", "Success by update"]
+    assert found["beyond"] == ["K by update", "Success by tokens", "Tokens per update"]
+
+
+def test_arms_differ_in_colour_line_style_and_marker(sweep: Callable[..., Path], drawn: list[Figure]) -> None:
+    (suite,) = read_suites([sweep(seeds=1, updates=6, only=("comparison",))])
+    draw(suite)
+    for figure in drawn:
+        lines = named_lines(figure).values()
+        assert len(lines) == 5
+        for look in ("get_color", "get_marker"):
+            assert len({str(getattr(line, look)()) for line in lines}) == 5
+        assert len({str(line._unscaled_dash_pattern) for line in lines}) == 5
+
+
+def test_nine_arms_still_differ(tmp_path: Path, drawn: list[Figure]) -> None:
+    draw(read_suites([write_run(tmp_path / str(k), updates=2, wrapper="fixed", k0=k) for k in range(10, 19)])[0])
+    looks = {(line.get_color(), line.get_marker()) for line in named_lines(drawn[0]).values()}
+    assert len(looks) == 9
+
+
+def test_the_mean_over_seeds_is_the_thick_line(tmp_path: Path, drawn: list[Figure]) -> None:
+    folders = [
+        write_run(tmp_path / str(seed), updates=3, seed=seed, k_from=k, k_to=k) for seed, k in ((0, 10), (1, 30))
+    ]
+    draw(read_suites(folders)[0])
+    (k,) = [figure for figure in drawn if figure.axes[0].get_ylabel() == "K (steps)"]
+    line = named_lines(k)["elastic"]
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([0, 1, 2], [20, 20, 20])
+    thin = [x for x in k.axes[0].get_lines() if x is not line]
+    assert [x.get_ydata()[0] for x in thin] == [10, 30]
+
+
+def test_the_band_is_shaded_and_said(sweep: Callable[..., Path], drawn: list[Figure]) -> None:
+    (suite,) = read_suites([sweep(seeds=1, updates=3, only=("convergence",))])
+    k = draw(suite, (20.0, 30.0))["K by update"]
+    assert "plateau band from 20 to 30 steps is shaded" in k.alternative
+    (patch,) = drawn[0].axes[0].patches
+    assert (patch.get_y(), patch.get_y() + patch.get_height()) == (20, 30)
+    assert "shaded" not in draw(suite)["K by update"].caption.lower()
+
+
+def test_the_alternative_says_where_each_arm_ends(tmp_path: Path) -> None:
+    suite = read_suites([write_run(tmp_path / "r", updates=3, k_from=10.0, k_to=10.0)])[0]
+    assert draw(suite)["K by update"].alternative == "Line chart of K (steps) by update. elastic: from 10.0 to 10.0."
+
+
+def test_noisy_metrics_are_the_mean_of_five_updates(tmp_path: Path, drawn: list[Figure]) -> None:
+    folder = write_run(tmp_path / "run", updates=7, ended=False)
+    tokens = [10, 20, 30, None, 40, 50, 60]
+    rows = [{"update": i, "rollout/success": 0.5, "tokens/total": i, "tokens/update": t} for i, t in enumerate(tokens)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    draw(read_suites([folder])[0])
+    (line,) = named_lines(drawn[3]).values()
+    assert list(line.get_xdata()) == [0, 1, 2, 4, 5, 6]
+    assert list(line.get_ydata()) == [10, 15, 20, 25, 30, 40]  # the last: (20 + 30 + 40 + 50 + 60) / 5
+
+
+def test_a_band_of_one_k_can_be_seen(sweep: Callable[..., Path], drawn: list[Figure]) -> None:
+    (suite,) = read_suites([sweep(seeds=1, updates=2, only=("ema",))])
+    draw(suite, (30.0, 30.0))
+    assert drawn[0].axes[0].patches[0].get_height() == 1
+
+
+def test_runs_without_metrics_are_not_drawn(tmp_path: Path, drawn: list[Figure]) -> None:
+    begun = write_run(tmp_path / "a", updates=3, wrapper="fixed", ended=False)
+    empty = write_run(tmp_path / "b", updates=3, wrapper="elastic", ended=False)
+    (empty / "metrics.jsonl").write_text("")
+    draw(read_suites([begun, empty])[0])
+    assert set(named_lines(drawn[0])) == {"fixed"}
+    (begun / "metrics.jsonl").write_text("")
+    assert draw(read_suites([begun, empty])[0]) == {}
+
+
+def test_one_update_and_missing_columns(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", updates=1, ended=False)
+    (folder / "metrics.jsonl").write_text(
+        '{"update": 0, "rollout/success": null, "tokens/update": 5, "tokens/total": 5}\n'
+    )
+    drawings = draw(read_suites([folder])[0])
+    assert "elastic: not recorded" in drawings["Success by update"].alternative
+    assert "elastic: not recorded" in drawings["K by update"].alternative
+
+
+@pytest.mark.parametrize("label", ["$x^$", HOSTILE, "Δ={a}"])
+def test_any_label_can_be_drawn(sweep: Callable[..., Path], label: str) -> None:
+    out = sweep(seeds=1, updates=2, only=("ema",))
+    manifest = out / "suites" / "ema.json"
+    said = json.loads(manifest.read_text())
+    said["arms"][0]["label"] = label
+    manifest.write_text(json.dumps(said))
+    for drawing in draw(read_suites([out])[0]).values():
+        root = ET.fromstring(drawing.svg)
+        assert not [e for e in root.iter() if e.tag.endswith("script")]
+        assert label in drawing.alternative
+
+
+def test_the_same_runs_give_the_same_bytes_and_matplotlib_stays_as_it_was(tmp_path: Path) -> None:
+    suite = read_suites([write_run(tmp_path / "run", updates=2)])[0]
+    before = dict(matplotlib.rcParams)
+    assert draw(suite) == draw(suite)
+    assert dict(matplotlib.rcParams) == before

@@ -1,0 +1,145 @@
+"""`python -m harness.report` as a whole: one page that stands alone, whatever the runs are like."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import harness.report
+from harness.report import main
+
+from .conftest import HOSTILE, write_log, write_run, write_sweep
+
+
+class _Elements(HTMLParser):
+    """Every element with its attributes, and the text outside of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def report(*paths: Path, out: Path) -> _Elements:
+    main([*map(str, paths), "--out", str(out)])
+    return _Elements(out.read_text())
+
+
+def test_a_sweep_s_report(sweep: Callable[..., Path], tmp_path: Path) -> None:
+    out = sweep(seeds=2, updates=3, only=("saturation", "convergence"))
+    write_log(out / "runs" / "convergence-0-seed0", updates=2, tasks=1)
+    page = report(out, out=tmp_path / "made" / "report.html")
+    images = [attributes for tag, attributes in page.elements if tag == "img"]
+    assert len(images) == 4 + 4
+    for image in images:
+        assert str(image["src"]).startswith("data:image/svg+xml;base64,")
+        assert len(str(image["alt"])) > 40
+    assert "Plateau: K from" in page.text
+    assert "Band: K from" in page.text  # the saturation suite's, in the convergence suite
+    assert "16 of 16 that were logged" in page.text
+    links = {str(attributes["href"]) for tag, attributes in page.elements if tag == "a"}
+    assert "report.episodes.html" in links
+    assert any(link.startswith("report.episodes.html#run=") for link in links)
+    assert (tmp_path / "made" / "report.episodes.html").exists()
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
+
+
+def test_the_page_needs_no_other_file_and_runs_no_script(sweep: Callable[..., Path], tmp_path: Path) -> None:
+    page = report(sweep(seeds=1, updates=2, only=("ema",)), out=tmp_path / "report.html")
+    assert not [tag for tag, _ in page.elements if tag in ("script", "link", "iframe", "object")]
+    for tag, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith("on")], tag
+        for name in ("src", "href"):
+            assert str(attributes.get(name, "#")).startswith(("#", "data:")), (tag, attributes)
+
+
+def test_names_from_outside_are_text(sweep: Callable[..., Path], tmp_path: Path) -> None:
+    out = sweep(seeds=1, updates=2, only=("ema",))
+    manifest = out / "suites" / "ema.json"
+    said = json.loads(manifest.read_text())
+    said["model"] = said["env"] = said["arms"][0]["label"] = HOSTILE
+    said["arms"][1]["runs"][0]["folder"] += "-gone"
+    said["arms"][1]["label"] = HOSTILE + "2"
+    manifest.write_text(json.dumps(said))
+    page = report(out, out=tmp_path / "report.html")
+    assert HOSTILE in page.text
+    assert not [attributes for tag, attributes in page.elements if tag == "script" or "onerror" in attributes]
+
+
+def test_runs_that_were_killed_are_reported_as_far_as_they_got(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torn = write_run(tmp_path / "torn", updates=6, ended=False)
+    log = torn / "metrics.jsonl"
+    log.write_bytes(log.read_bytes()[:-20])
+    empty = write_run(tmp_path / "empty", updates=6, ended=False, seed=1)
+    (empty / "metrics.jsonl").unlink()
+    page = report(torn, empty, out=tmp_path / "report.html")
+    assert "torn: 5 of 6 updates" in page.text
+    assert "empty: no metrics yet" in page.text
+    assert "No episodes were logged." in page.text
+    assert [tag for tag, _ in page.elements].count("img") == 5
+    assert "report.html  (" in capsys.readouterr().out
+
+
+def test_runs_that_have_not_begun_make_a_page_without_figures(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", updates=6, ended=False)
+    (folder / "metrics.jsonl").unlink()
+    page = report(folder, out=tmp_path / "report.html")
+    assert "img" not in [tag for tag, _ in page.elements]
+    assert "run: no metrics yet" in page.text
+
+
+def test_a_run_whose_settings_name_no_k0_is_reported(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", updates=2)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in settings.items() if k != "k0"}))
+    report(folder, out=tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], r"error: there is no folder nowhere; give the folder of a run or of a sweep"),
+        (["nowhere", "--out", "/"], r"error: out must be a file, got the folder /; add a name: /report.html"),
+        ([], r"error: no run is given; name run folders or sweep folders: python -m harness.report runs/\*"),
+    ],
+)
+def test_errors_say_the_mend(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert re.search(message, capsys.readouterr().out)
+
+
+def test_the_templates_are_packaged() -> None:
+    root = Path(harness.report.__file__).parents[2]
+    packaged = configparser.ConfigParser()
+    packaged.read(root / "setup.cfg")
+    patterns = packaged["options.package_data"]["harness"].split()
+    for template in (root / "harness" / "report" / "templates").iterdir():
+        assert any(template.relative_to(root / "harness").match(pattern) for pattern in patterns), template
+
+
+def test_two_sweeps_keep_their_own_bands(tmp_path: Path) -> None:
+    first = write_sweep(tmp_path / "first", seeds=1, updates=2, only=("saturation", "convergence"))
+    second = write_sweep(tmp_path / "second", seeds=1, updates=2, only=("convergence",))
+    text = report(first, second, out=tmp_path / "report.html").text
+    assert text.count("Band: K from") == 1
+    assert text.count("Band: unknown") == 1
+    assert f"sweep {first}, its quick setting" in text

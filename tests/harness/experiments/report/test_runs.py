@@ -1,0 +1,124 @@
+"""Which runs a report is about, how they belong together, and what is said of folders that are none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from eh_gym.errors import ConfigError, StateError
+from harness.experiments.report.runs import all_runs, read_run, read_suites
+
+from .conftest import write_run
+
+
+def test_a_sweep_s_suites_come_in_the_paper_s_order(sweep: Callable[..., Path]) -> None:
+    suites = read_suites([sweep(seeds=1, updates=3)])
+    assert [s.name for s in suites] == [
+        "saturation",
+        "convergence",
+        "comparison",
+        "percentile",
+        "headroom",
+        "ema",
+        "beyond",
+    ]
+    comparison = suites[2]
+    assert (comparison.quick, comparison.env, comparison.model) == (True, "EH-Cabinet-v0", "tiny")
+    assert [arm.label for arm in comparison.arms] == ["K=15", "K=50", "TTI", "ScalingInter", "elastic"]
+    assert [run.seed for run in comparison.arms[0].runs] == [0]
+    assert not comparison.missing
+
+
+def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep: Callable[..., Path]) -> None:
+    out = sweep(seeds=2, updates=3, only=("ema",))
+    (out / "runs" / "ema-0-seed0" / "config.json").unlink()
+    (out / "runs" / "ema-0-seed1" / "metrics.jsonl").unlink()
+    (out / "runs" / "ema-1-seed0" / "evaluation.json").unlink()
+    log = out / "runs" / "ema-2-seed0" / "metrics.jsonl"
+    log.write_bytes(log.read_bytes()[:-9])  # killed while it wrote the last of three lines
+    (suite,) = read_suites([out])
+    assert suite.missing == (
+        "α=0.1, seed 0: not begun",
+        "α=0.1, seed 1: no metrics yet",
+        "α=0.2, seed 0: not evaluated yet",
+        "α=1, seed 0: 2 of 3 updates",
+    )
+    assert [len(arm.runs) for arm in suite.arms] == [1, 2, 2]
+    assert [len(arm.records().runs) for arm in suite.arms] == [1, 1, 2]  # those that have ended
+
+
+def test_a_run_that_two_suites_share_is_one(sweep: Callable[..., Path]) -> None:
+    out = sweep(seeds=1, updates=3, only=("ema", "headroom"))
+    manifest = out / "suites" / "ema.json"
+    said = json.loads(manifest.read_text())
+    said["arms"][0]["runs"] = [{"seed": 0, "folder": "../runs/headroom-2-seed0"}]
+    manifest.write_text(json.dumps(said))
+    runs = all_runs(read_suites([out, out / "runs" / "headroom-2-seed0"]))
+    names = [run.folder.name for *_, run in runs]
+    assert names.count("headroom-2-seed0") == 1
+    assert len(names) == 5 + 2
+
+
+def test_runs_are_put_together_by_the_settings_in_which_they_differ(tmp_path: Path) -> None:
+    folders = [
+        write_run(tmp_path / f"{wrapper}-{k0}-{seed}", updates=2, wrapper=wrapper, k0=k0, seed=seed, threads=seed + 1)
+        for wrapper, k0 in (("elastic", 10), ("elastic", 50), ("fixed", 50))
+        for seed in (0, 1)
+    ]
+    other = write_run(tmp_path / "other", updates=2, env="EH-BFCL-v0")
+    first, second = read_suites([*folders, other])
+    assert [(arm.label, [run.seed for run in arm.runs]) for arm in first.arms] == [
+        ("elastic, k0=10", [0, 1]),
+        ("elastic, k0=50", [0, 1]),
+        ("fixed, k0=50", [0, 1]),
+    ]
+    assert first.arms[2].settings["wrapper"] == "fixed"
+    assert [(arm.label, len(arm.runs)) for arm in second.arms] == [("elastic", 1)]
+    assert (first.env, second.env) == ("EH-Cabinet-v0", "EH-BFCL-v0")
+
+
+def test_a_setting_that_a_horizon_does_not_read_is_not_in_its_name(tmp_path: Path) -> None:
+    folders = [
+        write_run(tmp_path / "a", updates=2, wrapper="elastic", delta=5.0),
+        write_run(tmp_path / "b", updates=2, wrapper="fixed", delta=10.0),
+    ]
+    (suite,) = read_suites(folders)
+    assert [arm.label for arm in suite.arms] == ["elastic, delta=5.0", "fixed"]
+
+
+def test_a_run_without_metrics_is_a_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", updates=2, ended=False)
+    (folder / "metrics.jsonl").unlink()
+    run = read_run(folder)
+    assert (list(run.rows), run.evaluation, run.unfinished, run.episodes) == ([], None, "no metrics yet", [])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: None, "there is no folder .*nothing; give the folder of a run or of a sweep"),
+        (lambda p: p.mkdir(), "nothing is no run: it has no config.json; give a folder that harness.grpo"),
+        (lambda p: write_run(p / "inside", updates=1), r"it has no config.json; it holds runs, give .*nothing/\*"),
+        (lambda p: (p / "suites").mkdir(parents=True), "the sweep .*nothing has no suite yet"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
+    make(tmp_path / "nothing")
+    with pytest.raises(ConfigError, match=message):
+        read_suites([tmp_path / "nothing"])
+
+
+def test_no_folder_at_all_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no run is given; name run folders or sweep folders"):
+        read_suites([])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", ""])
+def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+    folder = write_run(tmp_path / "run", updates=1)
+    (folder / "evaluation.json").write_text(text)
+    with pytest.raises(StateError, match=r"evaluation\.json"):
+        read_run(folder)

@@ -1,0 +1,281 @@
+"""Every number of the tables, by hand-computed examples."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from harness.experiments.analysis import (
+    Arm,
+    Run,
+    Spread,
+    SuccessPoint,
+    horizon_series,
+    horizon_spread,
+    longer_than,
+    mean_tokens,
+    peak,
+    run_numbers,
+    savings,
+    settled_at,
+    spread,
+    success_at,
+    success_curve,
+    tokens_to,
+)
+from harness.experiments.paper import PAPER
+from harness.experiments.plateau import plateau
+from harness.experiments.suite_table import Column, suite_table
+
+
+def rows_of(
+    *,
+    k: list[float],
+    tokens: list[float] | None = None,
+    success: list[float | None] | None = None,
+    held_out: dict[int, float] | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of metrics.jsonl: one per K, 100 tokens each unless said otherwise."""
+    tokens = tokens or [100.0] * len(k)
+    rows: list[dict[str, Any]] = []
+    for i in range(len(k)):
+        row: dict[str, Any] = {
+            "update": i,
+            "horizon/k": k[i],
+            "tokens/update": tokens[i],
+            "tokens/total": sum(tokens[: i + 1]),
+            "time/update_s": 2.0,
+        }
+        row["rollout/success"] = success[i] if success else 0.5
+        if held_out and i in held_out:
+            row["evaluation/mean_at_k"] = held_out[i]
+        rows.append(row)
+    return rows
+
+
+def evaluation(mean: float, lengths: list[int], *, before: float = 0.1) -> dict[str, Any]:
+    result = {"mean_at_k": mean, "best_at_k": mean + 0.1, "success_lengths": lengths}
+    return {
+        "before": {"sampled": {"mean_at_k": before}, "greedy": {}},
+        "after": {"sampled": result, "greedy": {"mean_at_k": 0.9}},
+    }
+
+
+def test_the_spread_is_the_sample_s() -> None:
+    # mean 4, deviations -2, 0, 2: variance (4 + 0 + 4) / 2 = 4
+    assert spread([2.0, 4.0, 6.0]) == Spread(4.0, 2.0, 3)
+    assert spread([None, 3.0, math.nan]) == Spread(3.0, None, 1)
+    assert spread([None]) is None
+
+
+def test_the_curve_takes_held_out_evaluations_and_starts_before_training() -> None:
+    rows = rows_of(k=[10] * 4, held_out={1: 0.4, 3: 0.6})
+    assert success_curve(rows, before=0.2) == [
+        SuccessPoint(0, 0.0, 0.2),
+        SuccessPoint(2, 200.0, 0.4),
+        SuccessPoint(4, 400.0, 0.6),
+    ]
+
+
+def test_without_evaluations_the_curve_is_the_mean_of_five_training_updates() -> None:
+    curve = success_curve(rows_of(k=[10] * 7, success=[0.0, 0.1, 0.2, None, 0.3, 0.4, 0.5]), before=0.9)
+    assert [point.updates for point in curve] == [1, 2, 3, 5, 6, 7]  # update 3 had no valid episode
+    assert [round(point.success, 6) for point in curve] == [0.0, 0.05, 0.1, 0.15, 0.2, 0.3]
+    # the last: (0.1 + 0.2 + 0.3 + 0.4 + 0.5) / 5
+
+
+def test_the_peak_is_the_earliest_of_equals() -> None:
+    points = [SuccessPoint(1, 10, 0.3), SuccessPoint(2, 20, 0.7), SuccessPoint(3, 30, 0.7)]
+    assert peak(points) == points[1]
+    assert peak([]) is None
+
+
+def test_tokens_to_a_threshold_are_interpolated_and_first_crossing_counts() -> None:
+    curve = [SuccessPoint(0, 0, 0.2), SuccessPoint(5, 100, 0.4), SuccessPoint(9, 300, 0.6), SuccessPoint(12, 350, 0.5)]
+    assert tokens_to(curve, 0.45) == pytest.approx(150)  # a quarter of the way from 100 to 300
+    assert tokens_to(curve, 0.6) == 300
+    assert tokens_to(curve, 0.1) == 0
+    assert tokens_to(curve, 0.61) is None
+    assert tokens_to([], 0.5) is None
+
+
+def test_savings_are_against_the_baseline() -> None:
+    assert savings(36.28e6, 50.21e6) == pytest.approx(0.2774, abs=1e-4)  # the paper's 28 %
+    assert savings(150, 100) == -0.5
+    assert savings(None, 100) is None
+    assert savings(100, None) is None
+
+
+def test_tokens_per_update_of_a_part_of_the_run() -> None:
+    rows = rows_of(k=[10] * 10, tokens=[float(i) for i in range(10)])
+    assert mean_tokens(rows) == 4.5
+    assert mean_tokens(rows, (0.5, 0.8)) == 6.0  # 5, 6, 7
+    assert mean_tokens(rows, (0.9, 1.0)) == 9.0
+    assert mean_tokens([]) is None
+
+
+def test_k_is_the_real_one_where_the_controller_keeps_one() -> None:
+    rows = rows_of(k=[10, 11, 12, 13])
+    rows[1]["horizon/k_real"] = 11.6
+    rows[2]["horizon/k_real"] = None
+    assert horizon_series(rows) == [10.0, 11.6, 12.0, 13.0]
+    assert horizon_series([{"update": 0}]) == []
+
+
+def test_k_s_spread_is_over_the_last_quarter() -> None:
+    assert horizon_spread([50, 50, 50, 50, 50, 50, 20, 24]) == 2.0  # the last two: 22 ± 2
+    assert horizon_spread([]) is None
+
+
+def test_k_settles_where_it_last_enters_the_band() -> None:
+    assert settled_at([10, 21, 18, 20, 30], (20, 30)) == 3
+    assert settled_at([25, 26], (20, 30)) == 0
+    assert settled_at([25, 31], (20, 30)) is None
+    assert settled_at([], (20, 30)) is None
+
+
+def test_success_under_a_shorter_horizon_counts_the_successes_within_it() -> None:
+    # 10 episodes, 4 successes of 3, 6, 6 and 12 steps
+    result = {"mean_at_k": 0.4, "success_lengths": [3, 6, 6, 12]}
+    assert success_at(result, 5) == pytest.approx(0.1)
+    assert success_at(result, 6) == pytest.approx(0.3)
+    assert success_at(result, 50) == pytest.approx(0.4)
+    assert success_at({"mean_at_k": 0.0, "success_lengths": []}, 50) == 0.0
+    assert success_at({"mean_at_k": 0.4}, 5) is None
+
+
+def test_the_plateau_is_what_one_standard_error_does_not_tell_from_the_best() -> None:
+    # means .15, .55, .61, .60; variances .005, .005, .0002, .0002 with one degree of freedom each:
+    # pooled .0104 / 4 = .0026; standard error of a difference of two means of two: sqrt(.0026) = .051
+    seeds = {10: [0.1, 0.2], 20: [0.5, 0.6], 30: [0.6, 0.62], 40: [0.59, 0.61]}
+    found = plateau(seeds)
+    assert found is not None
+    assert (found.low, found.high, found.best) == (30, 40, 30)  # 20 lies .06 below
+    assert found.tolerance == pytest.approx(math.sqrt(0.0026))
+    wider = plateau(seeds, least=0.06)
+    assert wider is not None
+    assert (wider.low, wider.high) == (20, 40)
+
+
+def test_the_plateau_has_no_gaps_and_needs_no_second_seed() -> None:
+    found = plateau({10: [0.79], 20: [0.5], 30: [0.8], 40: [0.79], 50: [0.7]})
+    assert found is not None
+    assert (found.low, found.high, found.best, found.tolerance) == (30, 40, 30, 0.02)
+    assert plateau({10: []}) is None
+
+
+def test_of_equally_good_horizons_the_smallest_is_the_best() -> None:
+    found = plateau({10: [0.2], 20: [0.8], 30: [0.8]})
+    assert found is not None
+    assert (found.low, found.high, found.best) == (20, 30, 20)
+
+
+def test_a_run_s_numbers() -> None:
+    rows = rows_of(k=[10, 20, 30, 30, 30, 30, 26, 30], held_out={3: 0.5, 7: 0.7})
+    numbers = run_numbers(Run(0, rows, evaluation(0.8, [2, 4, 8, 20])), threshold=0.6, trained_at=8, band=(20.0, 30.0))
+    assert numbers["mean_at_k"] == 0.8
+    assert numbers["best_at_k"] == pytest.approx(0.9)
+    assert numbers["greedy"] == 0.9
+    assert numbers["success_at_k"] == pytest.approx(0.6)  # 3 of 4 successes within 8 steps
+    assert (numbers["peak"], numbers["tokens_at_peak"]) == (0.7, 800.0)
+    assert numbers["tokens_to_threshold"] == pytest.approx(600.0)  # half way from 400 to 800
+    assert numbers["tokens_total"] == 800.0
+    assert numbers["seconds_per_update"] == 2.0
+    assert (numbers["final_k"], numbers["k_mean"], numbers["k_std"]) == (30.0, 28.0, 2.0)
+    assert (numbers["settled_at"], numbers["share_in_band"]) == (1, 1.0)
+
+
+def test_a_run_that_was_not_evaluated_leaves_its_cells_empty() -> None:
+    numbers = run_numbers(Run(0, [], {}), threshold=0.5, trained_at=8, band=(20.0, 30.0))
+    assert set(numbers.values()) == {None}
+
+
+def two_seeds(*curves: dict[int, float]) -> list[Run]:
+    return [Run(i, rows_of(k=[15] * 4, held_out=c), evaluation(0.8, [3], before=0.0)) for i, c in enumerate(curves)]
+
+
+def test_the_comparison_saves_seed_by_seed_against_the_largest_fixed_k() -> None:
+    arms = [
+        Arm("K=15", {"wrapper": "fixed", "k0": 15}, two_seeds({3: 0.4}, {3: 0.4})),
+        Arm("K=50", {"wrapper": "fixed", "k0": 50}, two_seeds({1: 0.5}, {3: 0.5})),  # 200 and 400 tokens
+        Arm("elastic", {"wrapper": "elastic"}, two_seeds({0: 0.5}, {0: 0.5})),  # 100 and 100 tokens
+    ]
+    table = suite_table("comparison", arms, threshold=0.5)
+    at = {c.key: i for i, c in enumerate(table.columns)}
+    cells = {label: values for label, _, values in table.rows}
+    assert cells["K=15"][at["tokens_to_threshold"]] is None
+    assert cells["K=15"][at["savings"]] is None
+    saved = cells["elastic"][at["savings"]]
+    assert saved is not None
+    assert saved.mean == pytest.approx((0.5 + 0.75) / 2)
+    assert cells["K=50"][at["savings"]] == Spread(0.0, 0.0, 2)
+    assert "savings against K=50" in table.notes[0]
+    assert len(table.notes) == 1  # there were held-out evaluations
+
+
+def test_the_saturation_table_finds_the_band_from_success_at_each_k() -> None:
+    arms = [
+        Arm(f"K={k}", {"wrapper": "fixed", "k0": k}, [Run(0, rows_of(k=[k]), evaluation(0.8, [5, 9, 15, 16]))])
+        for k in (8, 10, 20, 30)
+    ]
+    table = suite_table("saturation", arms)
+    assert [values[0].mean for _, _, values in table.rows if values[0]] == pytest.approx([0.2, 0.4, 0.8, 0.8])
+    assert table.plateau is not None
+    assert (table.plateau.low, table.plateau.high) == (20, 30)
+    assert table.notes == (
+        "plateau: K from 20 (the frontier H*) to 30, the largest tried; best at K = 20, within 2.0 points of it",
+    )
+
+
+def test_convergence_tells_the_gap_between_its_starts() -> None:
+    arms = [
+        Arm("elastic K0=10", {"wrapper": "elastic", "k0": 10}, [Run(0, rows_of(k=[10, 20, 25, 26]), {})]),
+        Arm("elastic K0=50", {"wrapper": "elastic", "k0": 50}, [Run(0, rows_of(k=[50, 40, 35, 29.5]), {})]),
+        Arm("ScalingInter", {"wrapper": "linear"}, [Run(0, rows_of(k=[10, 20, 30, 40]), {})]),
+    ]
+    table = suite_table("convergence", arms, band=(25, 30))
+    assert "gap between elastic K0=10 and elastic K0=50 in the last quarter: 3.5 steps" in table.notes
+    at = [c.key for c in table.columns].index("settled_at")
+    assert [values[at] and values[at].mean for _, _, values in table.rows] == [2, 3, None]
+
+
+def test_beyond_the_paper_counts_who_learns_the_long_tasks_for_fewer_tokens() -> None:
+    def run(seed: int, tokens: float, solved: int) -> Run:
+        long = {"by_optimum": [[9, 10, 10], [14, 10, solved]]}
+        return Run(seed, rows_of(k=[20], tokens=[tokens]), {"after": {"sampled": {"mean_at_k": 0.5} | long}})
+
+    elastic = {"wrapper": "elastic", "k0": 10}
+    arms = [
+        Arm("K=50", {"wrapper": "fixed", "k0": 50}, [run(seed, 1000, 6) for seed in (0, 1, 2)]),
+        Arm("a", elastic, [run(0, 700, 6), run(1, 701, 6), run(2, 600, 5)]),  # yes; too dear; learned too little
+        Arm("b", elastic, [run(0, 100, 10), run(3, 100, 10)]),  # seed 3 has nothing to be measured against
+    ]
+    table = suite_table("beyond", arms)
+    at = {c.key: i for i, c in enumerate(table.columns)}
+    cells = {label: values for label, _, values in table.rows}
+    assert (long := cells["a"][at["longer_than_k0"]]) is not None
+    assert long.mean == pytest.approx((0.6 + 0.6 + 0.5) / 3)
+    assert (saved := cells["b"][at["savings"]]) is not None
+    assert (saved.mean, saved.n) == (pytest.approx(0.9), 1)
+    assert table.notes[0].endswith("seed by seed: a 1/3, b 1/1")
+
+
+def test_success_on_long_tasks_is_unknown_where_no_task_is_long() -> None:
+    assert longer_than({"by_optimum": [[9, 4, 4]]}, 9) is None
+    assert longer_than({}, 9) is None
+
+
+def test_cells_show_how_many_seeds_had_a_value() -> None:
+    tokens = Column("tokens_to_threshold", "tokens", "tokens")
+    assert tokens.show(Spread(1_234_000, 10_000, 2), 3) == "1.23 ± 0.01M (2/3)"
+    assert tokens.show(Spread(900, None, 1), 1) == "900"
+    assert tokens.show(None, 3) == "—"
+    assert Column("final_k", "K", "steps").show(Spread(28.13, 0.5, 3), 3) == "28.1 ± 0.5"
+
+
+@pytest.mark.parametrize("suite", list(PAPER))
+def test_the_paper_s_tables_are_whole(suite: str) -> None:
+    for table in PAPER[suite]:
+        assert all(len(row) == len(table.columns) for row in table.rows.values())

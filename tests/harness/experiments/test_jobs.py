@@ -1,0 +1,140 @@
+"""Jobs side by side: limits, failures, the places they run in, and that they end with their parent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from eh_gym.errors import ConfigError
+from harness.experiments.jobs import Job, job_slots, log_tail, run_jobs
+from harness.run.files import lock_folder
+
+
+class Recorder:
+    """Remembers what it hears."""
+
+    def __init__(self) -> None:
+        self.started_names: list[str] = []
+        self.codes: dict[str, int] = {}
+        self.most = 0
+
+    def started(self, job: Job) -> None:
+        self.started_names.append(job.name)
+
+    def running(self, jobs: Sequence[Job]) -> None:
+        self.most = max(self.most, len(jobs))
+
+    def ended(self, job: Job, seconds: float, exit_code: int) -> None:
+        assert seconds >= 0
+        self.codes[job.name] = exit_code
+
+
+def job(folder: Path, name: str, code: str) -> Job:
+    return Job(name, (sys.executable, "-c", code), folder / f"{name}.log")
+
+
+def runs(process: psutil.Process, code: str = "") -> bool:
+    """Whether it runs, and that code; it may end at any moment."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and code in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+def test_jobs_run_in_order_as_many_at_once_as_there_are_slots_and_a_failure_stops_none(tmp_path: Path) -> None:
+    codes = {"a": "print('hello', flush=True)", "b": "raise SystemExit(3)", "c": "import os; os.kill(os.getpid(), 9)"}
+    jobs = [job(tmp_path, name, code) for name, code in codes.items()] + [job(tmp_path, "d", "print(4)")]
+    heard = Recorder()
+    assert run_jobs(jobs, [{}, {}], heard) == {"a": 0, "b": 3, "c": -9, "d": 0} == heard.codes
+    assert heard.started_names == ["a", "b", "c", "d"]
+    assert heard.most == 2
+    assert log_tail(jobs[0]) == "hello"
+    assert log_tail(Job("x", (), tmp_path / "none")) == ""
+
+
+def test_each_slot_s_variables_reach_its_jobs_and_logs_are_continued(tmp_path: Path) -> None:
+    show = job(tmp_path, "show", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    run_jobs([show], [{"CUDA_VISIBLE_DEVICES": "3"}], Recorder())
+    run_jobs([show], [{"CUDA_VISIBLE_DEVICES": "5"}], Recorder())
+    assert log_tail(show) == "3\n5"
+    assert log_tail(show, lines=1) == "5"
+
+
+def test_slots_are_gpus_or_cores() -> None:
+    assert job_slots(0, gpus=[], gpus_per_job=1, cores=4, threads=1) == [{"OMP_NUM_THREADS": "1"}] * 4
+    assert len(job_slots(0, gpus=[], gpus_per_job=1, cores=4, threads=2)) == 2
+    assert job_slots(0, gpus=[], gpus_per_job=1, cores=4, threads=0) == [{"OMP_NUM_THREADS": "4"}]
+    assert len(job_slots(3, gpus=[], gpus_per_job=1, cores=1, threads=1)) == 3
+    pairs = [
+        s["CUDA_VISIBLE_DEVICES"]
+        for s in job_slots(0, gpus=["0", "1", "2", "5", "6"], gpus_per_job=2, cores=1, threads=1)
+    ]
+    assert pairs == ["0,1", "2,5"]
+    shared = [s["CUDA_VISIBLE_DEVICES"] for s in job_slots(3, gpus=["0", "1"], gpus_per_job=1, cores=1, threads=1)]
+    assert shared == ["0", "1", "0"]
+    with pytest.raises(ConfigError, match=r"a run needs 4 GPUs .* and 2 are visible; lower --tensor-parallel"):
+        job_slots(0, gpus=["0", "1"], gpus_per_job=4, cores=1, threads=1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends the children on Linux alone")
+def test_jobs_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from harness.experiments.jobs import Job, run_jobs
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_jobs import Recorder
+folder = Path({str(tmp_path)!r})
+sleep = "import time; print('up', flush=True); time.sleep(600)"
+run_jobs([Job(n, (sys.executable, "-c", sleep), folder / n) for n in "ab"], [{{}}, {{}}], Recorder())
+"""
+    parent = psutil.Popen([sys.executable, "-c", code])
+    try:
+        eventually(lambda: all((tmp_path / n).exists() and (tmp_path / n).read_text() for n in "ab"))
+        children = parent.children()
+        assert len(children) == 2
+    finally:
+        parent.kill()
+        parent.wait()
+    eventually(lambda: not any(map(runs, children)))
+
+
+def test_an_interrupt_ends_the_jobs(tmp_path: Path) -> None:
+    class Interrupts(Recorder):
+        def running(self, jobs: Sequence[Job]) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs([job(tmp_path, "a", "import time; time.sleep(600)")], [{}], Interrupts())
+    assert not [p for p in psutil.Process().children() if runs(p, "time.sleep(600)")]
+
+
+def test_a_folder_is_one_process_s_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.experiments.jobs._PATIENCE_S", 0.2)
+    second = lock_folder(tmp_path, "it is busy")
+    with lock_folder(tmp_path, "it is busy"), pytest.raises(ConfigError, match="it is busy"):
+        second.__enter__()
+    with lock_folder(tmp_path, "it is busy") as lock:  # it was given back
+        holds = job(tmp_path, "holds", f"import os; os.fstat({lock})")  # fails where the descriptor is not open
+        assert run_jobs([holds], [{}], Recorder(), lock=lock) == {"holds": 0}
+        child = subprocess.Popen(["sleep", "600"], pass_fds=(lock,))
+    orphaned = lock_folder(tmp_path, "it is busy")
+    with pytest.raises(ConfigError, match="it is busy"):
+        orphaned.__enter__()
+    child.kill()
+    child.wait()
+    with lock_folder(tmp_path, "it is busy"):
+        pass

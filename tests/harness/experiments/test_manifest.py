@@ -1,0 +1,80 @@
+"""Run names, manifests, and reading runs back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from eh_gym.errors import StateError
+from harness.experiments.manifest import read_arms, read_manifest, read_run, run_name, write_manifest
+from harness.experiments.suites import SuiteArm
+from harness.settings.grpo import GRPOConfig
+from harness.settings.presets import preset
+
+BASE = preset([])
+
+
+def test_a_run_is_named_for_its_settings_and_seed_alone() -> None:
+    name = run_name(BASE)
+    assert name.startswith("EH-Cabinet-v0-elastic-")
+    assert name.endswith("-seed0")
+    same = dataclasses.replace(BASE, run_dir=Path("a"), recipe=Path("b"), resume=Path("c"))
+    assert run_name(same) == name
+    assert run_name(dataclasses.replace(BASE, seed=1)) == name.replace("seed0", "seed1")
+    start = dataclasses.replace(BASE.warm_start, episodes=7)
+    others = [{"k0": 11}, {"wrapper": "fixed"}, {"alpha": 0.3}, {"warm_start": start}]
+    assert len({name, *(run_name(dataclasses.replace(BASE, **o)) for o in others)}) == 5  # type: ignore[arg-type]
+
+
+def test_a_setting_that_is_new_and_left_alone_renames_no_run() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Later(GRPOConfig):
+        invented: int = 3
+
+    values = {f.name: getattr(BASE, f.name) for f in dataclasses.fields(BASE)}
+    assert run_name(Later(**values)) == run_name(BASE)
+    assert run_name(Later(**values, invented=4)) != run_name(BASE)
+
+
+def write(out: Path) -> Path:
+    arms = [SuiteArm("α=0.1", {"alpha": 0.1}), SuiteArm("α=1", {"alpha": 1.0})]
+    return write_manifest(out, "ema", BASE, arms, [4, 5], quick=True, threshold=0.8)
+
+
+def test_a_manifest_names_each_arm_s_runs_and_reads_back_those_that_have_ended(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    assert path == tmp_path / "suites" / "ema.json"
+    content = json.loads(path.read_text())
+    assert {k: content[k] for k in ("suite", "quick", "env", "model", "threshold")} == {
+        "suite": "ema", "quick": True, "env": "EH-Cabinet-v0", "model": "tiny", "threshold": 0.8,
+    }  # fmt: skip
+    name = run_name(dataclasses.replace(BASE, alpha=1.0, seed=5))
+    assert content["arms"][1]["settings"] == {"alpha": 1.0}
+    assert content["arms"][1]["runs"][1] == {"seed": 5, "folder": f"../runs/{name}"}
+
+    manifest = read_manifest(path)
+    _, _, runs = manifest.arms[1]
+    assert runs[5] == tmp_path / "runs" / name
+    folder = runs[5]
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text('{"update": 0, "horizon/k": 7.0}\n')
+    assert [len(arm.runs) for arm in read_arms(manifest)] == [0, 0]  # it has begun, and not ended
+    (folder / "evaluation.json").write_text('{"after": {}}')
+    [first, second] = read_arms(manifest)
+    assert (first.label, first.runs) == ("α=0.1", [])
+    assert (second.settings, second.runs[0].seed) == ({"alpha": 1.0}, 5)
+    assert second.runs[0].rows == [{"update": 0, "horizon/k": 7.0}]
+
+
+def test_damage_is_named_with_its_mend(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    path.write_text(path.read_text()[:50])
+    with pytest.raises(StateError, match=r"ema.json is no manifest of a sweep .*run the sweep again"):
+        read_manifest(path)
+    (tmp_path / "evaluation.json").write_text("{")
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(StateError, match=r"evaluation.json is damaged .*delete it and start the sweep again"):
+        read_run(tmp_path, 0)

@@ -1,0 +1,147 @@
+"""Growing conversations: what is tokenised once stays, whatever the template."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from eh_gym.errors import ConfigError
+from harness.policy.chat import ChatFormat
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LLAMA3 = (
+    "<|begin|>{% for m in messages %}<|head|>{{ m.role }}<|/head|>\n\n{{ m.content | trim }}<|eot|>{% endfor %}"
+    "{% if add_generation_prompt %}<|head|>assistant<|/head|>\n\n{% endif %}"
+)
+TINY = (
+    "{% for m in messages %}{% if m.role == 'user' %}<obs>{{ m.content }}<act>"
+    "{% elif m.role == 'assistant' %}{{ m.content }}<eos>{% endif %}{% endfor %}"
+)
+END = {"chatml": "<|im_end|>", "llama3": "<|eot|>", "tiny": "<eos>"}
+TEMPLATES = {"chatml": CHATML, "llama3": LLAMA3, "tiny": TINY}
+SPECIAL = [
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|begin|>",
+    "<|head|>",
+    "<|/head|>",
+    "<|eot|>",
+    "<obs>",
+    "<act>",
+    "<eos>",
+    "<end>",
+]
+
+
+def tokenizer(template: str | None, eos: str | None = "<end>") -> PreTrainedTokenizerFast:
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=alphabet, special_tokens=SPECIAL, show_progress=False
+    )
+    bpe.train_from_iterator(["system user assistant open(a) read() the code is 7 3"] * 9, trainer)
+    extra = [s for s in SPECIAL if s != eos]
+    fast = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=eos, additional_special_tokens=extra)
+    fast.chat_template = template
+    return fast
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_growing_ids_are_those_of_the_whole_conversation(name: str) -> None:
+    """Where every reply re-tokenises to itself, growing and rendering at once agree, token by token."""
+    t = tokenizer(TEMPLATES[name])
+    chat = ChatFormat(t)
+    ids = chat.prompt_ids("be good", "start c")
+    messages = [{"role": "system", "content": "be good"}, {"role": "user", "content": "start c"}]
+    for reply, observation in (("open(c)", "ok"), ("read()", "next\nf"), ("close()", "Zoë: 🙂 é")):
+        ids = ids + chat.reply_ids(reply) + chat.observation_ids(observation, stopped=True)
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation}]
+        whole = t.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        assert ids == t.encode(whole, add_special_tokens=False)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_reply_ends_with_the_templates_own_end(name: str) -> None:
+    t = tokenizer(TEMPLATES[name])
+    chat = ChatFormat(t)
+    end, eos = t.convert_tokens_to_ids(END[name]), t.convert_tokens_to_ids("<end>")
+    assert chat.stop_ids == {end, eos}
+    reply = chat.reply_ids("open(a)")
+    assert reply[-1] == end
+    assert chat.reply_text(reply) == "open(a)"
+    assert chat.reply_text(reply[:-1]) == "open(a)"  # cut off before its end
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_reply_that_was_cut_off_gets_its_end_from_the_template(name: str) -> None:
+    chat = ChatFormat(tokenizer(TEMPLATES[name]))
+    stopped, cut = chat.observation_ids("ok", stopped=True), chat.observation_ids("ok", stopped=False)
+    assert cut[1:] == stopped
+    assert cut[0] in chat.stop_ids
+
+
+def test_no_system_prompt_is_no_system_message() -> None:
+    chat = ChatFormat(tokenizer(CHATML))
+    assert "system" not in chat.text(chat.prompt_ids("", "hello"))
+
+
+def test_sampled_ids_that_re_tokenise_differently_are_kept() -> None:
+    t = tokenizer(CHATML)
+    chat = ChatFormat(t)
+    letters = [t.encode(c, add_special_tokens=False)[0] for c in "read"]
+    assert t.encode("read", add_special_tokens=False) != letters
+    assert chat.reply_text(letters) == "read"
+
+
+def test_a_long_observation_loses_its_middle_and_says_so() -> None:
+    t = tokenizer(CHATML)
+    chat = ChatFormat(t, max_observation_tokens=20)
+    text = " ".join(str(i) for i in range(200))
+    n = len(t.encode(text, add_special_tokens=False))
+    shown = chat.text(chat.observation_ids(text, stopped=True))
+    assert f"[{n - 20} tokens left out]" in shown
+    assert shown.index("0 1 2") < shown.index("left out") < shown.index("199")
+    assert chat.observation_ids("ok", stopped=True) == ChatFormat(t).observation_ids("ok", stopped=True)
+
+
+def test_the_limit_is_in_tokens_also_where_a_character_is_several() -> None:
+    t = tokenizer(CHATML)
+    chat = ChatFormat(t, max_observation_tokens=20)
+    text = "🙂" * 18  # four tokens each
+    assert len(t.encode(text, add_special_tokens=False)) == 72
+    assert "[52 tokens left out]" in chat.text(chat.observation_ids(text, stopped=True))
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (None, "has no chat template"),
+        (
+            "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}",
+            "does not keep the messages",
+        ),
+        ("{{ messages[-1].content }}", "does not keep the messages"),
+        ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "does not keep the messages"),
+    ],
+)
+def test_unusable_templates_are_refused(template: str | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ChatFormat(tokenizer(template))
+
+
+def test_a_template_without_an_end_needs_an_eos_token() -> None:
+    plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    assert ChatFormat(tokenizer(plain)).stop_ids
+    with pytest.raises(ConfigError, match="no eos_token"):
+        ChatFormat(tokenizer(plain, eos=None))
+
+
+def test_a_tiny_limit_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_observation_tokens must be >= 16, got 3"):
+        ChatFormat(tokenizer(CHATML), max_observation_tokens=3)

@@ -1,0 +1,200 @@
+"""Log-probabilities and entropies in chunks, against log_softmax over whole logits: values and gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GraniteConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from eh_gym.errors import ConfigError
+from harness import head as head_module
+from harness.policy.head import Head, token_scores
+
+N, H, V = 11, 6, 17
+HEADS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bias": {"bias": True},
+    "scale": {"scale": 0.3},
+    "softcap": {"softcap": 2.0},
+    "all": {"bias": True, "scale": 1.7, "softcap": 3.0},
+}
+
+
+def head_of(kind: str, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Head]:
+    g = torch.Generator().manual_seed(1)
+    hidden, weight, bias = (torch.randn(n, generator=g, dtype=dtype) for n in ((N, H), (V, H), (V,)))
+    options = dict(HEADS[kind])
+    if options.pop("bias", False):
+        options["bias"] = bias.requires_grad_()
+    return hidden.requires_grad_(), torch.randint(V, (N,), generator=g), Head(weight.requires_grad_(), **options)
+
+
+def plain_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float) -> tuple[Tensor, Tensor]:
+    """As the models do it, with everything held at once."""
+    logits = hidden @ head.weight.T
+    if head.bias is not None:
+        logits = logits + head.bias
+    logits = logits * head.scale
+    if head.softcap is not None:
+        logits = torch.tanh(logits / head.softcap) * head.softcap
+    logp = (logits / temperature).log_softmax(1)
+    return logp.gather(1, targets[:, None]).squeeze(1), -(logp.exp() * logp).sum(1)
+
+
+def leaves(hidden: Tensor, head: Head) -> list[Tensor]:
+    return [t for t in (hidden, head.weight, head.bias) if t is not None]
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 10_000])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("kind", HEADS)
+def test_chunks_of_any_size_give_the_plain_values_and_gradients(
+    kind: str, temperature: float, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_module, "_CHUNK_TOKENS", chunk)
+    monkeypatch.setattr(head_module, "_CHUNK_LOGITS", 1)
+    hidden, targets, head = head_of(kind)
+    weights = torch.randn(N, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    expected, expected_entropy = plain_scores(hidden, targets, head, temperature)
+    expected_gradients = torch.autograd.grad((expected * weights).sum(), leaves(hidden, head))
+    logp, entropy = token_scores(hidden, targets, head, temperature)
+    gradients = torch.autograd.grad((logp * weights).sum(), leaves(hidden, head))
+    assert_close(logp, expected)
+    assert_close(entropy, expected_entropy)
+    assert not entropy.requires_grad
+    for found, right in zip(gradients, expected_gradients, strict=True):
+        assert_close(found, right)
+
+
+def test_float32_is_within_1e_4_of_the_plain_path() -> None:
+    hidden, targets, head = head_of("all", torch.float32)
+    for found, right in zip(
+        token_scores(hidden, targets, head, 0.7), plain_scores(hidden, targets, head, 0.7), strict=True
+    ):
+        assert_close(found, right, rtol=0, atol=1e-4)
+    found, right = (
+        torch.autograd.grad(score(hidden, targets, head, 0.7)[0].sum(), leaves(hidden, head))
+        for score in (token_scores, plain_scores)
+    )
+    for a, b in zip(found, right, strict=True):
+        assert_close(a, b, rtol=0, atol=1e-4)
+
+
+def test_by_hand() -> None:
+    # Logits ln 1, ln 2, ln 5 are probabilities 1/8, 2/8, 5/8. At temperature 1/2 they are squared: 1/30, 4/30, 25/30.
+    head = Head(torch.tensor([[1.0], [2.0], [5.0]], dtype=torch.float64).log())
+    hidden, targets = torch.ones(2, 1, dtype=torch.float64), torch.tensor([1, 2])
+    logp, entropy = token_scores(hidden, targets, head, 1.0)
+    assert_close(logp, torch.tensor([2 / 8, 5 / 8], dtype=torch.float64).log())
+    by_hand = -sum(p * math.log(p) for p in (1 / 8, 2 / 8, 5 / 8))
+    assert_close(entropy, torch.full((2,), by_hand, dtype=torch.float64))
+    logp, _ = token_scores(hidden, targets, head, 0.5)
+    assert_close(logp, torch.tensor([4 / 30, 25 / 30], dtype=torch.float64).log())
+
+
+def test_large_logits_do_not_overflow_and_a_certain_token_has_no_entropy() -> None:
+    head = Head(torch.tensor([[1e4], [1e4 - math.log(3)]], requires_grad=True))
+    hidden = torch.ones(1, 1)
+    logp, _ = token_scores(hidden, torch.tensor([0]), head, 1.0)
+    (gradient,) = torch.autograd.grad(logp.sum(), head.weight)
+    assert_close(logp, torch.tensor([math.log(0.75)]), rtol=0, atol=1e-3)  # float32 at 1e4 has a grain of 1e-3
+    assert_close(gradient, torch.tensor([[0.25], [-0.25]]), rtol=0, atol=1e-3)
+    certain = Head(torch.tensor([[1000.0], [0.0]]))
+    assert [float(x) for x in token_scores(hidden, torch.tensor([0]), certain, 1.0)] == [0.0, 0.0]
+
+
+def test_bfloat16_is_scored_in_float32_and_gets_bfloat16_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_module, "_CHUNK_TOKENS", 1)
+    monkeypatch.setattr(head_module, "_CHUNK_LOGITS", 1)
+    g = torch.Generator().manual_seed(2)
+    hidden, weight = (torch.randn(n, generator=g).to(torch.bfloat16).requires_grad_() for n in ((512, 32), (50, 32)))
+    targets = torch.randint(50, (512,), generator=g)
+    logp, entropy = token_scores(hidden, targets, Head(weight), 1.0)
+    assert (logp.dtype, entropy.dtype) == (torch.float32, torch.float32)
+    exact = (hidden.double() @ weight.double().T).log_softmax(1).gather(1, targets[:, None]).squeeze(1)
+    assert_close(logp.double(), exact, rtol=0, atol=0.1)  # the logits are rounded to 8 bits, their sum is not
+    logp.sum().backward()
+    whole = torch.autograd.grad(exact.sum(), weight)[0]
+    assert weight.grad is not None
+    assert weight.grad.dtype == torch.bfloat16
+    assert (weight.grad - whole).norm() < 0.006 * whole.norm()  # 0.004; summed in bfloat16 512 chunks are off by 0.0095
+
+
+def test_a_frozen_head_gets_no_gradient() -> None:
+    hidden, targets, head = head_of("bias")
+    frozen = dataclasses.replace(head, weight=head.weight.detach(), bias=None)
+    token_scores(hidden, targets, frozen, 1.0)[0].sum().backward()
+    assert hidden.grad is not None
+
+
+SMALL = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "pad_token_id": 0,
+}
+MODELS: dict[str, PretrainedConfig] = {
+    "tied": Qwen2Config(**SMALL, tie_word_embeddings=True),
+    "untied": Qwen2Config(**SMALL, tie_word_embeddings=False),
+    "logit scale": CohereConfig(**SMALL, logit_scale=0.5),
+    "logits scaling": GraniteConfig(**SMALL, logits_scaling=8.0),
+    "softcap": Gemma2Config(**SMALL, head_dim=16, final_logit_softcapping=1.5),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_models_have_the_head_that_their_config_says(kind: str) -> None:
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(MODELS[kind], attn_implementation="eager").eval()
+    ids = torch.randint(1, 50, (1, 9))
+    logp = (3 * model(ids, use_cache=False).logits[0, :-1]).log_softmax(1).gather(1, ids[0, 1:, None]).squeeze(1)
+    states = model.base_model(ids, use_cache=False).last_hidden_state[0, :-1]
+    found, _ = token_scores(states, ids[0, 1:], Head.of(model), 1 / 3)
+    Head.check(model)
+    assert_close(found, logp, rtol=0, atol=1e-5)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    for a, b in zip(
+        torch.autograd.grad(found.sum(), parameters), torch.autograd.grad(logp.sum(), parameters), strict=True
+    ):
+        assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_another_way_to_make_logits_is_refused() -> None:
+    class Doubled(Qwen2ForCausalLM):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            output = super().forward(*args, **kwargs)
+            output.logits = 2 * output.logits
+            return output
+
+    with pytest.raises(ConfigError, match="Doubled makes its logits otherwise"):
+        Head.check(Doubled(MODELS["tied"]))
+    model = Qwen2ForCausalLM(MODELS["untied"])
+    model.lm_head = torch.nn.Sequential(model.lm_head)
+    with pytest.raises(ConfigError, match=r"must be a torch.nn.Linear, got Sequential"):
+        Head.check(model)
+
+
+def test_rejects_temperature_zero_and_other_shapes() -> None:
+    hidden, targets, head = head_of("plain")
+    with pytest.raises(ConfigError, match="temperature must be > 0, got 0"):
+        token_scores(hidden, targets, head, 0)
+    with pytest.raises(ConfigError, match=r"targets \(N,\), got \(11, 6\) and \(10,\)"):
+        token_scores(hidden, targets[1:], head, 1.0)

@@ -1,0 +1,197 @@
+"""Adapters: what is trained, what is handed over, and a reference without a second model."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from eh_gym.errors import ConfigError, MissingExtraError
+from harness.grpo import train
+from harness.policy.lora import add_lora, frozen_parameters, plain_parameters, without_lora
+from harness.policy.policy import Policy
+from harness.run.display import Display
+from harness.run.metrics import read_metrics
+from harness.run.run_folder import prepare
+from harness.sampling.transfer import adapters_folder, weights_file
+from harness.settings.grpo import GRPOConfig
+from harness.settings.loss import LossSettings
+from harness.settings.presets import preset
+from harness.settings.sampling import engine_rank
+from harness.training.optimizer import make_optimizer, parameters_of
+from harness.training.update import update_policy
+from harness.types.sampler import Sample
+from harness.types.trajectory import Trajectory, Turn
+
+SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
+
+
+def episode(policy: Policy, group: int, reply: str, *, reward: float) -> Trajectory:
+    """A one-step episode with the log-probabilities that the policy gives it now."""
+    t = Trajectory(f"t{group}", group, reward=reward)
+    t.add_prompt(policy.chat.prompt_ids("", "start c"))
+    ids = policy.chat.reply_ids(reply)
+    t.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
+    t.turns = [Turn(reply, "", cut=False, malformed=False)]
+    with torch.no_grad():
+        t.logprobs[-len(ids) :] = policy.score(policy.batch([t]), 1.0)[0][0].tolist()
+    return t
+
+
+def run(config: GRPOConfig, *, resume: bool = False) -> None:
+    assert config.run_dir is not None
+    if not resume:
+        prepare(config)
+    train(config, config.run_dir, Display(Console(quiet=True)), resume=resume)
+
+
+def untimed(config: GRPOConfig) -> list[dict[str, Any]]:
+    """The run's metrics, less those that a clock makes."""
+    assert config.run_dir is not None
+    rows = read_metrics(config.run_dir / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+def test_without_peft_the_message_names_the_command(trained: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(MissingExtraError, match=r"--lora-rank needs peft .*; run pip install -e '.\[train,lora\]'"):
+        add_lora(copy.deepcopy(trained.model), 4, seed=0)
+
+
+def test_a_negative_rank_is_refused() -> None:
+    with pytest.raises(ConfigError, match="lora_rank must be >= 0, got -1"):
+        dataclasses.replace(preset([]), lora_rank=-1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({}, "needs --lora-rank and --sampler vllm or vllm-server, got --lora-rank 0 and --sampler transformers"),
+        ({"sampler": "vllm"}, "got --lora-rank 0 and --sampler vllm; leave it out"),
+        ({"lora_rank": 8}, "got --lora-rank 8 and --sampler transformers; leave it out"),
+        (
+            {"lora_rank": 513, "sampler": "vllm"},
+            "adapters of rank 512 at most, got 513; lower --lora-rank or use --lora-handover merged",
+        ),
+    ],
+)
+def test_adapters_are_handed_over_apart_where_vllm_takes_them(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(preset([]), lora_handover="adapters", **flags)
+    assert dataclasses.replace(preset([]), lora_handover="adapters", lora_rank=512, sampler="vllm").lora_rank == 512
+    assert [engine_rank(rank) for rank in (1, 2, 8, 9, 257, 321)] == [1, 8, 8, 16, 320, 512]
+
+
+def test_what_is_handed_over_apart_is_the_model_and_its_adapters(trained: Policy, adapted: Policy) -> None:
+    for (name, weight), (own, parameter) in zip(
+        frozen_parameters(adapted.model), trained.model.named_parameters(), strict=True
+    ):
+        assert name == own
+        assert torch.equal(weight, parameter)
+    from peft import PeftModel
+
+    with adapters_folder(adapted.model) as folder:
+        loaded: Any = PeftModel.from_pretrained(copy.deepcopy(trained.model), folder).base_model.model
+        again = score(Policy(loaded, trained.tokenizer, trained.chat))
+    assert torch.equal(again, score(adapted))
+    assert not folder.exists()
+
+
+def test_without_adapters_the_plain_weights_are_the_model_s_own(trained: Policy) -> None:
+    for (name, weight), (own, parameter) in zip(
+        plain_parameters(trained.model), trained.model.named_parameters(), strict=True
+    ):
+        assert name == own
+        assert weight.data_ptr() == parameter.data_ptr()
+    with without_lora(trained.model):  # nothing to leave out
+        pass
+
+
+@pytest.fixture
+def adapted(trained: Policy) -> Policy:
+    """A policy after some updates of its adapters."""
+    pytest.importorskip("peft")
+    policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+    add_lora(policy.model, 4, seed=0)
+    optimizer = make_optimizer(policy.model, learning_rate=3e-3, betas=(0.9, 0.999), weight_decay=0.0)
+    assert sum(p.numel() for p in parameters_of(optimizer)) < 0.3 * trained.model.num_parameters()
+    for _ in range(3):
+        pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+        update_policy(policy, optimizer, pair, SETTINGS, seed=0)
+    return policy
+
+
+def score(policy: Policy) -> torch.Tensor:
+    return torch.tensor(episode(policy, 0, "open(a)", reward=0.0).logprobs)
+
+
+def test_only_the_adapters_are_trained_and_left_out_they_leave_the_model_as_it_was(
+    trained: Policy, adapted: Policy
+) -> None:
+    assert (score(adapted) - score(trained)).abs().max() > 0.01
+    with without_lora(adapted.model):
+        assert torch.equal(score(adapted), score(trained))
+    assert (score(adapted) - score(trained)).abs().max() > 0.01
+
+
+def test_what_is_handed_over_and_saved_is_a_plain_model(trained: Policy, adapted: Policy, tmp_path: Path) -> None:
+    names = [name for name, _ in trained.model.named_parameters()]
+    assert [name for name, _ in plain_parameters(adapted.model)] == names
+    merged = copy.deepcopy(trained.model)
+    with weights_file(adapted.model) as path:
+        merged.load_state_dict(load_file(path), strict=False)
+    torch.testing.assert_close(
+        score(Policy(merged, trained.tokenizer, trained.chat)), score(adapted), atol=1e-4, rtol=0
+    )
+    adapted.save(tmp_path)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(saved) is type(trained.model)
+    for a, b in zip(saved.parameters(), merged.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_kl_term_needs_no_second_model(trained: Policy, dtype: str) -> None:
+    pytest.importorskip("peft")
+
+    def drift(kl_coef: float) -> float:
+        model = copy.deepcopy(trained.model).to(getattr(torch, dtype))
+        policy = Policy(model, trained.tokenizer, trained.chat)
+        add_lora(policy.model, 4, seed=0)
+        policy.checkpoint_activations()
+        optimizer = make_optimizer(policy.model, learning_rate=3e-3, betas=(0.9, 0.999), weight_decay=0.0)
+        settings = dataclasses.replace(SETTINGS, kl_coef=kl_coef)
+        for _ in range(4):
+            pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+            metrics = update_policy(policy, optimizer, pair, settings, seed=0, reference=policy)
+        return metrics["train/kl_ref"]
+
+    free, bound = drift(1e-9), drift(5.0)
+    assert 0 <= bound < free
+
+
+def test_a_run_with_adapters_resumes_to_the_same_metrics(
+    quick: GRPOConfig, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft")
+    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+    config = dataclasses.replace(
+        quick, lora_rank=4, kl_coef=0.1, learning_rate=3e-3, updates=2, eval_tasks=0, async_steps=1
+    )
+    whole = dataclasses.replace(config, run_dir=tmp_path / "whole")
+    run(whole)
+    run(config)
+    assert config.run_dir is not None
+    (config.run_dir / "checkpoints" / "update-000002").rename(config.run_dir / "gone")
+    run(config, resume=True)  # does update 1 again
+    assert [untimed(config), len(untimed(config))] == [untimed(whole), 2]
+    found: Any = AutoModelForCausalLM.from_pretrained(config.run_dir / "model")
+    assert found.num_parameters() > 0

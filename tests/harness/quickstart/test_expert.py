@@ -1,0 +1,93 @@
+"""Expert episodes: an environment that fails on the way changes nothing about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import eh_gym  # noqa: F401 - registers the environments
+from eh_gym.errors import WorkerError
+from harness.policy.policy import Policy
+from harness.quickstart.expert import demonstrate
+from harness.quickstart.tiny import new_tiny_policy, transcripts
+from harness.quickstart.warm_start import cached_warm_start, demonstrations
+from harness.settings.warm_start import WarmStart
+
+
+class Failing(gym.Wrapper[str, str, str, str]):
+    """Fails at every `every`-th call, as an environment whose worker was killed does."""
+
+    def __init__(self, env: gym.Env[str, str], every: int) -> None:
+        super().__init__(env)
+        self._every, self._calls = every, 0
+
+    def _fails(self) -> bool:
+        self._calls += 1
+        return self._calls % self._every == 0
+
+    def reset(self, **arguments: Any) -> tuple[str, dict[str, Any]]:
+        if self._fails():
+            raise WorkerError("killed")
+        return self.env.reset(**arguments)
+
+    def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
+        if self._fails():
+            return "The environment failed.", 0.0, False, True, {"environment_error": "killed"}
+        return self.env.step(action)
+
+
+@pytest.fixture
+def env() -> gym.Env[str, str]:
+    return gym.make("EH-Cabinet-v0", split="train")
+
+
+def test_transcripts_and_demonstrations_are_the_same_where_the_environment_fails(env: gym.Env[str, str]) -> None:
+    failing = Failing(env, every=37)
+    tasks = env.unwrapped.task_ids[:40]  # type: ignore[attr-defined]
+    assert list(transcripts(failing, tasks, waste=0.3, max_steps=30)) == list(
+        transcripts(env, tasks, waste=0.3, max_steps=30)
+    )
+    policy, settings = new_tiny_policy(env, seed=0), WarmStart(episodes=20, max_optimal_steps=9, max_steps=30)
+    for waste in (0.0, 0.6):
+        played = [demonstrations(one, policy, settings, waste=waste, count=20, seed=3) for one in (failing, env)]
+        assert [t.ids for t in played[0]] == [t.ids for t in played[1]]
+        assert len(played[0]) == 20
+
+
+def test_an_environment_that_always_fails_is_an_error(env: gym.Env[str, str]) -> None:
+    task = env.unwrapped.task_ids[0]  # type: ignore[attr-defined]
+    with pytest.raises(WorkerError, match=f"task {task}: the environment failed 5 times, at last: killed"):
+        demonstrate(Failing(env, every=1), task, waste=0.0, max_steps=9, rng=np.random.default_rng(0))
+
+
+def test_an_episode_ends_with_the_environment_or_at_the_limit(env: gym.Env[str, str]) -> None:
+    task = env.unwrapped.task_ids[0]  # type: ignore[attr-defined]
+    whole = demonstrate(env, task, waste=0.0, max_steps=99, rng=np.random.default_rng(0))
+    assert whole is not None
+    assert whole.ended
+    assert len(whole.actions) == whole.info["optimal_steps"]
+    assert len(whole.observations) == len(whole.actions) + 1
+    cut = demonstrate(env, task, waste=0.0, max_steps=2, rng=np.random.default_rng(0))
+    assert cut is not None
+    assert (cut.actions, cut.ended) == (whole.actions[:2], False)
+    short = len(whole.actions) - 1
+    assert demonstrate(env, task, waste=0.0, max_steps=9, rng=np.random.default_rng(0), max_optimal_steps=short) is None
+
+
+def test_another_vocabulary_never_meets_an_old_cache(env: gym.Env[str, str], tmp_path: Any) -> None:
+    settings = WarmStart(episodes=5, max_batches=1)
+    policy = new_tiny_policy(env, seed=0)
+    cached_warm_start(tmp_path, env, policy, settings, seed=0)
+    other = new_tiny_policy(env, seed=0)
+    vocabulary = other.tokenizer.get_vocab()
+    a, b = vocabulary["open("], vocabulary["read("]
+    text = other.tokenizer.backend_tokenizer.to_str()
+    text = text.replace(f'"open(":{a}', f'"open(":{b}').replace(f'"read(":{b}', f'"read(":{a}')
+    other.tokenizer._tokenizer = type(other.tokenizer.backend_tokenizer).from_str(text)
+    assert other.tokenizer.get_vocab()["open("] == b
+    for one, entries in ((new_tiny_policy(env, seed=0), 1), (other, 2)):
+        cached_warm_start(tmp_path, env, Policy(one.model, one.tokenizer, one.chat), settings, seed=0)
+        assert len(list((tmp_path / "warm_start").iterdir())) == entries

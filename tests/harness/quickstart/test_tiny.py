@@ -1,0 +1,83 @@
+"""The tiny models and their tokenizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+import torch
+
+import eh_gym  # noqa: F401
+from eh_gym.errors import ConfigError
+from harness.policy.policy import load_policy
+from harness.policy.shape import ModelShape
+from harness.quickstart.tiny import TINY_BPE, TINY_WORDS, fresh_qwen2, new_tiny_policy, tiny_model, tiny_tokenizer
+
+
+@pytest.mark.parametrize("env_id", ["EH-Cabinet-v0", "EH-CabinetLocked-v0"])
+def test_every_legal_action_survives_the_word_tokenizer(env_id: str) -> None:
+    policy = new_tiny_policy(gym.make(env_id), seed=0)
+    calls = [
+        "read()",
+        "close()",
+        "list()",
+        *(f"open({d})" for d in "abcdefghijkl"),
+        *(f"submit({n:02d})" for n in range(100)),
+    ]
+    for call in calls + (["unlock()"] if "Locked" in env_id else []):
+        assert policy.chat.reply_text(policy.chat.reply_ids(call)) == call
+    unknown = policy.tokenizer.unk_token_id
+    for text in ("start c", "ok", "error open b", "next f", "code 7 3", "error closed"):
+        ids = policy.chat.observation_ids(text, stopped=True)
+        assert unknown not in ids
+    assert 35 <= len(policy.tokenizer) <= 50
+    assert 100_000 <= policy.model.num_parameters() <= 120_000
+
+
+def test_bytes_survive_the_bpe() -> None:
+    tokenizer = tiny_tokenizer(TINY_BPE, ["[ls(a=True)]", "cd(folder='document')"] * 5)
+    for text in ("[mv(source='a', destination='b')]", "Zoë 🙂\n\ttab", "{'a': [1, -2.5e3]}"):
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def test_a_seed_decides_the_weights_and_the_global_generator_is_left_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    a, b, c = (tiny_model(TINY_WORDS, vocab_size=41, pad_id=0, eos_id=1, seed=s) for s in (0, 0, 1))
+    assert torch.equal(before, torch.get_rng_state())
+    same = [torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True)]
+    assert all(same)
+    assert not all(torch.equal(x, y) for x, y in zip(a.parameters(), c.parameters(), strict=True))
+
+
+def test_a_fresh_model_has_the_shape_and_the_type_that_were_asked_for() -> None:
+    shape = ModelShape(50, 64, 96, 3, 4, 2, tied=False, positions=77)
+    model = fresh_qwen2(shape, eos_id=7, dtype=torch.bfloat16)
+    assert model.num_parameters() == shape.parameters
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    config = model.config
+    assert (config.max_position_embeddings, config.num_key_value_heads, config.eos_token_id) == (77, 2, 7)
+
+
+def test_a_saved_tiny_policy_loads_as_it_was(tmp_path: Path) -> None:
+    """transformers would put Qwen2's own tokenizer in the place of the saved one."""
+    policy = new_tiny_policy(gym.make("EH-Cabinet-v0"), seed=0)
+    policy.save(tmp_path)
+    loaded = load_policy(tmp_path)
+    for text in ("open(c)", "submit(73)", "error open b"):
+        assert loaded.chat.reply_ids(text) == policy.chat.reply_ids(text)
+    assert loaded.chat.prompt_ids("s", "start c") == policy.chat.prompt_ids("s", "start c")
+    assert loaded.chat.stop_ids == policy.chat.stop_ids
+    ids = torch.tensor([policy.chat.prompt_ids("", "start c")])
+    assert torch.equal(policy.model.eval()(ids).logits, loaded.model.eval()(ids).logits)
+
+
+def test_an_environment_without_an_expert_is_refused() -> None:
+    with pytest.raises(ConfigError, match="needs an environment with task_ids, expert, random_action"):
+        new_tiny_policy(gym.make("CartPole-v1"), seed=0)
+
+
+def test_a_missing_folder_says_what_a_model_is() -> None:
+    with pytest.raises(ConfigError, match=r"no model can be loaded from '/no/such'.*give a folder with config.json"):
+        load_policy("/no/such")

@@ -1,0 +1,317 @@
+"""`--policy openai`: episodes with a model behind a chat endpoint, here a server of the test's own."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from eh_gym.errors import ConfigError, MissingExtraError, SamplerError, WorkerDied
+from envs.cabinet.env import CabinetEnv
+from harness.evaluate import Evaluation, main, run
+from harness.rollout.endpoint import ChatEndpoint
+
+pytest.importorskip("openai")
+
+
+def quiet(url: str, **settings: Any) -> Any:
+    defaults = {"policy": "openai", "base_url": url, "model": "cabinet-7b", "tasks": 4, "rollouts": 1, "slots": 2}
+    return run(Evaluation(**{**defaults, **settings}), Console(quiet=True))
+
+
+def test_a_model_that_knows_the_task_solves_it(chat_server: Any, tmp_path: Path) -> None:
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        result = quiet(server.url, rollouts=2, out=tmp_path / "out")
+    assert (result.tasks, result.rollouts, result.mean_at_k, result.steps_per_optimum) == (4, 2, 1.0, 1.0)
+    steps = round(8 * result.length_mean)
+    assert result.usage.requests == len(server.requests) == steps
+    assert result.usage.completion_tokens == steps  # the server counts words, and a call is one
+    prompts = sum(len(m["content"].split()) for request in server.requests for m in request["messages"])
+    assert result.usage.prompt_tokens == prompts
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["usage"]["requests"] == steps
+
+
+def test_a_request_is_the_conversation_so_far(chat_server: Any) -> None:
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        quiet(server.url, tasks=1, temperature=0.5, max_action_tokens=7)
+    first, second = server.requests[:2]
+    assert [message["role"] for message in first["messages"]] == ["system", "user"]
+    assert first["messages"][0]["content"].startswith("You work at a filing cabinet")
+    answer = chat_server.cabinet_agent(first)
+    assert second["messages"][:-1] == [*first["messages"], {"role": "assistant", "content": answer}]
+    assert second["messages"][-1] == {"role": "user", "content": "ok"}
+    assert {k: first[k] for k in ("model", "temperature", "max_tokens")} == {
+        "model": "cabinet-7b",
+        "temperature": 0.5,
+        "max_tokens": 7,
+    }
+    assert not first.get("stream")
+
+
+def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any) -> None:
+    def seeds(slots: int, seed: int) -> list[int]:
+        with chat_server.serve(chat_server.cabinet_agent) as server:
+            quiet(server.url, slots=slots, rollouts=2, seed=seed)
+        return sorted(request["seed"] for request in server.requests)
+
+    alone = seeds(1, seed=0)
+    assert alone == seeds(8, seed=0) != seeds(1, seed=1)
+    assert len(set(alone)) == len(alone)
+    assert all(0 <= seed < 2**31 for seed in alone)
+
+
+def test_no_more_requests_at_once_than_slots(chat_server: Any) -> None:
+    both = threading.Barrier(2)
+
+    def answer(request: dict[str, Any], before: int) -> Any:
+        if before < 2:
+            both.wait(30)  # the first two can only be answered together
+        return chat_server.cabinet_agent(request)
+
+    with chat_server.serve(answer) as server:
+        assert quiet(server.url, tasks=6, slots=2).mean_at_k == 1.0
+    assert server.most_at_once == 2
+
+
+def test_k_stops_an_episode(chat_server: Any) -> None:
+    with chat_server.serve(lambda *_: "list()") as server:
+        result = quiet(server.url, horizon=3)
+    assert (result.successes, result.truncated, result.length_mean) == (0, 1.0, 3.0)
+    assert len(server.requests) == 4 * 3
+
+
+def test_an_empty_message_and_one_that_is_cut_are_actions(chat_server: Any) -> None:
+    def answer(request: dict[str, Any], before: int) -> Any:
+        return {"body": chat_server.completion(request, None if before % 2 else "open(", "length")}
+
+    with chat_server.serve(answer) as server:
+        assert quiet(server.url, tasks=1, horizon=4).length_mean == 4.0
+    assert [message["content"] for message in server.requests[-1]["messages"][2::2]] == ["open(", "", "open("]
+
+
+def test_passing_errors_are_retried(chat_server: Any) -> None:
+    def answer(request: dict[str, Any], before: int) -> Any:
+        if before % 3:
+            return chat_server.error(429 if before % 2 else 503, "busy")
+        return chat_server.cabinet_agent(request)
+
+    with chat_server.serve(answer) as server:
+        result = quiet(server.url, slots=1)
+    assert result.mean_at_k == 1.0
+    assert len(server.requests) > 2.5 * result.usage.requests
+
+
+def test_an_error_that_does_not_pass_ends_the_evaluation_and_says_how_far_it_came(chat_server: Any) -> None:
+    answers: list[int] = []
+
+    def answer(request: dict[str, Any], before: int) -> Any:
+        answers.append(before)
+        solved = chat_server.cabinet_agent(request)
+        return chat_server.error(500, "out of memory") if len(request["messages"]) > 8 else solved
+
+    with (
+        chat_server.serve(answer) as server,
+        pytest.raises(SamplerError, match=r"answered 500 \(out of memory\).*--retries.*\(\d+ of 12 episodes had been"),
+    ):
+        quiet(server.url, tasks=12, retries=2)
+
+
+def test_an_evaluation_that_an_error_ended_goes_on_with_what_it_had_not_played(
+    chat_server: Any, tmp_path: Path
+) -> None:
+    def fails(request: dict[str, Any], before: int) -> Any:
+        return chat_server.error(500, "down") if before >= 30 else chat_server.cabinet_agent(request)
+
+    settings = {"tasks": 12, "retries": 0, "slots": 1, "out": tmp_path / "out"}
+    with (
+        chat_server.serve(fails) as server,
+        pytest.raises(SamplerError, match="run the same command again for the rest"),
+    ):
+        quiet(server.url, **settings)
+    with chat_server.serve(lambda request, _: chat_server.cabinet_agent(request)) as server:
+        result = quiet(server.url, **settings)
+        asked = len(server.requests)
+    assert (result.tasks, result.mean_at_k) == (12, 1.0)
+    with chat_server.serve(lambda request, _: chat_server.cabinet_agent(request)) as server:
+        quiet(server.url, **settings | {"out": None})
+        assert 0 < asked < len(server.requests)
+
+
+def test_a_refused_key_names_the_variable(chat_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-wrong")
+    with chat_server.serve(lambda *_: chat_server.error(401, "Incorrect API key provided")) as server:
+        with pytest.raises(ConfigError, match=r"refuses the key in MY_KEY \(401: Incorrect API key provided\)"):
+            quiet(server.url, api_key_env="MY_KEY", slots=1)
+        assert server.headers[0]["authorization"] == "Bearer sk-wrong"
+        assert len(server.requests) == 1
+        monkeypatch.delenv("MY_KEY")
+        with pytest.raises(ConfigError, match="requests without a key, and MY_KEY holds none"):
+            quiet(server.url, api_key_env="MY_KEY")
+
+
+def test_without_a_server_s_address_a_key_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="no key in the environment variable OPENAI_API_KEY"):
+        quiet("")
+
+
+def test_an_unknown_model_is_told_what_there_is(chat_server: Any) -> None:
+    with chat_server.serve(lambda *_: chat_server.error(404, "The model `nope` does not exist.")) as server:
+        with pytest.raises(ConfigError, match=r"has no model 'nope'.*does not exist.*it offers cabinet-7b"):
+            quiet(server.url, model="nope", slots=1)
+        assert len(server.requests) == 1
+
+
+def test_a_refused_connection_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # taken, but nobody listens
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
+        with pytest.raises(SystemExit) as exit_:
+            main(["--policy", "openai", "--model", "m", "--base-url", url, "--tasks", "1", "--retries", "0"])
+    assert exit_.value.code == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "can't be reached" in said
+    assert "is the server running, and is --base-url right?" in said
+
+
+def test_a_server_that_hangs_meets_the_deadline(chat_server: Any) -> None:
+    over = threading.Event()
+
+    def answer(request: dict[str, Any], before: int) -> Any:
+        over.wait(60)
+        return "list()"
+
+    with chat_server.serve(answer) as server:
+        try:
+            with pytest.raises(SamplerError, match=r"no answer within 0\.2 s, retries included; raise --deadline-s"):
+                quiet(server.url, deadline_s=0.2)
+        finally:
+            over.set()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("context_length_exceeded", "Your messages resulted in 9000 tokens."),
+        (None, "This model's maximum context length is 64 tokens. However, you requested 90 tokens."),
+        (None, "the request exceeds the available context size, try increasing it"),
+        (None, "The input (90 tokens) is longer than the model's context length (64 tokens)."),
+    ],
+)
+def test_a_full_context_ends_the_episode_as_truncated(chat_server: Any, code: str | None, message: str) -> None:
+    def answer(request: dict[str, Any], before: int) -> Any:
+        full = len(request["messages"]) > 2 + 2 * 5
+        return chat_server.error(400, message, code=code) if full else chat_server.cabinet_agent(request)
+
+    with chat_server.serve(answer) as server:
+        result = quiet(server.url, tasks=12)
+    assert 0 < result.successes < 12
+    assert result.truncated == pytest.approx(1 - result.successes / 12)
+    assert result.length_success_p90 <= 6
+    assert result.usage.requests == round(12 * result.length_mean)  # an overflow is no answer
+
+
+def test_room_for_no_first_message_is_an_error_that_names_the_mend(chat_server: Any) -> None:
+    def answer(request: dict[str, Any], before: int) -> Any:
+        room = 64 - len(str(request["messages"]).split())  # a context of 64, a token a word
+        return chat_server.cabinet_agent(request) if request["max_tokens"] <= room else chat_server.error(400, said)
+
+    said = "This model's maximum context length is 64 tokens."
+    with chat_server.serve(answer) as server:
+        with pytest.raises(
+            ConfigError, match=rf"an answer of 1024 tokens \({said}\); lower --max-action-tokens, or serve"
+        ):
+            quiet(server.url)
+        assert len(server.requests) == 4  # each episode's first, which none was played after
+
+
+def test_episodes_whose_first_message_alone_is_too_long_are_truncated(chat_server: Any) -> None:
+    first: list[Any] = []
+
+    def answer(request: dict[str, Any], before: int) -> Any:
+        first[:] = first or request["messages"]
+        if request["messages"][1] == first[1]:
+            return chat_server.error(400, "This model's maximum context length is 64 tokens.")
+        return chat_server.cabinet_agent(request)
+
+    with chat_server.serve(answer) as server:
+        result = quiet(server.url, tasks=12, slots=1)
+    assert 0 < result.truncated < 1
+    assert result.successes == round(12 * (1 - result.truncated))
+
+
+def test_another_bad_request_is_an_error(chat_server: Any) -> None:
+    with (
+        chat_server.serve(lambda *_: chat_server.error(400, "temperature must be 1")) as server,
+        pytest.raises(ConfigError, match=r"refuses the request \(400: temperature must be 1\)"),
+    ):
+        quiet(server.url)
+
+
+def test_a_server_that_knows_the_limit_by_its_newer_name_gets_it(chat_server: Any) -> None:
+    def answer(request: dict[str, Any], before: int) -> Any:
+        if "max_tokens" in request:
+            return chat_server.error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+        return chat_server.cabinet_agent(request)
+
+    with chat_server.serve(answer) as server:
+        result = quiet(server.url, slots=1, max_action_tokens=9)
+    assert result.mean_at_k == 1.0
+    assert [r.get("max_completion_tokens") for r in server.requests] == [None] + [9] * (len(server.requests) - 1)
+
+
+@pytest.mark.parametrize("body", [{}, {"choices": []}, {"object": "error", "message": "no"}])
+def test_what_is_no_completion_is_said(chat_server: Any, body: dict[str, Any]) -> None:
+    with (
+        chat_server.serve(lambda *_: {"body": body}) as server,
+        pytest.raises(SamplerError, match="is it an OpenAI-compatible endpoint"),
+    ):
+        quiet(server.url)
+
+
+def test_an_episode_whose_environment_fails_is_begun_again(chat_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, failures = threading.Lock(), [2]
+    step = CabinetEnv.step
+
+    def failing(self: CabinetEnv, action: str) -> Any:
+        with lock:
+            failures[0] -= 1
+            if failures[0] >= 0:
+                raise WorkerDied("the worker was killed")
+        return step(self, action)
+
+    monkeypatch.setattr(CabinetEnv, "step", failing)
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        result = quiet(server.url)
+        assert (result.environment_errors, result.mean_at_k) == (0, 1.0)
+        failures[0] = 3  # once more than an episode is begun again
+        result = quiet(server.url, slots=1)
+    assert (result.environment_errors, result.mean_at_k) == (1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": ""}, "needs --model NAME"),
+        ({"max_context": 100}, "--max-context is not for --policy openai"),
+        ({"sampler": "vllm"}, "--sampler is not for --policy openai"),
+        ({"policy": "expert"}, "--base-url is for --policy openai"),
+        ({"deadline_s": 0.0}, "deadline_s > 0"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        quiet("http://127.0.0.1:9/v1", **settings)
+
+
+def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[openai\]'"):
+        ChatEndpoint("m", base_url="http://127.0.0.1:9/v1")

@@ -1,0 +1,314 @@
+"""A checkpoint is there whole or not at all, whenever the process is killed, and goes on exactly where it was saved."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from eh_gym.errors import StateError
+from harness.run.checkpoint import latest_checkpoint, load_training_state, save_checkpoint, save_training_state
+
+
+def tiny(seed=0, hidden_size=8):
+    torch.manual_seed(seed)
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=11,
+            hidden_size=hidden_size,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            tie_word_embeddings=True,
+        )
+    )
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def train(model, optimizer, steps):
+    """Steps on batches drawn from torch's global generator."""
+    for _ in range(steps):
+        ids = torch.randint(11, (2, 4))
+        optimizer.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+
+
+def same_weights(model, other):
+    found, expected = model.state_dict(), other.state_dict()
+    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def note(text):
+    """Writes a checkpoint of one file."""
+    return lambda folder: (folder / "note").write_text(text) and None
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+class TestSaveCheckpoint:
+    def test_is_named_after_its_update_and_the_newest_is_found(self, tmp_path):
+        folder = tmp_path / "new" / "checkpoints"
+        for update in (0, 9, 10, 999_999, 1_000_000):
+            saved = save_checkpoint(folder, update, write=note(str(update)), keep=9)
+            assert latest_checkpoint(folder) == saved
+            assert (saved / "note").read_text() == str(update)
+        assert names(folder) == ["update-000000", "update-000009", "update-000010", "update-1000000", "update-999999"]
+
+    @pytest.mark.parametrize(
+        ("keep", "left"), [(1, ["update-000030"]), (2, ["update-000020", "update-000030"]), (9, None)]
+    )
+    def test_keeps_the_newest(self, tmp_path, keep, left):
+        for update in (10, 20, 30):
+            save_checkpoint(tmp_path, update, write=note("x"), keep=keep)
+        assert names(tmp_path) == (left or ["update-000010", "update-000020", "update-000030"])
+
+    def test_replaces_the_same_update(self, tmp_path):
+        for text in ("old", "new"):
+            save_checkpoint(tmp_path, 5, write=note(text), keep=3)
+        assert names(tmp_path) == ["update-000005"]
+        assert (tmp_path / "update-000005" / "note").read_text() == "new"
+
+    def test_a_failed_write_leaves_the_older_one_and_the_next_save_clears_up(self, tmp_path):
+        def fail(folder):
+            (folder / "half").write_text("x")
+            raise OSError("input or output error")
+
+        save_checkpoint(tmp_path, 1, write=note("x"), keep=2)
+        with pytest.raises(OSError, match="input or output"):
+            save_checkpoint(tmp_path, 2, write=fail, keep=2)
+        assert latest_checkpoint(tmp_path) == tmp_path / "update-000001"
+        save_checkpoint(tmp_path, 2, write=note("x"), keep=2)
+        assert names(tmp_path) == ["update-000001", "update-000002"]
+
+    def test_every_file_is_on_disk_before_the_checkpoint_gets_its_name(self, tmp_path, monkeypatch):
+        # Without it a power cut may keep the name and lose the contents.
+        synced, fsync, rename = set(), os.fsync, os.rename
+
+        def watched_fsync(handle):
+            fsync(handle)
+            synced.add(os.fstat(handle).st_ino)
+
+        def watched_rename(source, target):
+            needed.update({path.stat().st_ino: path.name for path in [source, *source.rglob("*")]})
+            assert needed.keys() <= synced
+            rename(source, target)
+
+        def write(folder):
+            (folder / "a").write_text("x")
+            (folder / "deep").mkdir()
+            (folder / "deep" / "b").write_text("x")
+
+        needed = {}
+        monkeypatch.setattr(os, "fsync", watched_fsync)
+        monkeypatch.setattr(os, "rename", watched_rename)
+        save_checkpoint(tmp_path, 1, write=write, keep=1)
+        assert set(needed.values()) >= {"a", "deep", "b"}
+        assert tmp_path.stat().st_ino in synced  # the name itself
+
+    def test_refuses_to_keep_none(self, tmp_path):
+        with pytest.raises(AssertionError, match="keep must be >= 1, got 0"):
+            save_checkpoint(tmp_path, 1, write=note("x"), keep=0)
+
+
+class TestLatestCheckpoint:
+    def test_none_where_there_is_none(self, tmp_path):
+        assert latest_checkpoint(tmp_path) is None
+        assert latest_checkpoint(tmp_path / "absent") is None
+
+    def test_other_names_are_ignored(self, tmp_path):
+        for name in ("update-000002", ".part-000009", ".part-update-000009", "update-000009.old", "update-9", "notes"):
+            (tmp_path / name).mkdir()
+        assert latest_checkpoint(tmp_path) == tmp_path / "update-000002"
+
+
+_KILLED_SAVES = """
+import contextlib, os, shutil, signal, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from harness.run.checkpoint import latest_checkpoint, load_training_state, save_checkpoint, save_training_state
+from transformers.utils.logging import disable_progress_bar
+disable_progress_bar()
+root = Path(sys.argv[1])
+model, other = (torch.nn.Linear(2, 2) for _ in range(2))
+model.save_pretrained = lambda folder, **_: save_model(model, str(folder / "model.safetensors"))
+from safetensors.torch import save_model
+optimizer = torch.optim.AdamW(model.parameters())
+
+def save(folder, update, keep):
+    def write(part):
+        with torch.no_grad():
+            model.weight.fill_(update)
+        save_training_state(part, model=model, optimizer=optimizer, extra={"update": update})
+    save_checkpoint(folder, update, write=write, keep=keep)
+
+def check(path):
+    extra = load_training_state(path, model=other, optimizer=torch.optim.AdamW(other.parameters()))
+    update = int(path.name[7:])
+    assert extra == {"update": update}, (path, extra)
+    assert (other.weight == update).all(), path
+
+base = root / "base"
+save(base, 1, keep=2)
+save(base, 2, keep=2)
+WATCHED = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.listdir", "os.scandir", "shutil.rmtree"}
+kills = 0
+while True:  # killed before its first touch of the disk, before its second, ...: until it gets through
+    folder = root / f"try-{kills}"
+    shutil.copytree(base, folder)
+    child = os.fork()
+    if child == 0:
+        seen = 0
+        def hook(event, args):
+            global seen
+            if event in WATCHED:
+                if seen == kills:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                seen += 1
+        sys.addaudithook(hook)
+        try:
+            save(folder, 3, keep=2)  # takes update 1 away
+            save(folder, 3, keep=2)  # takes the place of the first
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL), status
+    assert latest_checkpoint(folder) is not None
+    for path in folder.glob("update-*"):  # not the newest alone: the error message sends users to the one before
+        check(path)
+    save(folder, 4, keep=2)
+    left = sorted(path.name for path in folder.iterdir())
+    assert len(left) == 2 and left[1] == "update-000004" and left[0] in ("update-000002", "update-000003"), left
+    shutil.rmtree(folder)
+    if status == 0:
+        break
+    kills += 1
+print(kills)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks one process for each place to be killed at")
+def test_killed_at_any_moment_of_a_save_every_named_checkpoint_loads(tmp_path):
+    child = subprocess.run(
+        [sys.executable, "-c", _KILLED_SAVES, str(tmp_path)], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert child.returncode == 0, child.stderr
+    assert int(child.stdout) > 30  # so many places were tried
+
+
+class TestTrainingState:
+    def save(self, folder, **extra):
+        model, optimizer = tiny()
+        train(model, optimizer, 2)
+        folder.mkdir()
+        save_training_state(folder, model=model, optimizer=optimizer, extra=extra)
+        return model, optimizer
+
+    def test_goes_on_to_the_same_weights(self, tmp_path):
+        model, optimizer = self.save(tmp_path / "c")
+        train(model, optimizer, 3)
+        resumed, resumed_optimizer = tiny(seed=1)
+        assert not same_weights(resumed, model)
+        load_training_state(tmp_path / "c", model=resumed, optimizer=resumed_optimizer)
+        train(resumed, resumed_optimizer, 3)  # the same batches, with the same moments of AdamW
+        assert same_weights(resumed, model)
+
+    def test_tied_weights_stay_one_tensor(self, tmp_path):
+        self.save(tmp_path / "c")
+        resumed, optimizer = tiny(seed=1)
+        load_training_state(tmp_path / "c", model=resumed, optimizer=optimizer)
+        assert resumed.lm_head.weight is resumed.model.embed_tokens.weight
+        assert len(list(resumed.parameters())) == len(optimizer.param_groups[0]["params"])
+
+    def test_transformers_loads_the_folder(self, tmp_path):
+        model, _ = self.save(tmp_path / "c")
+        assert same_weights(AutoModelForCausalLM.from_pretrained(tmp_path / "c"), model)
+
+    def test_the_samplers_copy_is_kept_beside_the_policy(self, tmp_path):
+        model, optimizer = tiny()
+        sampled, _ = tiny(seed=3)
+        (tmp_path / "c").mkdir()
+        save_training_state(tmp_path / "c", model=model, optimizer=optimizer, extra={}, sampled=sampled)
+        resumed, resumed_optimizer = tiny(seed=1)
+        resumed_sampled, _ = tiny(seed=2)
+        load_training_state(tmp_path / "c", model=resumed, optimizer=resumed_optimizer, sampled=resumed_sampled)
+        assert same_weights(resumed, model)
+        assert same_weights(resumed_sampled, sampled)
+
+    def test_a_samplers_copy_that_was_not_saved_is_missed(self, tmp_path):
+        self.save(tmp_path / "c")
+        (model, optimizer), (sampled, _) = tiny(), tiny()
+        with pytest.raises(StateError, match=r"^sampled.safetensors of the checkpoint"):
+            load_training_state(tmp_path / "c", model=model, optimizer=optimizer, sampled=sampled)
+
+    def test_the_extra_state_comes_back(self, tmp_path):
+        extra = {
+            "next_update": 7,
+            "controller": {"k": 12.3, "lengths": [1, 2]},
+            "totals": {"tokens": 1e9},
+            "none": None,
+        }
+        self.save(tmp_path / "c", **extra)
+        model, optimizer = tiny()
+        assert load_training_state(tmp_path / "c", model=model, optimizer=optimizer) == extra
+
+    @pytest.mark.parametrize("name", ["model.safetensors", "training.pt", "state.json"])
+    @pytest.mark.parametrize("damage", ["missing", "empty", "half", "garbage"])
+    def test_a_damaged_file_is_named(self, tmp_path, name, damage):
+        self.save(tmp_path / "c", next_update=7)
+        file = tmp_path / "c" / name
+        data = file.read_bytes()
+        file.unlink()
+        if damage != "missing":
+            file.write_bytes({"empty": b"", "half": data[: len(data) // 2], "garbage": b"garbage " * 99}[damage])
+        model, optimizer = tiny()
+        with pytest.raises(StateError, match=rf"^{name} of the checkpoint .* delete c to resume from the one before"):
+            load_training_state(tmp_path / "c", model=model, optimizer=optimizer)
+
+    @pytest.mark.parametrize("text", ["3", "null", '"x"'])
+    def test_a_state_that_is_no_object_is_refused(self, tmp_path, text):
+        self.save(tmp_path / "c")
+        (tmp_path / "c" / "state.json").write_text(text)
+        model, optimizer = tiny()
+        with pytest.raises(StateError, match=r"^state\.json of the checkpoint"):
+            load_training_state(tmp_path / "c", model=model, optimizer=optimizer)
+
+    def test_another_models_checkpoint_is_refused(self, tmp_path):
+        self.save(tmp_path / "c")
+        model, optimizer = tiny(hidden_size=16)
+        with pytest.raises(StateError, match=r"^model\.safetensors of the checkpoint .*size mismatch"):
+            load_training_state(tmp_path / "c", model=model, optimizer=optimizer)
+
+    def test_a_pickle_that_would_run_code_is_refused(self, tmp_path):
+        class Evil:
+            def __reduce__(self):
+                return (os.mkdir, (str(tmp_path / "ran"),))
+
+        self.save(tmp_path / "c")
+        torch.save({"optimizer": Evil(), "rng": None, "rng_cuda": []}, tmp_path / "c" / "training.pt")
+        model, optimizer = tiny()
+        with pytest.raises(StateError, match=r"^training\.pt of the checkpoint"):
+            load_training_state(tmp_path / "c", model=model, optimizer=optimizer)
+        assert not (tmp_path / "ran").exists()
+
+    def test_a_checkpoint_saved_by_the_two_together_resumes(self, tmp_path):
+        model, optimizer = tiny()
+
+        def write(folder):
+            save_training_state(folder, model=model, optimizer=optimizer, extra={"next_update": 3})
+
+        path = save_checkpoint(tmp_path, 3, write=write, keep=1)
+        shutil.copytree(path, tmp_path / "elsewhere")  # nothing in it names its place
+        assert json.loads((path / "state.json").read_text()) == {"next_update": 3}
+        resumed, resumed_optimizer = tiny(seed=1)
+        load_training_state(tmp_path / "elsewhere", model=resumed, optimizer=resumed_optimizer)
+        assert same_weights(resumed, model)

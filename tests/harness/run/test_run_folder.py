@@ -1,0 +1,45 @@
+"""A run's folder is made once, and found again."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from eh_gym.errors import ConfigError, StateError
+from harness.run.run_folder import prepare
+from harness.settings.grpo import GRPOConfig
+
+
+def test_a_folder_with_a_run_is_refused(quick: GRPOConfig) -> None:
+    prepare(quick)
+    with pytest.raises(ConfigError, match="already holds a run; continue it with --resume"):
+        prepare(quick)
+
+
+def test_the_default_folder_is_numbered_when_it_is_taken(
+    quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [prepare(dataclasses.replace(quick, run_dir=None))[1].name for _ in range(3)]
+    assert names == [f"EH-Cabinet-v0-elastic-seed0{end}" for end in ("", "-2", "-3")]
+
+
+def test_resuming_nothing_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no run to resume in .*; give the run's folder"):
+        prepare(dataclasses.replace(quick, resume=tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("text", ['{"k0": 3, "unknown": 1, "warm_start": {}}', '{"k0": ', "[]", '{"k0": 3}'])
+def test_settings_that_can_t_be_read_are_refused(quick: GRPOConfig, text: str) -> None:
+    _, folder, _ = prepare(quick)
+    (folder / "config.json").write_text(text)
+    with pytest.raises(StateError, match=r"config.json can't be resumed from .* restore it, or start a new run"):
+        prepare(dataclasses.replace(quick, resume=folder))
+
+
+def test_a_folder_that_can_not_be_made_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"can't be made .*; give another --run-dir"):
+        prepare(dataclasses.replace(quick, run_dir=tmp_path / "file"))

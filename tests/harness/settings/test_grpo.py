@@ -1,0 +1,189 @@
+"""Settings: presets, checks, and the flags made from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import tyro
+
+from eh_gym import (
+    ElasticHorizon,
+    FixedHorizon,
+    KeyedHorizon,
+    LinearHorizon,
+    MultiplicativeHorizon,
+    ProbedHorizon,
+    StagedHorizon,
+)
+from eh_gym.errors import ConfigError
+from harness.settings.grpo import GRPOConfig
+from harness.settings.horizon import make_controller
+from harness.settings.presets import preset
+
+
+def parse(*words: str) -> GRPOConfig:
+    return tyro.cli(GRPOConfig, args=list(words), default=preset(words))
+
+
+def test_a_real_model_gets_the_papers_settings() -> None:
+    c = parse("--model", "Qwen/Qwen2.5-7B-Instruct")
+    assert (c.learning_rate, c.tasks_per_update, c.group_size, c.updates) == (1e-6, 16, 8, 200)
+    assert (c.kl_coef, c.clip_low, c.clip_high) == (0.0, 0.2, 0.2)
+    assert (c.k0, c.k_min, c.k_max, c.alpha, c.delta, c.buffer_size, c.min_successes) == (15, 5, 50, 0.1, 10, 100, 20)
+    assert (c.linear_start, c.linear_increment, c.tti_stages) == (10, 0.2, "0:15,50:20,100:30,150:50")
+    assert c.warm_start.episodes == 0
+
+
+def test_flags_override_the_preset_and_reach_the_nested_settings() -> None:
+    c = parse("--wrapper", "tti", "--k-max", "40", "--warm-start.loss-target", "0.1", "--no-normalize-std")
+    assert (c.wrapper, c.k_max, c.warm_start.loss_target, c.normalize_std) == ("tti", 40, 0.1, False)
+    assert c.warm_start.episodes == preset([]).warm_start.episodes
+    assert parse("--env=EH-BFCL-v0").max_observation_tokens == 96
+
+
+def test_real_models_stream_and_tiny_ones_are_reproducible() -> None:
+    assert parse("--model", "x").rollout == "streaming"
+    assert parse().rollout == parse("--env", "EH-BFCL-v0").rollout == "lockstep"
+    assert parse("--rollout", "streaming", "--async-steps", "1", "--tis-cap", "2").async_steps == 1
+
+
+@pytest.mark.parametrize("argv", [[], ["--env", "EH-BFCL-v0"], ["--env", "EH-AppWorld-v0"], ["--model", "x"]])
+def test_settings_survive_their_file(argv: list[str]) -> None:
+    assert GRPOConfig.from_json(preset(argv).to_json()) == preset(argv)
+
+
+def test_the_learning_rate_warms_up_and_decays() -> None:
+    c = dataclasses.replace(preset([]), learning_rate=1.0, warmup_updates=4, updates=10, final_lr_fraction=0.5)
+    # update 1: 2/4 of the warm-up, times 1 - 0.5 * 1/10; update 8: 1 - 0.5 * 8/10
+    assert c.learning_rate_at(1) == pytest.approx(0.5 * 0.95)
+    assert c.learning_rate_at(8) == pytest.approx(0.6)
+    assert dataclasses.replace(GRPOConfig()).learning_rate_at(199) == 1e-6
+
+
+def test_the_fixed_length_does_not_move_with_k() -> None:
+    c = dataclasses.replace(GRPOConfig(), max_action_tokens=100, k_max=50)
+    assert c.loss_settings().fixed_length == dataclasses.replace(c, k0=30).loss_settings().fixed_length == 5000
+    assert dataclasses.replace(c, fixed_length=7).loss_settings().fixed_length == 7
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "kind", "k"),
+    [
+        ("elastic", ElasticHorizon, 15),
+        ("fixed", FixedHorizon, 15),
+        ("linear", LinearHorizon, 10),
+        ("multiplicative", MultiplicativeHorizon, 5),
+        ("tti", StagedHorizon, 15),
+    ],
+)
+def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) -> None:
+    controller = make_controller(GRPOConfig(wrapper=wrapper))
+    assert isinstance(controller, kind)
+    assert controller.horizon == k
+
+
+def test_options_beyond_the_paper_reach_the_controller() -> None:
+    words = [
+        "--horizon-key",
+        "category",
+        "--probe-fraction",
+        "0.25",
+        "--estimator",
+        "product-limit",
+        "--cold-growth",
+        "2",
+    ]
+    probed = make_controller(parse(*words))
+    assert isinstance(probed, ProbedHorizon)
+    assert (probed.probe_k, probed.probe_fraction) == (50, 0.25)
+    keyed = probed.controller
+    assert isinstance(keyed, KeyedHorizon)
+    assert keyed.horizon_for({"category": "base"}, None) == preset([]).k0
+    inner = keyed.state_dict()["settings"]
+    assert (inner["key"], inner["settings"]["estimator"], inner["settings"]["cold_growth"]) == (
+        "category",
+        "product-limit",
+        2.0,
+    )
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"horizon_key": "x"},
+        {"probe_fraction": 0.1},
+        {"estimator": "product-limit"},
+        {"cold_growth": 1.0},
+        {"count_truncated": True},
+    ],
+)
+def test_an_option_of_elastic_is_refused_elsewhere(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="is about the elastic horizon, got --wrapper fixed; leave one out"):
+        GRPOConfig(wrapper="fixed", **option)
+
+
+def test_none_is_no_controller() -> None:
+    assert make_controller(GRPOConfig(wrapper="none")) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"updates": 0}, "updates must be >= 1, got 0; raise --updates"),
+        ({"threads": -1}, "threads must be >= 0, got -1"),
+        ({"group_size": 1}, "group_size must be >= 2, got 1"),
+        ({"temperature": 0.0}, "temperature must be > 0 in training"),
+        ({"keep_checkpoints": 0}, "a run must be resumable"),
+        ({"environment_retries": -1}, "environment_retries must be >= 0, got -1"),
+        ({"tis_cap": 0.5}, r"tis_cap must be 0 \(off\) or >= 1, got 0.5"),
+        ({"tis_cap": -2.0}, r"tis_cap must be 0 \(off\) or >= 1, got -2"),
+        ({"learning_rate": -1.0}, "learning_rate must be >= 0, got -1.0; raise --learning-rate"),
+        ({"learning_rate": math.nan}, "learning_rate must be >= 0, got nan; change --learning-rate"),
+        ({"learning_rate": math.inf}, "learning_rate must be >= 0, got inf; lower --learning-rate"),
+        ({"adam_beta2": 1.5}, "adam_beta2 must be >= 0 and <= 0.99999, got 1.5; lower --adam-beta2"),
+        ({"weight_decay": -1.0}, "weight_decay must be >= 0"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm must be > 0, got -1.0; inf clips nothing"),
+        ({"max_grad_norm": math.nan}, "max_grad_norm must be > 0, got nan"),
+        ({"clip_low": 2.0}, "clip_low must be >= 0 and <= 1, got 2.0"),
+        ({"clip_high": -1.0}, "clip_high must be >= 0"),
+        ({"kl_coef": -1.0}, "kl_coef must be >= 0"),
+        ({"final_lr_fraction": 2.0}, "final_lr_fraction must be >= 0 and <= 1"),
+        ({"temperature": 3.0}, "temperature must be > 0 in training, and <= 2, got 3.0"),
+        ({"tokens_per_microbatch": 0}, "tokens_per_microbatch must be >= 1"),
+        ({"slots": -1}, "slots must be >= 0"),
+        ({"eval_tasks": -1}, "eval_tasks must be >= 0"),  # of tasks without end, all but one
+        ({"eval_rollouts": 0}, "eval_rollouts must be >= 1"),
+        ({"max_observation_tokens": 3}, r"max_observation_tokens must be 0 \(all\) or >= 16, got 3"),
+        ({"k0": 60}, r"k0 must be in k_min..k_max \(5..50\), got 60"),
+        ({"wrapper": "fixed", "k0": 80}, r"k0 must be <= k_max \(50\), .*; raise --k-max, too"),
+        ({"wrapper": "fixed", "k0": 0}, "k must be a whole number >= 1, got 0"),
+        ({"wrapper": "tti", "tti_stages": "5:10"}, "stages must say K at update 0"),
+        ({"wrapper": "linear", "linear_increment": 0.0}, r"--linear-increment \(delta\): delta must be > 0"),
+        ({"probe_fraction": 2.0}, r"probe_fraction must be in \[0, 1\]"),
+        ({"env_args": "{split: train}"}, "env_args is not JSON"),
+        ({"env_args": "[1]"}, "env_args must be a JSON object"),
+        ({"tti_stages": "15,20"}, "tti_stages must be UPDATE:K pairs"),
+    ],
+)
+def test_bad_settings_say_the_mend(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GRPOConfig(**changes)
+
+
+def test_the_split_has_a_flag_of_its_own() -> None:
+    assert parse("--split", "mini", "--env-args", '{"memory_mb": 512}').environment_args() == {
+        "split": "mini",
+        "memory_mb": 512,
+    }
+    assert parse().environment_args() == {}
+
+
+def test_appworld_is_evaluated_on_a_split_that_it_has() -> None:
+    assert parse("--env", "EH-AppWorld-v0", "--split", "mini").eval_split == "mini"
+    assert parse("--env", "EH-AppWorld-v0").eval_split == "dev"
+    assert parse("--env", "EH-AppWorld-v0", "--model", "x").eval_split == "dev"
+    assert parse("--env", "EH-AppWorld-v0", "--split", "mini").updates == 5
+    assert parse("--env", "EH-BFCL-v0").eval_split == "test"

@@ -1,0 +1,104 @@
+"""Recipes: every one in the folder loads, flags override them, and a mistake is named with its mend."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from eh_gym.errors import ConfigError
+from harness.experiments.suites import quick_settings
+from harness.grpo import main
+from harness.settings.grpo import GRPOConfig
+from harness.settings.horizon import make_controller
+from harness.settings.presets import preset
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def load(path: Path, *flags: str) -> GRPOConfig:
+    return preset(["--recipe", str(path), *flags])
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_every_recipe_in_the_folder_loads(path: Path) -> None:
+    config = load(path)
+    assert config.recipe == path
+    assert make_controller(config) is not None
+    assert GRPOConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize("path", [p for p in RECIPES if "qwen" in p.stem], ids=lambda p: p.stem)
+def test_the_published_settings_are_the_paper_s(path: Path) -> None:
+    """Table "Complete hyperparameter settings", and the schedules of "Baseline Implementations"."""
+    c = load(path)
+    assert (c.learning_rate, c.tasks_per_update, c.group_size, c.updates, c.minibatches) == (1e-6, 16, 8, 200, 1)
+    assert (c.kl_coef, c.clip_low, c.clip_high, c.aggregation) == (0.0, 0.2, 0.2, "token-mean")
+    assert (c.k0, c.k_min, c.k_max, c.alpha, c.delta, c.buffer_size, c.min_successes) == (15, 5, 50, 0.1, 10, 100, 20)
+    assert (c.linear_start, c.linear_increment, c.tti_stages) == (10, 0.2, "0:15,50:20,100:30,150:50")
+    assert (c.statistic, c.eval_rollouts) == ("p90", 8)
+    assert re.fullmatch(r"Qwen/Qwen2.5-(7|14)B-Instruct", c.model)
+    assert c.env in ("EH-AppWorld-v0", "EH-BFCL-v0")
+
+
+def test_the_quick_recipe_is_what_quick_sets() -> None:
+    recipe = load(ROOT / "recipes" / "cabinet-quick.toml")
+    assert dataclasses.replace(recipe, recipe=None) == preset([], quick_settings)
+
+
+def test_a_recipe_stands_between_the_preset_and_the_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "updates = 7\nk0 = 12\nlearning_rate = 1\n[warm_start]\nepisodes = 5\n")
+    config = load(path)
+    assert (config.updates, config.k0, config.learning_rate) == (7, 12, 1)
+    assert isinstance(config.learning_rate, float)  # as a flag gives it
+    assert config.warm_start == dataclasses.replace(preset([]).warm_start, episodes=5)
+    assert config.tasks_per_update == preset([]).tasks_per_update
+    with pytest.raises(SystemExit):
+        main(["--recipe", str(path), "--k0", "60", "--run-dir", str(tmp_path / "run")])
+    said = capsys.readouterr()  # by us or by tyro, depending on its version
+    assert "k0 must be in k_min..k_max (5..50), got 60" in " ".join((said.out + said.err).split())
+
+
+def test_a_recipe_s_model_and_environment_choose_the_preset(tmp_path: Path) -> None:
+    path = write(tmp_path, 'model = "Qwen/Qwen2.5-7B-Instruct"\nenv = "EH-AppWorld-v0"\nk0 = 20\n')
+    assert (load(path).learning_rate, load(path).eval_split, load(path).k0) == (1e-6, "dev", 20)
+    assert load(path, "--model", "tiny").learning_rate == preset(["--env", "EH-AppWorld-v0"]).learning_rate
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("learnin_rate = 1e-6", r"mine.toml: unknown key 'learnin_rate'; did you mean learning_rate\?"),
+        ("learning-rate = 1e-6", r"unknown key 'learning-rate'; did you mean learning_rate\?"),
+        ("xyzzy = 1", r"unknown key 'xyzzy'; it must be one of sampler, url"),
+        ("[warm_start]\nepisode = 3", r"unknown key 'warm_start.episode'; did you mean warm_start.episodes\?"),
+        ('updates = "7"', r"mine.toml: updates must be int, got '7'"),
+        ("updates = true", r"updates must be int, got True"),
+        ("learning_rate = true", r"learning_rate must be float, got True"),
+        ("updates = 7.5", r"updates must be int, got 7.5"),
+        ("normalize_std = 1", r"normalize_std must be bool, got 1"),
+        ('wrapper = "elastc"', r"wrapper must be one of 'elastic', 'fixed'.*got 'elastc'"),
+        ("warm_start = 3", r"warm_start must be a table, \[warm_start\], got 3"),
+        ('run_dir = "x"', r"run_dir is for one run, not for a recipe; give it as --run-dir"),
+        ("updates = 0", r"mine.toml: updates must be >= 1, got 0"),
+        ("updates", r"mine.toml can't be read as TOML"),
+    ],
+)
+def test_a_mistake_in_a_recipe_is_named_with_its_mend(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(write(tmp_path, text))
+
+
+def test_a_recipe_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
+    write(tmp_path, "")
+    with pytest.raises(ConfigError, match=r"no recipe .*mind.toml; .* has mine.toml"):
+        load(tmp_path / "mind.toml")

@@ -1,0 +1,288 @@
+"""The loss against arithmetic done by hand, and its gradient against a slow loop in float64."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from eh_gym.errors import ConfigError
+from harness.training.loss import (
+    aggregate,
+    group_advantages,
+    importance_weights,
+    kl_k3,
+    policy_loss,
+)
+
+MODES = ("seq-mean", "token-mean", "fixed-length")
+
+
+def tensor(rows, dtype=torch.float64):
+    return torch.tensor(rows, dtype=dtype)
+
+
+class TestGroupAdvantages:
+    def test_standard_deviation_is_the_populations(self):
+        # Rewards 1 0 0 0: mean 1/4; variance (9/16 + 3 * 1/16) / 4 = 3/16, deviation sqrt(3)/4 (of a sample: 1/2).
+        # (1 - 1/4) / (sqrt(3)/4) = sqrt(3); (0 - 1/4) / (sqrt(3)/4) = -1/sqrt(3).
+        advantages = group_advantages(tensor([[1, 0, 0, 0]]), eps=0.0)
+        assert_close(advantages, tensor([[3**0.5, -(3**-0.5), -(3**-0.5), -(3**-0.5)]]))
+
+    def test_eps_is_added_to_the_deviation(self):
+        # Rewards 1 0: deviation 1/2; (1 - 1/2) / (1/2 + 1/2) = 1/2.
+        assert_close(group_advantages(tensor([[1, 0]]), eps=0.5), tensor([[0.5, -0.5]]))
+
+    def test_without_std_only_the_mean_is_taken_off(self):
+        assert_close(
+            group_advantages(tensor([[1, 0, 0, 0]]), normalize_std=False), tensor([[0.75, -0.25, -0.25, -0.25]])
+        )
+
+    def test_groups_do_not_see_each_other(self):
+        rewards = tensor([[1, 0, 0], [5, 5, 6]])
+        assert_close(group_advantages(rewards), torch.cat([group_advantages(row[None]) for row in rewards]))
+
+    @pytest.mark.parametrize("normalize_std", [True, False])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("group_size", [1, 3, 7, 8, 49])
+    def test_equal_rewards_give_exactly_zero(self, normalize_std, dtype, group_size):
+        # The float32 mean of 0.7 seven times is 0.70000005; over eps = 1e-4 the difference would be an advantage of -6e-4.
+        values = tensor([0.0, 1.0, 0.1, 0.7, 1 / 3, -2.3, 1e8], dtype)
+        advantages = group_advantages(values[:, None].repeat(1, group_size), normalize_std=normalize_std)
+        assert torch.equal(advantages, torch.zeros_like(advantages))
+
+    def test_rejects_another_rank(self):
+        with pytest.raises(ConfigError, match=r"rewards must have 2 dimensions, got shape \(4,\)"):
+            group_advantages(torch.zeros(4))
+
+
+class TestPolicyLoss:
+    @pytest.mark.parametrize(
+        ("ratio", "advantage", "expected", "expected_clipped"),
+        [
+            (1.0, 2.0, -2.0, False),  # -1.0 * 2
+            (1.1, 2.0, -2.2, False),  # inside: -1.1 * 2
+            (1.5, 2.0, -2.6, True),  # above and better than expected: -(1 + 0.3) * 2
+            (0.5, 2.0, -1.0, False),  # below, but better than expected: may come back, -0.5 * 2
+            (0.9, -2.0, 1.8, False),  # inside: 0.9 * 2
+            (0.5, -2.0, 1.6, True),  # below and worse than expected: (1 - 0.2) * 2
+            (1.5, -2.0, 3.0, False),  # above, but worse than expected: must come back, 1.5 * 2
+            (1.5, 0.0, 0.0, False),
+        ],
+    )
+    def test_one_token(self, ratio, advantage, expected, expected_clipped):
+        old = tensor([[-1.5]])
+        loss, clipped = policy_loss(
+            old + math.log(ratio), old, tensor([advantage]), tensor([[True]], torch.bool), clip_low=0.2, clip_high=0.3
+        )
+        assert_close(loss, tensor([[expected]]))
+        assert clipped.tolist() == [[expected_clipped]]
+
+    @pytest.mark.parametrize("advantage", [1.0, -1.0])
+    def test_tokens_outside_the_mask_are_zero_whatever_they_hold(self, advantage):
+        logp = tensor([[-1.0, 800.0, -800.0, math.inf, -math.inf, math.nan]]).requires_grad_()
+        mask = torch.tensor([[True] + [False] * 5])
+        loss, clipped = policy_loss(logp, tensor([[-1.0, 0.0, 0.0, 0.0, 0.0, 0.0]]), tensor([advantage]), mask)
+        assert loss.tolist() == [[-advantage, 0.0, 0.0, 0.0, 0.0, 0.0]]
+        assert clipped.tolist() == [[False] * 6]
+        loss.sum().backward()
+        assert logp.grad.tolist() == [[-advantage, 0.0, 0.0, 0.0, 0.0, 0.0]]  # d ratio / d logp = ratio = 1
+
+    @pytest.mark.parametrize("advantage", [1.0, -1.0])
+    def test_a_ratio_beyond_float32_gives_a_finite_gradient(self, advantage):
+        # e^100 is inf in float32; where the clipping wins, the gradient through it would be 0 * inf.
+        logp = torch.tensor([[0.0]], requires_grad=True)
+        loss, _ = policy_loss(logp, torch.tensor([[-100.0]]), torch.tensor([advantage]), torch.tensor([[True]]))
+        loss.sum().backward()
+        assert torch.isfinite(loss).all()
+        assert logp.grad.tolist() == [[0.0]]
+
+    @pytest.mark.parametrize("clip", [{"clip_low": -0.1}, {"clip_low": 1.5}, {"clip_high": -0.1}])
+    def test_rejects_impossible_clips(self, clip):
+        with pytest.raises(ConfigError, match=r"clip_low must be in 0..1 and clip_high >= 0"):
+            policy_loss(tensor([[0]]), tensor([[0]]), tensor([1]), torch.tensor([[True]]), **clip)
+
+    def test_rejects_other_shapes(self):
+        logp, mask = torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool)
+        with pytest.raises(ConfigError, match=r"old_logp must have shape \(2, 3\), got \(2, 1\)"):
+            policy_loss(logp, logp[:, :1], torch.zeros(2), mask)  # would broadcast
+        with pytest.raises(ConfigError, match="mask must have shape"):
+            policy_loss(logp, logp, torch.zeros(2), mask[:1])
+        with pytest.raises(ConfigError, match="advantages must hold one number for each of 2 episodes, got 3"):
+            policy_loss(logp, logp, torch.zeros(3), mask)
+        with pytest.raises(ConfigError, match="advantages must have 1 dimensions"):
+            policy_loss(logp, logp, torch.zeros(2, 1), mask)
+
+
+class TestImportanceWeights:
+    def test_by_hand(self):
+        # Trainer / sampler: e^(ln 3) = 3 > 2, so 2; e^0 = 1; e^(-ln 4) = 1/4; the last is no token of the model's.
+        ln3, ln4 = math.log(3), math.log(4)
+        weights, capped = importance_weights(
+            tensor([[-1 + ln3, -1, -1 - ln4, -1]]),
+            tensor([[-1, -1, -1, -5]]),
+            torch.tensor([[True, True, True, False]]),
+            cap=2.0,
+        )
+        assert_close(weights, tensor([[2, 1, 0.25, 1]]))
+        assert capped.tolist() == [[True, False, False, False]]
+
+    def test_finite_and_without_gradient_whatever_it_holds(self):
+        logp = torch.tensor([[0.0, -500.0, 0.0]], requires_grad=True)
+        sampled = torch.tensor([[-500.0, 0.0, math.nan]])
+        weights, _ = importance_weights(logp, sampled, torch.tensor([[True, True, False]]), cap=5.0)
+        assert weights.tolist() == [[5.0, 0.0, 1.0]]
+        assert not weights.requires_grad
+
+    @pytest.mark.parametrize("cap", [0.0, 0.9, math.nan])
+    def test_rejects_a_cap_below_one(self, cap):
+        with pytest.raises(ConfigError, match="cap must be >= 1"):
+            importance_weights(tensor([[0]]), tensor([[0]]), torch.tensor([[True]]), cap=cap)
+
+
+class TestKL:
+    def test_by_hand(self):
+        # d = ref - logp. d = 0: 0. d = ln 2: 2 - ln 2 - 1. d = -ln 2: 1/2 + ln 2 - 1.
+        ln2 = math.log(2)
+        kl = kl_k3(tensor([[-1, -1, -1]]), tensor([[-1, -1 + ln2, -1 - ln2]]))
+        assert_close(kl, tensor([[0, 1 - ln2, ln2 - 0.5]]))
+
+    def test_its_mean_under_the_policy_is_the_divergence(self):
+        policy, reference = tensor([0.5, 0.3, 0.2]), tensor([0.2, 0.2, 0.6])
+        estimates = kl_k3(policy.log()[None], reference.log()[None])[0]
+        assert_close((policy * estimates).sum(), (policy * (policy / reference).log()).sum())
+
+    def test_prompt_tokens_with_tiny_probability_do_not_overflow(self):
+        # The caller masks prompt tokens by multiplication, and their recorded log-probability is 0: e^100 * 0 is NaN.
+        logp = torch.tensor([[-100.0]], requires_grad=True)
+        kl = kl_k3(logp, torch.zeros(1, 1))
+        (kl * torch.tensor([[False]])).sum().backward()
+        assert torch.isfinite(kl).all()
+        assert logp.grad.tolist() == [[0.0]]
+
+    def test_rejects_other_shapes(self):
+        with pytest.raises(ConfigError, match=r"ref_logp must have shape \(2, 3\), got \(2, 1\)"):
+            kl_k3(torch.zeros(2, 3), torch.zeros(2, 1))
+
+
+class TestAggregate:
+    # Two episodes: losses 1 2 3 (the 3 is not the model's) and 4.
+    per_token = tensor([[1, 2, 3], [4, 100, 100]])
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+
+    @pytest.mark.parametrize(
+        ("mode", "expected"),
+        [
+            ("seq-mean", (1.5 + 4) / 2),  # (1 + 2) / 2 and 4 / 1, then over 2 episodes
+            ("token-mean", (1 + 2 + 4) / 3),  # 3 tokens
+            ("fixed-length", (1 + 2 + 4) / (2 * 10)),  # 2 episodes of 10
+        ],
+    )
+    def test_by_hand(self, mode, expected):
+        value = aggregate(self.per_token, self.mask, mode=mode, n_episodes=2, n_tokens=3, fixed_length=10)
+        assert_close(value, tensor(expected))
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_an_episode_without_tokens_and_garbage_outside_the_mask_count_nothing(self, mode):
+        per_token = tensor([[1, math.nan, math.inf], [math.nan, math.inf, 5]])
+        mask = torch.tensor([[True, False, False], [False, False, False]])
+        value = aggregate(per_token, mask, mode=mode, n_episodes=1, n_tokens=1, fixed_length=1)
+        assert value.item() == 1.0
+
+    def test_fixed_length_does_not_move_with_the_number_of_tokens(self):
+        # Twice as long an episode with the same token losses weighs twice as much; the divisor stays.
+        short, long = torch.ones(1, 5), torch.ones(1, 10)
+        values = [
+            aggregate(x, x > 0, mode="fixed-length", n_episodes=1, n_tokens=x.numel(), fixed_length=20).item()
+            for x in (short, long)
+        ]
+        assert values == [0.25, 0.5]
+
+    def test_rejects_an_unknown_mode_and_lists_the_choices(self):
+        with pytest.raises(ConfigError, match="one of seq-mean, token-mean, fixed-length, got 'mean'"):
+            aggregate(self.per_token, self.mask, mode="mean", n_episodes=1, n_tokens=1, fixed_length=1)
+
+    def test_rejects_other_shapes(self):
+        with pytest.raises(ConfigError, match=r"mask must have shape \(2, 3\), got \(2, 1\)"):
+            aggregate(self.per_token, self.mask[:, :1], mode="token-mean", n_episodes=1, n_tokens=1, fixed_length=1)
+
+
+def random_step(seed, n_episodes=7, n_tokens=5):
+    """Episodes of 0 to n_tokens action tokens with ratios from e^-1 to e, so that both clips bite on both signs."""
+    g = torch.Generator().manual_seed(seed)
+    old = -3 * torch.rand(n_episodes, n_tokens, generator=g, dtype=torch.float64)
+    logp = old + 2 * torch.rand(n_episodes, n_tokens, generator=g, dtype=torch.float64) - 1
+    ref = old + 2 * torch.rand(n_episodes, n_tokens, generator=g, dtype=torch.float64) - 1
+    advantages = torch.randn(n_episodes, generator=g, dtype=torch.float64)
+    mask = torch.rand(n_episodes, n_tokens, generator=g) < 0.6
+    return logp.requires_grad_(), old, ref, advantages, mask
+
+
+def step_loss(logp, old, ref, advantages, mask, mode, n_episodes, n_tokens):
+    per_token, _ = policy_loss(logp, old, advantages, mask, clip_low=0.2, clip_high=0.28)
+    per_token = per_token + 0.1 * kl_k3(logp, ref)
+    return aggregate(per_token, mask, mode=mode, n_episodes=n_episodes, n_tokens=n_tokens, fixed_length=12)
+
+
+def slow_step(logp, old, ref, advantages, mask, mode):
+    """The loss and d loss / d logp, token by token, from the formulas of the papers; Python floats."""
+    total, gradient, sides = 0.0, torch.zeros_like(logp), set()
+    n_episodes, all_tokens = len(logp), int(mask.sum())
+    for b in range(n_episodes):
+        a, own_tokens = float(advantages[b]), int(mask[b].sum())
+        for s in range(logp.shape[1]):
+            if not mask[b, s]:
+                continue
+            new, before, reference = float(logp[b, s]), float(old[b, s]), float(ref[b, s])
+            ratio = math.exp(new - before)
+            if a > 0 and ratio > 1.28:
+                surrogate, slope, side = 1.28 * a, 0.0, "high"
+            elif a < 0 and ratio < 0.8:
+                surrogate, slope, side = 0.8 * a, 0.0, "low"
+            else:  # d ratio / d logp = ratio
+                surrogate, slope, side = ratio * a, ratio * a, "free-" + ("good" if a > 0 else "bad")
+            sides.add(side)
+            d = reference - new
+            token_loss = -surrogate + 0.1 * (math.exp(d) - d - 1)
+            token_slope = -slope + 0.1 * (1 - math.exp(d))
+            weight = {
+                "seq-mean": 1 / (own_tokens * n_episodes),
+                "token-mean": 1 / all_tokens,
+                "fixed-length": 1 / (12 * n_episodes),
+            }[mode]
+            total += weight * token_loss
+            gradient[b, s] = weight * token_slope
+    return total, gradient, sides
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(3))
+def test_value_and_gradient_equal_a_slow_loop(mode, seed):
+    logp, old, ref, advantages, mask = random_step(seed)
+    value = step_loss(logp, old, ref, advantages, mask, mode, len(logp), int(mask.sum()))
+    value.backward()
+    expected, gradient, sides = slow_step(logp.detach(), old, ref, advantages, mask, mode)
+    assert sides == {"high", "low", "free-good", "free-bad"}
+    assert_close(value.item(), expected, rtol=1e-12, atol=1e-12)
+    assert_close(logp.grad, gradient, rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    mode=st.sampled_from(MODES),
+    cuts=st.lists(st.integers(0, 7), max_size=6),
+)
+def test_any_split_into_micro_batches_gives_the_same_gradient(seed, mode, cuts):
+    logp, old, ref, advantages, mask = random_step(seed)
+    n_tokens = max(1, int(mask.sum()))
+    step_loss(logp, old, ref, advantages, mask, mode, len(logp), n_tokens).backward()
+    whole = logp.grad.clone()
+    logp.grad = None
+    for start, stop in pairwise(sorted({0, *cuts, 7})):
+        rows = slice(start, stop)
+        step_loss(logp[rows], old[rows], ref[rows], advantages[rows], mask[rows], mode, len(logp), n_tokens).backward()
+    assert_close(logp.grad, whole, rtol=1e-12, atol=1e-15)

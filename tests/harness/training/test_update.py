@@ -1,0 +1,254 @@
+"""Which episodes enter the loss, and what one update does to the policy."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from harness.policy.policy import Policy
+from harness.settings.loss import LossSettings
+from harness.settings.presets import preset
+from harness.training.mismatch import LENGTH_BINS
+from harness.training.optimizer import make_optimizer, parameters_of
+from harness.training.update import select_episodes, update_policy
+from harness.types.sampler import Sample
+from harness.types.trajectory import Trajectory, Turn
+
+SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
+
+
+def episode(policy: Policy, group: int, reply: str, *, reward: float, end: Any = "terminated") -> Trajectory:
+    """A one-step episode with the log-probabilities that the policy gives it now."""
+    t = Trajectory(f"t{group}", group, reward=reward, success=reward > 0, end=end)
+    t.add_prompt(policy.chat.prompt_ids("", "start c"))
+    ids = policy.chat.reply_ids(reply)
+    t.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
+    t.turns = [Turn(reply, "", cut=False, malformed=False)]
+    with torch.no_grad():
+        logp = policy.score(policy.batch([t]), 1.0)[0][0].tolist()
+    t.logprobs = [0.0] * (len(t.ids) - len(ids)) + logp
+    return t
+
+
+@pytest.fixture
+def policy(trained: Policy) -> Policy:
+    return Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+
+
+def choose(trajectories: list[Trajectory], **changes: bool) -> tuple[list[tuple[str, float]], float]:
+    settings = {"normalize_std": False, "train_on_truncated": True} | changes
+    chosen, equal = select_episodes(trajectories, **settings)
+    return [(t.turns[0].action, a) for t, a in chosen], equal
+
+
+def test_equal_groups_are_dropped_and_counted(policy: Policy) -> None:
+    group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    equal = [episode(policy, 1, "open(c)", reward=1.0), episode(policy, 1, "open(d)", reward=1.0)]
+    assert choose(group + equal) == ([("open(a)", 0.5), ("open(b)", -0.5)], 0.5)
+
+
+def test_a_kl_term_is_about_episodes_without_an_advantage_too(policy: Policy) -> None:
+    equal = [episode(policy, 1, "open(c)", reward=1.0), episode(policy, 1, "open(d)", reward=1.0)]
+    assert choose(equal, kl=True) == ([("open(c)", 0.0), ("open(d)", 0.0)], 1.0)
+    assert choose(equal) == ([], 1.0)
+
+
+def test_the_kl_term_alone_trains(trained: Policy) -> None:
+    learner = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter += 0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    equal = [episode(learner, 1, "open(c)", reward=1.0), episode(learner, 1, "open(d)", reward=1.0)]
+    settings = dataclasses.replace(SETTINGS, kl_coef=1.0)
+    optimizer = torch.optim.SGD(learner.model.parameters(), lr=0.01)
+    first, second = (
+        update_policy(learner, optimizer, equal, settings, seed=0, reference=trained)["train/kl_ref"] for _ in range(2)
+    )
+    assert 0 < second < first
+
+
+def test_a_failed_environment_is_in_no_mean(policy: Policy) -> None:
+    group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    lost = episode(policy, 0, "open(c)", reward=0.0, end="environment-error")
+    assert choose([*group, lost]) == choose(group)
+
+
+def test_truncated_episodes_count_in_the_mean_and_leave_the_loss_if_told(policy: Policy) -> None:
+    group = [
+        episode(policy, 0, "open(a)", reward=1.0),
+        episode(policy, 0, "open(b)", reward=0.0),
+        episode(policy, 0, "open(c)", reward=0.0, end="horizon"),
+    ]
+    chosen, _ = choose(group, train_on_truncated=False)
+    # the mean is 1/3, with the truncated episode in it
+    assert [name for name, _ in chosen] == ["open(a)", "open(b)"]
+    assert [a for _, a in chosen] == pytest.approx([2 / 3, -1 / 3])
+    assert len(choose(group)[0]) == 3
+
+
+def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy) -> None:
+    good, bad = episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)
+    before = [sum(good.logprobs), sum(bad.logprobs)]
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.05)
+    metrics = update_policy(policy, optimizer, [good, bad], SETTINGS, seed=0)
+    after = [sum(episode(policy, 0, reply, reward=0.0).logprobs) for reply in ("open(a)", "open(b)")]
+    assert after[0] > before[0]
+    assert after[1] < before[1]
+    assert all(p.grad is None for p in policy.model.parameters())  # the next rollout's memory
+    assert metrics["train/logp_difference_max"] < 1e-4
+    assert metrics["train/episodes_in_loss"] == 2
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean", "fixed-length"])
+def test_the_micro_batch_split_changes_nothing(trained: Policy, aggregation: Any) -> None:
+    def weights_after(tokens: int) -> list[torch.Tensor]:
+        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+        replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
+        episodes = [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
+        settings = dataclasses.replace(SETTINGS, aggregation=aggregation, tokens_per_microbatch=tokens)
+        update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1), episodes, settings, seed=0)
+        return list(policy.model.parameters())
+
+    whole = weights_after(10_000)
+    for tokens in (1, 20, 45):
+        for a, b in zip(whole, weights_after(tokens), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("change", ["padded", "gradient checkpointing"])
+def test_how_it_is_computed_changes_nothing(trained: Policy, change: str) -> None:
+    def weights_after(*, changed: bool) -> list[torch.Tensor]:
+        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+        replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
+        episodes = [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
+        if changed and change == "padded":
+            policy.model.set_attn_implementation("sdpa")
+            assert policy.batch(episodes).ids.shape[0] == len(episodes)
+        elif changed:
+            policy.checkpoint_activations()
+            calls: list[int] = []
+            policy.model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
+        update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1), episodes, SETTINGS, seed=0)
+        if changed and change == "gradient checkpointing":
+            assert len(calls) == 2  # forwards, and again for the backward pass
+        return list(policy.model.parameters())
+
+    for usual, other in zip(weights_after(changed=False), weights_after(changed=True), strict=True):
+        torch.testing.assert_close(usual, other, atol=1e-6, rtol=1e-5)
+
+
+def test_in_bfloat16_a_small_step_is_not_lost_and_the_split_changes_nothing(trained: Policy) -> None:
+    def masters_after(tokens: int) -> tuple[list[torch.Tensor], dict[str, float]]:
+        policy = Policy(copy.deepcopy(trained.model).to(torch.bfloat16), trained.tokenizer, trained.chat)
+        optimizer = make_optimizer(policy.model, learning_rate=1e-6, betas=(0.9, 0.999), weight_decay=0.0)
+        before = [p.clone() for p in parameters_of(optimizer)]
+        replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
+        episodes = [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
+        settings = dataclasses.replace(SETTINGS, tokens_per_microbatch=tokens)
+        metrics = update_policy(policy, optimizer, episodes, settings, seed=0)
+        return [b - a for a, b in zip(before, parameters_of(optimizer), strict=True)], metrics
+
+    (whole, metrics), (split, split_metrics) = masters_after(10_000), masters_after(1)
+    # Adam's first step is the learning rate in each weight that has a gradient, and the sign is the gradient's.
+    moved, split_moved = (torch.cat([d.flatten() for d in deltas]) for deltas in (whole, split))
+    assert (moved.abs() > 9e-7).float().mean() > 0.9
+    assert (
+        moved.sign() == split_moved.sign()
+    ).float().mean() > 0.98  # bfloat16 rounds a gradient near 0 to either side
+    for name in ("train/loss", "train/grad_norm", "train/entropy"):
+        assert metrics[name] == pytest.approx(split_metrics[name], rel=0.02, abs=1e-3)
+
+
+def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
+    episodes = [episode(policy, 0, "open(a)", reward=0.0), episode(policy, 0, "open(b)", reward=0.0)]
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
+    before = [p.clone() for p in policy.model.parameters()]
+    metrics = update_policy(policy, optimizer, episodes, SETTINGS, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    nothing = {name for name, value in metrics.items() if math.isnan(value)}
+    assert nothing == {"train/entropy", *(f"train/logp_difference_{name}" for name, _ in LENGTH_BINS)}
+    assert all(math.isfinite(metrics[name]) for name in metrics.keys() - nothing)
+
+
+def test_a_gradient_that_is_not_finite_is_no_step_and_is_counted(policy: Policy) -> None:
+    pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    pair[0].reward = math.nan  # stands for whatever overflows
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-3)
+    before = [p.clone() for p in policy.model.parameters()]
+    metrics = update_policy(policy, optimizer, pair, SETTINGS, seed=0)
+    assert metrics["train/skipped_steps"] == 1.0
+    assert math.isnan(metrics["train/grad_norm"])
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    assert not optimizer.state  # nor has it a moment of it
+    sound = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    assert update_policy(policy, optimizer, sound, SETTINGS, seed=0)["train/skipped_steps"] == 0.0
+    assert all(p.isfinite().all() for p in policy.model.parameters())
+
+
+def skewed(t: Trajectory, by: float) -> Trajectory:
+    """The episode as a sampler would have reported it whose log-probabilities are higher by `by`."""
+    t.logprobs = [lp + by * m for lp, m in zip(t.logprobs, t.action_mask, strict=True)]
+    return t
+
+
+def moved(
+    trained: Policy, by: float, *, minibatches: int = 1, **changes: Any
+) -> tuple[list[torch.Tensor], dict[str, float]]:
+    """The change of the weights in one update whose sampler was off by `by`, and the metrics."""
+    policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+    replies = ["open(a)", "read()", "submit(73)", "list()"]
+    episodes = [skewed(episode(policy, i // 2, r, reward=float(i % 2)), by) for i, r in enumerate(replies)]
+    settings = dataclasses.replace(SETTINGS, minibatches=minibatches, max_grad_norm=1e9, **changes)
+    metrics = update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.01), episodes, settings, seed=0)
+    old = trained.model.parameters()
+    return [a.detach() - b.detach() for a, b in zip(policy.model.parameters(), old, strict=True)], metrics
+
+
+@pytest.mark.parametrize(("by", "weight"), [(-math.log(1.5), 1.5), (-math.log(4), 2.0), (math.log(2), 0.5)])
+def test_importance_weights_scale_the_gradient_of_every_token(trained: Policy, by: float, weight: float) -> None:
+    """trainer / sampler = e^-by, at most 2. With one step the ratio is 1, so the clipping takes nothing."""
+    plain, _ = moved(trained, 0.0)
+    weighted, metrics = moved(trained, by, tis_cap=2.0)
+    for a, b in zip(weighted, plain, strict=True):
+        torch.testing.assert_close(a, weight * b, atol=1e-6, rtol=1e-3)
+    assert metrics["train/tis_weight_mean"] == pytest.approx(weight, rel=1e-3)
+    assert metrics["train/tis_capped"] == float(weight == 2.0)
+    assert metrics["train/clip_fraction"] == 0.0
+
+
+def test_without_weights_the_clipping_is_about_the_sampler(trained: Policy) -> None:
+    """Ratio 4 > 1.2: positive advantages have lost their gradient, negative ones keep it."""
+    _, metrics = moved(trained, -math.log(4))
+    assert 0.2 < metrics["train/clip_fraction"] < 0.8
+    assert not any(name.startswith("train/tis") for name in metrics)
+
+
+def test_later_steps_are_compared_with_the_weights_before_the_first(trained: Policy) -> None:
+    """The weight of a token is the same in whichever optimizer step its episode falls."""
+    by = -math.log(1.5)
+    _, one = moved(trained, by, tis_cap=2.0)
+    _, four = moved(trained, by, tis_cap=2.0, minibatches=4)
+    for name in ("train/tis_weight_mean", "train/logp_difference_mean", "train/logp_difference_max"):
+        assert four[name] == pytest.approx(one[name], rel=1e-4)
+    assert one["train/logp_difference_mean"] == pytest.approx(-by, rel=1e-3)
+    # Without weights what the first step alone covers is logged: it costs no pass of its own.
+    _, first = moved(trained, by, minibatches=4)
+    assert first["train/logp_difference_mean"] == pytest.approx(-by, rel=1e-3)
+
+
+def test_the_kl_term_pulls_back_to_the_reference(trained: Policy) -> None:
+    def drift(kl_coef: float) -> float:
+        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+        optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.05)
+        settings = dataclasses.replace(SETTINGS, kl_coef=kl_coef)
+        for _ in range(4):
+            pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+            metrics = update_policy(policy, optimizer, pair, settings, seed=0, reference=trained)
+        return metrics["train/kl_ref"]
+
+    assert drift(5.0) < drift(1e-9)
