@@ -22,11 +22,13 @@ from pathlib import Path
 import numpy as np
 
 from envs.cabinet.tasks import make_task, task_ids
-from harness.evaluation.play import evaluate_policy, evaluation_requests
+from harness.evaluation.play import evaluation_requests, play_policy
 from harness.policy.policy import load_policy
+from harness.rollout.environment import Environments
 from harness.run.metrics import read_metrics
 from harness.run.runtime import cpu_name, pick_dtype, set_threads
 from harness.sampling.transformers import TransformersSampler
+from harness.types.rules import Rules
 
 ENV = "EH-CabinetLocked-v0"
 LONG = 14  # the expert's fewest steps with a lock
@@ -114,17 +116,13 @@ def measure(folder: Path) -> None:
     optima = {task: make_task(task, locked=True).optimal_steps for task in held_out}
 
     def success(tasks: list[str], temperature: float, rollouts: int) -> float:
-        played = evaluate_policy(
-            policy,
+        played = play_policy(
+            Environments(ENV, {"split": "test"}, slots=64, threads=0),
             TransformersSampler(policy.model),
-            ENV,
+            policy.chat,
             evaluation_requests(tasks, rollouts, seed=123),
+            Rules(temperature, max_action_tokens=6),
             horizon=50,
-            temperature=temperature,
-            slots=64,
-            env_threads=0,
-            max_action_tokens=6,
-            env_args={"split": "test"},
         )
         return float(np.mean([t.success for t in played]))
 

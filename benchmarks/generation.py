@@ -28,7 +28,7 @@ from harness.rollout import rollout
 from harness.run.runtime import cpu_name
 from harness.sampling.transformers import TransformersSampler
 from harness.settings.presets import preset
-from harness.types.rules import EpisodeRequest
+from harness.types.rules import EpisodeRequest, Rules
 from harness.types.seeding import derive_seed
 
 
@@ -37,7 +37,7 @@ def with_sampler(policy: Policy, tasks: list[str], k: int) -> int:
     envs = eh_gym.make_vec("EH-Cabinet-v0", len(tasks), FixedHorizon(k), record=False, max_workers=0)
     requests = [EpisodeRequest(task, i, seed=i) for i, task in enumerate(tasks)]
     sampler = TransformersSampler(policy.model)
-    played = rollout(envs, sampler, policy.chat, requests, temperature=1.0, max_action_tokens=6)
+    played = rollout(envs, sampler, policy.chat, requests, Rules(1.0, max_action_tokens=6))
     envs.close()
     return sum(t.action_tokens for t in played)
 

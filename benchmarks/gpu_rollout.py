@@ -47,7 +47,7 @@ from harness.rollout import rollout
 from harness.run.runtime import cpu_name, package_versions, pick_device, pick_dtype
 from harness.sampling.make import make_sampler
 from harness.settings.sampling import SamplingFlags
-from harness.types.rules import EpisodeRequest, RolloutMode
+from harness.types.rules import EpisodeRequest, RolloutMode, Rules
 from harness.types.sampler import Sample, Sampler, SampleRequest
 from harness.types.seeding import derive_seed
 
@@ -210,7 +210,7 @@ def play(
     measured = Measured(sampler, episodes, slots, scale)
     chat: ChatFormat = Chat()  # type: ignore[assignment]
     start = time.perf_counter()
-    played = rollout(envs, measured, chat, requests, temperature=1.0, max_action_tokens=512, mode=mode)
+    played = rollout(envs, measured, chat, requests, Rules(1.0, max_action_tokens=512, mode=mode))
     rolled = time.perf_counter()
     envs.close()
     closed = time.perf_counter()

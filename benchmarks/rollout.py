@@ -44,7 +44,7 @@ from harness.run.runtime import cpu_name
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
 from harness.settings.presets import preset
-from harness.types.rules import EpisodeRequest, RolloutMode
+from harness.types.rules import EpisodeRequest, RolloutMode, Rules
 from harness.types.sampler import Sampler
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
@@ -132,9 +132,7 @@ def play(
         sampler,
         Chat(),  # type: ignore[arg-type]
         requests,
-        temperature=1.0,
-        max_action_tokens=64,
-        mode=mode,
+        Rules(1.0, max_action_tokens=64, mode=mode),
     )
     seconds = time.perf_counter() - start
     envs.close()

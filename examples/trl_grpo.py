@@ -39,7 +39,7 @@ from harness.quickstart.warm_start import cached_warm_start
 from harness.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.settings.presets import preset
-from harness.types.rules import EpisodeRequest
+from harness.types.rules import EpisodeRequest, Rules
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
 
@@ -103,8 +103,7 @@ class ElasticRollout:
             self.sampler,
             self.policy.chat,
             requests,
-            temperature=trainer.temperature,
-            max_action_tokens=self.about["max_action_tokens"],
+            Rules(trainer.temperature, self.about["max_action_tokens"]),
         )
         self.policy.model.train(training)  # sampling has put it into evaluation, where TRL would count the loss
         self.batches += 1

@@ -38,7 +38,7 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str) -> T:
         SystemExit: tyro refuses a flag or the type of its value, and has printed why.
     """
     groups = _groups(default)
-    found = tyro.cli(_flags(groups), args=argv, prog=prog, description=_description(type(default)))
+    found: Any = tyro.cli(_flags(groups), args=argv, prog=prog, description=_description(type(default)))
     values: dict[str, Any] = {}
     for name, group in groups.items():
         read = getattr(found, name)

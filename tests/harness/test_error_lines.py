@@ -15,13 +15,13 @@ TEXT = "run pip install -e '.[train,vllm]', see [/x]"
 @pytest.mark.parametrize(
     ("module", "called", "words"),
     [
-        ("harness.grpo", "join", []),
+        ("harness.grpo", "train", []),
         ("harness.evaluate", "run", ["--env", "EH-Cabinet-v0", "--policy", "expert"]),
         ("harness.plan", "show", []),
         ("harness.sweep", "sweep", ["--suite", "all"]),
-        ("harness.report", "read_suites", ["somewhere"]),
+        ("harness.report", "report", ["somewhere"]),
         ("harness.simulate", "simulate", []),
-        ("harness.experiments.simulate.beyond", "compare", []),
+        ("harness.simulate_beyond", "compare", []),
     ],
 )
 def test_a_command_to_run_is_shown_whole(

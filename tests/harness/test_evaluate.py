@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import harness.evaluate
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, main, run
-from harness.evaluation.play import evaluate_policy, evaluation_requests
+from harness.evaluation.play import evaluation_requests, play_policy
 from harness.policy.policy import Policy
 from harness.rollout import rollout
+from harness.rollout.environment import Environments
 from harness.sampling.transformers import TransformersSampler
+from harness.types.rules import Rules
 from harness.types.trajectory import Trajectory
 
 
@@ -90,17 +91,13 @@ def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained: 
 
 
 def test_greedy_episodes_of_a_task_are_alike(trained: Policy) -> None:
-    played = evaluate_policy(
-        trained,
+    played = play_policy(
+        Environments("EH-Cabinet-v0", {"split": "test"}, slots=3, threads=0),
         TransformersSampler(trained.model),
-        "EH-Cabinet-v0",
+        trained.chat,
         evaluation_requests(["test-000001"], rollouts=3, seed=0),
+        Rules(0.0, max_action_tokens=6),
         horizon=20,
-        temperature=0.0,
-        slots=3,
-        env_threads=0,
-        max_action_tokens=6,
-        env_args={"split": "test"},
     )
     assert len({tuple(t.ids) for t in played}) == 1
 
@@ -112,10 +109,10 @@ def test_the_way_of_playing_is_the_flag_s_and_lockstep_without_it(
     modes = []
 
     def spy(*args: Any, **kwargs: Any) -> list[Trajectory]:
-        modes.append(kwargs["mode"])
+        modes.append(args[4].mode)
         return rollout(*args, **kwargs)
 
-    monkeypatch.setattr(harness.evaluate, "rollout", spy)
+    monkeypatch.setattr("harness.evaluation.play.rollout", spy)
     trained.save(tmp_path / "model")
     settings = {} if mode is None else {"rollout": mode}
     result = quiet(policy=str(tmp_path / "model"), tasks=4, rollouts=2, max_action_tokens=6, slots=3, **settings)

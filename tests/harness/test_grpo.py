@@ -214,7 +214,7 @@ def test_a_second_process_is_kept_out_of_a_run(
     quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Else it cuts off the metrics that the first still writes, and each deletes the other's checkpoints."""
-    monkeypatch.setattr("harness.experiments.jobs._PATIENCE_S", 0.0)
+    monkeypatch.setattr("harness.run.files._PATIENCE_S", 0.0)
     monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
     folder = quick.run_dir
     assert folder is not None
@@ -236,7 +236,7 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
         return Ranks()
 
     monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
-    monkeypatch.setattr("harness.grpo.join", spy)
+    monkeypatch.setattr("harness.policy.ranks.join", spy)
     prepare(dataclasses.replace(quick, device="cpu", rank_timeout_s=7200.0))
     words = ["--k0", str(quick.k0), "--updates=400", "--no-packing", "--warm-start.episodes", "3"]
     main(["--resume", str(quick.run_dir), *words])
@@ -285,7 +285,7 @@ def test_a_mistake_about_the_environment_ends_before_a_model_is_made_and_leaves_
     value: str,
     message: str,
 ) -> None:
-    monkeypatch.setattr("harness.build.load", lambda *_: pytest.fail("a model was made"))
+    monkeypatch.setattr("harness.build.load_policy", lambda *_: pytest.fail("a model was made"))
     with pytest.raises(SystemExit) as exit_:
         main([flag, value, "--run-dir", str(tmp_path / "x")])
     assert exit_.value.code == 2
@@ -315,13 +315,13 @@ def test_a_full_disk_is_said_in_a_sentence_and_the_run_goes_on(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("harness.grpo.save_training_state", full)
+        patch.setattr("harness.build.save_training_state", full)
         with pytest.raises(SystemExit) as exit_:
             main(["--resume", str(folder)])
     assert exit_.value.code == 2
     out = " ".join(capsys.readouterr().out.split())
     assert "the disk is full, and update-000000 was not written" in out
-    assert f"free some space, then go on with --resume {folder}" in out
+    assert f"free some space, then continue with --resume {folder}" in out
     assert not list((folder / "checkpoints").iterdir())  # what there was of it takes no room
     main(["--resume", str(folder)])
     assert (folder / "evaluation.json").exists()

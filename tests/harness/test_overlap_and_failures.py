@@ -18,12 +18,14 @@ from rich.console import Console
 
 from eh_gym.errors import WorkerDied, WorkerError
 from envs.cabinet.env import CabinetEnv
-from harness.evaluation.play import evaluate_policy
+from harness.evaluation.play import play_policy
 from harness.grpo import train
+from harness.rollout import batches
 from harness.run.display import Display
 from harness.run.metrics import read_metrics
 from harness.run.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
+from harness.training import learner
 
 
 def run(config: GRPOConfig, *, resume: bool = False) -> list[dict[str, Any]]:
@@ -81,14 +83,12 @@ def test_an_overlapped_batch_is_played_with_the_weights_before_the_update(
 def test_each_batch_is_sampled_with_the_weights_that_the_update_before_it_started_from(
     overlapped: GRPOConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import harness.grpo as grpo
-
     def fingerprint(model: Any) -> float:
         return float(sum(p.detach().double().abs().sum() for p in model.parameters()))
 
     sampled: list[float] = []
     trained: list[float] = []
-    plain_rollout, plain_update = grpo.rollout, grpo.update_policy
+    plain_rollout, plain_update = batches.rollout, learner.update_policy
 
     def rollout(envs: Any, sampler: Any, *rest: Any, **settings: Any) -> Any:
         played = plain_rollout(envs, sampler, *rest, **settings)
@@ -99,8 +99,8 @@ def test_each_batch_is_sampled_with_the_weights_that_the_update_before_it_starte
         trained.append(fingerprint(policy.model))
         return plain_update(policy, *rest, **settings)
 
-    monkeypatch.setattr(grpo, "rollout", rollout)
-    monkeypatch.setattr(grpo, "update_policy", update_policy)
+    monkeypatch.setattr(batches, "rollout", rollout)
+    monkeypatch.setattr(learner, "update_policy", update_policy)
     run(overlapped)
     assert len(set(trained)) == 4
     assert sampled == [trained[0], *trained[:3]]
@@ -225,10 +225,10 @@ def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypa
     seen = []
 
     def spy(*args: Any, **kwargs: Any) -> Any:
-        seen.append((kwargs["mode"], kwargs["environment_retries"]))
-        return evaluate_policy(*args, **kwargs)
+        seen.append((args[4].mode, args[4].environment_retries))
+        return play_policy(*args, **kwargs)
 
-    monkeypatch.setattr("harness.evaluation.held_out.evaluate_policy", spy)
+    monkeypatch.setattr("harness.evaluation.held_out.play_policy", spy)
     run(dataclasses.replace(quick, updates=1, eval_tasks=2, rollout="streaming", environment_retries=1, slots=4))
     assert seen == [("streaming", 1)] * 4  # sampled and greedy, before and after
 

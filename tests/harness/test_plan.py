@@ -7,14 +7,14 @@ import shlex
 from pathlib import Path
 
 import pytest
-import tyro
 
 from eh_gym.errors import ConfigError
-from harness import head
 from harness import plan as planning
 from harness.experiments.cost import memory_of, mends, work_of
 from harness.plan import Plan, default_for, main
+from harness.policy import head
 from harness.policy.shape import shape_of
+from harness.settings.command_line import parse
 from harness.settings.grpo import GRPOConfig
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ SEVEN = str(ROOT / "recipes" / "bfcl-qwen2.5-7b.toml")
 
 
 def plan(*words: str) -> Plan:
-    return tyro.cli(Plan, args=list(words), default=default_for(words))
+    return parse(default_for(words), list(words), prog="plan")
 
 
 @pytest.mark.parametrize(("gpus", "gb"), [(1, 80), (1, 141), (8, 80)])

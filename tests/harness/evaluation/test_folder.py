@@ -56,7 +56,7 @@ def test_the_same_command_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
 
 def test_a_finished_one_is_read_and_nothing_is_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluate(tmp_path / "out")
-    monkeypatch.setattr("harness.evaluate.evaluate_script", lambda *_, **__: pytest.fail("played again"))
+    monkeypatch.setattr("harness.evaluation.play.play_script", lambda *_, **__: pytest.fail("played again"))
     assert evaluate(tmp_path / "out") == whole
 
 

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from eh_gym.errors import ConfigError
-from harness import head as head_module
+from harness.policy import head as head_module
 from harness.policy.head import Head, token_scores
 
 N, H, V = 11, 6, 17

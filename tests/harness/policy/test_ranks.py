@@ -28,7 +28,7 @@ from harness.grpo import main, train
 from harness.policy.batch import deal
 from harness.policy.lora import add_lora
 from harness.policy.policy import Policy
-from harness.policy.ranks import Ranks, check_ranks, copy_weights, join, whole
+from harness.policy.ranks import Ranks, check_ranks, join, whole
 from harness.run.checkpoint import load_training_state, save_checkpoint, save_training_state
 from harness.run.display import Display
 from harness.run.metrics import read_metrics
@@ -148,7 +148,7 @@ def one_update(
     ranks.shard(policy, "cpu")
     optimizer = torch.optim.SGD([p for p in policy.model.parameters() if p.requires_grad], lr=0.1)
     metrics = update_policy(policy, optimizer, trajectories, settings, seed=0, reference=reference, ranks=ranks)
-    copy_weights(policy.model, copied)
+    ranks.copy_weights(policy.model, copied)
     return metrics, [p.detach().float().numpy() for p in copied.parameters()]
 
 
@@ -318,7 +318,7 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
             return make_sampler(config, policy, **rest)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("harness.grpo.make_sampler", spy)
+            patch.setattr("harness.build.make_sampler", spy)
             if ranks.first:
                 (tmp_path / "run").mkdir()
             return played(served, ranks), where[0]
@@ -426,7 +426,7 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
     prepare(killed)
     log = tmp_path / "killed" / "metrics.jsonl"
     process = subprocess.Popen(
-        torchrun(2, str(Path(__file__).with_name("held_run.py")), "--resume", str(killed.run_dir)),
+        torchrun(2, str(Path(__file__).parents[1] / "held_run.py"), "--resume", str(killed.run_dir)),
         env={**child_env, "EH_CACHE_DIR": str(cache)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -16,7 +16,7 @@ import eh_gym
 from eh_gym import FixedHorizon
 from eh_gym.worker import pool as pools
 from harness.rollout import rollout
-from harness.types.rules import EpisodeRequest
+from harness.types.rules import EpisodeRequest, Rules
 
 
 class Sentences:
@@ -60,9 +60,7 @@ def test_every_task_is_accounted_for(fake: Any, bfcl_python: Any, mode: Any) -> 
             fake.Sampler(),
             Sentences(),  # type: ignore[arg-type]
             requests,
-            temperature=1.0,
-            max_action_tokens=4,
-            mode=mode,
+            Rules(1.0, max_action_tokens=4, mode=mode),
             on_end=lambda t: ended.append(t.task_id),
         )
     finally:

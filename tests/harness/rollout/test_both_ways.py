@@ -6,12 +6,14 @@ import random
 import threading
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from eh_gym.errors import ConfigError
 from harness.rollout import EpisodeLengths, rollout
+from harness.types.rules import EpisodeRequest, Rules
 from harness.types.trajectory import Trajectory
 
 SETTINGS: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 4}
@@ -19,18 +21,20 @@ BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
 
 
 def play(fake: Any, n: int = 24, *, mode: str, slots: int = 8, threads: int = 8, **changes: Any) -> list[Trajectory]:
-    settings = SETTINGS | {name: changes.pop(name) for name in list(changes) if name in ROLLOUT}
+    settings = {name: changes.pop(name) for name in list(changes) if name in ROLLOUT}
+    rules = Rules(**SETTINGS | {name: settings.pop(name) for name in list(settings) if name in RULES}, mode=mode)
     sampler = settings.pop("sampler", None) or fake.Sampler()
     envs = fake.envs(slots, threads, **changes)
     try:
-        played = rollout(envs, sampler, fake.Chat(), fake.requests(n), mode=mode, **settings)
+        played = rollout(envs, sampler, fake.Chat(), fake.requests(n), rules, **settings)
     finally:
         envs.close()
     assert not sampler.sessions, "episodes left in the sampler"
     return played
 
 
-ROLLOUT = {"sampler", "environment_retries", "lengths", "on_end", "max_action_tokens"}
+RULES = {"environment_retries", "max_action_tokens"}
+ROLLOUT = {"sampler", "lengths", "on_end", *RULES}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -64,7 +68,7 @@ def test_no_episode_waits_for_another_s_environment(fake: Any) -> None:
 
     envs = fake.envs(3, 3, delay=delay)
     requests = [r for r in fake.requests(16) if r.seed % 2 == 0]  # one episode a task
-    played = rollout(envs, fake.Sampler(), fake.Chat(), requests, mode="streaming", on_end=ended, **SETTINGS)
+    played = rollout(envs, fake.Sampler(), fake.Chat(), requests, Rules(mode="streaming", **SETTINGS), on_end=ended)
     envs.close()
     assert [t.task_id for t in played] == [r.task_id for r in requests]
 
@@ -219,22 +223,12 @@ def test_an_error_of_our_own_is_not_retried(fake: Any, mode: str) -> None:
 
 @BOTH
 def test_closing_the_environments_ends_a_rollout_in_another_thread(fake: Any, mode: str) -> None:
-    from harness.rollout.batches import Player
-
     envs = fake.envs(4, 4, delay=lambda task, step: 0.05)
-    player = Player(overlap=True)
-    batch = player.play(
-        rollout,
-        envs,
-        fake.Sampler(),
-        fake.Chat(),
-        fake.requests(400),
-        mode=mode,
-        **SETTINGS,  # type: ignore[arg-type]
-    )
+    thread = ThreadPoolExecutor(1)
+    batch = thread.submit(rollout, envs, fake.Sampler(), fake.Chat(), fake.requests(400), Rules(mode=mode, **SETTINGS))
     time.sleep(0.2)
     envs.close()
-    player.close()
+    thread.shutdown(wait=True)
     assert batch.done()
     assert batch.exception() is not None or batch.cancelled()
 
@@ -268,7 +262,6 @@ def test_bad_settings_are_refused(fake: Any) -> None:
 def test_the_driver_s_memory_does_not_grow_with_the_updates(fake: Any, mode: str) -> None:
     """200 updates of a rollout with new tasks in each, some of which fail; kept are the lengths of 10,000 tasks at most."""
     from eh_gym import ElasticHorizon
-    from harness.types.rules import EpisodeRequest
 
     lengths, controller, sampler = EpisodeLengths(), ElasticHorizon(), fake.Sampler()
     attempts: dict[tuple[str, int], int] = {}
@@ -281,11 +274,12 @@ def test_the_driver_s_memory_does_not_grow_with_the_updates(fake: Any, mode: str
         fails=lambda task, n: (1, "told") if n else None,
     )
     grown: list[int] = []
+    rules = Rules(mode=mode, **SETTINGS)
     tracemalloc.start()
     try:
         for update in range(200):
             requests = [EpisodeRequest(f"task-{(update * 4 + i) % 64}", i, seed=update * 4 + i) for i in range(4)]
-            played = rollout(failing, sampler, fake.Chat(), requests, mode=mode, lengths=lengths, **SETTINGS)
+            played = rollout(failing, sampler, fake.Chat(), requests, rules, lengths=lengths)
             for t in played:
                 controller.record(t.outcome())
             controller.update()

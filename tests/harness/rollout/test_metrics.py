@@ -26,7 +26,8 @@ def test_metrics_show_their_arithmetic() -> None:
             episode(1, success=False),
             episode(9, success=False, end="environment-error"),
             failed_twice,
-        ]
+        ],
+        update=0,
     )
     assert m["rollout/success"] == pytest.approx(1 / 3)
     assert m["rollout/success_ceiling"] == pytest.approx(2 / 3)  # 3 <= 4, 6 > 4, 3 <= 4

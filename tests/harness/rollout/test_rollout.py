@@ -17,7 +17,7 @@ from harness.policy.policy import Policy
 from harness.rollout import announce, rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.training.update import update_policy
-from harness.types.rules import EpisodeRequest
+from harness.types.rules import EpisodeRequest, Rules
 from harness.types.trajectory import Trajectory
 
 
@@ -36,7 +36,7 @@ def play(
     max_context = settings.pop("max_context", None)
     try:
         sampler = TransformersSampler(policy.model, max_context=max_context)
-        return rollout(envs, sampler, policy.chat, requests(n), **settings)
+        return rollout(envs, sampler, policy.chat, requests(n), Rules(**settings))
     finally:
         envs.close()
 
@@ -114,7 +114,7 @@ def test_in_lockstep_the_order_in_which_environments_answer_changes_nothing(trai
     make = lambda: ElasticTimeLimit(_Slow(gym.make("EH-Cabinet-v0")), fixed, record=False)  # noqa: E731
     envs = ThreadVectorEnv([make] * 6)
     arguments: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6}
-    slow = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(12), **arguments)
+    slow = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(12), Rules(**arguments))
     envs.close()
     assert slow == play(trained, k=8, slots=6)  # to the last bit of every log-probability
 
@@ -129,7 +129,7 @@ def test_streaming_with_threads_differs_in_rounding_only(trained: Policy) -> Non
     make = lambda: ElasticTimeLimit(_Slow(gym.make("EH-Cabinet-v0")), fixed, record=False)  # noqa: E731
     envs = ThreadVectorEnv([make] * 6)
     arguments: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6, "mode": "streaming"}
-    streamed = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(12), **arguments)
+    streamed = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(12), Rules(**arguments))
     envs.close()
     for a, b in zip(streamed, play(trained, k=20), strict=True):
         assert (a.ids, a.turns, a.reward, a.end) == (b.ids, b.turns, b.reward, b.end)
@@ -164,7 +164,7 @@ def test_a_failing_environment_costs_its_episode_only(trained: Policy, at_reset:
     bad = lambda: ElasticTimeLimit(_Failing(gym.make("EH-Cabinet-v0"), at_reset=at_reset), fixed, record=False)  # noqa: E731
     envs = ThreadVectorEnv([good, good, good, bad])
     arguments: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6, "mode": mode}
-    played = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(4), **arguments)
+    played = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(4), Rules(**arguments))
     envs.close()
     assert [t.end == "environment-error" for t in played] == [False, False, False, True]
     assert "gone" in (played[3].error or "")
@@ -212,7 +212,7 @@ def test_environments_that_can_prepare_are_told_what_waits(trained: Policy) -> N
 
     envs = ThreadVectorEnv([make] * 2)
     arguments: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6}
-    rollout(envs, TransformersSampler(trained.model), trained.chat, requests(5), **arguments)
+    rollout(envs, TransformersSampler(trained.model), trained.chat, requests(5), Rules(**arguments))
     tasks = [r.task_id for r in requests(5)]
     assert asked[0] == tasks[2:4]  # after the first two have begun, as many as there are slots
     assert asked[-1] == []

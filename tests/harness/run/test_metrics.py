@@ -12,7 +12,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from eh_gym.errors import ConfigError, StateError
-from harness import metrics as metrics_module
+from harness.run import metrics as metrics_module
 from harness.run.metrics import GLOSSARY, MetricsLog, glossary_markdown, read_metrics
 
 

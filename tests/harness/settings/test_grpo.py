@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import pytest
-import tyro
 
 from eh_gym import (
     ElasticHorizon,
@@ -19,13 +18,14 @@ from eh_gym import (
     StagedHorizon,
 )
 from eh_gym.errors import ConfigError
+from harness.settings import command_line
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import make_controller
 from harness.settings.presets import preset
 
 
 def parse(*words: str) -> GRPOConfig:
-    return tyro.cli(GRPOConfig, args=list(words), default=preset(words))
+    return command_line.parse(preset(words), list(words), prog="grpo")
 
 
 def test_a_real_model_gets_the_papers_settings() -> None:

@@ -15,7 +15,7 @@ from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import make_controller
 from harness.settings.presets import preset
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 
 

@@ -12,10 +12,10 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
+from harness.experiments.report import figures
 from harness.experiments.report.figures import Drawing, draw_suite
 from harness.experiments.report.runs import Suite, read_suites
 from harness.experiments.suite_table import suite_table
-from harness.report import figures
 
 from .conftest import HOSTILE, write_run
 

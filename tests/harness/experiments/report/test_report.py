@@ -128,7 +128,7 @@ def test_errors_say_the_mend(words: list[str], message: str, capsys: pytest.Capt
 
 
 def test_the_templates_are_packaged() -> None:
-    root = Path(harness.report.__file__).parents[2]
+    root = Path(harness.__file__).parents[1]
     packaged = configparser.ConfigParser()
     packaged.read(root / "setup.cfg")
     patterns = packaged["options.package_data"]["harness"].split()

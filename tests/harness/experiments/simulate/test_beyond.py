@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from eh_gym import FixedHorizon
-from harness.experiments.simulate.beyond import CASES, LAWS, Case, main, play
+from harness.experiments.simulate.beyond import CASES, LAWS, Case, play
 from harness.experiments.simulate.lengths import PAPER, LengthLaw
+from harness.simulate_beyond import main
 
 
 def end(name: str, law: str, seed: int = 0) -> dict[str, float]:
