@@ -145,7 +145,7 @@ def not_run_markdown() -> str:
     for page in pages():
         for block in blocks(page):
             if block.not_run is not None:
-                joined = [line.split(" #")[0].split() for line in block.text.replace("\\\n", " ").splitlines()]
+                joined = [f" {line}".split(" #")[0].split() for line in block.text.replace("\\\n", " ").splitlines()]
                 commands = "<br>".join(f"`{' '.join(words)}`" for words in joined if words)
                 lines.append(f"| {page.relative_to(ROOT)} | {block.not_run} | {_cell(commands)} |")
     return "\n".join(lines) + "\n"

@@ -22,13 +22,14 @@ from typing import Any
 import pytest
 import tyro
 from markdown_it import MarkdownIt
+from torch.distributed.run import get_args_parser
 
 from eh_gym.errors import MissingBackendError
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
 PAGES: list[Path] = REFERENCE["pages"]()
-THIRD_PARTY = {"ray", "vllm", "sh", "cd", "ssh"}  # commands that are not this project's to check
+THIRD_PARTY = {"ray", "vllm", "sh", "cd", "ssh", "for", "done"}  # commands that are not this project's to check
 
 
 def _name(page: Path) -> str:
@@ -106,7 +107,8 @@ IN_TEXT = [
     if page.name != "CHANGELOG.md"  # what was, not what is
     for token in MarkdownIt("commonmark").enable("table").parse(page.read_text())
     for code in (token.children or [])
-    if code.type == "code_inline" and code.content.startswith(("python ", "pip install", "tox ", "tools/vllm"))
+    if code.type == "code_inline"
+    and code.content.startswith(("python ", "torchrun ", "pip install", "tox ", "tools/vllm"))
     for command in _commands(code.content)
 ]
 
@@ -128,6 +130,10 @@ def _understand(command: list[str]) -> None:
         assert script.is_file(), script
         flags = {word.split("=")[0] for word in words if word.startswith("--")}
         assert all(f'"{flag}"' in script.read_text() or flag == "--help" for flag in flags), flags
+    elif program == "torchrun":
+        launched = get_args_parser().parse_args(words)
+        assert launched.module, "torchrun -m MODULE"
+        _module(launched.training_script, launched.training_script_args)
     elif program == "pip":
         _pip(words)
     elif program == "tox":

@@ -1,4 +1,4 @@
-"""A griffe extension: the examples in docstrings become code blocks, wherever in the docstring they stand."""
+"""A griffe extension that turns the examples in docstrings into code blocks, wherever they are in the docstring."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _EXAMPLE = re.compile(r"^(?P<indent> *)>>> .*(?:\n(?! *$)(?P=indent).*)*", re.MU
 
 
 class Doctests(griffe.Extension):
-    """Fences every run of lines that begins with `>>>`."""
+    """Puts a fence around every run of lines that begins with `>>>`."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Called for each object after its docstring was read."""
+        """Fences the examples of one object. griffe calls this after it has read the docstring."""
         if obj.docstring is not None:
             obj.docstring.value = _EXAMPLE.sub(_fenced, obj.docstring.value)
 

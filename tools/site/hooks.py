@@ -1,7 +1,7 @@
-"""What the site's builder does beside mkdocs' own: formulas as MathML, files of the repository that pages link to, and
-marks for narrow screens.
+"""Hooks that mkdocs calls while it builds the site.
 
-Left out: scripts and fonts from elsewhere; the built site asks no other host for anything (tests/docs/test_site.py).
+They render formulas as MathML, copy the files of the repository that pages link to, and mark tables and code for narrow screens.
+The built site loads nothing from other hosts (tests/docs/test_site.py).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 _OUTSIDE = re.compile(r"\]\(\.\./(?P<path>[^)#]+)")
 _BESIDE = re.compile(r"\]\((?P<path>[^)#:]+)")
-_SENTENCE = 40  # characters in one cell; what is shorter fits into a column on a phone
-_WORD = 36  # characters of code that fit into a line there
+_SENTENCE = 40  # characters; a shorter cell fits into a column on a phone
+_WORD = 36  # characters; a shorter word of code fits into a line on a phone
 
 
 class Narrow(Extension):
-    """What the style sheet needs to know for narrow screens."""
+    """Marks the page for the style sheet's rules for narrow screens."""
 
     def extendMarkdown(self, md: Markdown) -> None:
-        """Comes after the inline patterns, when paragraphs and cells have their text."""
+        """Registers the marking after the inline patterns, when paragraphs and cells have their text."""
         md.treeprocessors.register(_Narrow(md), "narrow", 5)
 
 
 class _Narrow(Treeprocessor):
-    """Marks tables that hold sentences, their cells with their columns' names, and words of code that must not be broken."""
+    """Marks tables that contain sentences, puts column names on their cells, and marks code words that must not be broken."""
 
     def run(self, root: etree.Element) -> None:
         for table in root.iter("table"):
@@ -54,7 +54,7 @@ class _Narrow(Treeprocessor):
 
 
 def _keep_words(code: etree.Element) -> None:
-    """A browser may break a line after the first hyphen of `--flag`; not within a word that is marked."""
+    """Marks words of code. A browser may break a line after the first hyphen of `--flag`, but not within a marked word."""
     words = re.split("( )", code.text or "")
     code.text = ""
     for word in words:
@@ -67,7 +67,7 @@ def _keep_words(code: etree.Element) -> None:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """A fence named math holds LaTeX, as on GitHub; one named message an error's words, which may be wrapped."""
+    """Adds two kinds of fences: `math` contains LaTeX, as on GitHub, and `message` an error message, which may be wrapped."""
     config.mdx_configs.setdefault("pymdownx.superfences", {}).setdefault("custom_fences", []).extend(
         [
             {"name": "math", "class": "math", "format": _formula},
@@ -80,14 +80,14 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Takes along what pages link to outside docs/: results, examples, the contributor's pages."""
+    """Copies the files outside docs/ that pages link to: results, examples, the contributor's pages."""
     linked = {
         match["path"]
         for page in Path(config.docs_dir).glob("*.md")
         for match in _OUTSIDE.finditer(page.read_text())
         if (ROOT / match["path"]).is_file()
     }
-    for page in [path for path in linked if path.endswith(".md")]:  # and what stands beside them: figures, scripts
+    for page in [path for path in linked if path.endswith(".md")]:  # and the files next to them: figures, scripts
         for target in _BESIDE.findall((ROOT / page).read_text()):
             beside = Path(page).parent / target
             if (ROOT / beside).is_file() and ".." not in beside.parts:
@@ -98,7 +98,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Leads such links to the copies, and the copies' links to docs/ back."""
+    """Points links to such files at the copies, and the copies' links to docs/ back at the pages."""
     if page.file.src_uri.startswith("repository/"):
         return markdown.replace("](../docs/", f"]({'../' * page.file.src_uri.count('/')}")
     return _OUTSIDE.sub(r"](repository/\g<path>", markdown) if "/" not in page.file.src_uri else markdown
