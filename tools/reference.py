@@ -1,7 +1,9 @@
-"""Writes the reference pages that come from the code: `python tools/reference.py`, with the `train` extra installed.
+"""Writes the reference pages that are made from the code: flags.md, metrics.md and not-run.md.
 
-The pages are committed, so that they can be read without building anything; a test compares them with the code. Left out: the
-API pages, which the site's builder makes from the docstrings.
+    python tools/reference.py    # needs the `train` extra
+
+The pages are committed, so they can be read without building the site. A test compares them with the code. The API pages are made
+elsewhere: the site's builder takes them from the docstrings.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from harness.simulate.beyond import Comparison
 from harness.sweep import Sweep
 
 ROOT = Path(__file__).parents[1]
-_NOTE = "Made from the code by `python tools/reference.py`; a test compares the two."
+_NOTE = "`python tools/reference.py` makes this page from the code, and a test compares the two."
 _NOT_RUN = re.compile(r"<!-- not run: (.+?) -->\s*$")
 
 
@@ -36,10 +38,11 @@ class Block:
     """A fenced block of a page.
 
     Attributes:
-        language: What stands behind the fence; empty for commands.
-        text: Its lines.
-        line: Of its first line, counted from 1.
-        not_run: Why no test runs it, from the comment `<!-- not run: WHY -->` in the line before; else None.
+        language: The word after the opening fence; empty for commands.
+        text: The lines of the block.
+        line: The number of the first of these lines, counted from 1.
+        not_run: The reason why no test runs the block, from the comment `<!-- not run: WHY -->` in the line before; None if there
+            is no such comment.
     """
 
     language: str
@@ -62,9 +65,9 @@ def blocks(page: Path) -> list[Block]:
 
 
 def flags(config: type, default: Any) -> dict[str, tuple[str, str, str]]:
-    """Each flag with the kind of its value, its default and what it says, from the very parser that the command uses."""
+    """Each flag with the type of its value, its default and its help text, from the parser that the command uses."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # tyro offers no other view of its parser
+        warnings.simplefilter("ignore", DeprecationWarning)  # tyro has no other way to show its parser
         parser = tyro.extras.get_parser(config, default=default)
     rows = {}
     for action in parser._actions:
@@ -95,8 +98,8 @@ def flags_markdown() -> str:
         "",
         "## harness.grpo",
         "",
-        "With a real model the defaults are the paper's. With `--model tiny` they are the quick start's, and others again on "
-        "EH-BFCL and EH-AppWorld: `python -m harness.grpo --env EH-BFCL-v0 --help` shows those.",
+        "With a real model the defaults are the paper's. With `--model tiny` they are the quick start's. EH-BFCL and EH-AppWorld "
+        "have other quick-start defaults: `python -m harness.grpo --env EH-BFCL-v0 --help` shows them.",
         "",
         "| flag | default | what it does |",
         "| --- | --- | --- |",
@@ -109,11 +112,11 @@ def flags_markdown() -> str:
         rows = {
             name: row for name, row in flags(config, default_for(["--model", "X"])).items() if config is not GRPOConfig
         }
-        if config in (Plan, Sweep):  # those of harness.grpo are its flags too, and stand above
+        if config in (Plan, Sweep):  # these commands also take the flags of harness.grpo, which are listed above
             rows = {name: row for name, row in rows.items() if name not in paper}
         if rows:
             lines += ["", f"## {command}", ""]
-            lines += ["Beside all flags of harness.grpo:", ""] if config in (Plan, Sweep) else []
+            lines += ["In addition to all flags of harness.grpo:", ""] if config in (Plan, Sweep) else []
             lines += ["| flag | default | what it does |", "| --- | --- | --- |"]
         for name, (kind, default, text) in rows.items():
             shown = f"`{_cell(default)}`" if default else ""
@@ -125,18 +128,18 @@ def metrics_markdown() -> str:
     """The page of metrics."""
     return (
         "# Every metric\n\n"
-        f"{_NOTE} `metrics.jsonl` has one line an update with these names, TensorBoard the same numbers; a name that is not here "
-        f"is refused.\n\n{glossary_markdown()}\n"
+        f"{_NOTE} `metrics.jsonl` has one line per update with these names. TensorBoard shows the same numbers. A run refuses a "
+        f"metric that is not listed here.\n\n{glossary_markdown()}\n"
     )
 
 
 def not_run_markdown() -> str:
-    """The page of the commands that are documented and not run by a test."""
+    """The page of the documented commands that no test runs."""
     lines = [
         "# What no test runs",
         "",
-        f"{_NOTE} Every other code block of the documentation is run. Of these the tests parse each command of this project with "
-        "its own parser, so that at least the flags and their values are right.",
+        f"{_NOTE} The tests run every other code block of the documentation. They parse each command below, if it is this "
+        "project's, with its own parser, so at least its flags and their values are right.",
         "",
         "| page | why | commands |",
         "| --- | --- | --- |",
@@ -151,12 +154,12 @@ def not_run_markdown() -> str:
 
 
 def pages() -> list[Path]:
-    """The pages written by hand."""
-    folders = (ROOT, ROOT / "docs", ROOT / "docs" / "extend", ROOT / "examples")
-    return [page for folder in folders for page in sorted(folder.glob("*.md"))]
+    """The pages that are written by hand."""
+    folders = (ROOT, ROOT / "docs", ROOT / "docs" / "extend", ROOT / "docs" / "reference", ROOT / "examples")
+    return [page for folder in folders for page in sorted(folder.glob("*.md")) if page.name not in WRITTEN]
 
 
-# Each command whose flags come from a dataclass, with the defaults that it has for a command line.
+# Each command whose flags come from a dataclass, with a function that returns its defaults for a command line.
 COMMANDS: dict[str, tuple[type, Callable[[Sequence[str]], Any]]] = {
     "harness.grpo": (GRPOConfig, preset),
     "harness.evaluate": (Evaluation, lambda _: Evaluation()),
