@@ -2,8 +2,8 @@
 
     python tools/reference.py    # needs the `train` extra
 
-The pages are committed, so they can be read without building the site. A test compares them with the code. The API pages are made
-elsewhere: the site's builder takes them from the docstrings.
+The pages are committed, so they can be read without building the site. A test compares them with the code. The API pages are
+made elsewhere: the site's builder takes them from the docstrings.
 """
 
 from __future__ import annotations
