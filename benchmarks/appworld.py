@@ -1,17 +1,22 @@
-"""AppWorld: this project's worlds against the engine as its README says, its own HTTP server, and a cold process per episode.
+"""AppWorld: this project's worlds compared with the engine as its README uses it, its HTTP server, and a process per episode.
 
     python benchmarks/appworld.py > benchmarks/results/appworld-cpu.txt      (--quick: a tenth of everything)
 
-All play the mini world's tasks with the same code. The README's way, *plain*, is `AppWorld(task_id, experiment_name)`,
-`world.execute`, `world.evaluate` in one warm process; *served* is the same behind AppWorld's own FastAPI application, over
-one kept HTTP connection (the command `appworld serve environment` needs packages that the pinned virtualenv leaves out; it
-runs that application on uvicorn, and so does this, on the loopback); *cold* is a Python that imports AppWorld, plays one
-episode and exits. *Ours* is EH-AppWorld-v0 as an agent has it: confined as this host allows, every adaptation on, the
-verdict given by the judge's process. Players are interleaved in every round, because machines drift; a ratio is taken within
-its round; figures are medians with the quartiles in brackets. A goal is stated beside its figure and not asserted.
+All players play the mini world's tasks with the same code:
 
-Plain's seconds are taken inside its process, so that no transport counts against it, and with `clock_gettime`: AppWorld
-freezes the other clocks. Left out: any model, and the benchmark's own tasks, which a machine without their data lacks.
+plain     the way of AppWorld's README: `AppWorld(task_id, experiment_name)`, `world.execute` and `world.evaluate` in one
+          warm process
+served    the same behind AppWorld's own FastAPI application, over one kept HTTP connection on the loopback. The command `appworld
+          serve environment` runs that application on uvicorn, and so does this script: the command needs packages that the pinned
+          virtualenv leaves out
+cold      a Python process that imports AppWorld, plays one episode and exits
+ours      EH-AppWorld-v0 as an agent has it: confined as far as this host allows, with every adaptation on, and with the verdict
+          from the judge's process
+
+The players take turns in every round, because the speed of a machine drifts. A ratio is taken within its round. Figures are
+medians with the quartiles in brackets. A goal is shown next to its figure and not asserted. Plain's seconds are taken inside
+its process, so that no transport counts against it. They are taken with `clock_gettime`, because AppWorld freezes the other
+clocks. No model takes part. The benchmark's own tasks are not played, because a machine may lack their data.
 """
 
 from __future__ import annotations
@@ -47,7 +52,7 @@ CALLS = f"for _ in range(20):\n    {CALL}"
 PAGE = "print(apis.spotify.show_song_library(page_index=0, page_limit=20, access_token=token))"
 DOCS = "print(apis.api_docs.show_api_doc(app_name='spotify', api_name='login'))"
 SPIN = "x = 0\nfor i in range(5_000_000): x += i * i % 7"
-STEPS = {  # measure -> its code and what the table calls it
+STEPS = {  # measure -> its code and its name in the table
     "print": (PRINT, "step, print"),
     "first": (CALL, "step, 1 API call, the episode's first of it"),
     "call": (CALL, "step, 1 API call, again"),
@@ -55,16 +60,16 @@ STEPS = {  # measure -> its code and what the table calls it
     "page": (PAGE, "step, 1 API call (a page of 20 songs)"),
     "docs": (DOCS, "step, 1 API call (an API's document)"),
 }
-FURTHER = 8  # worlds beyond the first, for the memory that each takes
+FURTHER = 8  # the number of worlds beyond the first, to measure the memory of each
 
 
-# What runs in AppWorld's virtualenv: the plain engine, behind the project's worker protocol.
+# This part runs in AppWorld's virtualenv: the plain engine, behind the project's worker protocol.
 
 
 def handle(method: str, params: dict[str, Any]) -> Any:
-    """Does one thing with the plain engine; returns its result and its seconds."""
+    """Makes one call on the plain engine; returns its result and its seconds."""
     if method == "root":
-        sys.dont_write_bytecode = True  # the data are the cache's, which others use too
+        sys.dont_write_bytecode = True  # the data belong to the cache, which others also use
         os.environ.update(APPWORLD_ROOT=params["root"], IPYTHONDIR=params["root"])
         import appworld
 
@@ -97,7 +102,7 @@ def _evaluate() -> bool:
 def _close() -> None:
     global _world
     if _world is not None:
-        _world.close()  # the end of its with block
+        _world.close()  # as at the end of its with block
         _world = None
 
 
@@ -125,7 +130,7 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
 
 
 class Plain:
-    """The engine in one warm process."""
+    """Plays with the engine in one warm process."""
 
     def __init__(self, folder: Path) -> None:
         from eh_gym.worker import Worker, backend_command
@@ -137,15 +142,15 @@ class Plain:
         self.pid = self._worker.pid
 
     def open(self, task_id: str) -> float:
-        """Closes the running episode, if any, and opens a task's world; seconds."""
+        """Closes the running episode, if there is one, and opens a task's world; returns the seconds."""
         return self._call("open", task_id=task_id)[1]
 
     def execute(self, code: str) -> float:
-        """Runs code; seconds."""
+        """Runs code; returns the seconds."""
         return self._call("execute", code=code)[1]
 
     def evaluate(self) -> tuple[bool, float]:
-        """The verdict, and its seconds."""
+        """Returns the verdict and its seconds."""
         return self._call("evaluate")
 
     def end(self) -> None:
@@ -157,7 +162,7 @@ class Plain:
 
 
 class Served:
-    """The engine behind its own HTTP server."""
+    """Plays with the engine behind its own HTTP server."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as free:
@@ -177,7 +182,7 @@ class Served:
         self._task_id = ""
 
     def open(self, task_id: str) -> float:
-        """Closes the running episode, if any, and opens a task's world; seconds."""
+        """Closes the running episode, if there is one, and opens a task's world; returns the seconds."""
         start = time.perf_counter()
         if self._task_id:
             self._post("close", task_id=self._task_id)
@@ -186,13 +191,13 @@ class Served:
         return time.perf_counter() - start
 
     def execute(self, code: str) -> float:
-        """Runs code; seconds."""
+        """Runs code; returns the seconds."""
         start = time.perf_counter()
         self._post("execute", task_id=self._task_id, code=code)
         return time.perf_counter() - start
 
     def evaluate(self) -> tuple[bool, float]:
-        """The verdict, and its seconds."""
+        """Returns the verdict and its seconds."""
         start = time.perf_counter()
         verdict = self._post("evaluate", task_id=self._task_id)
         return bool(verdict["success"]), time.perf_counter() - start
@@ -213,7 +218,7 @@ class Served:
 
 
 class Ours:
-    """EH-AppWorld-v0, one environment; all of this process with the same settings share one host."""
+    """Plays with one EH-AppWorld-v0 environment. Those of this process with the same settings share one host."""
 
     def __init__(self, **options: Any) -> None:
         from envs.appworld.env import AppWorldEnv
@@ -222,13 +227,13 @@ class Ours:
         self.host: Any = self.env._host
 
     def open(self, task_id: str) -> float:
-        """Closes the running episode, if any, and opens a task's world; seconds."""
+        """Closes the running episode, if there is one, and opens a task's world; returns the seconds."""
         start = time.perf_counter()
         self.env.reset(options={"task_id": task_id})
         return time.perf_counter() - start
 
     def execute(self, code: str) -> float:
-        """Runs code; seconds."""
+        """Runs code; returns the seconds."""
         start = time.perf_counter()
         result = self.env.step(code)
         seconds = time.perf_counter() - start
@@ -237,13 +242,13 @@ class Ours:
         return seconds
 
     def evaluate(self) -> tuple[bool, float]:
-        """The verdict on the running episode, which `step` asks for when the task is completed."""
+        """Returns the verdict on the running episode, as `step` does when the task is completed, and its seconds."""
         start = time.perf_counter()
         verdict = self.env._world.verdict()  # type: ignore[union-attr]
         return bool(verdict["success"]), time.perf_counter() - start
 
     def prepare(self, task_id: str, seconds: float) -> None:
-        """Has the next world made ahead, and gives it time."""
+        """Has the next world made ahead, and waits for it."""
         self.env.prepare([task_id])
         time.sleep(seconds)
 
@@ -253,7 +258,7 @@ class Ours:
 
 
 class Adapted(Ours):
-    """Ours with some adaptations left out, on a host of its own."""
+    """Plays with ours without some adaptations, on a separate host."""
 
     def __init__(self, without: str, confined: bool) -> None:
         from envs.appworld import data
@@ -274,7 +279,7 @@ class Adapted(Ours):
 
 
 def play(player: Any, task_id: str, judged: bool = True) -> float:
-    """A whole episode of the reference solution, as each player has it from reset to verdict; its seconds."""
+    """Plays a whole episode of the reference solution, from reset to verdict; returns its seconds."""
     steps = script(task_id)
     start = time.perf_counter()
     player.open(task_id)
@@ -289,11 +294,11 @@ def play(player: Any, task_id: str, judged: bool = True) -> float:
     return time.perf_counter() - start
 
 
-# Their surroundings.
+# What the players need.
 
 
 def script(task_id: str) -> list[str]:
-    """The task's reference solution."""
+    """Returns the task's reference solution."""
     from envs.appworld import data
 
     steps = data.reference("mini", task_id)
@@ -302,7 +307,7 @@ def script(task_id: str) -> list[str]:
 
 
 def new_root(folder: Path) -> Path:
-    """An AppWorld root of one's own, where it may write: the mini world's data, and no outputs yet."""
+    """Makes a separate, writable AppWorld root with the mini world's data and no outputs."""
     from envs.appworld import data
 
     root = Path(tempfile.mkdtemp(dir=folder))
@@ -311,7 +316,7 @@ def new_root(folder: Path) -> Path:
 
 
 def start_python(folder: Path, code: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """A Python of AppWorld's virtualenv in a new root."""
+    """Starts a Python of AppWorld's virtualenv in a new root."""
     from envs.runtime import backend_python
 
     root = new_root(folder)
@@ -324,7 +329,7 @@ def start_python(folder: Path, code: str, *arguments: str) -> subprocess.Popen[b
 
 
 def cold(folder: Path, task_id: str, steps: Sequence[str], judged: bool) -> float:
-    """One process for one episode; its seconds from start to exit."""
+    """Runs one process for one episode; returns its seconds from start to exit."""
     start = time.perf_counter()
     process = start_python(folder, COLD, json.dumps([task_id, steps, judged]))
     assert process.wait() == 0
@@ -332,7 +337,7 @@ def cold(folder: Path, task_id: str, steps: Sequence[str], judged: bool) -> floa
 
 
 def memory_mb(pid: int | None, field: str = "Pss") -> float:
-    """Of a process, in MB: proportional set size (shared pages count by their share), or Rss."""
+    """Returns the memory of a process in MB: its proportional set size (shared pages count by their share), or Rss."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024 / 1e6
@@ -340,14 +345,14 @@ def memory_mb(pid: int | None, field: str = "Pss") -> float:
 
 
 def children(pid: int | None) -> list[int]:
-    """The living children of a process."""
+    """Returns the living children of a process."""
     return [
         int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
     ]
 
 
 def files_in(folders: Sequence[Path]) -> int:
-    """How many files are in folders."""
+    """Returns the number of files in folders."""
     return sum(len(files) for folder in folders for _, _, files in os.walk(folder))
 
 
@@ -357,7 +362,7 @@ Samples = dict[str, dict[str, list[float]]]  # measure -> player -> seconds of e
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median, upper quartile."""
+    """Returns the lower quartile, the median and the upper quartile."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -365,19 +370,19 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def shown(values: Sequence[float], digits: int = 0) -> str:
-    """Median and quartiles."""
+    """Formats the median and the quartiles."""
     low, middle, high = quartiles(values)
     return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def milliseconds(values: Sequence[float]) -> str:
-    """Seconds as milliseconds, with enough digits."""
+    """Formats seconds as milliseconds, with enough digits."""
     scaled = [1000 * value for value in values]
     return shown(scaled, 0 if statistics.median(scaled) >= 30 else 1)
 
 
 def compare(title: str, ours: Sequence[float], theirs: Sequence[float], goal: str = "") -> None:
-    """One line: ours, theirs, how many times faster ours is."""
+    """Prints one line: ours, theirs, and how many times faster ours is."""
     ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
     print(
         f"{title:<44}{milliseconds(ours):>22}{milliseconds(theirs):>26}{shown(ratios, 2) + 'x':>24}  {goal}", flush=True
@@ -385,12 +390,12 @@ def compare(title: str, ours: Sequence[float], theirs: Sequence[float], goal: st
 
 
 def heading(title: str, ours: str = "ours, ms", theirs: str = "plain, ms") -> None:
-    """A table's title and columns."""
+    """Prints a table's title and columns."""
     print(f"\n{title}\n{'':<44}{ours:>22}{theirs:>26}{'times faster':>24}  goal", flush=True)
 
 
 def one_round(player: Any, task_id: str, row: Callable[[str, float], None], steps: Sequence[str]) -> None:
-    """Every measure of one player, once; of the steps those named."""
+    """Takes every measure of one player once. Of the steps it takes only those named."""
     reset = player.open(task_id)
     row("reset", reset)
     player.execute(LOGIN)
@@ -405,7 +410,7 @@ def one_round(player: Any, task_id: str, row: Callable[[str, float], None], step
     for code in before:
         player.execute(code)
     if isinstance(player, Ours):
-        player.env._world.execute(last)  # type: ignore[union-attr] - env.step would ask for the verdict, too
+        player.env._world.execute(last)  # type: ignore[union-attr] - env.step would also ask for the verdict
     else:
         player.execute(last)
     verdict, seconds = player.evaluate()
@@ -416,7 +421,7 @@ def one_round(player: Any, task_id: str, row: Callable[[str, float], None], step
 def in_rounds(
     players: dict[str, Any], tasks: Sequence[str], rounds: int, steps: Sequence[str] = tuple(STEPS)
 ) -> Samples:
-    """Plays all measures in rounds, the players of each in another order; the first is for caches to warm."""
+    """Plays all measures in rounds, each with another order of the players. The first round warms the caches."""
     samples: Samples = {}
     for round_ in range(-1, rounds):
         task_id = tasks[round_ % len(tasks)]
@@ -431,7 +436,7 @@ def in_rounds(
 
 
 def latencies(folder: Path, tasks: Sequence[str], rounds: int) -> None:
-    """Reset, steps and verdict, one episode at a time."""
+    """Measures reset, steps and verdict, one episode at a time."""
     with ended([Ours(), Plain(folder), Served(folder)]) as (ours, plain, served):
         samples = in_rounds({"ours": ours, "plain": plain, "served": served}, tasks, rounds)
     heading(f"One episode at a time, {rounds} rounds")
@@ -451,11 +456,11 @@ def latencies(folder: Path, tasks: Sequence[str], rounds: int) -> None:
 
 
 def fresh(folder: Path, tasks: Sequence[str], rounds: int) -> None:
-    """An episode that nothing before it can have touched: ours against a process of its own."""
+    """Measures an episode that no earlier episode can have touched: ours, and one process per episode."""
     samples: Samples = {"look": {}, "whole": {}}
     with ended([Ours()]) as (ours,):
         ours.open(tasks[0])
-        play(ours, tasks[0])  # both zygotes are warm
+        play(ours, tasks[0])  # now both zygotes are warm
         ours.end()
         for round_ in range(rounds):
             task_id = tasks[round_ % len(tasks)]
@@ -473,16 +478,16 @@ def fresh(folder: Path, tasks: Sequence[str], rounds: int) -> None:
 
 
 def throughput(folder: Path, tasks: Sequence[str], episodes: int, rounds: int) -> None:
-    """Whole episodes with one worker and with four."""
+    """Measures whole episodes with one worker and with four."""
     workers = 4
     jobs = [tasks[i % len(tasks)] for i in range(episodes)]
 
     def run(players: Sequence[Any]) -> float:
-        """Episodes a second; each player takes the next job when it is free, as slots do."""
+        """Returns the episodes per second. A free player takes the next job, as slots do."""
         queue = iter(jobs)
 
         def work(player: Any) -> None:
-            for task_id in queue:  # one C call, so the threads share it safely
+            for task_id in queue:  # taking the next is one C call, so the threads share it safely
                 play(player, task_id)
 
         start = time.perf_counter()
@@ -530,7 +535,7 @@ def throughput(folder: Path, tasks: Sequence[str], episodes: int, rounds: int) -
 
 
 def footprint(folder: Path, tasks: Sequence[str]) -> None:
-    """Memory of worlds whose solution has run but for its last step."""
+    """Measures the memory of worlds whose solution has run except for its last step."""
 
     def fill(player: Any, task_id: str) -> None:
         player.open(task_id)
@@ -543,7 +548,7 @@ def footprint(folder: Path, tasks: Sequence[str]) -> None:
         return sum(memory_mb(pid) for pid in zygotes + worlds), memory_mb(zygotes[0], "Rss")
 
     with ended([Ours() for _ in range(1 + FURTHER)]) as players:
-        play(players[0], tasks[0])  # both zygotes are there
+        play(players[0], tasks[0])  # now both zygotes exist
         fill(players[0], tasks[0])
         first, resident = ours_mb()
         for i, player in enumerate(players[1:], 1):
@@ -562,7 +567,7 @@ def footprint(folder: Path, tasks: Sequence[str]) -> None:
 
 
 def endurance(folder: Path, tasks: Sequence[str], episodes: int) -> None:
-    """Whether anything grows over many episodes."""
+    """Measures whether anything grows over many episodes."""
     from envs.appworld import data
 
     roots = data.roots("mini")
@@ -578,7 +583,7 @@ def endurance(folder: Path, tasks: Sequence[str], episodes: int) -> None:
             with ThreadPoolExecutor(4) as threads:
                 for slot, player in enumerate(players):
                     threads.submit(_run, player, [tasks[i % len(tasks)] for i in range(done, mark) if i % 4 == slot])
-            for i in range(done // 10, mark // 10):  # plain is slower, and its leak shows sooner
+            for i in range(done // 10, mark // 10):  # plain is slower, and its leak shows earlier
                 plain.open(tasks[i % len(tasks)])
             done = mark
             pids = [*players[0].host.pids, os.getpid(), plain.pid]
@@ -600,7 +605,7 @@ def _run(player: Any, tasks: Sequence[str]) -> None:
 
 
 def one_by_one(tasks: Sequence[str], rounds: int) -> None:
-    """Each adaptation left out in turn, against all of them."""
+    """Leaves out each adaptation in turn, and compares with all of them."""
     from envs.appworld.hosts import ADAPTATIONS
 
     heading(
@@ -610,9 +615,8 @@ def one_by_one(tasks: Sequence[str], rounds: int) -> None:
     )
     titles = {"reset": "reset, unprepared", "call": "step, 1 API call", "evaluate": "verdict"}
     cases = {"confined": ("", True), **{f"without {name}": (name, False) for name in ADAPTATIONS}}
-    with ended([Adapted("", False)]) as (
-        whole,
-    ):  # some adaptations are what confinement needs: none is confined but one
+    # Confinement needs some adaptations, so only the first case is confined.
+    with ended([Adapted("", False)]) as (whole,):
         for title, (without, confined) in cases.items():
             with ended([Adapted(without, confined)]) as (other,):
                 samples = in_rounds({"whole": whole, "other": other}, tasks, rounds, ["first", "call"])
@@ -623,7 +627,7 @@ def one_by_one(tasks: Sequence[str], rounds: int) -> None:
 
 @contextmanager
 def ended(players: list[Any]) -> Iterator[list[Any]]:
-    """Ends the players afterwards."""
+    """Ends the players at the end of its with block."""
     try:
         yield players
     finally:
@@ -640,8 +644,8 @@ def main() -> None:
 
     parts = ("fresh", "latencies", "throughput", "memory", "endurance", "adaptations")
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the rounds and episodes")
-    parser.add_argument("--only", choices=parts, action="append", help="this table; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="run a tenth of the rounds and episodes")
+    parser.add_argument("--only", choices=parts, action="append", help="print only this table; may be repeated")
     options = parser.parse_args()
     tasks, tenth = data.task_ids("mini"), 10 if options.quick else 1
     chosen = options.only or parts

@@ -1,12 +1,12 @@
-"""BFCL episodes per second: ours against bfcl-eval's own runner and checker, and through gym with 64 environments.
+"""BFCL episodes per second: ours compared with bfcl-eval's own runner and checker, and through gym with 64 environments.
 
     python benchmarks/bfcl.py > benchmarks/results/bfcl-cpu.txt
 
-The first part runs in one process with bfcl-eval's virtualenv: each ground-truth episode is played, reset to verdict, by
-bfcl-eval and by us in turn, so that both see the same machine. bfcl-eval's code is what the tests compare with
-(tests/envs/bfcl/official.py), its printing discarded and its optional logs off. Ours is shown cold (the ground truth is
-replayed once per entry) and warm. The second part plays through `gym.make` from 64 threads, worker processes on all
-cores. Left out: any model. The messages are ground truth, made beforehand.
+The first part runs in one process with bfcl-eval's virtualenv. bfcl-eval and our code take turns at playing each ground-truth
+episode from reset to verdict, so both see the same machine. bfcl-eval's code is the one that the tests compare with
+(tests/envs/bfcl/official.py). Its printed output is discarded, and its optional logs are off. Ours is shown cold, when the
+ground truth is replayed (once per entry), and warm. The second part plays through `gym.make` from 64 threads, with worker
+processes on all cores. No model takes part: the messages are ground truth, made beforehand.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ ROOT = Path(__file__).resolve().parents[1]
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 ROUNDS = 5
 ENVIRONMENTS = 64
-EPISODES = 3200  # of the second part
+EPISODES = 3200  # the number of episodes in the second part
 
 
 def one_process() -> None:
-    """Runs inside the virtualenv; prints the seconds of each category as JSON."""
+    """Runs inside the virtualenv and prints the seconds of each category as JSON."""
     package: Any = types.ModuleType("eh_backend")
     package.__path__ = [str(ROOT / "envs" / "bfcl")]
     sys.modules["eh_backend"] = package
@@ -72,13 +72,13 @@ def one_process() -> None:
                 seconds["official"] += end - middle if round_ else 0.0
                 steps += count if round_ else 0
                 solved += success and verdict["valid"]
-        assert solved >= 199 * (ROUNDS + 1), solved  # upstream's aliasing costs it a few of its own
+        assert solved >= 199 * (ROUNDS + 1), solved  # upstream fails a few entries because of its own aliasing
         table[category] = {**seconds, "steps": steps}
     print(json.dumps(table))
 
 
 def script(ours: Any, task_id: str) -> list[list[str]]:
-    """The expert's messages of each turn, the one that ends it included."""
+    """Returns the expert's messages of each turn, including the message that ends it."""
     ours.handle("start", {"session": 1, "task_id": task_id, "action_format": "python"})
     turns: list[list[str]] = [[]]
     while True:
@@ -92,7 +92,7 @@ def script(ours: Any, task_id: str) -> list[list[str]]:
 
 
 def through_gym(workers: int) -> tuple[float, int]:
-    """Seconds and steps of EPISODES ground-truth episodes in ENVIRONMENTS environments, a thread each."""
+    """Plays EPISODES ground-truth episodes in ENVIRONMENTS environments, each in a thread; returns seconds and steps."""
     from concurrent.futures import ThreadPoolExecutor
 
     import gymnasium as gym
@@ -125,7 +125,7 @@ def through_gym(workers: int) -> tuple[float, int]:
 
     with ThreadPoolExecutor(ENVIRONMENTS) as threads:
         list(threads.map(record, range(ENVIRONMENTS)))
-        list(threads.map(play, range(ENVIRONMENTS)))  # every worker has replayed every ground truth
+        list(threads.map(play, range(ENVIRONMENTS)))  # so that every worker has replayed every ground truth
         start = time.perf_counter()
         steps = sum(threads.map(play, range(ENVIRONMENTS)))
         seconds = time.perf_counter() - start

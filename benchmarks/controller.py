@@ -1,9 +1,10 @@
 """What the horizon costs: a controller's update, a wrapped step, a shared read and a shared record.
 
-Every figure is a ratio between two things timed in turn in this one process, so that a busy machine slows both; the table
-gives the median of the repeats and their range. Left out: environments that do something, which make every ratio smaller.
-
     python benchmarks/controller.py [--repeats 15]
+
+Every figure is a ratio between two things that are timed in turn in this one process, so that a busy machine slows both. The
+table gives the median of the repeats and their range. The environments do almost nothing. With real environments every ratio
+is smaller.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ OUTCOME = EpisodeOutcome(length=12, horizon=K, success=True, task_id="cabinet-tr
 
 
 class Nothing(gym.Env[Any, Any]):
-    """The cheapest environment there is, so that all that is timed is the wrapper."""
+    """An environment that does nothing, so that only the wrapper is timed."""
 
     def __init__(self, reward: float) -> None:
         self.reward = reward
@@ -43,12 +44,12 @@ class Nothing(gym.Env[Any, Any]):
         return 0, {}
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
-        """Gives the reward that it was made with."""
+        """Returns the reward that was given to the constructor."""
         return 0, self.reward, False, False, {}
 
 
 def play(env: gym.Env[Any, Any], episodes: int) -> Callable[[], int]:
-    """Steps of episodes that K stops, their resets and ends included."""
+    """Returns a function that plays episodes which K stops and returns their steps. Resets and ends are timed too."""
 
     def run() -> int:
         step = env.step
@@ -62,7 +63,7 @@ def play(env: gym.Env[Any, Any], episodes: int) -> Callable[[], int]:
 
 
 def repeat(call: Callable[[], object], times: int) -> Callable[[], int]:
-    """`times` calls."""
+    """Returns a function that makes `times` calls and returns that number."""
 
     def run() -> int:
         for _ in range(times):
@@ -73,7 +74,7 @@ def repeat(call: Callable[[], object], times: int) -> Callable[[], int]:
 
 
 def compare(ours: Callable[[], int], base: Callable[[], int], repeats: int) -> tuple[list[float], list[float]]:
-    """Seconds a call of both, taken in turn, after one round that doesn't count."""
+    """Runs both in turn and returns the seconds per call of each. The first round does not count."""
     times: tuple[list[float], list[float]] = ([], [])
     for i in range(repeats + 1):
         for which, run in enumerate((ours, base)):
@@ -85,7 +86,7 @@ def compare(ours: Callable[[], int], base: Callable[[], int], repeats: int) -> t
 
 
 def full(controller: ElasticHorizon) -> ElasticHorizon:
-    """The controller with its buffer full."""
+    """Fills the controller's buffer and returns the controller."""
     for length in np.random.default_rng(0).integers(1, K, size=controller.buffer_size):
         controller.record(EpisodeOutcome(length=int(length), horizon=K, success=True))
     return controller
@@ -94,7 +95,7 @@ def full(controller: ElasticHorizon) -> ElasticHorizon:
 def main() -> None:
     """Times everything and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=15, help="interleaved repeats of each comparison")
+    parser.add_argument("--repeats", type=int, default=15, help="the number of interleaved repeats of each comparison")
     repeats = parser.parse_args().repeats
 
     elastic = full(ElasticHorizon())
@@ -106,7 +107,7 @@ def main() -> None:
     def elastic_limit(env: gym.Env[Any, Any], controller: HorizonController) -> ElasticTimeLimit[Any, Any]:
         return ElasticTimeLimit(env, controller, success=lambda *_: False)
 
-    def car() -> gym.Env[Any, Any]:  # an episode lasts until its limit: rolling back, it never reaches the goal
+    def car() -> gym.Env[Any, Any]:  # an episode lasts until its limit: the car rolls back and never reaches the goal
         return gym.make("MountainCar-v0", max_episode_steps=-1, disable_env_checker=True)
 
     def busy() -> None:  # one training step of the paper: 16 tasks x 8 rollouts, then the update

@@ -1,10 +1,9 @@
-"""EH-CabinetLocked from K0 = 10: which controllers learn the long tasks, and for how many tokens beside a fixed K = 50.
-
-Long tasks have a lock, and take 14 steps or more; the warm start shows none of them. Each setting is trained with
-`harness.grpo` and then plays held-out tasks at K = 50. Runs that are done are not run again; one that was killed is
-resumed.
+"""EH-CabinetLocked from K0 = 10: which controllers learn the long tasks, and with how many tokens compared with a fixed K = 50.
 
     python benchmarks/false_plateau.py --runs runs/false-plateau --jobs 2
+
+Long tasks have a lock and take 14 steps or more. The warm start shows none of them. Each setting is trained with
+`harness.grpo` and then plays held-out tasks at K = 50. Finished runs are not run again. A killed run is resumed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from harness.sampling.transformers import TransformersSampler
 from harness.types.rules import Rules
 
 ENV = "EH-CabinetLocked-v0"
-LONG = 14  # the expert's fewest steps with a lock
+LONG = 14  # the fewest steps that the expert takes on a task with a lock
 
 
 def _elastic(statistic: str, delta: int, alpha: float, *more: str) -> list[str]:
@@ -39,7 +38,7 @@ def _elastic(statistic: str, delta: int, alpha: float, *more: str) -> list[str]:
 
 
 def _kinds(delta: int, cold_growth: float, *more: str) -> list[str]:
-    """A controller for each length of the expert's solution; K of those without successes grows."""
+    """Returns flags for a controller per length of the expert's solution. While a length has no successes, its K grows."""
     kinds = ["--horizon-key", "optimal_steps", "--cold-growth", str(cold_growth), "--min-successes", "8"]
     return [*_elastic("p90", delta, 0.5), *kinds, *more]
 
@@ -53,7 +52,7 @@ SETTINGS: dict[str, list[str]] = {
     "probes 1/8, product limit": ["--probe-fraction", "0.125", "--estimator", "product-limit"],
     "truncated counted": ["--count-truncated"],
     "P50 + 18, alpha 0.5, 64 updates": _elastic("p50", 18, 0.5, "--updates", "64"),
-    # Tried on seeds 10 and 11 alone:
+    # Tried only on seeds 10 and 11:
     "fixed 20": ["--wrapper", "fixed", "--k0", "20"],
     "P90 + 10, alpha 0.5": _elastic("p90", 10, 0.5),
     "P90 + 20, alpha 0.3": _elastic("p90", 20, 0.3),
@@ -70,21 +69,21 @@ SETTINGS: dict[str, list[str]] = {
     "a K for each kind, delta 10, 70 updates": _kinds(10, 1, "--updates", "70"),
     "truncated counted, P75": ["--count-truncated", "--statistic", "p75"],
 }
-"""Flags of `harness.grpo`; the first is what the others are measured against."""
+"""The flags of `harness.grpo` for each setting. The others are compared with the first."""
 
 DEFAULT = list(SETTINGS)[:7]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one run.
+    """The result of one run.
 
     Attributes:
-        tokens: Of all training episodes, prompts and actions.
-        k: The last update's K.
-        long: Share of sampled episodes that succeed at K = 50 on held-out long tasks.
-        long_greedy: The same of greedy ones.
-        short: The share of sampled ones on held-out short tasks.
+        tokens: The tokens of all training episodes, prompts and actions.
+        k: The K of the last update.
+        long: The share of sampled episodes that succeed at K = 50 on held-out long tasks.
+        long_greedy: The same share of greedy episodes.
+        short: The share of sampled episodes that succeed at K = 50 on held-out short tasks.
     """
 
     tokens: float
@@ -95,7 +94,7 @@ class Result:
 
 
 def train(folder: Path, seed: int, flags: list[str]) -> Result:
-    """Trains and measures once, unless it is done."""
+    """Trains and measures one run, unless its result exists."""
     done = folder / "result.json"
     if not done.exists():
         begun = (folder / "config.json").exists()
@@ -103,7 +102,7 @@ def train(folder: Path, seed: int, flags: list[str]) -> Result:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, "-m", "harness.grpo", *(["--resume", str(folder)] if begun else new)]
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
-        # In a process of its own, so that evaluations too run side by side.
+        # In a separate process, so that evaluations also run in parallel.
         subprocess.run([sys.executable, __file__, "--measure", str(folder)], check=True, env=environment)
     return Result(**json.loads(done.read_text()))
 
@@ -138,7 +137,7 @@ def measure(folder: Path) -> None:
 
 
 def table(results: dict[tuple[str, int], Result], seeds: list[int]) -> str:
-    """One line a run, then one a setting."""
+    """Returns the table: one line per run, then one line per setting."""
     first = next(iter(SETTINGS))
     names = list(dict.fromkeys(name for name, _ in results))
     lines = [f"{'':44} {'seed':>4} {'tokens':>9} {'share':>6} {'long':>6} {'greedy':>6} {'short':>6} {'last K':>6}"]
@@ -162,12 +161,12 @@ def table(results: dict[tuple[str, int], Result], seeds: list[int]) -> str:
 
 
 def main() -> None:
-    """Runs what is missing, prints the table."""
+    """Runs what is missing and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--runs", type=Path, default=Path("runs/false-plateau"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--settings", nargs="+", default=DEFAULT, choices=list(SETTINGS))
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once, each on a core of its own")
+    parser.add_argument("--jobs", type=int, default=1, help="the number of runs at once, each on its own core")
     parser.add_argument("--measure", type=Path, default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure is not None:

@@ -1,10 +1,10 @@
-"""Tokens per CPU-second of sampling the quick start's episodes: this project's sampler against transformers' `generate`.
-
-Both play the same tasks with the same policy, 64 episodes in lockstep, one thread. The baseline does what a simple agent
-loop does: at every turn it pads all conversations on the left and calls `model.generate` on them, which computes each
-conversation anew. Repeats are interleaved, because machines drift.
+"""Tokens per CPU-second of sampling the quick start's episodes: this project's sampler compared with transformers' `generate`.
 
     OMP_NUM_THREADS=1 python benchmarks/generation.py
+
+Both play the same tasks with the same policy: 64 episodes in lockstep, in one thread. The baseline does what a simple agent
+loop does. At every turn it pads all conversations on the left and calls `model.generate` on them, which computes each
+conversation again. Repeats are interleaved, because the speed of a machine drifts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from harness.types.seeding import derive_seed
 
 
 def with_sampler(policy: Policy, tasks: list[str], k: int) -> int:
-    """Plays with the project's rollout; returns sampled tokens."""
+    """Plays with the project's rollout; returns the number of sampled tokens."""
     envs = eh_gym.make_vec("EH-Cabinet-v0", len(tasks), FixedHorizon(k), record=False, max_workers=0)
     requests = [EpisodeRequest(task, i, seed=i) for i, task in enumerate(tasks)]
     sampler = TransformersSampler(policy.model)
@@ -43,7 +43,7 @@ def with_sampler(policy: Policy, tasks: list[str], k: int) -> int:
 
 
 def with_generate(policy: Policy, tasks: list[str], k: int) -> int:
-    """Plays with one `generate` call over all live conversations a turn; returns sampled tokens."""
+    """Plays with one `generate` call per turn over all live conversations; returns the number of sampled tokens."""
     torch.manual_seed(0)
     policy.model.eval()
     live = []
@@ -100,7 +100,7 @@ def main() -> None:
         for name, play in players.items():
             start = time.process_time()
             tokens = play(policy, tasks, args.horizon)
-            if repeat:  # the first is for caches to warm
+            if repeat:  # the first repeat warms the caches
                 rates[name].append(tokens / (time.process_time() - start))
     ratios = [a / b for a, b in zip(rates["sampler"], rates["generate"], strict=True)]
 

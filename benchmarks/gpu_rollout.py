@@ -1,24 +1,23 @@
-"""Rollouts with a real model's shape: streaming against lockstep in tokens a second, the engine's occupancy, shares of time.
+"""Rollouts with a real model's shape: streaming compared with lockstep in tokens per second, engine occupancy and shares of time.
 
-128 episodes, 16 tasks of 8, as BFCL's ground truth plays them: 3 to 20 turns, 10 in the mean; a task's prompt has 1,300 to
-3,400 tokens (5,300 to 13,400 characters of rules, documents and first message, at about four a token); an observation has
-26 in the median, 70 at P90. Messages are longer than the ground truth's bare calls, as models also think: 60 tokens in the
-median, 170 at P90, at most 512. Every length is drawn from the episode's seed, so that both ways play the same; weights are
-random, so a message ends where its drawn length says. Environments sleep for an exponentially distributed time with the mean
-that the table names. After each rollout the engine sleeps, and then takes the policy's weights over, as in training.
+    python benchmarks/gpu_rollout.py --shape 0.5b
+    python benchmarks/gpu_rollout.py --shape 7b --gpu-memory-utilization 0.6
+    python benchmarks/gpu_rollout.py --shape tiny --sampler transformers --episodes 16
+
+There are 128 episodes, 16 tasks of 8, with the lengths of BFCL's ground truth. An episode has 3 to 20 turns, 10 in the mean. A
+task's prompt has 1,300 to 3,400 tokens (5,300 to 13,400 characters of rules, documents and first message, at about four per
+token). An observation has 26 tokens in the median and 70 at P90. Messages are longer than the ground truth's bare calls,
+because models also think: 60 tokens in the median, 170 at P90, at most 512. Every length is drawn from the episode's seed, so
+both ways play the same episodes. Weights are random, so a message ends at its drawn length. Before each answer the environment
+sleeps for an exponentially distributed time. The table names its mean. After each rollout the engine sleeps and then takes
+over the policy's weights, as in training. There is no policy update between two rollouts.
 
 occupancy       running requests / live episodes, mean over the seconds in which the engine works
 environments    share of the update's seconds in which nothing is sampled: waiting for environments, and bookkeeping
 sampling        share in which the engine works
 hand-over       share of sleep and weights
 
-The shape tiny, with a twentieth of the tokens, is there to try the script on any machine.
-
-Left out: the policy update between two rollouts, and real environments.
-
-    python benchmarks/gpu_rollout.py --shape 0.5b
-    python benchmarks/gpu_rollout.py --shape 7b --gpu-memory-utilization 0.6
-    python benchmarks/gpu_rollout.py --shape tiny --sampler transformers --episodes 16
+The shape tiny has a twentieth of the tokens. Use it to try the script on any machine.
 """
 
 from __future__ import annotations
@@ -61,26 +60,26 @@ SHAPES = {
 
 
 class Chat:
-    """Stands in for `ChatFormat`: texts are token ids in decimal, and no token ends a message."""
+    """A replacement for `ChatFormat`: texts are token ids in decimal, and no token ends a message."""
 
     stop_ids: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
 
     def prompt_ids(self, system_prompt: str, observation: str) -> list[int]:
-        """The ids that the text names."""
+        """Returns the ids that the text names."""
         return [int(word) for word in observation.split()]
 
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
-        """The ids that the text names."""
+        """Returns the ids that the text names."""
         return [int(word) for word in observation.split()]
 
     def reply_text(self, ids: list[int]) -> str:
-        """Nobody reads it."""
+        """Returns an empty text, because nobody reads it."""
         return ""
 
 
 class Conversation(gym.Env[str, str]):
-    """Answers with random tokens, after a sleep; a task's prompt is the same in all its episodes."""
+    """An environment that sleeps and then answers with random tokens. All episodes of a task have the same prompt."""
 
     observation_space = UnicodeText(1_000_000)
     action_space = UnicodeText(1_000_000)
@@ -89,7 +88,7 @@ class Conversation(gym.Env[str, str]):
         self._latency_s, self._scale = latency_s, scale
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """The task's prompt."""
+        """Returns the task's prompt."""
         assert options is not None
         task = np.random.default_rng(int(options["task_id"]))
         self._rng = np.random.default_rng(seed)
@@ -110,7 +109,7 @@ class Conversation(gym.Env[str, str]):
 
 
 def _length(rng: np.random.Generator, median: float, sigma: float, most: int) -> int:
-    """A log-normal number of tokens, 1 to `most`."""
+    """Draws a log-normal number of tokens, from 1 to `most`."""
     return int(np.clip(round(median * np.exp(sigma * rng.normal())), 1, most))
 
 
@@ -120,16 +119,16 @@ def _text(rng: np.random.Generator, tokens: int) -> str:
 
 @dataclass
 class Measured:
-    """A `Sampler` that ends each message at a length drawn from its seed, and notes what the engine does.
+    """A `Sampler` that ends each message at a length drawn from its seed, and measures the engine.
 
     Attributes:
         sampler: The engine.
-        episodes: How many are played.
-        slots: In so many slots.
-        scale: Times the usual length of messages.
-        working_s: Seconds within the engine.
-        held: Each step's running requests / live episodes, times its seconds.
-        ended: The episodes that are over.
+        episodes: The number of episodes played.
+        slots: The number of slots.
+        scale: The factor on the usual length of messages.
+        working_s: The seconds spent in the engine.
+        held: The sum over steps of running requests / live episodes, times the step's seconds.
+        ended: The episodes that have ended.
     """
 
     sampler: Sampler
@@ -142,23 +141,23 @@ class Measured:
 
     @property
     def max_context(self) -> int:
-        """The engine's."""
+        """The engine's longest context."""
         return self.sampler.max_context
 
     @property
     def pending(self) -> int:
-        """The engine's."""
+        """The engine's number of pending requests."""
         return self.sampler.pending
 
     def submit(self, request: SampleRequest) -> None:
-        """With the drawn length as its longest."""
+        """Submits the request with the drawn length as its limit."""
         start = time.perf_counter()
         length = _length(np.random.default_rng(request.seed), 60 * self.scale, 0.8, request.max_tokens)
         self.sampler.submit(dataclasses.replace(request, max_tokens=length))
         self.working_s += time.perf_counter() - start
 
     def step(self) -> list[tuple[SampleRequest, Sample]]:
-        """One step, with its figures."""
+        """Makes one step of the engine and measures it."""
         running, live = self.pending, min(self.slots, self.episodes - len(self.ended))
         start = time.perf_counter()
         ready = self.sampler.step()
@@ -168,22 +167,22 @@ class Measured:
         return ready
 
     def end_session(self, session: Hashable) -> None:
-        """An episode is over."""
+        """Notes that an episode has ended."""
         self.ended.add(session)
         self.sampler.end_session(session)
 
     def sleep(self) -> None:
-        """The engine's."""
+        """Puts the engine to sleep."""
         self.sampler.sleep()
 
     def weights_changed(self) -> int:
-        """The engine's."""
+        """Tells the engine that the weights have changed."""
         return self.sampler.weights_changed()
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One rollout, and the hand-over of weights after it."""
+    """The measurements of one rollout and of the hand-over of weights after it."""
 
     rollout_s: float
     hand_over_s: float
@@ -194,7 +193,7 @@ class Figures:
 
 
 def new_policy(shape: str, device: str, dtype: torch.dtype) -> Policy:
-    """Random weights, made where they are used; a tokenizer that nobody uses, but that vLLM insists on."""
+    """Makes a model with random weights on its device, and a tokenizer, which nobody uses but vLLM requires."""
     model = fresh_qwen2(SHAPES[shape], eos_id=2, device=device, dtype=dtype)
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))
     chat: Any = Chat()
@@ -215,7 +214,7 @@ def play(
     envs.close()
     closed = time.perf_counter()
     sampler.sleep()
-    sampler.weights_changed()  # also forgets what it knows of these prompts
+    sampler.weights_changed()  # this also makes the engine forget these prompts
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return Figures(
@@ -234,9 +233,9 @@ def main() -> None:
     parser.add_argument("--shape", choices=list(SHAPES), default="0.5b")
     parser.add_argument("--sampler", choices=["vllm", "transformers"], default="vllm")
     parser.add_argument("--episodes", type=int, default=128)
-    parser.add_argument("--slots", type=int, default=0, help="0 for as many as episodes")
+    parser.add_argument("--slots", type=int, default=0, help="the number of slots; 0 for one per episode")
     parser.add_argument("--latency-ms", type=float, nargs="+", default=[0.0, 50.0, 200.0])
-    parser.add_argument("--repeats", type=int, default=3, help="interleaved, after one that is not counted")
+    parser.add_argument("--repeats", type=int, default=3, help="interleaved repeats, after one that is not counted")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--gpu-memory-utilization", type=float, default=SamplingFlags.gpu_memory_utilization)
@@ -252,7 +251,7 @@ def main() -> None:
     found: dict[tuple[float, RolloutMode], list[Figures]] = {}
     modes: tuple[RolloutMode, RolloutMode] = ("lockstep", "streaming")
     for repeat in range(args.repeats + 1):
-        for latency in args.latency_ms if repeat else args.latency_ms[:1]:  # the first is for kernels to be made
+        for latency in args.latency_ms if repeat else args.latency_ms[:1]:  # the first repeat compiles the kernels
             for mode in modes:
                 figures = play(
                     sampler,

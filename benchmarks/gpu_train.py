@@ -1,29 +1,30 @@
-"""The policy update with a real model's shape: tokens a second, MFU and peak memory, by episode length and by way.
+"""The policy update with a real model's shape: tokens per second, MFU and peak memory, by episode length and by method.
 
-A Qwen2.5 shape with random weights, groups of 8 episodes of the same length, half of which is written (a quarter of it is the
-task's prompt, which a group has in common). Timed is everything from episodes to stepped weights: batches, forward and
-backward passes, clipping, AdamW.
+    python benchmarks/gpu_train.py --shape 0.5b --lengths 4096 16384 32768
+    python benchmarks/gpu_train.py --shape 7b --lengths 16384 --episodes 8 --checkpointing
+    python benchmarks/gpu_train.py --shape tiny --lengths 64 --device cpu --dtype float32 --repeats 1
 
-packed       one row, a group's prompt once
-unshared     one row, every prompt computed
-padded       as many rows as episodes; all are of one length, so nothing is padded: what is left is the way of attending
-plain        unshared, with all logits of the written tokens held at once
+The model is a Qwen2.5 shape with random weights. Groups have 8 episodes of the same length. The model writes half of each
+episode. A quarter of the episode is the task's prompt, which a group has in common. The time covers everything from episodes
+to stepped weights: batches, forward and backward passes, clipping, AdamW.
+
+packed       one row; the prompt of a group is computed once
+unshared     one row; every prompt is computed
+padded       one row per episode; all episodes have one length, so nothing is padded: only the attention differs
+plain        as unshared, with all logits of the written tokens held at once
 
 MFU is model FLOPs / seconds / the device's peak. The model FLOPs of a token at position p, forward and backward, are
 
     6 P + 12 L A p          and 6 V H for each written token
 
-with P the parameters of the layers, L layers, A = heads x head width, V words, H width: two FLOPs a parameter forward and four
-backward, and for attention's two products 4 A p forward and twice that backward. With --lora-rank the model's own weights have
-no gradient: 4 P and 4 V H then, and what the adapters take is not counted. What is computed again (checkpointing, the
-chunked output layer) is no model FLOP, nor is what sharing saves: tokens/s counts each episode's every token, MFU only what the
-row holds. The peak is --peak-tflops, by default 989 on an H100 or H200 (bfloat16, dense); elsewhere there is no MFU.
+Here P is the number of the layers' parameters, L the number of layers, A = heads x head width, V the number of words and H the
+width. A parameter costs two FLOPs forward and four backward. The two products of attention cost 4 A p forward and twice that
+backward. With --lora-rank the model's own weights have no gradient, so they cost 4 P and 4 V H, and the cost of the adapters
+is not counted. Repeated computation (checkpointing, the chunked output layer) is no model FLOP. Nor is the computation that
+sharing saves: tokens/s counts every token of each episode, and MFU only the tokens in the row. The peak is --peak-tflops. Its
+default is 989 on an H100 or H200 (bfloat16, dense). On other devices there is no MFU.
 
-The shape tiny is there to try the script on any machine. Left out: sampling, and several devices.
-
-    python benchmarks/gpu_train.py --shape 0.5b --lengths 4096 16384 32768
-    python benchmarks/gpu_train.py --shape 7b --lengths 16384 --episodes 8 --checkpointing
-    python benchmarks/gpu_train.py --shape tiny --lengths 64 --device cpu --dtype float32 --repeats 1
+The shape tiny is there to try the script on any machine. benchmarks/gpu_rollout.py measures sampling.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Figures:
-    """One update."""
+    """The measurements of one update."""
 
     seconds: float
     tokens: int
@@ -78,12 +79,12 @@ class Figures:
 
 
 def new_model(shape: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    """Random weights, made where they are used, with positions for the longest episodes."""
+    """Makes a model with random weights on its device, with positions for the longest episodes."""
     return fresh_qwen2(dataclasses.replace(SHAPES[shape], positions=131_072), eos_id=2, device=device, dtype=dtype)
 
 
 def new_episodes(count: int, length: int, words: int) -> list[Trajectory]:
-    """Groups of 8: a quarter is prompt, then 64 tokens are written for each 32 of observation."""
+    """Makes groups of 8 episodes: a quarter is prompt, then 64 tokens are written for each 32 of observation."""
     found = []
     for i in range(count):
         task, own = np.random.default_rng(i // GROUP), np.random.default_rng(1000 + i)
@@ -101,7 +102,7 @@ def new_episodes(count: int, length: int, words: int) -> list[Trajectory]:
 def model_flops(
     model: PreTrainedModel, episodes: list[Trajectory], tokens_per_microbatch: int, *, shared: bool
 ) -> float:
-    """See the module's text."""
+    """Returns the model FLOPs of an update, by the formula in the module's docstring."""
     config = model.config
     plain = sum(p.numel() for name, p in plain_parameters(model) if not name.startswith("lm_head"))
     layers = plain - config.vocab_size * config.hidden_size
@@ -120,7 +121,7 @@ def model_flops(
 
 @contextlib.contextmanager
 def set_up(model: PreTrainedModel, way: str) -> Iterator[None]:
-    """Makes the update go its way."""
+    """Makes the update use the method `way`."""
     model.set_attn_implementation("sdpa" if way == "padded" else PACKED)
     with contextlib.ExitStack() as stack:
         if way != "packed":
@@ -138,7 +139,7 @@ def _plain_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: floa
 
 
 def measure(model: PreTrainedModel, episodes: list[Trajectory], way: str, tokens: int, repeats: int) -> Figures:
-    """The median of some updates, after one that is not counted."""
+    """Returns the median of some updates, after one that is not counted."""
     on_gpu = model.device.type == "cuda"
     nothing: Any = None
     tokenizer: Any = type("Tokenizer", (), {"pad_token_id": 0})()
@@ -169,13 +170,13 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--shape", choices=list(SHAPES), default="0.5b")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 16_384, 32_768], help="tokens an episode")
-    parser.add_argument("--episodes", type=int, default=16, help=f"a multiple of {GROUP}")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 16_384, 32_768], help="the tokens per episode")
+    parser.add_argument("--episodes", type=int, default=16, help=f"the number of episodes, a multiple of {GROUP}")
     parser.add_argument("--ways", choices=WAYS, nargs="+", default=list(WAYS))
-    parser.add_argument("--tokens-per-microbatch", type=int, default=0, help="0 for the longest episode")
+    parser.add_argument("--tokens-per-microbatch", type=int, default=0, help="0 for the longest episode's tokens")
     parser.add_argument("--checkpointing", action="store_true")
-    parser.add_argument("--lora-rank", type=int, default=0, help="0 trains all weights")
-    parser.add_argument("--repeats", type=int, default=3, help="after one that is not counted")
+    parser.add_argument("--lora-rank", type=int, default=0, help="the rank of the adapters; 0 trains all weights")
+    parser.add_argument("--repeats", type=int, default=3, help="the number of updates, after one that is not counted")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--peak-tflops", type=float, default=0.0)

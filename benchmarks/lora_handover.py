@@ -1,13 +1,16 @@
-"""LoRA handed to vLLM: merged into bfloat16 weights, or apart. What arrives of an update, and what each way costs on a CPU.
-
-A Qwen2 of random weights (standard deviation 0.02, as pretrained ones have) is trained with adapters on random text, in
-bfloat16 with float32 masters as `harness.grpo` does. After some updates both engines sample. "arrived" is the slope, with its
-standard error, of what a token's log-probability changed by over what it changed by in float32, both against float32 without
-adapters: 1 is the policy as the adapters have it, 0 the one that it began as. The trainer is measured so too, on the tokens of
-the engine with adapters apart. "off" is the mean absolute difference between engine and trainer. On a CPU vLLM applies adapters
-in plain torch, with a copy of them for each token; of its kernels for GPUs the times say nothing.
+"""Two ways to give LoRA adapters to vLLM: what arrives of an update, and what each way costs on a CPU.
 
     VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 python benchmarks/lora_handover.py
+
+"merged" adds the adapters to the bfloat16 weights. "apart" hands them over separately. A Qwen2 with random weights (standard
+deviation 0.02, as in pretrained models) is trained with adapters on random text, in bfloat16 with float32 masters as in
+`harness.grpo`. After some updates both engines sample.
+
+"arrived" is a slope with its standard error: the change of a token's log-probability over its change in float32. Both changes
+are relative to float32 without adapters. 1 is the policy with the adapters, and 0 is the policy at the start. The trainer is
+measured in the same way, on the tokens of the engine with separate adapters. "off" is the mean absolute difference between
+engine and trainer. On a CPU vLLM applies adapters in plain torch, with a copy of them for each token. So the times say nothing
+about vLLM's kernels for GPUs.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ _WORDS, _PROMPT, _TOKENS = 1024, 16, 64
 
 
 def logprobs(model: Qwen2ForCausalLM, prompts: torch.Tensor, samples: list[Sample]) -> torch.Tensor:
-    """Of the sampled tokens, by one forward pass over each text."""
+    """Returns the log-probabilities of the sampled tokens, from one forward pass over each text."""
     rows = torch.cat([prompts, torch.tensor([sample.ids for sample in samples])], 1)
     with torch.no_grad():
         scores = torch.log_softmax(model.eval()(input_ids=rows).logits.float(), -1)
@@ -41,7 +44,7 @@ def logprobs(model: Qwen2ForCausalLM, prompts: torch.Tensor, samples: list[Sampl
 
 
 def train(model: Qwen2ForCausalLM, optimizer: torch.optim.Optimizer, updates: int, draws: torch.Generator) -> None:
-    """Updates on random text with a skew that can be learned."""
+    """Trains on random text with a skew that can be learned."""
     for _ in range(updates):
         rows = (torch.rand(4, 64, generator=draws) ** 2 * _WORDS).long()
         model.train()(input_ids=rows, labels=rows).loss.backward()
@@ -50,28 +53,30 @@ def train(model: Qwen2ForCausalLM, optimizer: torch.optim.Optimizer, updates: in
 
 
 def slope(found: torch.Tensor, moved: torch.Tensor) -> str:
-    """Of a line through 0, and its standard error."""
+    """Returns the slope of a line through 0, and its standard error."""
     slope = float(found @ moved / moved.square().sum())
     return f"{slope:.2f} ± {float((found - slope * moved).std() / moved.square().sum().sqrt()):.2f}"
 
 
 def spread(values: list[float]) -> str:
-    """Median and range."""
+    """Returns the median and the range."""
     return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
 
 
 def main() -> None:
-    """The command line."""
+    """Parses the command line and prints both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument(
-        "--learning-rate", type=float, default=1e-5, help="ten times the paper's, as is usual with LoRA"
+        "--learning-rate", type=float, default=1e-5, help="the default is ten times the paper's, as is usual with LoRA"
     )
-    parser.add_argument("--updates", type=int, nargs="+", default=[4, 16, 64], help="after which to sample")
+    parser.add_argument("--updates", type=int, nargs="+", default=[4, 16, 64], help="sample after these updates")
     parser.add_argument("--episodes", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5, help="more hand-overs and rollouts, for the times alone")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="the number of further hand-overs and rollouts, only for the times"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     heads = arguments.width // 64
@@ -88,7 +93,7 @@ def main() -> None:
     times: dict[str, dict[str, list[float]]] = {name: {"hand-over": [], "token": []} for name in engines}
 
     def sample(name: str, prompts: torch.Tensor) -> list[Sample]:
-        """One hand-over and one rollout, timed."""
+        """Times one hand-over and one rollout; returns the samples."""
         start = time.perf_counter()
         engines[name].weights_changed()
         middle = time.perf_counter()

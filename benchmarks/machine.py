@@ -1,4 +1,4 @@
-"""The processor's name, for the benchmarks that need no torch; those that do take it from `harness.run.runtime`."""
+"""The processor's name, for the benchmarks that need no torch. Those that need torch take it from `harness.run.runtime`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cpu_name() -> str:
-    """As the system names it."""
+    """Returns the processor's name as the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

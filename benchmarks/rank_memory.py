@@ -1,10 +1,11 @@
-"""What one rank holds while a real model is trained on several, counted on any machine without that memory.
-
-torch's own tracker for FSDP2 counts the bytes of every tensor through a micro-batch, forward and backward, of the very code
-that ranks run. The tensors have shapes and no data (FakeTensorMode), and the other ranks do not exist (the "fake" backend). So
-nothing is measured of the allocator, of kernels' workspaces or of time. Beside it: what `harness.plan` says by formula.
+"""The memory of one rank when a real model is trained on several, counted on any machine without that memory.
 
     python benchmarks/rank_memory.py
+
+torch's own tracker for FSDP2 counts the bytes of every tensor through the forward and backward pass of one micro-batch. The
+code is the code that ranks run. The tensors have shapes and no data (FakeTensorMode), and the other ranks do not exist (the
+"fake" backend). So the allocator, the kernels' workspaces and the time are not measured. The table also has the prediction of
+`harness.plan` by formula.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _PARTS = ("Sharded Param", "Sharded Grad", "OptState", "Unsharded Param", "Activ
 
 
 def counted(plan: Plan, tokens: int) -> dict[str, int]:
-    """Bytes at the peak, by the tracker's own parts and in "Total"."""
+    """Returns the bytes at the peak, for each of the tracker's own parts and as "Total"."""
     shape, lengths = shape_of(plan.train.model), lengths_of(plan)
     written = tokens * lengths.action // (lengths.action + lengths.observation)
     dist.init_process_group("fake", rank=0, world_size=plan.gpus, store=FakeStore())
-    mesh = init_device_mesh("cpu", (plan.gpus,))  # needs tensors with data
+    mesh = init_device_mesh("cpu", (plan.gpus,))  # this needs tensors with data
     with FakeTensorMode(), mock.patch("harness.policy.ranks.init_device_mesh", return_value=mesh):
         model = fresh_qwen2(shape, eos_id=0, dtype=getattr(torch, plan.train.dtype)).train()
         model.set_attn_implementation(PACKED)
@@ -51,7 +52,7 @@ def counted(plan: Plan, tokens: int) -> dict[str, int]:
         optimizer = torch.optim.AdamW(model.parameters())
         for p in model.parameters():
             optimizer.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            p.grad = torch.zeros_like(p)  # of an earlier micro-batch
+            p.grad = torch.zeros_like(p)  # the gradient of an earlier micro-batch
         batch = Batch(
             torch.zeros(1, tokens, dtype=torch.long),
             torch.arange(tokens)[None],
@@ -61,7 +62,7 @@ def counted(plan: Plan, tokens: int) -> dict[str, int]:
             torch.ones(1, written, dtype=torch.bool),
             torch.zeros(1, written),
         )
-        model.forward = MethodType(lambda self, b: score_batch(self, b, 1.0), model)  # where the tracker looks
+        model.forward = MethodType(lambda self, b: score_batch(self, b, 1.0), model)  # the tracker looks here
         tracker: Any = FSDPMemTracker(model, optimizer)
         with tracker:
             model(batch)[0].sum().backward()
@@ -71,12 +72,12 @@ def counted(plan: Plan, tokens: int) -> dict[str, int]:
 
 
 def main() -> None:
-    """The command line."""
+    """Parses the command line and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["Qwen2.5-7B", "Qwen2.5-14B"])
     parser.add_argument("--ranks", nargs="+", type=int, default=[8])
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
-    parser.add_argument("--tokens", type=int, default=16_384, help="of a micro-batch: one episode")
+    parser.add_argument("--tokens", type=int, default=16_384, help="the tokens of a micro-batch, which is one episode")
     arguments = parser.parse_args()
     print(f"GB on one rank, a micro-batch of {arguments.tokens} tokens, gradient checkpointing; AdamW, servers sample")
     names = "".join(f"{part:>16}" for part in _PARTS)

@@ -1,12 +1,13 @@
-"""Environments in Ray actors against environments in this process: time of a step, memory of an actor, what a loss costs.
+"""Environments in Ray actors and in this process: the time of a step, the memory of an actor, and the cost of losing one.
 
     OMP_NUM_THREADS=1 python benchmarks/ray_envs.py | grep -v raylet > benchmarks/results/ray-envs-cpu.txt
 
-All on one machine, so the network is left out; a step elsewhere takes its round trip more. "One at a time" plays one
-environment from one thread: the latency of a step. "64 at once" plays 64 from 64 threads: what bounds a rollout whose sampler
-needs no time. Ground-truth episodes, messages made beforehand; local and Ray in turn, medians. Memory is PSS, which counts a page
-that n processes share as 1/n of a page for each. "Noticed" is the time from the kill to the failed step's answer, "a new one" to
-the new actor's first reset. Left out: EH-AppWorld, whose steps take milliseconds anyway, and several machines.
+Everything runs on one machine. A step on another machine takes the network's round trip in addition. "One at a time" plays one
+environment from one thread: this is the latency of a step. "64 at once" plays 64 environments from 64 threads: this bounds a
+rollout whose sampler needs no time. Episodes are ground truth, with messages made beforehand. Local and Ray take turns, and
+the figures are medians. Memory is PSS: a page that n processes share counts as 1/n of a page for each. "Noticed" is the time
+from the kill to the failed step's answer. "A new one" is the time to the new actor's first reset. EH-AppWorld is not measured,
+because its steps take milliseconds anyway.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from harness.run.runtime import cpu_name
 
 MANY = 64
 REPEATS = 5
-EPISODES = {1: 20, MANY: 2}  # each environment's in one repeat
+EPISODES = {1: 20, MANY: 2}  # the episodes of each environment in one repeat
 ENVS: dict[str, dict[str, Any]] = {"EH-Cabinet-v0": {"split": "dev"}, "EH-BFCL-v0": {"split": "dev"}}
 Script = tuple[str, list[str]]
 
 
 def scripts(env_id: str, arguments: dict[str, Any]) -> list[Script]:
-    """Some tasks with the expert's messages."""
+    """Returns some tasks with the expert's messages."""
     env: Any = gym.make(env_id, disable_env_checker=True, **arguments)
     found = []
     for task_id in env.unwrapped.task_ids[:16]:
@@ -51,7 +52,7 @@ def scripts(env_id: str, arguments: dict[str, Any]) -> list[Script]:
 
 
 def play(env: gym.Env[str, str], some: Sequence[Script], count: int) -> int:
-    """Steps of `count` episodes."""
+    """Plays `count` episodes and returns their steps."""
     steps = 0
     for index in range(count):
         task_id, messages = some[index % len(some)]
@@ -64,7 +65,7 @@ def play(env: gym.Env[str, str], some: Sequence[Script], count: int) -> int:
 
 
 def microseconds(envs: Sequence[gym.Env[str, str]], some: Sequence[Script], count: int) -> float:
-    """Of a step, its share of the resets included, with a thread for each environment."""
+    """Returns the microseconds per step, with its share of the resets. Each environment has its own thread."""
     with ThreadPoolExecutor(len(envs)) as threads:
         start = time.perf_counter()
         steps = sum(threads.map(lambda env: play(env, some, count), envs))
@@ -72,14 +73,14 @@ def microseconds(envs: Sequence[gym.Env[str, str]], some: Sequence[Script], coun
 
 
 def compare(env_id: str, actors: int, envs: int, some: Sequence[Script]) -> tuple[float, float]:
-    """Medians of the microseconds of a step, local and in actors."""
+    """Returns the median microseconds per step, local and in actors."""
     count = EPISODES[envs]
     pool = ActorPool(actors, cpus=0)
     arguments = ENVS[env_id]
     here = [gym.make(env_id, disable_env_checker=True, **arguments) for _ in range(envs)]
     there = [gym.make(in_actors(env_id, pool), disable_env_checker=True, **arguments) for _ in range(envs)]
     for some_envs in (here, there):
-        microseconds(some_envs, some, count)  # warm
+        microseconds(some_envs, some, count)  # warms the caches
     times = [(microseconds(here, some, count), microseconds(there, some, count)) for _ in range(REPEATS)]
     for env in (*here, *there):
         env.close()
@@ -89,7 +90,7 @@ def compare(env_id: str, actors: int, envs: int, some: Sequence[Script]) -> tupl
 
 
 def processes(mark: str) -> Iterator[int]:
-    """Those whose command line has it."""
+    """Yields the ids of the processes whose command line contains `mark`."""
     for folder in Path("/proc").iterdir():
         try:
             if folder.name.isdigit() and mark in (folder / "cmdline").read_text():
@@ -99,13 +100,13 @@ def processes(mark: str) -> Iterator[int]:
 
 
 def pss_mb(pid: int) -> float:
-    """MB."""
+    """Returns the PSS of a process in MB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
 
 
 def memory(actors: int, env_id: str, envs: int, **arguments: Any) -> tuple[float, float]:
-    """PSS in MB of an actor and of its backend's processes, each with an equal share of the environments."""
+    """Returns the PSS in MB of an actor and of its backend's processes. The actors share the environments equally."""
     pool = ActorPool(actors, cpus=0)
     there = [
         gym.make(in_actors(env_id, pool), disable_env_checker=True, **ENVS[env_id], **arguments) for _ in range(envs)
@@ -122,12 +123,12 @@ def memory(actors: int, env_id: str, envs: int, **arguments: Any) -> tuple[float
 
 
 def parent(pid: int) -> int:
-    """Its parent's process id."""
+    """Returns the process id of its parent."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def loss() -> tuple[float, float]:
-    """Seconds from the kill of an actor to the answer of its next step, and to the first reset in a new one."""
+    """Returns the seconds from the kill of an actor to the answer of its next step, and to the first reset in a new one."""
     pool = ActorPool(1, cpus=0)
     env = gym.make(in_actors("EH-Cabinet-v0", pool), disable_env_checker=True)
     env.reset(seed=0)
@@ -143,13 +144,13 @@ def loss() -> tuple[float, float]:
 
 
 def median_of(measure: Callable[[], tuple[float, float]], repeats: int) -> tuple[float, float]:
-    """Of both numbers."""
+    """Returns the median of each of the two numbers."""
     first, second = zip(*(measure() for _ in range(repeats)), strict=True)
     return statistics.median(first), statistics.median(second)
 
 
 def main() -> None:
-    """Prints everything."""
+    """Prints all tables."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("gymnasium", "ray"))
     print("command     OMP_NUM_THREADS=1 python benchmarks/ray_envs.py")
     print(f"machine     {cpu_name()}, {os.cpu_count()} cores")

@@ -1,16 +1,15 @@
-"""Seconds of one update's rollout: streaming against lockstep, and against sampling alone, under environment latency.
-
-64 episodes of 2 to 8 turns: prompts of 60 to 160 tokens, actions of about 23 (at most 64), observations of 15 to 50, and
-before each answer the environment sleeps for an exponentially distributed time with the mean that the table names. Every
-way plays the same requests, so the same turns, tokens and sleeps. "Sampling alone" is streaming at latency 0, in one thread:
-what is left when all latency is hidden. "Longest sleep" is the sum of one episode's sleeps, the largest of all episodes: no
-rollout can be shorter. Repeats are interleaved, because machines drift.
-
-Left out: real environments and trained models; what is measured is the waiting.
+"""Seconds of one update's rollout under environment latency: streaming compared with lockstep and with sampling alone.
 
     OMP_NUM_THREADS=1 python benchmarks/rollout.py
     OMP_NUM_THREADS=1 python benchmarks/rollout.py --sampler vllm    # in the virtualenv of `tox run -e vllm`
     OMP_NUM_THREADS=1 python benchmarks/rollout.py --memory 200    # resident memory over 200 updates of a small training run
+
+There are 64 episodes of 2 to 8 turns. Prompts have 60 to 160 tokens, actions about 23 (at most 64), and observations 15 to 50.
+Before each answer the environment sleeps for an exponentially distributed time. The table names its mean. Streaming and
+lockstep play the same requests, so they have the same turns, tokens and sleeps. "Sampling alone" is streaming at latency 0 in
+one thread: the time that remains if all latency is hidden. "Longest sleep" is the sum of one episode's sleeps, for the episode
+with the largest sum. No rollout can be shorter. Repeats are interleaved, because the speed of a machine drifts. Environments
+and model are artificial: this script measures only the waiting.
 """
 
 from __future__ import annotations
@@ -50,30 +49,30 @@ from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
 
 VOCABULARY = 320
-STOPS = frozenset(range(3, 17))  # 14 of 320 equally likely tokens end an action: 23 tokens in the mean
+STOPS = frozenset(range(3, 17))  # 14 of 320 equally likely tokens end an action, so the mean is 23 tokens
 CONTEXT = 2048
 
 
 class Chat:
-    """Stands in for `ChatFormat`: texts are token ids in decimal."""
+    """A replacement for `ChatFormat`: texts are token ids in decimal."""
 
     stop_ids = STOPS
 
     def prompt_ids(self, system_prompt: str, observation: str) -> list[int]:
-        """The ids that the text names."""
+        """Returns the ids that the text names."""
         return [int(word) for word in observation.split()]
 
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
-        """The ids that the text names."""
+        """Returns the ids that the text names."""
         return [int(word) for word in observation.split()]
 
     def reply_text(self, ids: Sequence[int]) -> str:
-        """Nobody reads it."""
+        """Returns an empty text, because nobody reads it."""
         return ""
 
 
 class Conversation(gym.Env[str, str]):
-    """Answers with random tokens, after a sleep; everything is drawn from the reset's seed."""
+    """An environment that sleeps and then answers with random tokens. Everything is drawn from the reset's seed."""
 
     observation_space = UnicodeText(100_000)
     action_space = UnicodeText(100_000)
@@ -83,7 +82,7 @@ class Conversation(gym.Env[str, str]):
         self.longest_sleep_s = 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """The prompt."""
+        """Returns the prompt."""
         self._rng = np.random.default_rng(seed)
         self._left, self._slept_s = int(self._rng.integers(2, 9)), 0.0
         return self._text(60, 160), {"system_prompt": ""}
@@ -102,28 +101,28 @@ class Conversation(gym.Env[str, str]):
 
 
 def new_model() -> Qwen2ForCausalLM:
-    """0.4 million random parameters; nearly uniform distributions."""
+    """Makes a model of 0.4 million random parameters, whose distributions are nearly uniform."""
     return fresh_qwen2(ModelShape(VOCABULARY, 128, 384, 2, 4, 4, tied=True, positions=CONTEXT), eos_id=3)
 
 
 def new_tokenizer() -> PreTrainedTokenizerFast:
-    """Nobody tokenises, but vLLM insists on one."""
+    """Makes a tokenizer, which nobody uses but vLLM requires."""
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")))
 
 
 def new_sampler(name: str, model: Qwen2ForCausalLM) -> Sampler:
-    """The sampler that the command line names."""
+    """Makes the sampler that the command line names."""
     if name == "transformers":
         return TransformersSampler(model)
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # where cores are shared, its own choice is far slower
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # if cores are shared, vLLM's own choice is far slower
     return VLLMSampler(model, new_tokenizer())
 
 
 def play(
     sampler: Sampler, mode: RolloutMode, *, episodes: int, slots: int, latency_s: float, threads: int
 ) -> tuple[float, float, list[Trajectory]]:
-    """Plays all episodes; returns the seconds, the longest sleep of an episode, and what was played."""
-    sampler.weights_changed()  # as before every rollout of a training run: nothing is known of earlier ones
+    """Plays all episodes; returns the seconds, the longest sleep of an episode, and the played episodes."""
+    sampler.weights_changed()  # as before every rollout of a training run: forgets the earlier ones
     envs = ThreadVectorEnv([lambda: Conversation(latency_s)] * slots, max_workers=threads)
     requests = [EpisodeRequest(str(i), i, seed=derive_seed(0, "benchmark", i)) for i in range(episodes)]
     start = time.perf_counter()
@@ -141,20 +140,20 @@ def play(
 
 
 class Watch(Display):
-    """Shows nothing and notes the process's resident memory, in MiB, whenever a line would have been printed."""
+    """A display that shows nothing. For each line, it notes the process's resident memory in MiB."""
 
     def __init__(self) -> None:
         super().__init__(Console(quiet=True))
         self.resident: list[float] = []
 
     def note(self, text: str) -> None:
-        """One line an update, and a few before and after."""
+        """Notes the memory: once per update, and a few times before and after."""
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         self.resident.append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
 
 
 def memory(updates: int) -> None:
-    """Prints the resident memory along training runs of both kinds of rollout; EH-Cabinet, 16 episodes an update."""
+    """Prints the resident memory during training runs with both kinds of rollout: EH-Cabinet, 16 episodes per update."""
     for mode in ("lockstep", "streaming"):
         with tempfile.TemporaryDirectory() as folder:
             config = dataclasses.replace(
@@ -207,7 +206,7 @@ def main() -> None:
     seconds: dict[tuple[str, float], list[float]] = {}
     longest: dict[float, float] = {}
     load = os.getloadavg()[0]
-    for repeat in range(args.repeats + 1):  # the first is for caches to warm
+    for repeat in range(args.repeats + 1):  # the first repeat warms the caches
         second, _, played = timed("streaming", 0.0, 0)
         alone += [second] * bool(repeat)
         for latency in args.latency_ms:
@@ -237,7 +236,7 @@ def main() -> None:
 
 
 def spread(values: list[float]) -> str:
-    """Median (least to most)."""
+    """Returns the median and the range."""
     return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
 
 

@@ -1,9 +1,9 @@
-"""The quick start from K0 = 10 and from K0 = 50, several seeds: where K settles, and what the agent then can do.
-
-Also the same run with Algorithm 2's rounding, which stalls. Runs that are done are not run again; one that was killed is
-resumed. Draws the README's picture.
+"""The quick start from K0 = 10 and from K0 = 50 with several seeds: where K settles, and how well the agent then does.
 
     python benchmarks/settling.py --runs runs/settling --figure docs/images/settling.png
+
+One more run uses Algorithm 2's rounding, which stalls. Finished runs are not run again. A killed run is resumed. The script
+also draws the README's figure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COLOURS = {10: "#0072B2", 50: "#D55E00"}  # Okabe and Ito's blue and vermilion
 
 
 def run(folder: Path, *flags: str) -> Path:
-    """Trains once, unless it is done; returns the run's folder."""
+    """Trains one run, unless it is finished; returns the run's folder."""
     if not (folder / "evaluation.json").exists():
         begun = (folder / "config.json").exists()
         arguments = ["--resume", str(folder)] if begun else ["--run-dir", str(folder), *flags]
@@ -37,7 +37,7 @@ def run(folder: Path, *flags: str) -> Path:
 
 
 def row(name: str, folder: Path) -> str:
-    """One line of the table."""
+    """Returns one line of the table."""
     rows = read_metrics(folder / "metrics.jsonl")
     result = json.loads((folder / "evaluation.json").read_text())
     before, after = result["before"]["sampled"]["mean_at_k"], result["after"]["sampled"]["mean_at_k"]
@@ -50,7 +50,7 @@ def row(name: str, folder: Path) -> str:
 
 
 def draw(runs: dict[tuple[int, int], Path], out: Path) -> None:
-    """K by update, a line a seed, a colour a start."""
+    """Draws K by update, with one line per seed and one colour per K0."""
     figure = Figure(figsize=(7.2, 3.2), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -72,7 +72,7 @@ def draw(runs: dict[tuple[int, int], Path], out: Path) -> None:
 
 
 def main() -> None:
-    """Runs, prints the table, draws."""
+    """Runs what is missing, prints the table and draws the figure."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--runs", type=Path, default=Path("runs/settling"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

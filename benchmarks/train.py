@@ -1,24 +1,25 @@
-"""Tokens a second of one policy update on the CPU: ours against TRL's GRPOTrainer, packed against padded, chunked against plain.
+"""Tokens per second of one policy update on the CPU: ours and TRL's GRPOTrainer, packed and padded, chunked and plain.
 
-The update: tasks of 8 episodes with the lengths of BFCL's ground truth, scaled to a quarter: prompts of 325 to 850 tokens,
-the same in all episodes of a task, 3 to 20 turns, messages of 5 to 30 tokens and observations of 2 to 17. A random Qwen2,
-float32, one torch thread. What is timed is everything from episodes to stepped weights: batches, forward and backward passes,
-clipping, an optimizer step with learning rate 0. A token counts once, padding and what is computed again count nothing,
-whoever computes it. Times are the process's CPU seconds, repeats are interleaved.
-
-TRL has no padding-free GRPO, so it is measured twice. "as it is": an update's episodes padded to its longest prompt and its
-longest completion, which is what its own `_generate_and_score_completions` hands to `compute_loss`. "sorted, trimmed": each
-micro-batch of episodes of like length and padded to its own longest, which TRL does not offer; with one episode in a
-micro-batch nothing is padded at all. Both at every number of episodes a micro-batch that the table names. Its loss is set to
-ours (dapo: token mean, no KL); the gradients' norms are compared, and the script fails where they differ.
-
-"unshared" is packed without sharing the beginnings of a task's episodes. "plain" holds all logits of the written tokens,
-"chunked" does not; both at the output layer alone, with the process's memory above what it held before.
-
-Left out: sampling, and GPUs (benchmarks/gpu_train.py).
-
-    pip install trl    # beside the `train` extra; without it TRL's rows are left out
+    pip install trl    # in addition to the `train` extra; without it the table has no rows of TRL
     OMP_NUM_THREADS=1 python benchmarks/train.py
+
+The update has tasks of 8 episodes with the lengths of BFCL's ground truth, scaled to a quarter. Prompts have 325 to 850
+tokens, the same in all episodes of a task. An episode has 3 to 20 turns, messages of 5 to 30 tokens and observations of 2 to
+17. The model is a random Qwen2 in float32, with one torch thread. The time covers everything from episodes to stepped weights:
+batches, forward and backward passes, clipping, and an optimizer step with learning rate 0. Each token counts once for every
+method. Padding and repeated computation count nothing. Times are the process's CPU seconds, and repeats are interleaved.
+
+TRL has no padding-free GRPO, so it is measured twice. "as it is" pads the episodes of an update to its longest prompt and its
+longest completion, as TRL's own `_generate_and_score_completions` does before `compute_loss`. "sorted, trimmed" puts episodes
+of similar length into a micro-batch and pads them to its longest. TRL does not offer this. With one episode per micro-batch
+nothing is padded at all. Both are run with every number of episodes per micro-batch that the table names. TRL's loss is set to
+ours (dapo: token mean, no KL). The script compares the gradients' norms and fails if they differ.
+
+"unshared" is packed without sharing the beginnings of a task's episodes. "plain" holds all logits of the written tokens at
+once, and "chunked" does not. Both are measured at the output layer alone, with the memory of the process above what it held
+before.
+
+benchmarks/gpu_train.py measures the update on GPUs.
 """
 
 from __future__ import annotations
@@ -59,12 +60,12 @@ HEAD_TOKENS, HEAD_WIDTH, HEAD_WORDS = 4096, 128, 16_384
 
 
 def new_model() -> Qwen2ForCausalLM:
-    """11.5 million parameters, 4.2 of them the tied embedding."""
+    """Makes a model of 11.5 million parameters; 4.2 million of them are the tied embedding."""
     return fresh_qwen2(ModelShape(VOCABULARY, 256, 1536, 5, 4, 2, tied=True, positions=4096), eos_id=1, pad_id=0)
 
 
 def new_episodes(tasks: int) -> list[Trajectory]:
-    """Random tokens in the shape of BFCL's episodes; half of each task's succeed."""
+    """Makes episodes of random tokens in the shape of BFCL's. Half of each task's episodes succeed."""
     found = []
     for task in range(tasks):
         rng = np.random.default_rng(task)
@@ -84,7 +85,7 @@ def new_episodes(tasks: int) -> list[Trajectory]:
 
 
 def settings(tokens: int) -> LossSettings:
-    """One optimizer step; nothing is clipped away, so that the ways can be compared."""
+    """Returns the settings of one optimizer step. Nothing is clipped, so that the methods can be compared."""
     return LossSettings(
         temperature=1.0,
         clip_low=1.0,
@@ -102,7 +103,7 @@ def settings(tokens: int) -> LossSettings:
 
 
 def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: bool = True) -> Callable[[], float]:
-    """Our update; returns the gradient's norm."""
+    """Returns a function that makes our update and returns the gradient's norm."""
     tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=_tokenizer(), pad_token="<pad>", eos_token="<eos>")
     model = new_model()
     if packed:
@@ -119,7 +120,7 @@ def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: b
 
 
 def trls(episodes: Sequence[Trajectory], *, at_once: int, trimmed: bool, folder: str) -> Callable[[], float]:
-    """The same update through TRL's `compute_loss`; returns the gradient's norm."""
+    """Returns a function that makes the same update through TRL's `compute_loss` and returns the gradient's norm."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -173,12 +174,12 @@ def _prompt(t: Trajectory) -> int:
 
 
 def _widths(episodes: Sequence[Trajectory]) -> tuple[int, int]:
-    """Tokens of the longest prompt and of the longest completion, which is all after the prompt."""
+    """Returns the tokens of the longest prompt and of the longest completion. A completion is all after the prompt."""
     return max(map(_prompt, episodes)), max(len(t.ids) - _prompt(t) for t in episodes)
 
 
 def _trl_inputs(episodes: Sequence[Trajectory], widths: tuple[int, int]) -> dict[str, Tensor]:
-    """Prompts padded on the left, completions on the right; observations are in the completion, outside the tool mask."""
+    """Pads prompts on the left and completions on the right. Observations are in the completion, outside the tool mask."""
     n, (left, right) = len(episodes), widths
     prompts, prompt_mask = (np.zeros((n, left), dtype=np.int64) for _ in range(2))
     completions, completion_mask, tool_mask = (np.zeros((n, right), dtype=np.int64) for _ in range(3))
@@ -201,12 +202,12 @@ def _trl_inputs(episodes: Sequence[Trajectory], widths: tuple[int, int]) -> dict
 
 
 def _tokenizer() -> Tokenizer:
-    """Nobody uses it, but TRL insists on one."""
+    """Makes a tokenizer, which nobody uses but TRL requires."""
     return Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, "a": 2}, unk_token="a"))
 
 
 def head(way: str) -> dict[str, float]:
-    """One forward and backward pass through the output layer: CPU seconds, and MiB above what was held before."""
+    """Runs the output layer forward and backward; returns CPU seconds, and MiB above what was held before."""
     torch.manual_seed(0)
     hidden = torch.randn(HEAD_TOKENS, HEAD_WIDTH, requires_grad=True)
     weight = torch.randn(HEAD_WORDS, HEAD_WIDTH, requires_grad=True)
@@ -225,7 +226,7 @@ def head(way: str) -> dict[str, float]:
 
 
 def _peak_mib() -> float:
-    """The most memory that this process has held; getrusage would also tell of the one that started it."""
+    """Returns the peak memory of this process. getrusage would also count the process that started it."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
@@ -257,7 +258,7 @@ def compare_updates(tasks: int, repeats: int, at_once: Sequence[int], budgets: S
         for name, run in ways.items():
             start = time.process_time()
             norms[name] = run()
-            if repeat:  # the first is for memory to be allocated
+            if repeat:  # the first repeat allocates the memory
                 seconds[name].append(time.process_time() - start)
     first = next(iter(ways))
     worst = max(abs(norm / norms[first] - 1) for norm in norms.values())
@@ -270,7 +271,7 @@ def compare_updates(tasks: int, repeats: int, at_once: Sequence[int], budgets: S
 
 
 def compare_heads(repeats: int) -> None:
-    """Prints the second table; each measurement is a process of its own, for its memory."""
+    """Prints the second table. Each measurement runs in its own process, because it measures memory."""
     found: dict[str, list[dict[str, float]]] = {"plain": [], "chunked": []}
     for _ in range(repeats):
         for way, runs in found.items():
@@ -296,7 +297,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 16_384])
-    parser.add_argument("--head", choices=["plain", "chunked"], help="one measurement of the second table, as JSON")
+    parser.add_argument(
+        "--head", choices=["plain", "chunked"], help="print one measurement of the second table as JSON"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.head:

@@ -1,4 +1,4 @@
-"""What the examples' figures share: one line for several runs, with their spread, and a file that stays the same."""
+"""Helpers for the examples' figures: panels, a line with a band for several runs, and files that can be reproduced."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by colour-blind readers and in grey print.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, also in grey print.
 BLUE, ORANGE, GREEN, PURPLE, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"
 
 
 def panels(count: int, columns: int = 1, *, title: str) -> tuple[Figure, np.ndarray]:
-    """A figure of `count` rows, and its axes as [count, columns]."""
+    """Returns a figure with `count` rows, and its axes as an array of shape [count, columns]."""
     figure = Figure(figsize=(1.2 + 5.2 * columns, 0.8 + 2.1 * count), layout="constrained")
     figure.suptitle(title, fontsize=10)
     axes = figure.subplots(count, columns, squeeze=False, sharex="col")
@@ -28,7 +28,7 @@ def panels(count: int, columns: int = 1, *, title: str) -> tuple[Figure, np.ndar
 def band(
     axes: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], label: str, color: str, **style: object
 ) -> None:
-    """The mean of several runs over the same x, and a band from the lowest to the highest."""
+    """Draws the mean of several runs over the same x, and a band from the lowest run to the highest."""
     values = np.array(runs, dtype=float)
     axes.plot(x, values.mean(axis=0), label=label, color=color, linewidth=1.5, **style)
     if len(values) > 1:
@@ -36,12 +36,12 @@ def band(
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes the figure; an SVG of the same runs is the same file."""
+    """Writes the figure. The same runs always give the same SVG file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "elastic-horizon"}):
         figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def smooth(values: Sequence[float], width: int) -> np.ndarray:
-    """The mean of the last `width` values, of fewer at the start."""
+    """Returns at each place the mean of the last `width` values, or of fewer at the start."""
     return np.array([np.mean(values[max(0, i - width + 1) : i + 1]) for i in range(len(values))])

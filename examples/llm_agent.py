@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""An LLM agent of one's own in a text environment: a loop around gym.make and any OpenAI-compatible endpoint.
+"""An LLM agent of your own plays a text environment: a loop around gym.make and any OpenAI-compatible endpoint.
 
     python examples/llm_agent.py --base-url http://localhost:8000/v1 --model Qwen/Qwen2.5-7B-Instruct --env EH-Cabinet-v0
 
-For figures take `python -m harness.evaluate --policy openai`, which plays many episodes at once, retries, and counts tokens.
-This is what it does, for one episode, to change: another prompt, a scratchpad, another client.
+To measure a model, use `python -m harness.evaluate --policy openai`: it plays many episodes at once, retries, and counts tokens.
+This script does the same for one episode. Change it as you like: another prompt, a scratchpad, another client.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import eh_gym
 
 def main(argv: list[str] | None = None) -> bool:
     """Plays one episode, prints it, and returns its verdict."""
-    flags = argparse.ArgumentParser(description="One episode of an LLM agent, printed as it goes")
+    flags = argparse.ArgumentParser(description="Plays one episode with an LLM agent and prints it as it goes")
     flags.add_argument("--base-url")
     flags.add_argument("--model", required=True)
     flags.add_argument("--env", default="EH-Cabinet-v0")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """REINFORCE on EH-Cabinet with an elastic horizon: everything in one loop, to read and to change.
 
-The policy sees the kind of the last answer and what it did itself, and chooses among five calls; which drawer or code they
-mean is read off the answers. The figure, 3 seeds from K0 = 10 and from K0 = 50 (one CPU core, a minute):
+The policy sees the kind of the last answer and its own last call, and chooses one of five calls. The drawer or code in a call is
+the one that the answers named last. This draws the figure, 3 seeds from K0 = 10 and from K0 = 50 (one CPU core, a minute):
 
     python examples/reinforce.py --seeds 3 --updates 120 --out examples/figures/reinforce.svg
 """
@@ -23,7 +23,7 @@ ANSWERS = ["start", "ok", "next", "code", "empty", "error", "closed", "open"]
 
 
 class Reader:
-    """What the policy sees of one episode, as two rows of its table; and the drawer or code that was named last."""
+    """Tracks what the policy sees of one episode, as two rows of its table, and the drawer or code that was named last."""
 
     def __init__(self, answer: str) -> None:
         self.name, self.seen = "", [0, len(ANSWERS) + len(CALLS)]
@@ -36,13 +36,13 @@ class Reader:
             self.name = found[1].replace(" ", "")
 
     def act(self, call: int) -> str:
-        """The text of a call."""
+        """Returns the text of a call."""
         self.seen[1] = len(ANSWERS) + call
         return CALLS[call].format(self.name)
 
 
 def train(k0: int, seed: int, updates: int, slots: int = 64) -> list[tuple[float, float]]:
-    """One run; (K, share of successes) of each update."""
+    """Trains one run; returns (K, share of successes) for each update."""
     torch.manual_seed(seed)
     controller = eh_gym.ElasticHorizon(k0=k0)
     envs = eh_gym.make_vec("EH-Cabinet-v0", slots, controller, max_workers=0)
@@ -62,7 +62,7 @@ def train(k0: int, seed: int, updates: int, slots: int = 64) -> list[tuple[float
             for i, logp, step in zip(playing, policy.log_prob(calls), steps, strict=True):
                 answer, rewards[i], terminated, truncated, _ = step.result()
                 logps[i].append(logp)
-                if not (terminated or truncated):  # of an end the wrapper has told the controller
+                if not (terminated or truncated):  # the wrapper tells the controller of each end
                     readers[i].hear(answer)
                     live.append(i)
         advantages = rewards - rewards.mean()
@@ -70,7 +70,7 @@ def train(k0: int, seed: int, updates: int, slots: int = 64) -> list[tuple[float
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        controller.update()  # K moves once an update
+        controller.update()  # K moves once per update
         history.append((float(k), rewards.mean().item()))
     return history
 

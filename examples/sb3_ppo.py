@@ -1,17 +1,18 @@
 #!/usr/bin/env python
-"""Stable-Baselines3's PPO with ElasticTimeLimit, against gymnasium's TimeLimit at three fixed values.
+"""Stable-Baselines3's PPO with ElasticTimeLimit, compared with gymnasium's TimeLimit at three fixed values.
 
-A lake of 14 x 14 fields (gymnasium's FrozenLake on a map of its own): goal in a corner, start anywhere, a step slips sideways
-in one case of ten, and 4 % of the fields are holes from which there is no way out, and which end nothing: like an agent's
-mistake that can't be mended, and that nobody tells. The reward is 1 at the goal, else 0. A small limit never lets a far start
-end; a large one wastes the rest of every episode that is lost. The figure, 3 seeds of each (one CPU core, about 5 minutes):
+This draws the figure, with 3 seeds of each limit (one CPU core, about 5 minutes):
 
     python examples/sb3_ppo.py --seeds 3 --out examples/figures/sb3.svg
 
-`--processes` puts the environments into SubprocVecEnv; the controller is then a SharedHorizon, which all of them see. PPO
-bootstraps the value of the last observation where a limit cut an episode: SB3 reads that off `info["TimeLimit.truncated"]` and
-`info["terminal_observation"]`, and ElasticTimeLimit sets the first as gymnasium's wrapper does. Leave SB3's `Monitor` out, or
-put it inside.
+The environment is gymnasium's FrozenLake on a map of 14 x 14 fields. The goal is in a corner, and an episode starts anywhere. One
+step in ten slips sideways. 4 % of the fields are holes. A hole has no way out, does not end the episode, and does not tell the
+agent: it is like a mistake that an agent can't undo and doesn't notice. The reward is 1 at the goal and 0 elsewhere. With a small
+limit, an episode with a far start never reaches the goal. A large limit wastes the rest of every lost episode.
+
+`--processes` puts the environments into SubprocVecEnv. They all read K from one SharedHorizon. When a limit cuts an episode, PPO
+bootstraps the value of the last observation. SB3 uses `info["TimeLimit.truncated"]` and `info["terminal_observation"]` for that,
+and ElasticTimeLimit sets the first as gymnasium's wrapper does. Leave SB3's `Monitor` out, or put it inside the wrapper.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from eh_gym import ElasticHorizon, HorizonController, SharedHorizon
 
 
 class SilentHoles(gym.Wrapper):
-    """A hole ends nothing and says nothing: whoever falls in stays there, and every further step is wasted."""
+    """A hole does not end the episode or tell the agent: an agent that falls in stays there, and wastes every further step."""
 
     def reset(self, **kwargs: Any) -> tuple[int, dict[str, Any]]:
         """Starts an episode on the ice."""
@@ -44,7 +45,7 @@ class SilentHoles(gym.Wrapper):
         return self.env.reset(**kwargs)
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
-        """Moves, unless in a hole."""
+        """Moves, unless the agent is in a hole."""
         if self.hole is not None:
             return self.hole, 0.0, False, False, {}
         field, reward, terminated, truncated, info = self.env.step(action)
@@ -54,37 +55,37 @@ class SilentHoles(gym.Wrapper):
 
 
 def lake(size: int) -> gym.Env:
-    """The environment, without any limit of steps."""
+    """Makes the environment, without a step limit."""
     fields = [row.replace("F", "S") for row in generate_random_map(size, p=0.96, seed=0)]
     return SilentHoles(gym.make("FrozenLake-v1", desc=fields, success_rate=0.9, max_episode_steps=-1))
 
 
 def reached(observation: int, reward: float, *_: object) -> bool:
-    """Whether an ended episode is a success; the lake's info does not say."""
+    """Returns whether an ended episode is a success, because the lake's info does not say."""
     return reward > 0
 
 
 def elastic_lake(size: int, controller: HorizonController) -> gym.Env:
-    """Under the controller's K."""
+    """Makes a lake with the controller's K as its limit."""
     return eh_gym.ElasticTimeLimit(lake(size), controller, success=reached)
 
 
 def fixed_lake(size: int, limit: int) -> gym.Env:
-    """Under gymnasium's own limit."""
+    """Makes a lake with gymnasium's own limit."""
     return gym.wrappers.TimeLimit(lake(size), limit)
 
 
 class Watch(BaseCallback):
-    """After each rollout moves K, if there is a controller, and writes down what the rollout brought."""
+    """Moves K after each rollout, if there is a controller, and logs the rollout's return."""
 
     def __init__(self, controller: SharedHorizon | None, k: int) -> None:
         super().__init__()
         self.controller, self.k, self.reward = controller, k, 0.0
         self.log: list[tuple[int, int, float]] = []
-        """Environment steps so far, the K of the rollout's new episodes, and its return per 1000 environment steps."""
+        """For each rollout: environment steps so far, the K of its new episodes, and its return per 1000 environment steps."""
 
     def _on_step(self) -> bool:
-        self.reward += float(self.locals["rewards"].sum())  # as the environments gave it, before any bootstrapping
+        self.reward += float(self.locals["rewards"].sum())  # the environments' own reward, before any bootstrapping
         return True
 
     def _on_rollout_end(self) -> None:
@@ -92,7 +93,7 @@ class Watch(BaseCallback):
         self.log.append((self.num_timesteps, self.k, 1000 * self.reward / steps))
         self.reward = 0.0
         if self.controller is not None:
-            self.controller.update()  # between two rollouts, in the process that owns it
+            self.controller.update()  # between two rollouts, in the process that owns the controller
             self.k = self.controller.horizon
             self.logger.record("horizon/k", self.k)
 
@@ -100,7 +101,7 @@ class Watch(BaseCallback):
 def train(
     limit: int, *, elastic: bool, seed: int, steps: int, size: int, count: int, processes: bool
 ) -> list[tuple[int, int, float]]:
-    """One run with `count` environments; with `elastic`, `limit` is K0."""
+    """Trains one run with `count` environments and returns its log. With `elastic`, `limit` is K0."""
     torch.set_num_threads(1)
     shared = SharedHorizon(ElasticHorizon(k0=limit, k_max=max(150, limit))) if elastic else None
     make = (
@@ -130,15 +131,17 @@ def train(
 
 
 def main(argv: list[str] | None = None) -> dict[str, list[list[tuple[int, int, float]]]]:
-    """Trains, says how each run ended, and draws."""
+    """Trains the runs, prints how each ended, and draws them."""
     flags = argparse.ArgumentParser(description="PPO with ElasticTimeLimit and with gymnasium's TimeLimit")
     flags.add_argument("--seeds", type=int, default=1)
-    flags.add_argument("--steps", type=int, default=64 * 1024, help="environment steps of a run")
-    flags.add_argument("--k0", type=int, nargs="*", default=[15, 150], help="where the elastic runs start")
-    flags.add_argument("--limits", type=int, nargs="*", default=[15, 40, 150], help="of gymnasium's TimeLimit")
-    flags.add_argument("--envs", type=int, default=8, help="environments of a run")
-    flags.add_argument("--size", type=int, default=14, help="fields in a row of the lake")
-    flags.add_argument("--processes", action="store_true", help="environments in processes")
+    flags.add_argument("--steps", type=int, default=64 * 1024, help="the environment steps of a run")
+    flags.add_argument("--k0", type=int, nargs="*", default=[15, 150], help="the K at which the elastic runs start")
+    flags.add_argument(
+        "--limits", type=int, nargs="*", default=[15, 40, 150], help="the limits for gymnasium's TimeLimit"
+    )
+    flags.add_argument("--envs", type=int, default=8, help="the number of environments of a run")
+    flags.add_argument("--size", type=int, default=14, help="the number of fields in a row of the lake")
+    flags.add_argument("--processes", action="store_true", help="run the environments in processes")
     flags.add_argument("--out", type=Path)
     args = flags.parse_args(argv)
     runs = {}
@@ -157,7 +160,7 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[tuple[int, int, f
 
 
 def draw(runs: dict[str, list[list[tuple[int, int, float]]]], size: int, path: Path) -> None:
-    """K and return by environment steps."""
+    """Draws K and the return by environment steps."""
     figure, axes = panels(2, title=f"PPO on a {size} x {size} lake: mean and range of the seeds")
     for (name, logs), color in zip(runs.items(), (BLUE, ORANGE, GREEN, PURPLE, BLACK), strict=False):
         style = {} if name.startswith("elastic") else {"linestyle": "--"}

@@ -1,15 +1,15 @@
 #!/usr/bin/env python
 """TRL's GRPOTrainer on EH-Cabinet and EH-BFCL, with K from an ElasticHorizon.
 
-The figures, from K0 = 10 and from K0 = 50 (one CPU core, about 5 minutes each, the warm start included):
+These commands draw the figures, from K0 = 10 and from K0 = 50 (one CPU core, about 5 minutes each, with the warm start):
 
     python examples/trl_grpo.py --envs EH-Cabinet-v0 --seeds 2 --out examples/figures/trl-cabinet.svg
     python examples/trl_grpo.py --envs EH-BFCL-v0 --seeds 1 --out examples/figures/trl-bfcl.svg
 
-TRL plays the episodes through its public `rollout_func`: `ElasticRollout` below. `environment_factory` can't express them: its
-loop goes on only while the model writes tool calls in its template's format, and a BFCL user speaks again exactly when there is
-none; its limit of turns is one number for all, and what it stops ends in an end-of-sequence token, so that it counts as
-complete. examples/README.md has the whole list.
+TRL plays the episodes through its public `rollout_func`, which is `ElasticRollout` below. TRL's `environment_factory` can't
+express them. Its loop continues only while the model writes tool calls in its template's format, and a BFCL user speaks again
+exactly when there is no call. Its limit of turns is one number for all episodes. An episode that it stops ends in an
+end-of-sequence token, so it counts as complete. examples/README.md has the whole list.
 """
 
 from __future__ import annotations
@@ -46,37 +46,37 @@ from harness.types.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Settings:
-    """What is trained; what is not here is the quick start's (`harness.settings.grpo.preset`)."""
+    """The settings of the runs. All others are the quick start's (`harness.settings.presets.preset`)."""
 
     envs: tuple[str, ...] = ("EH-Cabinet-v0", "EH-BFCL-v0")
-    """Environments, one after the other."""
+    """The environments to train on, one after the other."""
     model: str = "tiny"
-    """tiny (made on the spot), a Hugging Face folder, or a hub id."""
+    """tiny (a small new model), a Hugging Face folder, or a hub id."""
     k0: tuple[int, ...] = (10, 50)
-    """K at the start, a run each."""
+    """The values of K at the start, with one run for each."""
     seeds: int = 1
-    """Runs of each."""
+    """The number of runs for each environment and K0."""
     updates: int = 0
-    """GRPO updates; 0 for the quick start's number."""
+    """The number of GRPO updates; 0 for the quick start's."""
     tasks_per_update: int = 8
-    """Groups in an update."""
+    """The number of groups in an update."""
     group_size: int = 8
-    """Episodes in a group."""
+    """The number of episodes in a group."""
     warm_start: bool = True
-    """Clone the environment's expert first; without it a new tiny model never succeeds."""
+    """Clone the environment's expert first. Without this a new tiny model never succeeds."""
     mask_truncated: bool = False
-    """Leave truncated episodes out of the loss (they count in their group's mean); the paper keeps them, with reward 0."""
+    """Leave truncated episodes out of the loss (they still count in their group's mean). The paper keeps them, with reward 0."""
     min_successes: int = 20
-    """K moves only once so many successes are remembered."""
+    """The number of remembered successes from which on K moves."""
     out: Path | None = None
-    """Where to draw the figure."""
+    """The file for the figure."""
 
 
 class ElasticRollout:
-    """TRL's `rollout_func`: plays the episodes of one generation under the controller's K, in slots side by side.
+    """TRL's `rollout_func`: plays the episodes of one generation under the controller's K, in parallel slots.
 
-    TRL gives it the prompts and nothing else of a row, so that the prompt of a row is the id of its task. A prompt comes
-    once for each episode of its group.
+    TRL passes only the prompts of the rows, so a row's prompt is the id of its task. A prompt comes once for each episode of
+    its group.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class ElasticRollout:
     ):
         self.policy, self.controller, self.about = policy, controller, about
         self.envs = eh_gym.make_vec(env_id, about["slots"], controller, record=False, max_workers=8, **env_args)
-        # One position is kept for the token that marks a truncated episode.
+        # One position is reserved for the token that marks a truncated episode.
         positions = policy.model.config.max_position_embeddings
         self.sampler = TransformersSampler(policy.model, max_context=positions - 1)
         self.batches = 0
 
     def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, list[Any]]:
-        """One generation: a list for each of TRL's fields and of the reward's, in the order of the prompts."""
+        """Plays one generation; returns a list for each field of TRL and of the reward, in the order of the prompts."""
         training = self.policy.model.training
         self.sampler.weights_changed()
         group_size = trainer.num_generations if training else trainer.num_generations_eval
@@ -105,7 +105,7 @@ class ElasticRollout:
             requests,
             Rules(trainer.temperature, self.about["max_action_tokens"]),
         )
-        self.policy.model.train(training)  # sampling has put it into evaluation, where TRL would count the loss
+        self.policy.model.train(training)  # sampling has set evaluation mode, in which TRL would count the loss
         self.batches += 1
         if training:
             for t in played:
@@ -115,11 +115,14 @@ class ElasticRollout:
         return {name: [column[name] for column in columns] for name in columns[0]}
 
     def _columns(self, t: Trajectory) -> dict[str, Any]:
-        """An episode as TRL takes it; what is not `prompt_ids`, `completion_ids`, `logprobs` or `env_mask` goes to the reward."""
+        """Returns an episode as TRL takes it.
+
+        TRL uses `prompt_ids`, `completion_ids`, `logprobs` and `env_mask`. All other keys go to the reward.
+        """
         start = t.action_mask.index(1) if 1 in t.action_mask else len(t.ids)
         ids, mask, logprobs = t.ids[start:], t.action_mask[start:], t.logprobs[start:]
-        # TRL takes a completion for complete if its last token ends a sequence. An ended episode does (its last action may
-        # have been cut before that token); a truncated one gets the first token of the answer that nobody waited for.
+        # TRL counts a completion as complete if its last token ends a sequence. So an ended episode must end in that token, which
+        # may have been cut off its last action. A truncated episode gets the first token of the environment's unread answer.
         end, more = self.policy.chat.reply_ids("")[-1], self.policy.chat.observation_ids("", stopped=True)[0]
         last = more if t.truncated else end
         if not ids or (ids[-1] != last):
@@ -139,7 +142,7 @@ class ElasticRollout:
 def reward(
     verdict: list[float | None], truncated: list[bool], length: list[int], horizon: list[int], **trl: Any
 ) -> list[float | None]:
-    """TRL's reward function: the environment's verdict; logs what the episodes were like."""
+    """Returns the environment's verdict as TRL's reward, and logs success, truncation, length and K of the episodes."""
     known = [v for v in verdict if v is not None]
     trl["log_metric"]("rollout/success", float(np.mean(known)) if known else float("nan"))
     trl["log_metric"]("rollout/truncated", float(np.mean(truncated)))
@@ -149,7 +152,7 @@ def reward(
 
 
 class HorizonCallback(TrainerCallback):
-    """Moves K once a generation, after its first optimizer step, and logs how."""
+    """Moves K once per generation, after its first optimizer step, and logs the controller's metrics."""
 
     def __init__(self, played: ElasticRollout):
         self.played = played
@@ -157,20 +160,20 @@ class HorizonCallback(TrainerCallback):
         self.metrics: dict[str, float] = {}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """An update for each generation; several optimizer steps may share one."""
+        """Updates the controller once per generation, which several optimizer steps may share."""
         if self.updates < self.played.batches:
             self.updates += 1
             self.metrics = self.played.controller.update()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        """Adds the controller's metrics to this row, and to what the callbacks after this one see."""
+        """Adds the controller's metrics to this row of the log, and to the row that later callbacks see."""
         for row in (logs, state.log_history[-1]):
             if row is not None and "rollout/k" in row:
                 row.update(self.metrics)
 
 
 def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str, float]]:
-    """One run; TRL's log, a row an update."""
+    """Trains one run; returns TRL's log, with one row per update."""
     torch.set_num_threads(1)
     quick = preset(["--env", env_id, "--model", settings.model])
     env = gym.make(env_id, split="train")
@@ -232,7 +235,7 @@ def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str,
 
 
 def draw(logs: dict[tuple[str, int], list[list[dict[str, float]]]], path: Path) -> None:
-    """K and success by update, a column for each environment."""
+    """Draws K and success by update, with one column for each environment."""
     names = list(dict.fromkeys(env for env, _ in logs))
     figure, axes = panels(2, len(names), title="TRL's GRPOTrainer with an elastic horizon: mean and range of the seeds")
     for (env, k0), runs in logs.items():
@@ -251,7 +254,7 @@ def draw(logs: dict[tuple[str, int], list[list[dict[str, float]]]], path: Path) 
 
 
 def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[dict[str, float]]]]:
-    """Trains every run, says how each ended, and draws them."""
+    """Trains every run, prints how each ended, and draws them."""
     settings = tyro.cli(Settings, args=argv)
     logs: dict[tuple[str, int], list[list[dict[str, float]]]] = {}
     for env in settings.envs:

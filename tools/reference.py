@@ -1,14 +1,16 @@
-"""Writes the reference pages that come from the code: `python tools/reference.py`, with the `train` extra installed.
+"""Writes the reference pages that are made from the code: flags.md, metrics.md and not-run.md.
 
-The pages are committed, so that they can be read without building anything; a test compares them with the code. Left out: the
-API pages, which the site's builder makes from the docstrings.
+    python tools/reference.py    # needs the `train` extra
+
+The pages are committed, so they can be read without building the site. A test compares them with the code. The API pages are
+made elsewhere: the site's builder takes them from the docstrings.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,18 +19,17 @@ import tyro
 from markdown_it import MarkdownIt
 
 from harness.evaluate import Evaluation
-from harness.experiments.simulate.beyond import Comparison
-from harness.plan import Plan
 from harness.plan import default_for as plan_defaults
 from harness.report import Report
 from harness.run.metrics import glossary_markdown
-from harness.settings.grpo import GRPOConfig
+from harness.settings.command_line import parser_of
 from harness.settings.presets import preset
 from harness.simulate import Simulation
+from harness.simulate_beyond import Comparison
 from harness.sweep import Sweep
 
 ROOT = Path(__file__).parents[1]
-_NOTE = "Made from the code by `python tools/reference.py`; a test compares the two."
+_NOTE = "`python tools/reference.py` makes this page from the code, and a test compares the two."
 _NOT_RUN = re.compile(r"<!-- not run: (.+?) -->\s*$")
 
 
@@ -37,10 +38,11 @@ class Block:
     """A fenced block of a page.
 
     Attributes:
-        language: What stands behind the fence; empty for commands.
-        text: Its lines.
-        line: Of its first line, counted from 1.
-        not_run: Why no test runs it, from the comment `<!-- not run: WHY -->` in the line before; else None.
+        language: The word after the opening fence; empty for commands.
+        text: The lines of the block.
+        line: The number of the first of these lines, counted from 1.
+        not_run: The reason why no test runs the block, from the comment `<!-- not run: WHY -->` in the line before; None if there
+            is no such comment.
     """
 
     language: str
@@ -62,24 +64,50 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def flags(config: type, default: Any) -> dict[str, tuple[str, str, str]]:
-    """Each flag with the kind of its value, its default and what it says, from the very parser that the command uses."""
+@dataclass(frozen=True)
+class Flag:
+    """One flag of a command, as its parser has it.
+
+    Attributes:
+        panel: The panel of ``--help`` that shows it.
+        name: Its options, or its name if it is positional.
+        kind: The type of its value; empty for a switch, and for a choice.
+        default: Its default; empty if it is required.
+        text: Its help text.
+    """
+
+    panel: str
+    name: str
+    kind: str
+    default: str
+    text: str
+
+    def row(self, default: str) -> str:
+        """The row of a table, with the text of the default."""
+        return f"| {' '.join((self.name, _cell(self.kind))).strip()} | {_cell(default)} | {_cell(self.text)} |"
+
+
+def flags(default: Any) -> dict[str, Flag]:
+    """Each flag by name, from the parser that the command uses."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # tyro offers no other view of its parser
-        parser = tyro.extras.get_parser(config, default=default)
-    rows = {}
-    for action in parser._actions:
-        text, found, rest = str(action.help).rpartition(" (default: ")
-        text = text if found else str(action.help).removesuffix(" (required)")
-        if action.dest != "help":
+        warnings.simplefilter("ignore", DeprecationWarning)  # tyro has no other way to show its parser
+        parser = parser_of(default)
+    found = {}
+    for group in parser._action_groups:
+        panel = str(group.title).removesuffix(" options")
+        for action in group._group_actions:
+            if action.dest == "help":
+                continue
+            text, has_default, rest = str(action.help).rpartition(" (default: ")
+            text = text if has_default else str(action.help).removesuffix(" (required)")
             name = " ".join(f"`{option}`" for option in action.option_strings)
             kind = str(action.metavar or "") if action.nargs != 0 else ""
             if action.choices:
                 kind, text = "", f"{text} One of {', '.join(f'`{choice}`' for choice in action.choices)}."
             if not action.option_strings:
-                name, kind = f"`{action.dest}`", "one or more"
-            rows[name] = (kind, rest.removesuffix(")") if found else "", text)
-    return rows
+                name, kind = f"`{action.metavar or action.dest}`", ""
+            found[name] = Flag(panel, name, kind, rest.removesuffix(")") if has_default else "", text)
+    return found
 
 
 def _cell(text: str) -> str:
@@ -88,7 +116,12 @@ def _cell(text: str) -> str:
 
 def flags_markdown() -> str:
     """The page of flags."""
-    paper, quick = flags(GRPOConfig, preset(["--model", "X"])), flags(GRPOConfig, preset([]))
+    paper, quick = flags(preset(["--model", "X"])), flags(preset([]))
+
+    def defaults(flag: Flag) -> str:
+        other = quick[flag.name].default
+        return f"`{flag.default}`" if other == flag.default else f"`{flag.default}`; quick start `{other}`"
+
     lines = [
         "# Every flag",
         "",
@@ -96,48 +129,48 @@ def flags_markdown() -> str:
         "",
         "## harness.grpo",
         "",
-        "With a real model the defaults are the paper's. With `--model tiny` they are the quick start's, and others again on "
-        "EH-BFCL and EH-AppWorld: `python -m harness.grpo --env EH-BFCL-v0 --help` shows those.",
-        "",
-        "| flag | default | what it does |",
-        "| --- | --- | --- |",
+        "With a real model the defaults are the paper's. With `--model tiny` they are the quick start's. EH-BFCL and EH-AppWorld "
+        "have other quick-start defaults: `python -m harness.grpo --env EH-BFCL-v0 --help` shows them.",
+        *_tables(paper.values(), defaults),
     ]
-    for name, (kind, default, text) in paper.items():
-        other = quick[name][1]
-        defaults = f"`{default}`" if other == default else f"`{default}`; quick start `{other}`"
-        lines.append(f"| {' '.join((name, _cell(kind))).strip()} | {_cell(defaults)} | {_cell(text)} |")
-    for command, (config, default_for) in COMMANDS.items():
-        rows = {
-            name: row for name, row in flags(config, default_for(["--model", "X"])).items() if config is not GRPOConfig
-        }
-        if config in (Plan, Sweep):  # those of harness.grpo are its flags too, and stand above
-            rows = {name: row for name, row in rows.items() if name not in paper}
-        if rows:
-            lines += ["", f"## {command}", ""]
-            lines += ["Beside all flags of harness.grpo:", ""] if config in (Plan, Sweep) else []
-            lines += ["| flag | default | what it does |", "| --- | --- | --- |"]
-        for name, (kind, default, text) in rows.items():
-            shown = f"`{_cell(default)}`" if default else ""
-            lines.append(f"| {' '.join((name, _cell(kind))).strip()} | {shown} | {_cell(text)} |")
+    for command, default_for in COMMANDS.items():
+        if command == "harness.grpo":
+            continue
+        default = default_for(["--model", "X"])
+        own = [flag for name, flag in flags(default).items() if not hasattr(default, "train") or name not in paper]
+        lines += ["", f"## {command}"]
+        lines += ["", "In addition to all flags of harness.grpo:"] if hasattr(default, "train") else []
+        lines += _tables(own, lambda flag: f"`{flag.default}`" if flag.default else "")
     return "\n".join(lines) + "\n"
+
+
+def _tables(found: Iterable[Flag], default: Callable[[Flag], str]) -> list[str]:
+    """A table for each panel, under its name."""
+    lines, panel = [], ""
+    for flag in found:
+        if flag.panel != panel:
+            lines += ["", f"**{flag.panel}**", "", "| flag | default | what it does |", "| --- | --- | --- |"]
+            panel = flag.panel
+        lines.append(flag.row(default(flag)))
+    return lines
 
 
 def metrics_markdown() -> str:
     """The page of metrics."""
     return (
         "# Every metric\n\n"
-        f"{_NOTE} `metrics.jsonl` has one line an update with these names, TensorBoard the same numbers; a name that is not here "
-        f"is refused.\n\n{glossary_markdown()}\n"
+        f"{_NOTE} `metrics.jsonl` has one line per update with these names. TensorBoard shows the same numbers. A run refuses a "
+        f"metric that is not listed here.\n\n{glossary_markdown()}\n"
     )
 
 
 def not_run_markdown() -> str:
-    """The page of the commands that are documented and not run by a test."""
+    """The page of the documented commands that no test runs."""
     lines = [
         "# What no test runs",
         "",
-        f"{_NOTE} Every other code block of the documentation is run. Of these the tests parse each command of this project with "
-        "its own parser, so that at least the flags and their values are right.",
+        f"{_NOTE} The tests run every other code block of the documentation. They parse each command below, if it is this "
+        "project's, with its own parser, so at least its flags and their values are right.",
         "",
         "| page | why | commands |",
         "| --- | --- | --- |",
@@ -152,20 +185,20 @@ def not_run_markdown() -> str:
 
 
 def pages() -> list[Path]:
-    """The pages written by hand."""
-    folders = (ROOT, ROOT / "docs", ROOT / "docs" / "extend", ROOT / "examples")
-    return [page for folder in folders for page in sorted(folder.glob("*.md"))]
+    """The pages that are written by hand."""
+    folders = (ROOT, ROOT / "docs", ROOT / "docs" / "extend", ROOT / "docs" / "reference", ROOT / "examples")
+    return [page for folder in folders for page in sorted(folder.glob("*.md")) if page.name not in WRITTEN]
 
 
-# Each command whose flags come from a dataclass, with the defaults that it has for a command line.
-COMMANDS: dict[str, tuple[type, Callable[[Sequence[str]], Any]]] = {
-    "harness.grpo": (GRPOConfig, preset),
-    "harness.evaluate": (Evaluation, lambda _: Evaluation()),
-    "harness.sweep": (Sweep, lambda words: Sweep(suite=tyro.MISSING, train=preset(words))),  # type: ignore[arg-type]
-    "harness.plan": (Plan, plan_defaults),
-    "harness.report": (Report, lambda _: tyro.MISSING_NONPROP),
-    "harness.simulate": (Simulation, lambda _: Simulation()),
-    "harness.experiments.simulate.beyond": (Comparison, lambda _: Comparison()),
+# Each command whose flags come from a dataclass, with a function that returns its defaults for a command line.
+COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
+    "harness.grpo": preset,
+    "harness.evaluate": lambda _: Evaluation(),
+    "harness.sweep": lambda words: Sweep(suite=tyro.MISSING, train=preset(words)),
+    "harness.plan": plan_defaults,
+    "harness.report": lambda _: Report(runs=tyro.MISSING),
+    "harness.simulate": lambda _: Simulation(),
+    "harness.simulate_beyond": lambda _: Comparison(),
 }
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown, "not-run.md": not_run_markdown}
 

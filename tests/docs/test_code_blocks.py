@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tyro
 from markdown_it import MarkdownIt
 from torch.distributed.run import get_args_parser
 
 from eh_gym.errors import MissingBackendError
+from harness.settings.command_line import parse
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
@@ -159,8 +159,7 @@ def _module(module: str, words: list[str]) -> None:
         words.remove("--help")
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         if module in REFERENCE["COMMANDS"]:
-            config, default_for = REFERENCE["COMMANDS"][module]
-            tyro.cli(config, args=words, default=default_for(words))
+            parse(REFERENCE["COMMANDS"][module](words), words, prog=module)
         elif module == "envs":
             with pytest.raises(SystemExit) as end:
                 runpy.run_module("envs.__main__")["main"]([*words, "--help"])

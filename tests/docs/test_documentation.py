@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 import runpy
 from functools import cache
@@ -13,7 +12,6 @@ import pytest
 
 import eh_gym
 from eh_gym import errors, worker
-from harness.settings.warm_start import WarmStart
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]
@@ -40,8 +38,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_flags_in_the_docs_exist(page: Path) -> None:
     """Those in running text, where no command says whose they are; vLLM's page is full of vLLM's own.
     The changelog names flags that are gone."""
-    known = {f.name.replace("_", "-") for c, _ in REFERENCE["COMMANDS"].values() for f in dataclasses.fields(c)}
-    known |= {f"warm-start.{f.name.replace('_', '-')}" for f in dataclasses.fields(WarmStart)}
+    found = {name for default_for in REFERENCE["COMMANDS"].values() for name in REFERENCE["flags"](default_for([]))}
+    known = {flag for name in found for flag in re.findall(r"--([a-z][a-z0-9.-]*[a-z0-9])", name)}
     known |= {f"no-{name}" for name in known} | {"help", "logprobs-mode", "tensor-parallel-size", "max-model-len"}
     known |= set(re.findall(r'"--([a-z-]+)"', (ROOT / "envs" / "appworld" / "serve.py").read_text()))
     spans = re.findall(r"`(--[^`\n]+)`", page.read_text())
