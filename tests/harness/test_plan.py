@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import ConfigError
-from harness import plan as planning
+from harness.experiments import cost as planning
 from harness.experiments.cost import memory_of, mends, work_of
 from harness.plan import Plan, default_for, main
 from harness.policy import head

@@ -21,7 +21,7 @@ __all__ = ["environment"]
 def environment() -> Environment:
     """The templates, with ``source(name)`` for a script or style to put inline and ``policy(*names)`` for the page's head."""
     made = Environment(
-        loader=PackageLoader("harness.report"),
+        loader=PackageLoader("harness.experiments.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -79,7 +79,7 @@ def test_a_recipe_s_model_and_environment_choose_the_preset(tmp_path: Path) -> N
     [
         ("learnin_rate = 1e-6", r"mine.toml: unknown key 'learnin_rate'; did you mean learning_rate\?"),
         ("learning-rate = 1e-6", r"unknown key 'learning-rate'; did you mean learning_rate\?"),
-        ("xyzzy = 1", r"unknown key 'xyzzy'; it must be one of sampler, url"),
+        ("xyzzy = 1", r"unknown key 'xyzzy'; it must be one of env, env_args"),
         ("[warm_start]\nepisode = 3", r"unknown key 'warm_start.episode'; did you mean warm_start.episodes\?"),
         ('updates = "7"', r"mine.toml: updates must be int, got '7'"),
         ("updates = true", r"updates must be int, got True"),

@@ -14,8 +14,7 @@ import pytest
 
 from eh_gym.errors import ConfigError, StateError
 from harness.experiments.report.runs import read_suites
-from harness.experiments.report.trajectories import Episodes, write_trajectories
-from harness.report import episode_logs
+from harness.experiments.report.trajectories import Episodes, episode_logs, write_trajectories
 
 from .conftest import HOSTILE, write_log, write_run
 
