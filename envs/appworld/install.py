@@ -187,7 +187,7 @@ def summary() -> str:
 def report() -> tuple[bool, list[str]]:
     """Whether the mini world is there, and a line per thing to know about the data, for ``doctor``."""
     mini, lines = counts()["mini"], []
-    lines.append(f"mini world: {mini} tasks" if mini else f"mini world: MISSING; to mend it, run: {_COMMAND}")
+    lines.append(f"mini world: {mini} tasks" if mini else f"mini world: MISSING; to fix it, run: {_COMMAND}")
     given, folder = data.given_root(), data.benchmark_dir()
     if given is None and not folder.is_dir():
         return mini is not None, [*lines, "benchmark: not here", *(f"  {line}" for line in HOW_TO)]

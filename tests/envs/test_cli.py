@@ -25,7 +25,7 @@ def test_doctor_names_what_is_missing_and_the_command(nothing_installed, capsys)
     told = capsys.readouterr().out
     assert f"cache      {nothing_installed}" in told
     assert "bfcl       MISSING: not installed" in told
-    assert "to mend it, run: python -m envs install bfcl\n" in told
+    assert "to fix it, run: python -m envs install bfcl\n" in told
 
 
 def test_doctor_is_content_where_all_is_there(bfcl_python, capsys):
@@ -67,7 +67,7 @@ def test_doctor_is_not_content_without_the_mini_world(appworlds_packages, capsys
     assert main(["doctor", "appworld"]) == 1
     told = capsys.readouterr().out
     assert "appworld   ok: appworld and more\n" in told
-    assert "mini world: MISSING; to mend it, run: python -m envs install appworld\n" in told
+    assert "mini world: MISSING; to fix it, run: python -m envs install appworld\n" in told
 
 
 def test_doctor_is_content_without_the_benchmark_and_without_isolation(appworlds_packages, capsys):
