@@ -66,7 +66,7 @@ def read_pins(path: Path) -> dict[str, str]:
 
 
 BACKENDS: Mapping[str, Backend] = {
-    # Simulators, checker and data need mpmath and nothing else. All declared dependencies together take 6.4 GB.
+    # Simulators, checker and data need mpmath and nothing else. With all its declared dependencies, bfcl-eval takes 6.4 GB.
     "bfcl": Backend("bfcl", "2026.3.23", {"bfcl-eval": "2026.3.23", "mpmath": "1.3.0"}),
     # The package holds the apps as an encrypted bundle, which the script unpacks.
     "appworld": Backend(
