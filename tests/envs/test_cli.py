@@ -162,7 +162,7 @@ def test_serve_serves_until_it_is_told_to_stop(two_tasks):
         (["--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines, so the server needs a token"),
         (["--host", "::"], ":: can be reached from other machines"),
         (["--token", "short"], "a token must have 16 to 200 characters"),
-        (["--token", "x" * 20, "--token-file", "y"], "give one of them"),
+        (["--token", "x" * 20, "--token-file", "y"], "use only one of them"),
         (["--token-file", "/nowhere/token"], "the token cannot be read"),
         (["--token-file", os.devnull, "--host", "0.0.0.0"], "a token must have 16 to 200 characters"),
         (["--max-worlds", "0"], "max_worlds must be >= 1, got 0"),
