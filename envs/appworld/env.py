@@ -139,7 +139,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             "instruction": about["instruction"],
             "supervisor": dict(about["supervisor"]),
             "datetime": about["datetime"],
-            "difficulty": about.get("difficulty"),  # an older server does not tell
+            "difficulty": about.get("difficulty"),  # an older server does not send it
         }
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

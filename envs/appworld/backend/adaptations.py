@@ -230,7 +230,7 @@ def keep_guard() -> None:
 
 
 def stay_frozen() -> None:
-    """Freeze the clock in the zygote, so that a world's own freezing finds every module patched already."""
+    """Freeze the clock in the zygote, so that every module is patched already when a world freezes it."""
     import datetime
 
     from freezegun import freeze_time

@@ -15,7 +15,7 @@ DAMAGED = "not a whole bundle"  # the last line of output starts with this if th
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The command."""
+    """Runs the command."""
     # appworld loads the first .env that it finds between its own folder, or the working directory, and the file system's root.
     # Without this empty file it could load the user's own, which may set APPWORLD_ROOT or worse.
     Path(sys.prefix, ".env").touch()

@@ -71,7 +71,7 @@ def step(world: Any, line: Any, code: str, max_output_chars: int) -> dict[str, A
     line.recording = []
     try:
         output = world.execute(code)
-    except BaseException as error:  # the engine does not catch all, such as KeyboardInterrupt; its guard is then on
+    except BaseException as error:  # not caught by the engine (KeyboardInterrupt, say): its guard is still on
         output = f"Execution failed. Traceback:\n{type(error).__name__}: {error}"
         world.safety_guard.disable()
     made, line.recording = line.recording, None
