@@ -357,7 +357,7 @@ def _connected(address: str, cpus: float) -> Any:
         import ray
     except ImportError as error:
         raise MissingExtraError(
-            f"--env-workers ray needs Ray ({error}); run in a checkout: pip install -e '.[train,ray]', and on every other node: "
+            f"--env-workers ray needs Ray ({error}); run, in a checkout: pip install -e '.[train,ray]', and on every other node: "
             "pip install -e '.[ray]'; or use --env-workers local"
         ) from error
     if ray.is_initialized():
