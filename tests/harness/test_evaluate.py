@@ -14,8 +14,8 @@ from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, main, run
 from harness.evaluation.play import evaluation_requests, play_policy
 from harness.policy.policy import Policy
-from harness.rollout import rollout
 from harness.rollout.environment import Environments
+from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.types.rules import Rules
 from harness.types.trajectory import Trajectory
