@@ -57,11 +57,10 @@ def chat_server(monkeypatch):
 class RayNodes:
     """A Ray cluster on this machine: a head without cores, and nodes of 4 cores that come and go."""
 
-    def __init__(self, ray, folder):
+    def __init__(self, ray):
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "temp_dir": folder, "include_dashboard": False}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         self._ray, self._nodes = ray, {}
         ray.init(self._cluster.address, log_to_driver=False)
 
@@ -103,12 +102,16 @@ def ray_cluster():
     ray = _ray()
     folder = tempfile.mkdtemp(prefix="eh-ray-")  # its sockets' paths must be short
     with pytest.MonkeyPatch.context() as patch:
+        # Also the file that tells "auto" where the cluster is: in /tmp/ray it would be shared with other test processes, and
+        # Ray does not make that folder.
+        patch.setenv("RAY_TMPDIR", folder)
+        os.mkdir(os.path.join(folder, "ray"))
         patch.setenv("RAY_AUTH_MODE", "disabled")  # else a token in the user's home would be asked for
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         root = Path(__file__).parents[1]
         paths = [str(root), str(root / "tests" / "envs" / "actors"), os.environ.get("PYTHONPATH", "")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-        nodes = RayNodes(ray, folder)
+        nodes = RayNodes(ray)
         yield nodes
         ray.shutdown()
         nodes.close()
