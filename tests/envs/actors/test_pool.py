@@ -203,6 +203,7 @@ def test_a_hanging_actor_is_killed(ray_nodes, monkeypatch):
     pool.close()
 
 
+@pytest.mark.campaign
 def test_a_node_without_the_backend_says_which_and_how(ray_nodes, monkeypatch, tmp_path):
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
     bare = ray_nodes.add()
@@ -257,6 +258,7 @@ except ConfigError as error:
     assert "ray start --head" in done.stdout
 
 
+@pytest.mark.campaign
 def test_a_lost_node_costs_its_episodes_only(ray_nodes, pool):
     envs = [gym.make(in_actors(FRAGILE, pool), split="dev") for _ in range(4)]
     before = [env.reset(seed=0)[1]["pid"] for env in envs]
@@ -271,6 +273,7 @@ def test_a_lost_node_costs_its_episodes_only(ray_nodes, pool):
         assert envs[index].step("list()")[0] == "closed"
 
 
+@pytest.mark.campaign
 def test_a_pool_without_any_actor_left_ends_the_run(ray_nodes, monkeypatch):
     pool = ActorPool(1, cpus=4)
     env = gym.make(in_actors(FRAGILE, pool), split="dev")

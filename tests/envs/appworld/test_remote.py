@@ -262,6 +262,7 @@ def play(env, task_id, messages):
     return answers
 
 
+@pytest.mark.campaign
 def test_an_episode_is_the_same_as_on_this_machine(real):
     url, token = real
     there = gym.make("EH-AppWorld-v0", split="mini", url=url, token=token, disable_env_checker=True)
@@ -286,6 +287,7 @@ def test_an_episode_is_the_same_as_on_this_machine(real):
     here.close()
 
 
+@pytest.mark.campaign
 def test_worlds_made_ahead_there_play_the_same(real):
     url, token = real
     env = gym.make("EH-AppWorld-v0", split="mini", url=url, token=token, disable_env_checker=True)
