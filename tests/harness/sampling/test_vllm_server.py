@@ -141,7 +141,7 @@ def test_without_a_server_left_the_run_ends_with_a_sentence(sampler: VLLMServerS
         server.dead = True
     with pytest.raises(SamplerError, match=r"none of the servers .* is left; start them again and --resume the run"):
         sample_all(sampler, [ask(s, [1]) for s in range(3)])
-    with pytest.raises(SamplerError, match="took the weights"):
+    with pytest.raises(SamplerError, match="received the weights"):
         sampler.weights_changed()
 
 
