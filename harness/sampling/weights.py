@@ -46,7 +46,7 @@ class SampledWeights:
         return self.policy.model if self._while_training else None
 
     def fill(self, device: str) -> None:
-        """Puts rank 0's weights on every rank's device, where a copy samples there; nothing for a run of one process."""
+        """Puts rank 0's weights on every rank's device, if a copy samples there. Does nothing for a run of one process."""
         if self._copied:
             self._ranks.fill(self.policy.model, device)
 
