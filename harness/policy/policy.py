@@ -149,7 +149,7 @@ def load_policy(
     except (OSError, ValueError) as error:  # transformers raises ValueError for a folder without tokenizer files
         raise ConfigError(
             f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give a folder with config.json, "
-            "model.safetensors and tokenizer files, a hub id, or to harness.grpo 'tiny', which is made on the spot"
+            "model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, with 'tiny'"
         ) from error
     return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))
 

@@ -128,7 +128,7 @@ def _read(file: Path) -> ModelShape:
         kind = values["model_type"]
         if kind not in ("qwen2", "llama") or values.get("mlp_bias") or values.get("attention_bias"):
             raise ConfigError(
-                f"{file} is of model_type {kind!r} with biases of {values.get('attention_bias', 'its own')}; "
+                f"{file} has the model_type {kind!r} and the attention_bias {values.get('attention_bias', 'unset')}; "
                 "plans support qwen2, and llama without biases"
             )
         return ModelShape(

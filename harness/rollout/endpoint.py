@@ -168,7 +168,7 @@ class ChatEndpoint:
             ) from error
         except openai.NotFoundError as error:
             raise ConfigError(
-                f"{self.url} has no model {self._model!r}, or is no OpenAI-compatible endpoint (404: {_said(error)}); "
+                f"{self.url} has no model {self._model!r}, or is not an OpenAI-compatible endpoint (404: {_said(error)}); "
                 f"{await self._offered()}"
             ) from error
         except openai.APIStatusError as error:
@@ -178,7 +178,7 @@ class ChatEndpoint:
             if error.status_code < 500 and error.status_code not in (408, 409, 429):
                 raise ConfigError(f"{self.url} refuses the request ({error.status_code}: {_said(error)})") from error
             raise SamplerError(
-                f"{self.url} answered {error.status_code} ({_said(error)}), also after the last of --retries; lower --slots, "
+                f"{self.url} answered {error.status_code} ({_said(error)}), even after --retries; lower --slots, "
                 "raise --retries, or try again later"
             ) from error
         except openai.APIError as error:
@@ -262,7 +262,7 @@ def play_with_endpoint(
             await asyncio.gather(*(play_in(slot) for slot in range(envs.num_envs)))
             if model.overflow and not model.usage.requests:
                 raise ConfigError(
-                    f"{model.url} has room for no episode's first message with an answer of {model.max_tokens} tokens "
+                    f"{model.url} can't fit any episode's first message and an answer of {model.max_tokens} tokens "
                     f"({model.overflow}); lower --max-action-tokens, or serve the model with a longer context"
                 )
             return model.usage

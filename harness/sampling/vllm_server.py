@@ -303,7 +303,7 @@ def _check(server: VLLMServer, backend: str, rank: int) -> int:
     transfer = (settings.get("weight_transfer_config") or {}).get("backend")
     if transfer != backend:
         raise ConfigError(
-            f"{server} takes weights over {transfer!r}, the policy's device needs {backend!r}; start it with "
+            f"{server} receives weights over {transfer!r}, but the policy's device needs {backend!r}; start it with "
             f'--weight-transfer-config \'{{"backend": "{backend}"}}\', see docs/vllm.md'
         )
     on_cpu = settings["device_config"]["device"] == "cpu"
