@@ -178,7 +178,7 @@ class ChatEndpoint:
             if error.status_code < 500 and error.status_code not in (408, 409, 429):
                 raise ConfigError(f"{self.url} refuses the request ({error.status_code}: {_said(error)})") from error
             raise SamplerError(
-                f"{self.url} answered {error.status_code} ({_said(error)}), even after --retries; lower --slots, "
+                f"{self.url} answered {error.status_code} ({_said(error)}), even after all retries; lower --slots, "
                 "raise --retries, or try again later"
             ) from error
         except openai.APIError as error:

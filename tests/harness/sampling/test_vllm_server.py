@@ -252,7 +252,7 @@ def test_a_server_that_is_not_set_up_for_adapters_is_refused(
     ("part", "key", "value", "message"),
     [
         ("model_config", "logprobs_mode", "raw_logprobs", "start it with --logprobs-mode processed_logprobs"),
-        ("weight_transfer_config", "backend", "nccl", "receives weights over 'nccl', but the policy's device needs 'file'"),
+        ("weight_transfer_config", "backend", "nccl", "over 'nccl', but the policy's device needs 'file'"),
         ("scheduler_config", "enable_chunked_prefill", True, "start it with --no-enable-chunked-prefill"),
     ],
 )
