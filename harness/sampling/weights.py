@@ -23,8 +23,7 @@ class SampledWeights:
 
     Args:
         policy: The policy that is trained, with all of its weights on this rank or on rank 0.
-        while_training: Whether the sampler samples while the policy is trained. Its weights are then other ones than the
-            policy's.
+        while_training: Whether the sampler samples while the policy is trained. Its weights then differ from the policy's.
         ranks: The processes that train together.
 
     Attributes:
@@ -79,7 +78,7 @@ class SampledWeights:
         self.updates = updates
 
     def before_training(self, updates: int) -> None:
-        """Makes the sampler ready for a policy update: it gets the weights of now, or gives its memory to the trainer."""
+        """Prepares the sampler for a policy update: it takes the present weights, or gives its memory to the trainer."""
         assert self._sampler is not None, "start() comes first"
         if self._while_training:
             self.hand_over(updates)
