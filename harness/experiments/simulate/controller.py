@@ -1,7 +1,7 @@
 """ElasticHorizon for many runs at once: the same arithmetic, bit for bit, on arrays with a row per run.
 
 Left out: everything that a simulation does not need of a controller (threads, states, errors for each setting).
-`tests/harness/simulate/test_simulate.py` plays the same lengths to `eh_gym.ElasticHorizon` and compares every K.
+`tests/harness/experiments/simulate/test_simulate.py` plays the same lengths to `eh_gym.ElasticHorizon` and compares every K.
 """
 
 from __future__ import annotations

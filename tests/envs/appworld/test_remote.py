@@ -424,8 +424,8 @@ def test_the_token_comes_from_the_environment_and_is_not_pickled(serve, monkeypa
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"token": TOKEN}, "token belongs to url"),
-        ({"url": "http://127.0.0.1:1", "token": TOKEN, "confined": False}, "the server's to decide"),
+        ({"token": TOKEN}, "token was given without url"),
+        ({"url": "http://127.0.0.1:1", "token": TOKEN, "confined": False}, "the server decides that"),
         ({"url": "127.0.0.1:8765", "token": TOKEN}, "url must be like http://127.0.0.1:8765, got '127.0.0.1:8765'"),
         ({"url": "http://127.0.0.1:x", "token": TOKEN}, "url must be like"),
         ({"url": "http://me:secret@127.0.0.1", "token": TOKEN}, "url must be like"),
