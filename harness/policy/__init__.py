@@ -1,1 +1,1 @@
-"""The policy: a language model, its chat format and its adapters, on one process or spread over several."""
+"""The policy: a language model, its chat format and its adapters, in one process or sharded over several."""

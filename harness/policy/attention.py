@@ -1,9 +1,9 @@
-"""Attention over episodes that lie one behind the other in a single row: none sees another, none is padded.
+"""Attention over a packed row: many episodes one after the other, without padding. No episode attends to another.
 
-transformers' models call it through their attention interface, under the name `PACKED`. Where a call brings no `Segments`,
-as a sampler's does not, it is transformers' own SDPA. On a GPU in half precision one kernel takes all segments (torch's
-`varlen_attn`, which is FlashAttention); elsewhere each segment is one call of SDPA, so that nothing is computed for pairs of
-tokens that do not see each other. Left out: block masks, which cost memory in the square of the row.
+transformers' models call this function through their attention interface, under the name `PACKED`. A call without `Segments`,
+such as a sampler's, goes to transformers' own SDPA. On a GPU in half precision, one kernel computes all segments (torch's
+`varlen_attn`, which is FlashAttention). Otherwise each segment is one call of SDPA. So nothing is computed for pairs of tokens
+that do not see each other. A block mask would do the same, but its memory grows with the square of the row's length.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from eh_gym.errors import ConfigError
 __all__ = ["PACKED", "Segments", "can_pack", "packed_attention"]
 
 PACKED = "packed"
-_UNKNOWN = ("softcap", "s_aux", "position_bias")  # what some models' attention has besides, and this one does not
+_UNKNOWN = ("softcap", "s_aux", "position_bias")  # arguments of some models' attention that are not supported here
 
 
 @dataclass(frozen=True)
 class Segments:
-    """The stretches of a packed row of T tokens.
+    """The segments of a packed row of T tokens.
 
     Attributes:
-        lengths: Tokens of each, in order; T in sum.
-        parents: For each the earlier segment that it goes on from, whose tokens it sees; -1 for none. A parent has none
-            itself.
-        device: Where the row is.
+        lengths: The number of tokens of each segment, in order; their sum is T.
+        parents: For each segment, the index of the earlier segment that it continues and whose tokens it sees; -1 for none. A
+            parent has no parent itself.
+        device: The device of the row.
     """
 
     lengths: Sequence[int]
@@ -46,7 +46,7 @@ class Segments:
 
     @cached_property
     def _varlen(self) -> tuple[Tensor, Tensor, int, int, Tensor | None]:
-        """Cumulative lengths of queries and keys, the longest of each, and which keys those are, None for all in order."""
+        """Cumulative lengths of queries and keys, the longest of each, and the keys' indices (None for all, in order)."""
         starts = [0, *accumulate(self.lengths)]
         before = [self.lengths[parent] if parent >= 0 else 0 for parent in self.parents]
         keys = [own + shared for own, shared in zip(self.lengths, before, strict=True)]
@@ -65,7 +65,7 @@ class Segments:
 
 
 def can_pack(model: PreTrainedModel) -> bool:
-    """Whether attention is all that connects the model's tokens, and goes through transformers' interface.
+    """Whether attention is all that connects the model's tokens, and whether it goes through transformers' interface.
 
     Recurrent and convolutional layers would carry one episode's state into the next.
     """
@@ -91,22 +91,25 @@ def packed_attention(
     segments: Segments | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each segment and to its parent, as transformers' interface has it.
+    """Causal attention within each segment and to its parent, with the signature of transformers' interface.
 
     Args:
-        module: The layer; unused but where there are no segments.
+        module: The layer; used only without segments.
         query: [1, heads, T, dim].
         key: [1, kv_heads, T, dim]; `heads` is a multiple of `kv_heads`.
-        value: As `key`.
-        attention_mask: None where there are segments.
-        dropout: 0 where there are segments.
-        scaling: Of the scores; by default 1 / sqrt(dim).
-        sliding_window: A token sees this many, itself included; None for all.
-        segments: What the T tokens are.
-        **rest: Handed on where there are no segments.
+        value: [1, kv_heads, T, dim].
+        attention_mask: Must be None with segments.
+        dropout: Must be 0 with segments.
+        scaling: The factor of the scores; by default 1 / sqrt(dim).
+        sliding_window: The number of tokens that a token sees, including itself; None for all.
+        segments: The segments of the row; None calls transformers' own SDPA.
+        **rest: Passed on to transformers' SDPA without segments.
 
     Returns:
-        [1, T, heads, dim], and no weights.
+        The output, [1, T, heads, dim], and None in place of the attention weights.
+
+    Raises:
+        ConfigError: The model's attention needs a feature that packed attention does not have.
     """
     if segments is None:
         return sdpa_attention_forward(
@@ -123,7 +126,7 @@ def packed_attention(
     strange = [name for name in _UNKNOWN if rest.get(name) is not None]
     if strange or dropout or attention_mask is not None:
         what = strange or (["attention dropout"] if dropout else ["a mask of its own"])
-        raise ConfigError(f"packed attention knows no {what[0]}, which this model has; use --no-packing")
+        raise ConfigError(f"packed attention does not support {what[0]}, which this model uses; use --no-packing")
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
         return _varlen(query, key, value, scaling, sliding_window, segments)[None], None
     grouped = query.shape[1] != key.shape[1]
@@ -150,7 +153,7 @@ def packed_attention(
 def _varlen(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, sliding_window: int | None, segments: Segments
 ) -> Tensor:
-    """All segments in one kernel; [T, heads, dim]. Its causal mask ends at the lower right corner, as it must."""
+    """All segments in one kernel; [T, heads, dim]. The kernel's causal mask is aligned to the lower right, as needed here."""
     from torch.nn.attention.varlen import varlen_attn
 
     queries, keyed, longest_q, longest_k, index = segments._varlen
@@ -166,7 +169,7 @@ def _varlen(
 
 
 def _window(own: int, seen: int, window: int, device: torch.device) -> Tensor:
-    """Bool [own, seen]: the last `own` of `seen` tokens, each with itself and the `window` - 1 before it."""
+    """Bool [own, seen]: each of the last `own` of `seen` tokens sees itself and the `window` - 1 tokens before it."""
     last = torch.arange(seen - own, seen, device=device)[:, None]
     at = torch.arange(seen, device=device)
     return (at <= last) & (at > last - window)

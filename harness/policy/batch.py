@@ -1,9 +1,9 @@
-"""Episodes as tensors: which go through the model together, and how they lie there.
+"""Turns episodes into tensors: which episodes go through the model together, and how they are laid out.
 
-`pack` puts them one behind the other in a single row, without padding. The tokens that episodes of a group begin with in common,
-their task's prompt for the most part, are in the row once, where they are many enough. `collate` gives each episode a row of its
-own, padded on the right, for models that can't be packed. Either way only the tokens that the model wrote are scored, and what is
-known of those is [B, A]: B episodes with up to A such tokens each. Left out: the model.
+`pack` puts the episodes one after the other in a single row, without padding. Episodes of a group begin with the same tokens,
+mostly the prompt of their task. If there are enough of these, they are in the row only once. `collate` is for models that can't
+be packed: it gives each episode its own row, padded on the right. In both layouts only the tokens that the model wrote are
+scored. The values of these tokens have the shape [B, A]: B episodes with at most A such tokens each.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from harness.types.trajectory import Trajectory
 
 __all__ = ["Batch", "collate", "deal", "fill", "microbatches", "pack", "padded_microbatches"]
 
-# Shorter common beginnings are computed in each episode: below this the shared one gains less than its attention costs.
+# A common beginning with fewer tokens is computed for each episode: sharing it would save less than its attention costs.
 _LEAST_SHARED = 32
 
 
 @dataclass(frozen=True)
 class Batch:
-    """B episodes with N written tokens in sum, at most A in one.
+    """B episodes with N written tokens in total, and at most A in one episode.
 
     Attributes:
-        ids: int64 [R, S]; packed, R is 1.
-        position_ids: int64 [R, S], each token's place in its episode.
-        segments: What lies in the packed row; None for padded rows.
-        sources: int64 [N], for each written token the place in the flattened `ids` that it is predicted from.
+        ids: int64 [R, S], R rows of S tokens; R is 1 for a packed batch.
+        position_ids: int64 [R, S], the position of each token in its episode.
+        segments: The segments of the packed row; None for padded rows.
+        sources: int64 [N], for each written token, the index in the flattened `ids` from which it is predicted.
         targets: int64 [N], the written tokens, episode by episode.
-        action_mask: bool [B, A], which of A places hold a written token: the first ones.
-        logprobs: float32 [B, A], of the written tokens, as sampled; 0 elsewhere.
+        action_mask: bool [B, A], which of the A places hold a written token; they come first.
+        logprobs: float32 [B, A], the log-probabilities with which the written tokens were sampled; 0 elsewhere.
     """
 
     ids: Tensor
@@ -48,11 +48,11 @@ class Batch:
 
 
 def pack(trajectories: Sequence[Trajectory], *, device: torch.device | str = "cpu") -> Batch:
-    """All episodes in one row; those of a group share the row's stretch for the tokens that all of them begin with."""
+    """Puts all episodes in one row. The episodes of a group share one segment for the tokens that all of them begin with."""
     rows: list[np.ndarray] = []
     lengths: list[int] = []
     parents: list[int] = []
-    places: list[np.ndarray] = [np.empty(0)] * len(trajectories)  # of each episode's tokens in the row
+    places: list[np.ndarray] = [np.empty(0)] * len(trajectories)  # of each episode's tokens, the indices in the row
     end = 0
     for family in _families(trajectories):
         shared = _shared([trajectories[i] for i in family])
@@ -85,7 +85,7 @@ def pack(trajectories: Sequence[Trajectory], *, device: torch.device | str = "cp
 
 
 def collate(trajectories: Sequence[Trajectory], *, pad_id: int, device: torch.device | str = "cpu") -> Batch:
-    """A row for each episode; causal attention never lets a token see the padding to its right."""
+    """Gives each episode its own row. Causal attention never lets a token see the padding to its right."""
     shape = len(trajectories), max(len(t.ids) for t in trajectories)
     ids = np.full(shape, pad_id, dtype=np.int64)
     for row, t in zip(ids, trajectories, strict=True):
@@ -96,14 +96,14 @@ def collate(trajectories: Sequence[Trajectory], *, pad_id: int, device: torch.de
 
 
 def fill(sizes: Sequence[int], capacity: int) -> list[list[int]]:
-    """Spreads things over as few bins as first-fit-decreasing finds; one larger than a bin has one of its own.
+    """Distributes items over bins with the first-fit-decreasing rule. An item larger than a bin gets its own bin.
 
     Args:
-        sizes: Of the things, in any unit.
-        capacity: Of a bin, in the same.
+        sizes: The sizes of the items, in any unit.
+        capacity: The capacity of a bin, in the same unit.
 
     Returns:
-        The bins, as lists of indices.
+        The bins, as lists of the items' indices.
 
     >>> fill([3, 9, 6, 1], capacity=10)
     [[1, 3], [2, 0]]
@@ -121,14 +121,14 @@ def fill(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def microbatches(trajectories: Sequence[Trajectory], max_tokens: int) -> list[list[int]]:
-    """Which episodes to `pack` together: at most `max_tokens` tokens in the row, or one episode; groups stay together."""
+    """Which episodes to `pack` together. A row has at most `max_tokens` tokens, or one episode; groups stay together."""
     parts = [part for family in _families(trajectories) for part in _split(trajectories, family, max_tokens)]
     bins = fill([tokens for _, tokens in parts], max_tokens)
     return [[i for part in which for i in parts[part][0]] for which in bins]
 
 
 def padded_microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Which episodes to `collate`: of like length, with at most `max_tokens` padded tokens (or one episode).
+    """Which episodes to `collate` together: of similar length, at most `max_tokens` padded tokens (or one episode).
 
     >>> list(padded_microbatches([5, 90, 6, 80], max_tokens=180))
     [[0, 2], [3, 1]]
@@ -144,19 +144,19 @@ def padded_microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[lis
 
 
 def deal(parts: Sequence[list[int]], lengths: Sequence[int], rank: int, ranks: int) -> list[list[int]]:
-    """One rank's micro-batches, one for each round, in which every rank has one of about the same cost.
+    """One rank's micro-batches. In each round every rank has one micro-batch, and these have about the same cost.
 
-    All ranks wait for the slowest in every pass, so what is alike is done at the same time. The cost of an episode of n tokens is
-    taken for n (1 + n / 32768): attention catches up with the rest of a model at about that length.
+    In every pass all ranks wait for the slowest, so micro-batches of similar cost run at the same time. The cost of an episode of
+    n tokens is estimated as n (1 + n / 32768): at about that length, attention costs as much as the rest of a model.
 
     Args:
         parts: The micro-batches, as indices of episodes.
-        lengths: Of the episodes, in tokens.
-        rank: Whose share this is.
-        ranks: How many there are.
+        lengths: The lengths of the episodes, in tokens.
+        rank: The rank whose micro-batches are returned.
+        ranks: The number of ranks.
 
     Returns:
-        As many as any other rank gets; the last may be empty.
+        As many micro-batches as any other rank gets; the last one may be empty.
 
     >>> [deal([[0], [1, 2], [3]], [9, 2, 3, 4], rank, 2) for rank in range(2)]
     [[[0], [3]], [[1, 2], []]]
@@ -176,7 +176,7 @@ def _families(trajectories: Sequence[Trajectory]) -> list[list[int]]:
 
 
 def _split(trajectories: Sequence[Trajectory], family: list[int], max_tokens: int) -> list[tuple[list[int], int]]:
-    """A group in as few parts as fit, with the packed tokens of each."""
+    """Splits a group into parts that fit, and returns each part with its number of packed tokens."""
     found: list[tuple[list[int], int]] = []
     part, total, common = family[:1], len(trajectories[family[0]].ids), 0
     size = total
@@ -194,13 +194,13 @@ def _split(trajectories: Sequence[Trajectory], family: list[int], max_tokens: in
 
 
 def _shared(family: Sequence[Trajectory]) -> int:
-    """How many tokens the episodes begin with in common; 0 where they are few."""
+    """How many tokens the episodes have in common at the beginning; 0 if there are too few to share."""
     shared = min((_common(family[0], t) for t in family[1:]), default=0)
     return shared if shared >= _LEAST_SHARED else 0
 
 
 def _common(a: Trajectory, b: Trajectory) -> int:
-    """How many tokens both begin with, less than either has, so that each keeps one of its own."""
+    """How many tokens both begin with. It is less than the length of either, so that each keeps a token of its own."""
     least = min(len(a.ids), len(b.ids)) - 1
     differs = np.array(a.ids[:least]) != np.array(b.ids[:least])
     return int(differs.argmax()) if differs.any() else least

@@ -1,15 +1,15 @@
-"""From messages to token ids, once and never back.
+"""Turns messages into token ids, each message once.
 
 An episode is one list of token ids that only grows: the prompt, what the model sampled, the next observation, and so on.
-What the model sampled is kept as it was sampled; only new text is tokenised. The pieces of the template that stand
-between two messages are found once, at the start, by rendering a conversation with marker texts through the
-tokenizer's own chat template, so that any template serves whose turns are delimited (Qwen, Llama 3, ChatML, …).
+What the model sampled is kept as it was sampled; only new text is tokenised. The text that the template puts between two
+messages is found once, at the start: a conversation of marker texts is rendered through the tokenizer's own chat template.
+So any template works that delimits its turns (Qwen, Llama 3, ChatML, …).
 
-So the ids of a conversation are a prefix of its next turn's, whatever the template does. Some templates would render
-earlier messages otherwise once there are later ones: Qwen3's strips the thinking of earlier replies. That is found at the
-start and said in `ChatFormat.notes`; nothing is taken out of what the model wrote.
+As a result, the ids of a conversation are always a prefix of the ids of its next turn, whatever the template does. Some
+templates would render earlier messages differently when later ones follow: Qwen3's strips the thinking of earlier replies.
+This is detected at the start and reported in `ChatFormat.notes`; nothing is removed from what the model wrote.
 
-Left out: tool-call fields of templates. Environments state their action format in the system prompt, as text.
+The tool-call fields of templates are not used. Environments state their action format in the system prompt, as text.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from eh_gym.errors import ConfigError
 
 __all__ = ["ChatFormat"]
 
-_REPLY, _OBSERVATION = "Eh-Reply-Mark", "Eh-Observation-Mark"  # in both cases, so that a changed case shows
+# The markers have upper and lower case, so that a template that changes the case is detected.
+_REPLY, _OBSERVATION = "Eh-Reply-Mark", "Eh-Observation-Mark"
 _THOUGHT = "Eh-Thought-Mark"
-# Llama 3's templates state a date, today's by default; it is what they fall back to where there is no clock. Others ignore it.
+# Llama 3's templates state a date, by default today's. This is their own fallback for when there is no clock. Other templates
+# ignore it.
 _DATE = "26 Jul 2024"
 
 
 @dataclass(frozen=True)
 class _Template:
-    """Text around an observation: ``after_reply + observation + before_reply``."""
+    """The template's text around an observation: ``after_reply + observation + before_reply``."""
 
     after_reply: str
     before_reply: str
@@ -41,16 +43,16 @@ class ChatFormat:
     """Turns the messages of one episode into token ids.
 
     Args:
-        tokenizer: With a chat template.
-        max_observation_tokens: A longer observation loses its middle, with a note in its place: what is left is its
-            first and its last ``max_observation_tokens // 2`` tokens. None keeps all.
+        tokenizer: A tokenizer with a chat template.
+        max_observation_tokens: A longer observation keeps its first and its last ``max_observation_tokens // 2`` tokens; a
+            note replaces the middle. None keeps every observation whole.
 
     Attributes:
-        stop_ids: Tokens that end a reply.
-        notes: What the template would do to a growing conversation, and is not done here; a sentence each.
+        stop_ids: The tokens that end a reply.
+        notes: What the template would change in a growing conversation, but is not changed here; one sentence each.
 
     Raises:
-        ConfigError: The tokenizer has no chat template, or one that rewrites the messages it is given.
+        ConfigError: The tokenizer has no chat template, or its template rewrites the messages.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, max_observation_tokens: int | None = None) -> None:
@@ -65,33 +67,33 @@ class ChatFormat:
         self.stop_ids = self._find_stop_ids()
 
     def prompt_ids(self, system_prompt: str, observation: str) -> list[int]:
-        """The ids of the first prompt, up to where the model writes."""
+        """The ids of the first prompt, up to the place where the model starts to write."""
         messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
         messages.append({"role": "user", "content": self._cut(observation)})
         return self._ids(_rendered(self._tokenizer, messages))
 
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
-        """The ids that follow a reply, up to where the model writes again.
+        """The ids that follow a reply, up to the place where the model writes again.
 
         Args:
             observation: The environment's answer.
-            stopped: Whether the reply ended with a stop token. A reply that was cut off gets the template's own end,
-                which the model did not write.
+            stopped: Whether the reply ended with a stop token. If it was cut off, the template's end of a reply is added; the
+                model did not write it.
         """
         ids = self._ids(self._template.after_reply + self._cut(observation) + self._template.before_reply)
         return ids[1:] if stopped and ids[0] in self.stop_ids else ids
 
     def reply_ids(self, text: str) -> list[int]:
-        """The ids of a reply written by somebody else (a demonstration), its stop token included."""
+        """The ids of a reply that the model did not write (a demonstration), including the stop token."""
         return [*self._ids(text), self._end_id]
 
     def reply_text(self, ids: Sequence[int]) -> str:
-        """The text that a sampled reply means to the environment."""
+        """The text of a sampled reply, as the environment receives it."""
         ids = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def text(self, ids: Sequence[int]) -> str:
-        """All ids as text, special tokens included; for logs."""
+        """All ids as text, including special tokens; for logs."""
         return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def _ids(self, text: str) -> list[int]:
@@ -99,13 +101,13 @@ class ChatFormat:
 
     def _cut(self, observation: str) -> str:
         limit = self._max_observation_tokens
-        # A token holds at least one byte.
+        # A token holds at least one byte, so a text with no more bytes than the limit fits.
         if limit is None or len(observation.encode("utf-8", "surrogatepass")) <= limit:
             return observation
         ids = self._ids(observation)
         if len(ids) <= limit:
             return observation
-        # A cut inside a character's bytes leaves the replacement character.
+        # A cut inside the bytes of a character leaves the replacement character.
         head = str(self._tokenizer.decode(ids[: limit // 2])).rstrip("\ufffd")
         tail = str(self._tokenizer.decode(ids[-(limit // 2) :])).lstrip("\ufffd")
         return f"{head}\n[{len(ids) - 2 * (limit // 2)} tokens left out]\n{tail}"
@@ -113,7 +115,7 @@ class ChatFormat:
     def _find_stop_ids(self) -> frozenset[int]:
         """The tokenizer's end-of-sequence token and the token with which the template ends a reply."""
         after = self._ids(self._template.after_reply)
-        # `all_special_ids` has the named ones only: where Llama's eos is <|end_of_text|>, its <|eot_id|> is not among them.
+        # `all_special_ids` has only the named ones: if Llama's eos is <|end_of_text|>, <|eot_id|> is not among them.
         added = self._tokenizer.added_tokens_decoder
         special = set(self._tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         eos = self._tokenizer.eos_token_id
@@ -138,13 +140,13 @@ def _template_of(tokenizer: PreTrainedTokenizerBase) -> _Template:
 
 
 def _notes(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """What the template does to earlier replies, found by rendering marked ones."""
+    """What the template does to earlier replies. This is found by rendering replies with marker texts."""
     found = []
     thinking = _rendered(tokenizer, _conversation(f"<think>\n{_THOUGHT}\n</think>\n\n{_REPLY}"))
     if _THOUGHT not in thinking:
         found.append(
             "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it was "
-            "sampled, so that what is trained is what was sampled"
+            "sampled, so that the model is trained on exactly what it sampled"
         )
     padded = f" \n{_REPLY}\n "
     if padded not in _rendered(tokenizer, _conversation(padded)):
@@ -161,5 +163,5 @@ def _conversation(reply: str) -> list[dict[str, str]]:
 
 
 def _rendered(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> str:
-    """The conversation as text, up to where the model writes."""
+    """The conversation as text, up to the place where the model starts to write."""
     return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, date_string=_DATE))

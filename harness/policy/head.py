@@ -1,10 +1,11 @@
-"""Log-probabilities and entropies from a model's last hidden states, without its logits ever being held whole.
+"""Computes log-probabilities and entropies from a model's last hidden states, without ever holding all logits in memory.
 
-[tokens, vocabulary] in float32 is 10 GB for 16k tokens of 152k words, and its gradient as much again. Here a chunk of tokens
-at a time goes through the output layer; the backward pass computes each chunk once more, so that one chunk is all that is ever
-held, at the price of a fourth matrix product beside the usual three. Liger's fused kernels do it in three, but give one
-loss of their own: neither a token's log-probability with its gradient, which truncated importance weights and the KL term
-need, nor the entropy; and they need a GPU. Left out: vocabularies split over devices.
+All logits, [tokens, vocabulary] in float32, take 10 GB for 16k tokens and a vocabulary of 152k; their gradient takes as much
+again. Here the output layer computes one chunk of tokens at a time, and the backward pass computes each chunk again. So only
+one chunk is in memory at any time. The price is a fourth matrix product in addition to the usual three.
+
+Liger's fused kernels need only three products, but they need a GPU and return only their own loss. They give no entropy, and
+no log-probability of a token with its gradient, which truncated importance weights and the KL term need.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from eh_gym.errors import ConfigError
 
 __all__ = ["Head", "token_scores"]
 
-# Tokens of a chunk: as many as have 2^24 logits, which are 64 MiB in float32, but no fewer than a matrix product needs to
-# be fast.
+# A chunk has as many tokens as have 2^24 logits (64 MiB in float32), but at least as many as a matrix product needs to be
+# fast.
 _CHUNK_LOGITS, _CHUNK_TOKENS = 2**24, 512
 
 
@@ -32,10 +33,10 @@ class Head:
     """How hidden states become logits: softcap tanh(scale (hidden weight^T + bias) / softcap), or without a cap.
 
     Attributes:
-        weight: [V, H].
-        bias: [V], or None.
-        scale: Cohere's ``logit_scale``, Granite's 1 / ``logits_scaling``; else 1.
-        softcap: Gemma's ``final_logit_softcapping``; None for none.
+        weight: [V, H], the weight of the output layer.
+        bias: [V], its bias, or None.
+        scale: Cohere's ``logit_scale`` or Granite's 1 / ``logits_scaling``; 1 for other models.
+        softcap: Gemma's ``final_logit_softcapping``; None for no cap.
     """
 
     weight: Tensor
@@ -48,7 +49,7 @@ class Head:
         """The output layer of a causal language model.
 
         Raises:
-            ConfigError: It is no plain linear layer.
+            ConfigError: The output layer is not a plain linear layer.
         """
         layer = model.get_output_embeddings()
         if type(layer) is not nn.Linear:
@@ -62,19 +63,19 @@ class Head:
     @staticmethod
     @torch.no_grad()
     def check(model: PreTrainedModel) -> None:
-        """Raises ConfigError if the model makes its logits in another way, on a few tokens."""
+        """Raises ConfigError if the model computes its logits in another way. It compares them on a few tokens."""
         ids = torch.arange(4, device=model.device)[None]
         right = model(input_ids=ids, use_cache=False).logits[0].float()
         states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
         found = Head.of(model).logits(states, torch.float32)
         if (found - right).abs().max() > 0.02 * right.abs().max():  # bfloat16 rounds by 0.004
             raise ConfigError(
-                f"{type(model).__name__} makes its logits otherwise than by its output layer, a scale and a soft cap; "
+                f"{type(model).__name__} computes its logits with something other than an output layer, a scale and a soft cap; "
                 "training would score its tokens wrongly: choose another model"
             )
 
     def logits(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
-        """[N, H] -> `dtype` [N, V]."""
+        """Turns hidden states, [N, H], into logits, `dtype` [N, V]."""
         logits = linear(hidden, self.weight, self.bias).to(dtype)
         if self.scale != 1:
             logits = logits * self.scale
@@ -84,16 +85,16 @@ class Head:
 
 
 def token_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of given tokens, with a gradient, and the entropies of their distributions, without.
+    """Log-probabilities of given tokens, with a gradient, and entropies of their distributions, without a gradient.
 
     Args:
-        hidden: [N, H], of any float type, the states that the N tokens are predicted from.
-        targets: int64 [N].
+        hidden: [N, H], of any float type, the states from which the N tokens are predicted.
+        targets: int64 [N], the tokens.
         head: The output layer.
-        temperature: > 0.
+        temperature: The temperature of the distributions, > 0.
 
     Returns:
-        Two float32 [N] (float64 for float64), in nats.
+        The log-probabilities and the entropies, both float32 [N] (float64 if `hidden` is float64), in nats.
     """
     if hidden.dim() != 2 or targets.shape != hidden.shape[:1]:
         raise ConfigError(
@@ -106,7 +107,7 @@ def token_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float
 
 
 class _TokenScores(torch.autograd.Function):
-    """Chunk by chunk; what is kept for the backward pass is the input and one number a token."""
+    """Computes the scores chunk by chunk. For the backward pass it keeps only the input and one number per token."""
 
     @staticmethod
     def forward(

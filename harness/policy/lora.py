@@ -1,9 +1,8 @@
-"""LoRA (arXiv 2106.09685) through peft: the model's own weights stay as they are, and a small matrix pair beside each is trained.
+"""LoRA (arXiv 2106.09685) through peft: the model's own weights are frozen, and a small pair of matrices per weight is trained.
 
-Every linear layer but the output layer gets adapters of one rank, scaled by 2 (alpha = 2 rank). The model keeps its class, so
-that scoring, sampling with it, and the optimizer need not know. Whoever takes the weights elsewhere takes `plain_parameters`: the
-adapters merged into what they adapt; or `frozen_parameters` once and `adapters` after every update. Left out: adapters on some
-of the layers alone, or of unequal ranks.
+Every linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank). The model keeps its
+class, so scoring, sampling and the optimizer work as without adapters. To copy the weights elsewhere, there are two ways:
+`plain_parameters`, with the adapters merged into the weights; or `frozen_parameters` once, and `adapters` after every update.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ __all__ = [
     "without_lora",
 ]
 
-_ADAPTER = "default"  # peft's name for the only one
+_ADAPTER = "default"  # peft's name for a single adapter
 
 
 def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
-    """Freezes the model and adds adapters, which change nothing yet: one matrix of each pair is zero.
+    """Freezes the model and adds adapters. At first they change nothing, because one matrix of each pair is zero.
 
     Args:
-        model: Changed in place.
-        rank: Of the adapters, >= 1.
+        model: The model, which is changed in place.
+        rank: The rank of the adapters, >= 1.
         seed: Draws the other matrix of each pair.
 
     Raises:
@@ -67,7 +66,7 @@ def lora_rank(model: PreTrainedModel) -> int:
 
 @contextmanager
 def without_lora(model: PreTrainedModel) -> Iterator[None]:
-    """Within, the model computes as it did before it got adapters; one that has none is left alone."""
+    """Inside this context, the model computes without its adapters. A model without adapters is left unchanged."""
     if not has_lora(model):
         yield
         return
@@ -79,12 +78,12 @@ def without_lora(model: PreTrainedModel) -> Iterator[None]:
 
 
 def plain_parameters(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """The weights under the names of a model without adapters, with the adapters merged, each when it is asked for."""
+    """The weights with the adapters merged, under the names of a model without adapters. Each is merged when it is read."""
     return _own_parameters(model, merged=True)
 
 
 def frozen_parameters(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """The weights under the names of a model without adapters, as they are beside the adapters."""
+    """The frozen weights without the adapters, under the names of a model without adapters."""
     return _own_parameters(model, merged=False)
 
 
@@ -103,7 +102,7 @@ def _own_parameters(model: PreTrainedModel, *, merged: bool) -> Iterator[tuple[s
 
 
 def adapters(model: PreTrainedModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The adapters alone, as a folder of peft's has them: what ``adapter_config.json`` must say, and the matrices by name."""
+    """The adapters as in a folder of peft's: the content of ``adapter_config.json``, and the matrices by name."""
     from peft import get_peft_model_state_dict
 
     config: Any = model.peft_config[_ADAPTER]
@@ -113,11 +112,11 @@ def adapters(model: PreTrainedModel) -> tuple[dict[str, Any], dict[str, Tensor]]
 
 
 class PlainWeights:
-    """A model to whom only asks for its parameters: the plain ones, or the frozen ones, on one device."""
+    """Stands in for a model where only its parameters are read. It gives the plain or the frozen ones, on one device."""
 
     def __init__(self, model: PreTrainedModel, device: torch.device, *, merged: bool) -> None:
         self._model, self._device, self._merged = model, device, merged
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """As a module's."""
+        """The parameters by name, as ``torch.nn.Module.named_parameters`` gives them."""
         return ((name, p.to(self._device)) for name, p in _own_parameters(self._model, merged=self._merged))

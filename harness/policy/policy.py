@@ -1,6 +1,6 @@
-"""The policy: a causal language model, its tokenizer and its chat format, loaded or made from scratch.
+"""The policy: a causal language model, its tokenizer and its chat format.
 
-Left out: anything about sampling or training; those take the model as it is.
+`harness.sampling` samples with the policy and `harness.training` trains it.
 """
 
 from __future__ import annotations
@@ -43,30 +43,31 @@ class Policy:
 
     @property
     def packs(self) -> bool:
-        """Whether the model takes episodes one behind the other in a row."""
+        """Whether the model takes packed rows, which hold episodes one after the other."""
         return bool(self.model.config._attn_implementation == PACKED)
 
     def batch(self, trajectories: Sequence[Trajectory]) -> Batch:
-        """Episodes as one forward pass takes them: packed where the model can."""
+        """Episodes as the input of one forward pass, packed if the model takes packed rows."""
         if self.packs:
             return pack(trajectories, device=self.model.device)
-        # Padding is never attended to, so any id will do where a tokenizer names none.
+        # Padding is never attended to, so any id will do if the tokenizer has no padding token.
         return collate(trajectories, pad_id=int(self.tokenizer.pad_token_id or 0), device=self.model.device)
 
     def batches(
         self, trajectories: Sequence[Trajectory], max_tokens: int, *, rank: int = 0, ranks: int = 1
     ) -> Iterator[tuple[list[int], Batch]]:
-        """The episodes in forward passes of at most `max_tokens` tokens, padding included, or of one episode.
+        """Splits the episodes into forward passes of at most `max_tokens` tokens, including padding, or of one episode.
 
         Args:
-            trajectories: Of all ranks.
-            max_tokens: Of one pass.
-            rank: Whose passes these are.
-            ranks: Over how many the passes are dealt; each gets as many.
+            trajectories: The episodes of all ranks.
+            max_tokens: The most tokens of one pass.
+            rank: The rank whose passes are returned.
+            ranks: The number of ranks. Each rank gets the same number of passes.
 
         Yields:
-            Which episodes, as indices, and their batch. Where the passes don't divide evenly, an episode that is to count for
-            nothing, with no index: sharded weights need every rank in every pass.
+            The indices of the episodes of a pass, and their batch. If the passes do not divide evenly among the ranks, some get
+            an idle pass: a batch of one episode without an index, which must not count. Sharded weights need every rank in
+            every pass.
         """
         lengths = [len(t.ids) for t in trajectories]
         limit = max_tokens if ranks == 1 else min(max_tokens, -(-sum(lengths) // ranks))
@@ -79,23 +80,23 @@ class Policy:
 
         Args:
             batch: B episodes with up to A written tokens each.
-            temperature: Of the distribution that is scored.
+            temperature: The temperature of the distribution.
 
         Returns:
-            ``logp`` and ``entropy``, both float32 [B, A], in nats; 0 where the batch's mask is False.
+            ``logp`` and ``entropy``, both float32 [B, A], in nats; 0 outside the batch's mask.
         """
         assert batch.segments is None or self.packs, "a packed batch needs packed attention"
         sharded = getattr(self.model, "score_batch", None)  # see `Ranks.shard`
         return score_batch(self.model, batch, temperature) if sharded is None else sharded(batch, temperature)
 
     def checkpoint_activations(self) -> None:
-        """From now on computes each layer's activations again in the backward pass, rather than keeping them."""
-        model = self.model  # later versions warn of the older name
+        """From now on, computes each layer's activations again in the backward pass instead of storing them."""
+        model = self.model  # later versions of transformers warn about the older name
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
 
     def save(self, folder: Path) -> None:
-        """Writes a Hugging Face folder that ``from_pretrained`` loads; adapters are merged into what they adapt."""
+        """Writes a Hugging Face folder that ``from_pretrained`` loads; adapters are merged into the weights."""
         if has_lora(self.model):
             config = copy.deepcopy(self.model.config)
             config.architectures = [type(self.model).__name__]
@@ -108,7 +109,7 @@ class Policy:
 
 
 def score_batch(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-    """`Policy.score` of a model whose weights are all here."""
+    """`Policy.score` for a model whose weights are all on this rank."""
     segments = {} if batch.segments is None else {"segments": batch.segments}
     states = model.base_model(
         input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments
@@ -131,10 +132,10 @@ def load_policy(
 
     Args:
         path: The folder or id.
-        dtype: Of the weights.
-        device: Where they go.
-        max_observation_tokens: A longer observation loses its middle; None keeps all.
-        packing: Train on packed episodes where the model can.
+        dtype: The type of the weights.
+        device: The device of the weights.
+        max_observation_tokens: A longer observation loses its middle; None keeps every observation whole.
+        packing: Whether to train on packed episodes, if the model can.
 
     Raises:
         ConfigError: There is no model at `path`, or its chat template can't be used.
@@ -145,20 +146,20 @@ def load_policy(
         torch.nn.Module.to(model, torch.device(device))
         if packing and can_pack(model):
             model.set_attn_implementation(PACKED)
-    except (OSError, ValueError) as error:  # transformers has a ValueError for a folder without tokenizer files
+    except (OSError, ValueError) as error:  # transformers raises ValueError for a folder without tokenizer files
         raise ConfigError(
             f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give a folder with config.json, "
-            "model.safetensors and tokenizer files, a hub id, or to harness.grpo 'tiny', which is made on the spot"
+            "model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, with 'tiny'"
         ) from error
     return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))
 
 
 def _load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer as it was saved.
+    """Loads the tokenizer as it was saved.
 
-    For some model types, Qwen2 among them, AutoTokenizer takes the model's usual class whatever the folder says, and that
-    class puts its own word splitting in the place of the saved one. A folder that names the generic class is taken at its
-    word: the tiny models' tokenizers are such.
+    For some model types, such as Qwen2, AutoTokenizer uses the model's usual class, whatever the folder says. That class
+    replaces the saved word splitting with its own. So if the folder names the generic class, as those of the tiny models do, the
+    generic class is used.
     """
     if get_tokenizer_config(path).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
         saved: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(path)

@@ -1,10 +1,10 @@
 """The processes of a run: one, or with `torchrun -m harness.grpo …` several ("ranks") that train one policy together.
 
-Everything about ranks is here. Each rank plays its share of the episodes, on servers or with a whole copy of the policy; then
-every rank has all trajectories, so that controller, advantages and metrics come out the same everywhere without being sent. The
-policy itself is sharded over the ranks (FSDP2), and only the update's forward and backward passes are split. Rank 0 alone loads
-it, into its host's memory. A run of one process without torchrun goes through the same lines with `Ranks()`, which does nothing
-and starts no torch.distributed. Left out: tensor and context parallelism.
+Each rank plays its share of the episodes, with servers or with its own whole copy of the policy. Then the trajectories are
+gathered on every rank, so each rank computes the same controller state, advantages and metrics by itself. The policy is sharded
+over the ranks (FSDP2); only the forward and backward passes of the update are split. Only rank 0 loads the policy, into the
+memory of its host. A run of one process without torchrun uses the same code with `Ranks()`, which does nothing and does not
+start torch.distributed. There is no tensor or context parallelism.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ __all__ = ["Ranks", "check_ranks", "join", "together", "whole"]
 
 T = TypeVar("T")
 
-# What gloo and NCCL say of a rank that has died, or that the others have waited for too long.
+# What gloo and NCCL say about a rank that has died, or for which the others have waited too long.
 _GONE = re.compile(r"clos|reset by peer|refused|timed? ?out|NCCL|gloo", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of the run.
+    """This process among the processes of the run.
 
     Attributes:
-        rank: Its number, from 0.
-        size: How many there are.
-        group: For Python objects, over the CPU; None for a run without torchrun.
+        rank: The number of this process, from 0.
+        size: The number of processes.
+        group: The torch.distributed group that sends Python objects over the CPU; None for a run without torchrun.
     """
 
     rank: int = 0
@@ -55,16 +55,19 @@ class Ranks:
 
     @property
     def sharded(self) -> bool:
-        """Whether the policy is sharded: under torchrun, also with one rank, so that a run can go on with another number."""
+        """Whether the policy is sharded.
+
+        It is with torchrun, even with one rank, so that a run can be resumed with another number of ranks.
+        """
         return self.group is not None
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes logs and talks."""
+        """Whether this is the process that writes logs and prints."""
         return self.rank == 0
 
     def share(self, things: Sequence[T]) -> Sequence[T]:
-        """This rank's part, contiguous and as long as any other's within one.
+        """This rank's part of a sequence. Parts are contiguous, and their lengths differ by at most one.
 
         >>> [Ranks(rank, 3).share("abcdefgh") for rank in range(3)]
         ['abc', 'de', 'fgh']
@@ -73,7 +76,7 @@ class Ranks:
         return things[round(n * self.rank / self.size) : round(n * (self.rank + 1) / self.size)]
 
     def gather(self, mine: Sequence[T]) -> list[T]:
-        """Every rank's things, in the order of ranks, on every rank."""
+        """The things of all ranks, in the order of ranks; every rank gets them."""
         if self.group is None:
             return list(mine)
         found: list[Any] = [None] * self.size
@@ -82,7 +85,7 @@ class Ranks:
         return [thing for part in found for thing in part]
 
     def from_first(self, thing: T) -> T:
-        """Rank 0's, on every rank."""
+        """Rank 0's thing; every rank gets it."""
         if self.group is None:
             return thing
         box = [thing]
@@ -91,23 +94,23 @@ class Ranks:
         return box[0]
 
     def sums(self, mine: Mapping[str, float]) -> dict[str, float]:
-        """The sum over ranks of each number, added in the order of ranks: the same to the last bit everywhere."""
+        """The sum of each number over the ranks. It is added in the order of ranks, so every rank gets the same bits."""
         every = self.gather([mine])
         return {name: sum(numbers[name] for numbers in every) for name in mine}
 
     def wait(self) -> None:
-        """Until every rank is here."""
+        """Waits until every rank has reached this call."""
         self.gather([])
 
     def device(self, name: str) -> str:
-        """The device of this rank, where `name` is a kind of device."""
+        """The device of this rank, for a kind of device such as "cuda"."""
         if self.sharded and torch.device(name).type == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
             return f"cuda:{os.environ['LOCAL_RANK']}"
         return name
 
     def hand_out(self, policy: Policy | None) -> Policy:
-        """The policy that rank 0 gives; on the other ranks its model is without weights, on the "meta" device."""
+        """Gives every rank the policy of rank 0. On the other ranks its model has no weights: it is on the "meta" device."""
         if self.group is not None:
             light = policy and dataclasses.replace(policy, model=_without_weights(policy.model))
             received = self.from_first(light)
@@ -117,16 +120,17 @@ class Ranks:
 
     @torch.no_grad()
     def fill(self, module: nn.Module, device: str, dtype: torch.dtype | None = None) -> None:
-        """Puts rank 0's weights and buffers on every rank's `device`, one tensor at a time; nothing without torchrun.
+        """Copies rank 0's weights and buffers to every rank's `device`, one tensor at a time. Does nothing without torchrun.
 
         Args:
-            module: Of the same build on every rank; the others' tensors may be without data. What is sharded is left alone.
-            device: Of this rank.
-            dtype: Of the weights; None for the one that each has.
+            module: The same module on every rank; on ranks other than 0, its tensors may have no data. Sharded tensors are
+                skipped.
+            device: The device of this rank.
+            dtype: The type of the weights; None keeps the type of each weight.
         """
         if self.group is None:
             return
-        made: dict[int, Tensor] = {}  # by what they replace: tied weights stay tied
+        made: dict[int, Tensor] = {}  # by the id of the tensor that is replaced, so that tied weights stay tied
         for owner in module.modules():
             for tensors in (owner._parameters, owner._buffers):
                 for name, old in tensors.items():
@@ -144,19 +148,19 @@ class Ranks:
 
     @torch.no_grad()
     def copy_weights(self, source: PreTrainedModel, target: PreTrainedModel) -> None:
-        """Gives `target` the weights of `source`, in place, one tensor at a time; no sampling may be on its way.
+        """Copies the weights of `source` into `target`, in place, one tensor at a time. Nothing may be sampling meanwhile.
 
-        Every rank must call it if `source` is sharded, even if its own `target` is without data.
+        If `source` is sharded, every rank must call this, even if its own `target` has no data.
         """
         with together():
             for new, old in zip(source.parameters(), target.parameters(), strict=True):
                 old.copy_(whole(new))
 
     def shard(self, policy: Policy, device: str) -> None:
-        """Spreads rank 0's weights over the ranks, layer by layer, in float32; the model computes in the type it had.
+        """Shards rank 0's weights over the ranks, layer by layer, in float32. The model computes in the type that it had.
 
-        The optimizer then steps float32 shards, so a bfloat16 policy needs no other master weights. A rank never holds more than
-        its shards and one layer, or the embedding and output layer, whole.
+        The optimizer then steps float32 shards, so a bfloat16 policy needs no other master weights. Besides its shards, a rank
+        never holds more than one whole layer, or the embedding and the output layer.
         """
         if self.group is None:
             return
@@ -169,22 +173,22 @@ class Ranks:
         for module in [*model.base_model.get_submodule("layers").children(), model]:
             self.fill(module, device, torch.float32)
             fully_shard(module, **options)
-        # FSDP gathers the weights of embedding and output layer around this method, as it does around `forward`.
+        # FSDP gathers the weights of the embedding and the output layer for this method, as it does for `forward`.
         model.score_batch = MethodType(score_batch, model)  # type: ignore[assignment]
         register_fsdp_forward_method(model, "score_batch")
 
     def close(self) -> None:
-        """Ends the group of ranks."""
+        """Closes the group of ranks."""
         if self.group is not None:
             dist.destroy_process_group()
 
 
 def join(*, device: str, timeout_s: float) -> Ranks:
-    """The ranks that torchrun has started, or the one process there is.
+    """Joins the ranks that torchrun has started; without torchrun, returns `Ranks` of one process.
 
     Args:
         device: "cpu" or "cuda".
-        timeout_s: A rank that has waited so long for another stops the run.
+        timeout_s: A rank that has waited this many seconds for another one stops the run.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return Ranks()
@@ -195,12 +199,12 @@ def join(*, device: str, timeout_s: float) -> Ranks:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The tensor itself, or all of one that is sharded; then every rank must ask for it."""
+    """The whole tensor. If it is sharded, every rank must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _without_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy whose tensors have shapes and types alone."""
+    """A copy of the model whose tensors have only shapes and types."""
     light: dict[int, Any] = {id(b): torch.empty_like(b, device="meta") for b in model.buffers()}
     for p in model.parameters():
         light[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)
@@ -209,10 +213,10 @@ def _without_weights(model: PreTrainedModel) -> PreTrainedModel:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Says what it means when, in a collective, the others are gone."""
+    """Turns the error of a collective into a clear one if other ranks have stopped or do not answer."""
     try:
         yield
-    except RuntimeError as error:  # gloo's and NCCL's
+    except RuntimeError as error:  # gloo and NCCL raise it
         if not dist.is_initialized() or not _GONE.search(str(error)):
             raise
         raise StateError(
@@ -222,7 +226,7 @@ def together() -> Iterator[None]:
 
 
 def check_ranks(ranks: Ranks, *, sampler: str) -> None:
-    """Raises ConfigError for what several ranks can't do."""
+    """Raises ConfigError for settings that do not work with several ranks."""
     if ranks.sharded and sampler == "vllm":
         raise ConfigError(
             "--sampler vllm is for a run without torchrun; with it, start vLLM servers and give "

@@ -1,7 +1,8 @@
-"""Shapes of dense language models, counted without loading them: parameters, LoRA's, keys and values, activations.
+"""Shapes of dense language models. They give the numbers of parameters and activations without loading the model.
 
-Known are Qwen2.5's sizes, and any folder whose config.json is Qwen2's or Llama's. Left out: asking a hub, because a plan must
-need no network; mixtures of experts and layers other than attention, because their activations are counted otherwise.
+It knows the sizes of Qwen2.5, and any folder whose config.json is Qwen2's or Llama's. It never asks a hub, because a plan must
+need no network. It refuses mixtures of experts and layers other than attention, because their activations are counted
+differently.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ __all__ = ["KNOWN", "ModelShape", "shape_of"]
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What decides a dense model's memory and FLOPs.
+    """The numbers that determine a dense model's memory and FLOPs.
 
     Attributes:
-        vocab: V, rows of the embedding.
-        width: H.
-        ffn: F, width of the feed-forward layers.
-        layers: L.
-        heads: Attention heads.
-        kv_heads: Heads of the keys and values.
-        tied: Whether the output layer is the embedding.
+        vocab: V, the number of rows of the embedding.
+        width: H, the width of the hidden states.
+        ffn: F, the width of the feed-forward layers.
+        layers: L, the number of layers.
+        heads: The number of attention heads.
+        kv_heads: The number of heads of the keys and values.
+        tied: Whether the output layer shares its weights with the embedding.
         positions: The longest episode in tokens.
-        head_width: Of one head; 0 for width / heads.
-        attention_bias: Whether queries, keys and values have a bias, as Qwen2's do.
+        head_width: The width of one head; 0 for width / heads.
+        attention_bias: Whether queries, keys and values have a bias, as in Qwen2.
     """
 
     vocab: int
@@ -45,41 +46,41 @@ class ModelShape:
 
     @property
     def queries(self) -> int:
-        """A, heads x head width."""
+        """A, the width of the queries: heads x head width."""
         return self.heads * (self.head_width or self.width // self.heads)
 
     @property
     def keys(self) -> int:
-        """Width of the keys, and of the values."""
+        """KV, the width of the keys, which is also that of the values."""
         return self.queries // self.heads * self.kv_heads
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer: 2 H A + 2 H KV + 3 H F in matrices, the two norms, and the biases."""
+        """The parameters of one layer: 2 H A + 2 H KV + 3 H F in matrices, the two norms, and the biases."""
         a, kv = self.queries, self.keys
         matrices = 2 * self.width * a + 2 * self.width * kv + 3 * self.width * self.ffn
         return matrices + 2 * self.width + (a + 2 * kv if self.attention_bias else 0)
 
     @property
     def parameters(self) -> int:
-        """All: layers, last norm, embedding, and the output layer where it is not the embedding."""
+        """All parameters: the layers, the last norm, the embedding, and the output layer if it is not tied."""
         return self.layers * self.layer_parameters + self.width + self.vocab * self.width * (1 if self.tied else 2)
 
     def lora_parameters(self, rank: int) -> int:
-        """Of adapters of `rank` beside the seven matrices of each layer: rank x (in + out)."""
+        """The parameters of LoRA adapters of `rank` for the seven matrices of each layer: rank x (in + out) for each."""
         h, a, kv, f = self.width, self.queries, self.keys, self.ffn
         return self.layers * rank * (2 * (h + a) + 2 * (h + kv) + 3 * (h + f))
 
     def kv_bytes(self, bytes_each: int) -> int:
-        """Keys and values of one token in all layers."""
+        """The bytes of the keys and values of one token in all layers."""
         return 2 * self.layers * self.keys * bytes_each
 
     def layer_activation_bytes(self, bytes_each: int, lora_rank: int = 0) -> int:
-        """What one layer keeps of a token for the backward pass.
+        """The bytes that one layer keeps per token for the backward pass.
 
-        b (4 H + 3 A + 2 KV + 4 F) + 8 H + 4 heads + 8 with b bytes a number: both norms keep their input in float32, and the
-        attention its sums. With adapters b (7 rank - 2 H) more: frozen norms keep less, each pair of matrices what lies between
-        them. Counted on transformers' Qwen2; a test compares the two.
+        With b bytes per number, these are b (4 H + 3 A + 2 KV + 4 F) + 8 H + 4 heads + 8: both norms keep their input in float32,
+        and the attention keeps its sums. Adapters add b (7 rank - 2 H): frozen norms keep less, and each pair of matrices keeps
+        the value between them. The formula was counted on transformers' Qwen2; a test compares the two.
         """
         narrow = 4 * self.width + 3 * self.queries + 2 * self.keys + 4 * self.ffn
         if lora_rank:
@@ -87,25 +88,26 @@ class ModelShape:
         return bytes_each * narrow + 8 * self.width + 4 * self.heads + 8
 
 
-# As the public config.json of each states it.
+# The numbers are from the public config.json of each model.
 KNOWN: dict[str, ModelShape] = {
     "Qwen2.5-0.5B": ModelShape(151_936, 896, 4864, 24, 14, 2, tied=True),
     "Qwen2.5-1.5B": ModelShape(151_936, 1536, 8960, 28, 12, 2, tied=True),
     "Qwen2.5-7B": ModelShape(152_064, 3584, 18_944, 28, 28, 4, tied=False),
     "Qwen2.5-14B": ModelShape(152_064, 5120, 13_824, 48, 40, 8, tied=False),
 }
-# The quick start's, on EH-Cabinet: 43 words.
+# The quick start's model on EH-Cabinet, whose vocabulary has 43 words.
 _TINY = ModelShape(43, 64, 192, 2, 2, 2, tied=True, positions=2048)
 
 
 def shape_of(model: str) -> ModelShape:
-    """The shape of "tiny", a known model, or the model in a local folder.
+    """The shape of "tiny", of a known model, or of the model in a local folder.
 
     Args:
-        model: As `--model` takes it: a hub id is looked up by its name, with or without "-Instruct", never on the hub.
+        model: The value of `--model`. A hub id is looked up in `KNOWN` by its name, with or without "-Instruct"; the hub is
+            never asked.
 
     Raises:
-        ConfigError: The model is neither, or no dense Qwen2 or Llama.
+        ConfigError: The model is none of these, or is not a dense Qwen2 or Llama.
     """
     if model == "tiny":
         return _TINY
@@ -126,8 +128,8 @@ def _read(file: Path) -> ModelShape:
         kind = values["model_type"]
         if kind not in ("qwen2", "llama") or values.get("mlp_bias") or values.get("attention_bias"):
             raise ConfigError(
-                f"{file} is of model_type {kind!r} with biases of {values.get('attention_bias', 'its own')}; "
-                "plans know qwen2, and llama without biases"
+                f"{file} has the model_type {kind!r} and the attention_bias {values.get('attention_bias', 'unset')}; "
+                "plans support qwen2, and llama without biases"
             )
         return ModelShape(
             vocab=int(values["vocab_size"]),

@@ -1,1 +1,1 @@
-"""What the quick start needs: a tiny model made for one environment, and its warm start from the environment's expert."""
+"""The parts of the quick start: a tiny model made for one environment, and its warm start from the environment's expert."""

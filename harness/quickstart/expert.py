@@ -1,7 +1,7 @@
-"""Episodes of the environment's own expert, which a tiny model's tokenizer and its warm start are made of.
+"""Plays episodes with the environment's own expert, for a tiny model's tokenizer and its warm start.
 
-An environment that fails is played again, with the same draws: what is made of these episodes depends on the seed alone.
-Left out: environments without an expert; who plays here has asked for ``expert()`` and ``random_action(rng)``.
+If an environment fails, its episode is played again with the same draws. So the episodes depend only on the seed. The
+environment must have ``expert()`` and ``random_action(rng)``; the callers check that.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Demonstration:
     """One episode.
 
     Attributes:
-        info: Of the reset.
+        info: The info of the reset.
         observations: The first message, and the answer to every action.
-        actions: One fewer than the observations.
-        ended: Whether the environment ended it, rather than `max_steps`.
+        actions: The actions; one fewer than the observations.
+        ended: Whether the environment ended the episode; False if `max_steps` did.
     """
 
     info: dict[str, Any]
@@ -49,15 +49,15 @@ def demonstrate(
     """Plays one task as an expert that wastes steps.
 
     Args:
-        env: With ``expert()`` and ``random_action(rng)``.
-        task_id: Which task.
+        env: An environment with ``expert()`` and ``random_action(rng)``.
+        task_id: The task.
         waste: The probability that a step is a random action.
-        max_steps: Steps after which the episode is left.
-        rng: Draws the wasted steps; where an attempt fails, the next one draws the same.
-        max_optimal_steps: A task for which the expert takes more is not played; 0 for any.
+        max_steps: The number of steps after which the episode is stopped.
+        rng: Draws the wasted steps. If an attempt fails, the next attempt draws the same numbers.
+        max_optimal_steps: A task is not played if the expert needs more steps for it; 0 for no limit.
 
     Returns:
-        The episode, or None where the task is too long.
+        The episode, or None if the task is too long.
 
     Raises:
         WorkerError: The environment failed five times.
@@ -70,7 +70,7 @@ def demonstrate(
         except WorkerError as error:
             if attempt == _ATTEMPTS:
                 raise WorkerError(
-                    f"task {task_id}: the environment failed {attempt} times, at last: {error}"
+                    f"task {task_id}: the environment failed {attempt} times, the last time with: {error}"
                 ) from error
     raise AssertionError("unreachable")
 

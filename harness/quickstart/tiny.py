@@ -1,9 +1,9 @@
-"""`--model tiny`: a Qwen2 of about 100,000 to 2,000,000 parameters made on the spot, with a tokenizer made for one environment.
+"""`--model tiny`: a new Qwen2 of about 100,000 to 2,000,000 parameters, with a tokenizer made for one environment.
 
-It shows every part of training on one CPU core within minutes, with nothing to download. The tokenizer is built from
-transcripts of the environment's own expert and of random actions: whole words where the environment speaks a few dozen
-of them, else byte-level BPE. A word that no transcript holds (the cabinet's `empty`: experts open no empty drawer) is
-`<unk>`. Left out: any ability beyond that environment.
+It shows every part of training on one CPU core within minutes, with nothing to download. It can do nothing outside its
+environment. The tokenizer is built from transcripts of the environment's own expert and of random actions. If the environment
+uses only a few dozen words, it has whole words; otherwise it is a byte-level BPE. A word that no transcript holds is `<unk>`,
+such as the cabinet's `empty`, because experts open no empty drawer.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = [
     "transcripts",
 ]
 
-_TINY_TASKS = 600  # tasks of the training split that a tiny tokenizer is built from
-_FEW_WORDS = 256  # an environment that speaks fewer distinct words than this gets a word-level tokenizer
+_TINY_TASKS = 600  # a tiny tokenizer is built from this many tasks of the training split
+_FEW_WORDS = 256  # an environment with fewer distinct words than this gets a word-level tokenizer
 _WORD = r"[a-z]+\(|\d|[a-z]+|[^\s]"
 _SPECIAL = ["<pad>", "<eos>", "<obs>", "<act>", "<unk>"]
 # The system prompt is left out: it is the same for every task, or far longer than such a model can use.
@@ -54,13 +54,14 @@ class TinyModel:
 
     Attributes:
         tokenizer: "words" or "bpe".
-        vocab_size: Of the BPE; words are taken as they come.
-        hidden_size: Width; also of the embedding, which is tied.
-        layers: Number of layers.
-        heads: Number of attention heads.
-        ffn_size: Width of the feed-forward layers.
+        vocab_size: The vocabulary size of the BPE; it is not used for words.
+        hidden_size: The width of the hidden states and of the embedding, which is tied to the output layer.
+        layers: The number of layers.
+        heads: The number of attention heads.
+        ffn_size: The width of the feed-forward layers.
         max_positions: The longest episode in tokens.
-        initializer_range: Standard deviation of the initial weights. 0.02, the usual value, did not learn at width 64.
+        initializer_range: The standard deviation of the initial weights. With the usual value, 0.02, a model of width 64 did
+            not learn.
     """
 
     tokenizer: str
@@ -78,7 +79,7 @@ TINY_BPE = TinyModel("bpe", 2048, 128, 2, 4, 384, 4096, 0.05)
 
 
 def tiny_model(shape: TinyModel, *, vocab_size: int, pad_id: int, eos_id: int, seed: int) -> Qwen2ForCausalLM:
-    """A freshly initialised tiny model; the same seed gives the same weights."""
+    """Makes a tiny model with random weights; the same seed gives the same weights."""
     whole = ModelShape(
         vocab=vocab_size,
         width=shape.hidden_size,
@@ -102,7 +103,7 @@ def fresh_qwen2(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Qwen2ForCausalLM:
-    """A freshly initialised Qwen2 of any shape, made on `device`; the same seed gives the same weights."""
+    """Makes a Qwen2 of any shape with random weights on `device`; the same seed gives the same weights."""
     config = Qwen2Config(
         vocab_size=shape.vocab,
         hidden_size=shape.width,
@@ -124,7 +125,7 @@ def fresh_qwen2(
 
 
 def tiny_tokenizer(shape: TinyModel, texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer over `texts` with the chat template of the tiny models."""
+    """Builds a tokenizer from `texts`, with the chat template of the tiny models."""
     if shape.tokenizer == "words":
         words = sorted({w for text in texts for w in re.findall(_WORD, text)} | set("0123456789"))
         vocabulary = {w: i for i, w in enumerate([*_SPECIAL, *words])}
@@ -156,13 +157,13 @@ def tiny_tokenizer(shape: TinyModel, texts: Iterable[str]) -> PreTrainedTokenize
 
 
 def transcripts(env: gym.Env[str, str], tasks: Iterable[str], *, waste: float, max_steps: int) -> Iterator[str]:
-    """The texts of one episode per task: observations and actions, in turn, of an expert that wastes steps.
+    """The texts of one episode per task, played by an expert that wastes steps: observations and actions, in turn.
 
     Args:
-        env: With ``expert()`` and ``random_action(rng)``.
-        tasks: Task ids.
+        env: An environment with ``expert()`` and ``random_action(rng)``.
+        tasks: The ids of the tasks.
         waste: The probability that a step is a random action.
-        max_steps: Steps after which an episode is left.
+        max_steps: The number of steps after which an episode is stopped.
     """
     rng = np.random.default_rng(0)
     for task in tasks:
@@ -177,10 +178,10 @@ def transcripts(env: gym.Env[str, str], tasks: Iterable[str], *, waste: float, m
 def new_tiny_policy(
     env: gym.Env[str, str], *, seed: int, max_observation_tokens: int | None = None, packing: bool = True
 ) -> Policy:
-    """A tiny model with random weights and a tokenizer for `env`, whose tasks must be those of the training split.
+    """Makes a tiny model with random weights and a tokenizer for `env`. The tasks of `env` must be the training split's.
 
     Raises:
-        ConfigError: `env` has no expert to write the transcripts that the tokenizer is built from.
+        ConfigError: `env` has no expert, so that the tokenizer can't be built from its transcripts.
     """
     base = env.unwrapped
     missing = [name for name in ("task_ids", "expert", "random_action") if not hasattr(base, name)]

@@ -1,8 +1,8 @@
 """Behaviour cloning from the environment's own expert, so that GRPO starts with successes to learn from.
 
-Without it a model with random weights never succeeds, every group's rewards are equal, and no advantage teaches
-anything. It stops at a loss target, not after a number of steps: such a loss falls in a phase transition whose time
-varies by seed. Left out: anything about a pretrained model, which has its ability already.
+Without it, a model with random weights never succeeds: the rewards in every group are equal, and every advantage is 0. The warm
+start stops at a loss target and not after a number of steps, because the loss falls in a phase transition whose time varies with
+the seed. A pretrained model needs no warm start.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from harness.types.trajectory import Trajectory
 __all__ = ["cached_warm_start", "demonstrations", "warm_start"]
 
 _FORMAT = (
-    2  # raise it when the demonstrations, the models or the optimizer settings change: old caches are then ignored
+    2  # raise it when the demonstrations, the models or the optimizer settings change, so that old caches are ignored
 )
 
 
 def demonstrations(
     env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, waste: float, count: int, seed: int
 ) -> list[Trajectory]:
-    """Plays the expert and writes its episodes in the policy's own tokens.
+    """Plays episodes with the expert and writes them in the policy's tokens.
 
     Args:
-        env: With ``task_ids`` (of the training split), ``expert()`` and ``random_action(rng)``.
-        policy: Its chat format makes the ids.
-        settings: Which tasks count, and how long an episode may get.
+        env: An environment with ``task_ids`` (of the training split), ``expert()`` and ``random_action(rng)``.
+        policy: The policy, whose chat format makes the ids.
+        settings: They say which tasks are played, and how long an episode may be.
         waste: The probability that a step is a random action.
-        count: How many episodes; at most one per task.
+        count: The most episodes; there is at most one per task.
         seed: Draws the tasks and the wasted steps.
     """
     task_ids = env.unwrapped.task_ids  # type: ignore[attr-defined]
@@ -85,17 +85,17 @@ def warm_start(
     seed: int,
     on_batch: Callable[[int, float], None] = lambda batch, loss: None,
 ) -> dict[str, float]:
-    """Clones the expert into the policy, in place.
+    """Trains the policy to imitate the expert, in place.
 
     Args:
-        env: The training split.
-        policy: Its model is trained.
+        env: An environment with the training split.
+        policy: The policy. Its model is trained.
         settings: See `WarmStart`.
-        seed: Draws demonstrations and batches.
-        on_batch: Called after each batch with its number and loss.
+        seed: Draws the demonstrations and the batches.
+        on_batch: Called after each batch with its number and its loss.
 
     Returns:
-        ``warm_start/loss`` (mean of the last 10 batches) and ``warm_start/steps`` (batches).
+        ``warm_start/loss`` (the mean of the last 10 batches) and ``warm_start/steps`` (the number of batches).
     """
     clean = demonstrations(
         env, policy, settings, waste=0.0, count=settings.episodes, seed=derive_seed(seed, "demonstrations")
@@ -142,10 +142,10 @@ def cached_warm_start(
     seed: int,
     on_batch: Callable[[int, float], None] = lambda batch, loss: None,
 ) -> dict[str, float]:
-    """`warm_start`, or its result from an earlier run with the same environment, model, settings and seed.
+    """Like `warm_start`, but reuses the result of an earlier run with the same environment, model, settings and seed.
 
-    The key covers the initial weights and the vocabulary themselves, so that another of either never meets an old cache.
-    An entry is written whole or not at all.
+    The key of the cache covers the initial weights and the vocabulary. So a model with other weights or another vocabulary never
+    uses an old entry. An entry is written completely or not at all.
     """
     entry = cache / "warm_start" / _cache_key(env, policy, settings, seed)
     if (entry / "metrics.json").exists():
@@ -183,7 +183,11 @@ def _clone(
     seed: int,
     on_batch: Callable[[int, float], None],
 ) -> tuple[int, float]:
-    """Cross-entropy on the demonstrations' action tokens. Returns the number of batches and the mean of the last 10."""
+    """Minimises the cross-entropy of the demonstrations' action tokens.
+
+    Returns:
+        The number of batches, and the mean loss of the last 10.
+    """
     optimizer = make_optimizer(policy.model, learning_rate=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     recent: deque[float] = deque(maxlen=10)
     policy.model.train()
@@ -211,7 +215,7 @@ def _clone(
 def _shuffled_batches(
     demos: list[Trajectory], batch_tokens: int, rng: np.random.Generator
 ) -> Iterator[list[Trajectory]]:
-    """Batches of like length in random order, pass after pass; the lengths are jittered so that batches differ."""
+    """Batches of similar length in random order, pass after pass. Lengths are jittered, so that the batches differ."""
     while True:
         order = [demos[i] for i in rng.permutation(len(demos))]
         lengths = [len(t.ids) + int(8 * rng.random()) for t in order]

@@ -1,8 +1,8 @@
-"""Episodes played by a model behind an OpenAI-compatible chat endpoint: evaluation without weights, and without training.
+"""Plays episodes with a model behind an OpenAI-compatible chat endpoint, for evaluation.
 
-Such a server takes and gives text, so there are no token ids and no log-probabilities to learn from. Retries with backoff
-are the `openai` client's. Left out: streaming, and the tool-call fields of the protocol: environments state their action
-format as text, so that every model plays by the same rules.
+Such a server takes and returns text. It gives no token ids and no log-probabilities, so nothing can be trained on these
+episodes. The `openai` client does the retries with backoff. The tool-call fields of the protocol are not used: environments
+state their action format as text, so that every model plays by the same rules.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["ChatEndpoint", "ContextFull", "Reply", "Usage", "play_with_endpoint"]
 
 Message = dict[str, str]
-_SEEDS = 2**31  # what every server takes
+_SEEDS = 2**31  # every server takes seeds below this
 
-# No field of the protocol says it. OpenAI has the code, llama.cpp a type of its own; vLLM, SGLang and others say it in words.
+# How servers say that the context is full. The protocol has no field for it: OpenAI sets an error code, llama.cpp its own
+# error type; vLLM, SGLang and others say it only in the message.
 _OVERFLOW = re.compile(
     r"context[_ ](length|size|window)|maximum (model|context|input)? ?length|prompt is too long", re.I
 )
@@ -40,12 +41,12 @@ _OVERFLOW = re.compile(
 
 @dataclass
 class Usage:
-    """What an endpoint has served, as it counts itself.
+    """What an endpoint has served, by its own count.
 
     Attributes:
-        requests: Answered requests.
-        prompt_tokens: Of all of them; a conversation counts anew at every turn.
-        completion_tokens: Of all of them.
+        requests: The number of answered requests.
+        prompt_tokens: The prompt tokens of all requests; the whole conversation counts again at every turn.
+        completion_tokens: The completion tokens of all requests.
     """
 
     requests: int = 0
@@ -55,34 +56,36 @@ class Usage:
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer of the model; `cut` if it ran into the limit of tokens."""
+    """One answer of the model; `cut` says whether it reached the token limit."""
 
     text: str
     cut: bool
 
 
 class ContextFull(EHError):
-    """The conversation and the room for an answer exceed the model's context; the message is the server's."""
+    """The conversation and the room for an answer exceed the model's context. The message is the server's."""
 
 
 class ChatEndpoint:
     """A model behind ``POST {base_url}/chat/completions``; an async context manager.
 
     Args:
-        model: Its name at the endpoint.
-        base_url: Usually ends in ``/v1``; empty for the client's own default: ``OPENAI_BASE_URL``, or OpenAI itself.
-        api_key_env: The environment variable with the key. A server that is named by `base_url` may need none.
-        temperature: Of the sampled actions; 0 is greedy.
+        model: The model's name at the endpoint.
+        base_url: The URL of the endpoint, which usually ends in ``/v1``. If it is empty, the client uses its own default:
+            ``OPENAI_BASE_URL``, or OpenAI itself.
+        api_key_env: The environment variable with the key. A server that is named by `base_url` may need no key.
+        temperature: The temperature of the sampled actions; 0 is greedy.
         max_tokens: The most tokens of one answer.
-        retries: How often a request is sent again after a lost connection or the status 408, 409, 429 or 5xx, with
-            exponential backoff, or after as long as the server says.
-        deadline_s: Seconds that a request may take, all its retries included.
+        retries: How often a request is sent again after a lost connection or the status 408, 409, 429 or 5xx. The client
+            waits with exponential backoff, or for as long as the server says.
+        deadline_s: The seconds that a request may take, including all its retries.
 
     Attributes:
-        url: Where it is.
+        url: The URL of the endpoint.
         max_tokens: The most tokens of one answer.
         usage: What was served so far.
-        overflow: The server's words when a request was last too long for the model's context; empty while none was.
+        overflow: The server's message about the last request that was too long for the model's context; empty if there
+            was none.
 
     Raises:
         ConfigError: The key, the model's name or a number is missing or wrong.
@@ -130,15 +133,15 @@ class ChatEndpoint:
         await self._client.close()
 
     async def reply(self, messages: Sequence[Message], *, seed: int) -> Reply:
-        """The model's answer to a conversation.
+        """Returns the model's answer to a conversation.
 
         Args:
-            messages: ``{"role", "content"}`` each, the last one the environment's.
-            seed: Passed on; whether it decides the answer is up to the server.
+            messages: Each has a ``"role"`` and a ``"content"``; the last one is the environment's.
+            seed: Sent to the server; whether it fixes the answer is up to the server.
 
         Raises:
-            ContextFull: The conversation has become too long for the model.
-            ConfigError: The endpoint refuses the key, the model or the request; trying again would not help.
+            ContextFull: The conversation is too long for the model.
+            ConfigError: The endpoint refuses the key, the model or the request, so that trying again would not help.
             SamplerError: The endpoint can't be reached, fails, or does not answer in time.
         """
         openai = self._openai
@@ -165,7 +168,7 @@ class ChatEndpoint:
             ) from error
         except openai.NotFoundError as error:
             raise ConfigError(
-                f"{self.url} has no model {self._model!r}, or is no OpenAI-compatible endpoint (404: {_said(error)}); "
+                f"{self.url} has no model {self._model!r}, or is not an OpenAI-compatible endpoint (404: {_said(error)}); "
                 f"{await self._offered()}"
             ) from error
         except openai.APIStatusError as error:
@@ -175,18 +178,18 @@ class ChatEndpoint:
             if error.status_code < 500 and error.status_code not in (408, 409, 429):
                 raise ConfigError(f"{self.url} refuses the request ({error.status_code}: {_said(error)})") from error
             raise SamplerError(
-                f"{self.url} answered {error.status_code} ({_said(error)}), also after the last of --retries; lower --slots, "
+                f"{self.url} answered {error.status_code} ({_said(error)}), even after all retries; lower --slots, "
                 "raise --retries, or try again later"
             ) from error
         except openai.APIError as error:
-            raise SamplerError(f"{self.url} answered with what is no chat completion: {error}") from error
+            raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
         return self._read(completion)
 
     async def _ask(self, messages: Sequence[Message], seed: int) -> Any:
         try:
             return await self._create(messages, seed)
         except self._openai.BadRequestError as error:
-            # OpenAI's newer models know the limit by its newer name alone, most other servers by its older one.
+            # OpenAI's newer models accept the limit only under its newer name, most other servers under its older one.
             if "max_completion_tokens" not in _said(error):
                 raise
             self._limit = {"max_completion_tokens": self.max_tokens}
@@ -209,7 +212,7 @@ class ChatEndpoint:
         return Reply(choices[0].message.content or "", choices[0].finish_reason == "length")
 
     async def _offered(self) -> str:
-        """What to put into --model instead, if the endpoint says so."""
+        """The names that --model can have instead, if the endpoint lists them."""
         try:
             names = [model.id for model in (await self._client.models.list()).data]
         except self._openai.OpenAIError:
@@ -226,13 +229,13 @@ def play_with_endpoint(
     environment_retries: int = 2,
     on_end: Callable[[Trajectory], None] = lambda _: None,
 ) -> tuple[list[Trajectory], Usage]:
-    """Plays every request; the trajectories come in the same order and hold texts, no tokens.
+    """Plays every request. The trajectories come in the same order; they hold texts but no tokens.
 
-    If a conversation, with room for an answer, no longer fits into the model's context, its episode is truncated: its `end` is
-    "context". If that holds for the first message of every episode, nothing was measured, and it is an error.
+    If a conversation with room for an answer no longer fits into the model's context, its episode is truncated: its `end` is
+    "context". If not even the first message of any episode fits, nothing was measured, and this is an error.
 
     Args:
-        endpoint: Makes the endpoint, in the event loop that uses it.
+        endpoint: Makes the endpoint. It is called in the event loop that uses the endpoint.
         environments: How the slots are made. The endpoint never has more requests at a time than there are slots.
         requests: The episodes.
         horizon: The fixed K.
@@ -240,8 +243,8 @@ def play_with_endpoint(
         on_end: Called with each trajectory when it ends.
 
     Raises:
-        ConfigError: See `ChatEndpoint.reply`; or the first message of no episode fits.
-        SamplerError: See `ChatEndpoint.reply`; the message says how far it got.
+        ConfigError: See `ChatEndpoint.reply`; or no episode's first message fits.
+        SamplerError: See `ChatEndpoint.reply`; the message says how many episodes had been played.
     """
     envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
     done: dict[int, Trajectory] = {}
@@ -259,7 +262,7 @@ def play_with_endpoint(
             await asyncio.gather(*(play_in(slot) for slot in range(envs.num_envs)))
             if model.overflow and not model.usage.requests:
                 raise ConfigError(
-                    f"{model.url} has room for no episode's first message with an answer of {model.max_tokens} tokens "
+                    f"{model.url} can't fit any episode's first message and an answer of {model.max_tokens} tokens "
                     f"({model.overflow}); lower --max-action-tokens, or serve the model with a longer context"
                 )
             return model.usage
@@ -276,7 +279,7 @@ def play_with_endpoint(
 async def _play(
     model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, retries: int
 ) -> Trajectory:
-    """Plays one episode, again with the same seed while its environment fails and retries are left."""
+    """Plays one episode. If its environment fails and retries are left, it is played again with the same seed."""
     for attempt in range(retries + 1):
         trajectory = Trajectory(request.task_id, request.group, seed=request.seed, retries=attempt)
         try:
@@ -306,7 +309,7 @@ async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, traj
 
 
 def _said(error: openai.APIStatusError) -> str:
-    """The server's own words, on one line."""
+    """The server's message, on one line."""
     body = error.body
     message = body.get("message") if isinstance(body, dict) else None
     return " ".join(str(message or error.message).split())[:300]
@@ -317,7 +320,7 @@ def _import_openai() -> Any:
         import openai
     except ImportError as error:
         raise MissingExtraError(
-            "--policy openai needs the openai client; run, in a checkout: pip install -e '.[openai]'. A model's folder or hub "
-            "id, evaluated here, needs no endpoint"
+            "--policy openai needs the openai client; run, in a checkout: pip install -e '.[openai]'. To evaluate a model's "
+            "folder or hub id on this machine, no endpoint is needed"
         ) from error
     return openai

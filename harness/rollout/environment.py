@@ -23,8 +23,8 @@ class Environments:
     """How the vector environments of a command are made.
 
     Attributes:
-        env_id: What ``gym.make`` makes an environment from.
-        args: Its further arguments, the split among them.
+        env_id: The id or spec from which ``gym.make`` makes an environment.
+        args: Further arguments of ``gym.make``, such as the split.
         slots: The most environments that are played at once, >= 1.
         threads: The most threads that step them; 0 steps them in the caller's thread.
         budget_hint: Appended to every observation; empty appends nothing.
@@ -40,8 +40,8 @@ class Environments:
         """Makes the slots; whoever calls it closes them.
 
         Args:
-            controller: The horizon of every slot; None for no limit. Nothing is recorded with it: `Trajectory.outcome` is what it
-                hears, from whoever plays.
+            controller: The horizon of every slot; None for no limit. The environments record nothing with it. In training,
+                `harness.rollout.outcomes` does.
             episodes: How many episodes will be played; there are no more slots than that.
         """
         slots = self.slots if episodes is None else min(self.slots, episodes)
@@ -60,7 +60,7 @@ def make_environment(env_id: str | EnvSpec, env_args: Mapping[str, Any]) -> gym.
     """Makes one environment, for the trainer or an evaluation.
 
     Raises:
-        ConfigError: gymnasium does not know it, its module can't be imported, or it takes other arguments.
+        ConfigError: gymnasium does not know the id, its module can't be imported, or the environment takes other arguments.
     """
     try:
         return gym.make(env_id, **env_args)

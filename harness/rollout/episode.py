@@ -1,6 +1,6 @@
-"""One episode on its way: what it asks of the sampler, what it records, whether it goes on, begins again or is over.
+"""One episode while it is played: its requests to the sampler, its record, and whether it goes on, starts again or is over.
 
-Left out: slots, threads and the order of things; `Slots` has the slots, `lockstep` and `streaming` the order.
+`slots` decides where an episode plays; `lockstep` and `streaming` decide the order in which episodes take their turns.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Episode:
     """The episode of one request, over all its attempts.
 
     Args:
-        session: Its name in the sampler.
-        request: What is played.
-        rules: How.
+        session: The episode's name in the sampler.
+        request: Which episode to play.
+        rules: What holds for every episode of the rollout.
         chat: Turns texts into ids.
         max_context: The most tokens that the sampler takes. A prompt that leaves no room for an action ends the episode
-            with the reason "context"; nothing is ever cut off a conversation to make room.
+            with the reason "context". Nothing is ever removed from a conversation to make room.
     """
 
     def __init__(
@@ -44,27 +44,27 @@ class Episode:
         self.trajectory = self._blank()
 
     def reset_arguments(self) -> dict[str, Any]:
-        """For the environment's reset; the same in every attempt."""
+        """The arguments of the environment's reset, which are the same in every attempt."""
         seed = derive_seed(self.request.seed, "reset") % 2**31
         return {"seed": seed, "options": {"task_id": self.request.task_id}}
 
     def reset_answered(self, answer: Future[ResetResult]) -> Next:
-        """Takes the first message of an attempt.
+        """Records the first message of an attempt.
 
         Args:
-            answer: Done, or waited for here.
+            answer: The answer to the reset. If it is not there yet, this method waits for it.
         """
         try:
             observation, info = answer.result()
         except WorkerError as failure:
             return self._failed(str(failure))
         self.trajectory.begin(observation, info)
-        # A first prompt that is too long is kept: there is nothing else to show, and no loss, which needs an action.
+        # A first prompt that is too long is kept: otherwise the episode would be empty. It has no action, so no loss.
         self.trajectory.add_prompt(self._chat.prompt_ids(info["system_prompt"], observation))
         return "turn" if len(self.trajectory.ids) < self._max_context else self._over("context")
 
     def turn(self) -> SampleRequest:
-        """The next turn's request."""
+        """The request of the next turn."""
         trajectory = self.trajectory
         return SampleRequest(
             session=self.session,
@@ -76,7 +76,7 @@ class Episode:
         )
 
     def act(self, sample: Sample) -> str:
-        """Records what the model wrote and returns it as the environment gets it."""
+        """Records what the model wrote and returns it as the text that the environment receives."""
         self.trajectory.add_sample(sample)
         self._last = sample
         action = self._chat.reply_text(sample.ids)
@@ -85,10 +85,10 @@ class Episode:
         return action
 
     def step_answered(self, answer: Future[StepResult]) -> Next:
-        """Takes the environment's answer to the last action.
+        """Records the environment's answer to the last action.
 
         Args:
-            answer: Done, or waited for here.
+            answer: The answer to the step. If it is not there yet, this method waits for it.
         """
         try:
             answered = answer.result()
@@ -104,13 +104,13 @@ class Episode:
         turn = trajectory.turns[-1]
         ids = self._chat.observation_ids(turn.observation, stopped=sample.finish_reason == "stop")
         if len(trajectory.ids) + len(ids) >= self._max_context:
-            return self._over("context")  # the observation stays out: no token of the model's would follow it
+            return self._over("context")  # the observation is not added: no action would follow it
         trajectory.add_prompt(ids)
         turn.observation_tokens = len(ids)
         return "turn"
 
     def _failed(self, error: str) -> Next:
-        """The environment failed: begins again with the same seed, or drops the episode after the last retry."""
+        """Starts the episode again with the same seed after its environment failed; ends it after the last retry."""
         failed = self.trajectory
         lost = failed.failed_tokens + len(failed.ids)
         if failed.retries < self._rules.environment_retries:

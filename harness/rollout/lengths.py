@@ -1,7 +1,7 @@
-"""How long the episodes of a task have been so far, and the order of starts that follows.
+"""Estimates how long the episodes of each task are, so that the longest can start first.
 
-Where episodes wait for a slot, the longest should start first: an update ends with its last episode, and one that starts
-late and runs long keeps every other slot idle.
+If episodes wait for a slot, the longest should start first. An update ends with its last episode; a long episode that starts
+late keeps every other slot idle.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from harness.types.trajectory import Trajectory
 
 __all__ = ["EpisodeLengths", "longest_first"]
 
-_MOST_TASKS = 10_000  # generated tasks may never come again; what was seen longest ago is forgotten
+_MOST_TASKS = 10_000  # generated tasks may never come again; the task that was seen longest ago is forgotten first
 
 
 class EpisodeLengths:
     """A running estimate of each task's episode length, in steps.
 
-    After every update a task's estimate is the mean of what it was and of its new episodes' mean length. A task that was
-    never played counts as long as the mean of all estimates.
+    After every update, a task's estimate becomes the mean of its old value and of the mean length of its new episodes. The
+    estimate of a task that was never played is the mean of all estimates.
 
     >>> lengths = EpisodeLengths()
     >>> lengths.expected("a")
@@ -29,17 +29,17 @@ class EpisodeLengths:
     """
 
     def __init__(self) -> None:
-        self._estimates: dict[str, float] = {}  # the one seen last comes last
+        self._estimates: dict[str, float] = {}  # the task that was seen last comes last
 
     def expected(self, task_id: str) -> float:
-        """Steps; the same number for every task while nothing is known."""
+        """The expected number of steps; the same for every task as long as nothing is known."""
         estimate = self._estimates.get(task_id)
         if estimate is None:
             return sum(self._estimates.values()) / max(1, len(self._estimates))
         return estimate
 
     def observe(self, trajectories: Sequence[Trajectory]) -> None:
-        """Learns from one update's episodes; those lost to a failing environment say nothing."""
+        """Updates the estimates with one update's episodes. Episodes whose environment failed are ignored."""
         seen: dict[str, list[int]] = {}
         for t in trajectories:
             if t.end != "environment-error":
@@ -61,7 +61,7 @@ class EpisodeLengths:
 
 
 def longest_first(requests: Sequence[EpisodeRequest], lengths: EpisodeLengths) -> list[int]:
-    """Indices of the requests, the longest expected first; those of equal expectation, so a whole group, as they are given.
+    """Indices of the requests, the longest expected first. Requests of equal expectation, such as a group, keep their order.
 
     >>> lengths = EpisodeLengths()
     >>> lengths.load_state_dict({"estimates": [["long", 9], ["short", 2]]})  # "new" counts 5.5

@@ -1,8 +1,8 @@
-"""Lockstep: all live episodes take a turn together, until every episode has ended.
+"""Lockstep rollouts: all live episodes take a turn together, until every episode has ended.
 
-Everything is done in slot order and every batch holds the same requests in every run, so that the same requests give the
-same trajectories to the last bit, however threads and environments are timed. It is the baseline of the benchmark, and
-the path to compare two runs with.
+Everything is done in the order of the slots, and every batch holds the same requests in every run. So the same requests
+give the same trajectories to the last bit, whatever the timing of threads and environments. Lockstep is the baseline of the
+benchmark, and the mode in which two runs can be compared exactly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["play_in_lockstep"]
 
 def play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
     """Plays every episode to its end."""
-    turns: dict[int, SampleRequest] = {}  # the next turn of every slot that has one
+    turns: dict[int, SampleRequest] = {}  # by slot; a slot without an entry has no next turn
     while slots.unfinished:
         for slot, reset in slots.start_resets():
             _keep(turns, slot, slots.reset_answered(slot, reset))

@@ -1,6 +1,7 @@
-"""What one update's episodes say: the ``rollout/…`` and ``tokens/…`` metrics.
+"""The ``rollout/…`` and ``tokens/…`` metrics of one update's episodes.
 
-Left out: what the horizon, the policy update and the clock say; whoever does those measures them.
+The other metrics are measured where the work is done: ``horizon/…`` in `harness.rollout.outcomes` and ``train/…`` in
+`harness.training.update`.
 """
 
 from __future__ import annotations
@@ -53,5 +54,5 @@ def rollout_metrics(trajectories: Sequence[Trajectory], update: int) -> dict[str
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, NaN of nothing."""
+    """The mean; NaN for an empty sequence."""
     return float(np.mean(values)) if len(values) else math.nan

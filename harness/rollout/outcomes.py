@@ -1,4 +1,4 @@
-"""What the horizon controller hears of an update's episodes."""
+"""Tells the horizon controller how the episodes of an update ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["tell_controller"]
 def tell_controller(controller: HorizonController | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Records every episode with the controller, in the given order, and moves K once.
 
-    Episodes that a failing environment lost say nothing about the agent, and are not recorded.
+    Episodes whose environment failed say nothing about the agent, so they are not recorded.
 
     Args:
         controller: None for no limit.

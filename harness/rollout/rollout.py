@@ -34,18 +34,18 @@ def rollout(
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order.
 
-    The trajectories are a function of the requests: every reset and every turn draws from its own seed. Some samplers give
-    numbers that depend on what else is in the batch, since a matrix product rounds by its shape. With these, the trajectories
-    are the same to the last bit in lockstep, and in streaming if environments are stepped in the caller's thread
-    (``max_workers=0``). In streaming with threads the batches depend on timing: log-probabilities then differ in their last
-    digits, and rarely a token that was on the border between two.
+    The trajectories are a function of the requests: every reset and every turn draws from its own seed. With some samplers, the
+    numbers also depend on what else is in the batch, because the rounding of a matrix product depends on its shape. With these,
+    the trajectories are the same to the last bit in lockstep, and in streaming if environments are stepped in the caller's thread
+    (``max_workers=0``). In streaming with threads, the batches depend on timing. Log-probabilities then differ in their last
+    digits, and in rare cases a different token is sampled.
 
     Args:
-        envs: The slots. Whoever made them has wrapped each environment in ElasticTimeLimit, or not.
+        envs: The slots. The caller decides whether each environment is wrapped in ElasticTimeLimit.
         sampler: Samples the actions.
         chat: Turns texts into ids.
         requests: The episodes. If there are more of them than slots, the rest wait for a free slot.
-        rules: What holds for all of them, the mode among it.
+        rules: What holds for all episodes, including the mode.
         lengths: In streaming, if more episodes than slots wait, those that are expected to be longest start first. None keeps the
             given order, which lockstep always does.
         on_end: Called with each trajectory when it ends.

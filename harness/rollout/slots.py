@@ -1,4 +1,7 @@
-"""Which episode plays in which slot, which wait, and which are over: the bookkeeping that both kinds of rollout share."""
+"""Keeps track of the episodes of a rollout: which one plays in which slot, which ones wait, and which ones are over.
+
+Lockstep and streaming rollouts share this bookkeeping.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,17 @@ __all__ = ["Slots", "announce"]
 class Slots:
     """The episodes of one rollout.
 
-    An episode's session in the sampler is its index among the requests. A slot whose environment has failed is reset for
-    the next attempt; environments with a worker of their own get a fresh one there.
+    An episode's session in the sampler is its index among the requests. If the environment of a slot has failed, the slot
+    is reset for the next attempt. An environment that has a worker process then gets a new one.
 
     Args:
         envs: The slots.
-        sampler: Told when an episode, or an attempt at it, is over.
+        sampler: It is told when an episode, or an attempt at it, is over.
         chat: Turns texts into ids.
         requests: The episodes.
-        queue: Indices of all requests, in the order in which they get a slot.
-        rules: What holds for all of them.
-        on_end: Called with each trajectory as it ends.
+        queue: The indices of all requests, in the order in which they get a slot.
+        rules: What holds for every episode.
+        on_end: Called with each trajectory when it ends.
     """
 
     def __init__(
@@ -53,11 +56,11 @@ class Slots:
 
     @property
     def unfinished(self) -> bool:
-        """Whether an episode waits or plays."""
+        """Whether any episode still waits or plays."""
         return bool(self._waiting or self._live)
 
     def start_resets(self) -> list[tuple[int, Future[ResetResult]]]:
-        """Resets every slot that is free, for the next waiting episode, or that has failed, for the same one again."""
+        """Resets every free slot for the next waiting episode, and every slot that has failed for the same episode again."""
         slots, self._to_reset = self._to_reset, []
         free = [slot for slot in range(self._envs.num_envs) if slot not in self._live] if self._waiting else []
         for slot in free[: len(self._waiting)]:
@@ -73,20 +76,20 @@ class Slots:
         return resets
 
     def reset_answered(self, slot: int, answer: Future[ResetResult]) -> SampleRequest | None:
-        """Records the answer to a reset, waiting for it if need be; returns the first turn's request, if there is one."""
+        """Waits for the answer to a reset and records it; returns the first turn's request, if there is one."""
         return self._go_on(slot, self._live[slot].reset_answered(answer))
 
     def act(self, session: Hashable, sample: Sample) -> tuple[int, Future[StepResult]]:
-        """Records what the model wrote and sends it to the environment; returns the slot and its answer to come."""
+        """Records what the model wrote and sends it to the environment; returns the slot and the future answer."""
         slot = self._slot_of[session]
         return slot, self._envs.submit_step(slot, self._live[slot].act(sample))
 
     def step_answered(self, slot: int, answer: Future[StepResult]) -> SampleRequest | None:
-        """Records the answer to a step, waiting for it if need be; returns the next turn's request, if there is one."""
+        """Waits for the answer to a step and records it; returns the next turn's request, if there is one."""
         return self._go_on(slot, self._live[slot].step_answered(answer))
 
     def trajectories(self) -> list[Trajectory]:
-        """All of them, in the order of the requests; once none is unfinished."""
+        """All trajectories, in the order of the requests. Call it when no episode is unfinished."""
         return [self._done[index] for index in range(len(self._requests))]
 
     def _go_on(self, slot: int, needed: Next) -> SampleRequest | None:
@@ -104,10 +107,10 @@ class Slots:
 
 
 def announce(envs: ThreadVectorEnv, task_ids: Sequence[str]) -> None:
-    """Tells environments which can make an episode's start ready ahead of its reset what is played next.
+    """Tells the environments which tasks are played next, if they can prepare the start of an episode before its reset.
 
-    Such an environment has a method ``prepare(task_ids)``, which returns at once and serves all of its kind. As many are
-    asked for as there are slots.
+    Such an environment has a method ``prepare(task_ids)``, which returns at once and works for all environments of its
+    kind. It gets at most as many tasks as there are slots.
     """
     ahead = getattr(envs.envs[0].unwrapped, "prepare", None)
     if ahead is not None:

@@ -1,12 +1,12 @@
-"""Streaming: every slot plays its own episode; no episode ever waits for another's environment.
+"""Streaming rollouts: every slot plays its own episode, and no episode waits for another episode's environment.
 
-One loop: start episodes in free slots, hand the next turns of what environments have answered to the sampler, and when
-there is nothing more to hand over let the sampler advance and send what it finished to the environments. So at each of its
-steps the sampler holds a request of every episode whose environment has answered. Only while it holds none does the loop
-wait, for the next answer.
+The rollout is one loop. It starts episodes in free slots. It submits the next turn of every episode whose environment has
+answered. When there is nothing more to submit, it lets the sampler take a step and sends the finished actions to the
+environments. So at each of its steps the sampler holds a request of every episode whose environment has answered. The loop
+waits for the next answer only if the sampler holds no request.
 
-Environments tell that they are done through a queue that their futures' callbacks fill; the loop itself runs in one thread,
-and it alone touches the sampler and the slots.
+The callbacks of the environments' futures put the answers into a queue. The loop runs in one thread, and only this thread
+uses the sampler and the slots.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def play_streaming(slots: Slots, sampler: Sampler) -> None:
     answers: SimpleQueue[tuple[Answered, int, Future[Any]]] = SimpleQueue()
 
     def expect(record: Answered, slot: int, answer: Future[Any]) -> None:
-        # Where environments are stepped in this thread the answer is there already, and is queued at once.
+        # If environments are stepped in this thread, the answer is there already and is queued at once.
         answer.add_done_callback(lambda done: answers.put((record, slot, done)))
 
     while slots.unfinished:
@@ -40,14 +40,14 @@ def play_streaming(slots: Slots, sampler: Sampler) -> None:
             turn = record(slot, answer)
             if turn is not None:
                 sampler.submit(turn)
-        if answered:  # perhaps slots have become free, whose first turns should be in the sampler's next batch
+        if answered:  # slots may have become free; the first turns there should be in the sampler's next batch
             continue
         for request, sample in sampler.step():
             expect(slots.step_answered, *slots.act(request.session, sample))
 
 
 def _taken(answers: SimpleQueue[tuple[Answered, int, Future[Any]]], *, wait: bool) -> list[Any]:
-    """What has come in, in the order in which it came; with `wait` at least one."""
+    """The answers that have arrived, in order of arrival; with `wait`, at least one."""
     taken = [answers.get()] if wait else []
     try:
         while True:

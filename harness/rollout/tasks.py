@@ -1,6 +1,6 @@
 """Which tasks an update trains on, as a pure function of the update index.
 
-So a resumed run goes on with the very tasks that an uninterrupted one would have met, and nothing has to be saved.
+So a resumed run trains on the same tasks as an uninterrupted run, and nothing has to be saved.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["TaskStream"]
 
 
 class TaskStream:
-    """Passes over all tasks, each pass in an order of its own.
+    """Goes through all tasks again and again, each time in a new random order.
 
     Args:
         task_ids: All tasks of the split.
-        per_update: How many an update takes; passes run on across updates.
-        seed: Draws the orders.
+        per_update: The number of tasks per update. A pass over the tasks continues across updates.
+        seed: The seed of the random orders.
 
     >>> stream = TaskStream(["a", "b", "c"], per_update=2, seed=0)
     >>> sorted(stream.batch(0) + stream.batch(1)[:1])

@@ -1,1 +1,1 @@
-"""Samplers: token ids in, token ids and their log-probabilities out."""
+"""Samplers: they take token ids and return token ids with their log-probabilities."""

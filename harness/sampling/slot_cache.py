@@ -1,10 +1,10 @@
-"""A key-value cache with one row per episode, kept over turns.
+"""A key-value cache with one row per episode, kept from turn to turn.
 
-transformers' DynamicCache grows by concatenation: every new token copies the whole cache, and rows of different length
-leave holes that every later token attends over. Here each row is written at its own position in a buffer that is
-allocated once, and a forward pass over rows that lie side by side reads a view.
+transformers' DynamicCache grows by concatenation: every new token copies the whole cache, and rows of different length leave
+gaps that every later token attends over. Here each row is written at its own position in a buffer that is allocated once. A
+forward pass over adjacent rows reads a view, without a copy.
 
-Left out: sliding windows and recurrent layers; `TransformersSampler` refuses such models.
+The cache has no sliding windows and no recurrent state; `TransformersSampler` refuses models that need them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["SlotCache"]
 
 
 class SlotCache(Cache):
-    """Keys and values of `rows` episodes, each [rows, capacity, kv_heads, head_dim] a layer, allocated on first use.
+    """Keys and values of `rows` episodes, each [rows, capacity, kv_heads, head_dim] per layer, allocated on first use.
 
-    Before each forward pass `place` says which rows take part and where their new tokens go. The last column is scrap
-    paper: padding tokens are written there, and no mask ever lets a token attend to it.
+    Before each forward pass, `place` says which rows take part and where their new tokens go. The last column is a scrap
+    column: padding tokens are written there, and no mask ever lets a token attend to it.
     """
 
     def __init__(self) -> None:
@@ -37,14 +37,14 @@ class SlotCache(Cache):
 
     @property
     def scrap_column(self) -> int:
-        """Where padding is written."""
+        """The column where padding is written."""
         return self._capacity - 1
 
     def reserve(self, rows: int, columns: int) -> None:
-        """Makes room for `rows` episodes of up to `columns` tokens; what is stored stays."""
+        """Makes room for `rows` episodes of up to `columns` tokens. Stored keys and values are kept."""
         if rows <= self._rows and columns < self._capacity:
             return
-        if rows > self._rows:  # doubled, as episodes come one by one and each growth copies everything
+        if rows > self._rows:  # doubled, because episodes come one by one and each growth copies everything
             self._rows = max(rows, 2 * self._rows)
         if columns >= self._capacity:
             self._capacity = max(columns + 1, 2 * self._capacity)
@@ -52,23 +52,23 @@ class SlotCache(Cache):
         self._values = [self._grown(old) for old in self._values]
 
     def release(self) -> None:
-        """Forgets everything and gives its memory back; the next forward pass allocates as much again, at once."""
+        """Drops everything and frees its memory. The next forward pass allocates the same size again, at once."""
         self._keys, self._values = [], []
 
     def place(self, rows: slice | Tensor, columns: Tensor, width: int) -> None:
         """Sets up the next forward pass.
 
         Args:
-            rows: The n rows that take part: a slice with both ends (no copy is made then), or int64 [n].
-            columns: int64 [n, q], where each row's q new tokens are written.
-            width: How many columns are attended over.
+            rows: The n rows that take part: a slice with both ends, which makes no copy, or int64 [n].
+            columns: int64 [n, q], the columns where each row's q new tokens are written.
+            width: The number of columns that are attended over.
         """
         self._taken, self._columns, self._width = rows, columns, width
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Stores [n, kv_heads, q, head_dim] and returns [n, kv_heads, width, head_dim]; called by the model's layers."""
+        """Stores [n, kv_heads, q, head_dim] and returns [n, kv_heads, width, head_dim]. The model's layers call it."""
         while len(self._keys) <= layer_idx:
             self._keys.append(self._like(key_states))
             self._values.append(self._like(value_states))
@@ -78,7 +78,7 @@ class SlotCache(Cache):
         )
 
     def swap_rows(self, a: int, b: int, length: int) -> None:
-        """Lets rows `a` and `b` change places, as far as their first `length` tokens."""
+        """Swaps the first `length` tokens of rows `a` and `b`."""
         for buffer in (*self._keys, *self._values):
             kept = buffer[a, :length].clone()
             buffer[a, :length] = buffer[b, :length]
@@ -93,7 +93,7 @@ class SlotCache(Cache):
 
     def _like(self, states: Tensor) -> Tensor:
         _, heads, _, dim = states.shape
-        # Zeros, not empty: a masked column still enters the weighted sum with weight 0, and 0 * NaN is NaN.
+        # Zeros instead of empty memory: a masked column still enters the weighted sum with weight 0, and 0 * NaN is NaN.
         return states.new_zeros(self._rows, self._capacity, heads, dim)
 
     def _grown(self, old: Tensor) -> Tensor:

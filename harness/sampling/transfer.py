@@ -1,6 +1,7 @@
-"""The policy's weights on the way to vLLM's processes: as a file in memory, or over NCCL between GPUs; its adapters as text.
+"""Moves the policy's weights to vLLM's processes: in a file in memory, or over NCCL between GPUs. Adapters go as files or text.
 
-vLLM's own weight-transfer API moves whole weights. Left out: a policy that is spread over several ranks; rank 0 sends a copy.
+Whole weights go through vLLM's own weight-transfer API. If the policy is sharded over several ranks, rank 0 sends its whole copy
+(`harness.sampling.weights`).
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ __all__ = [
 ]
 
 WORKER_EXTENSION = "harness.sampling.vllm_worker.PolicyWeights"
-ADAPTERS = "policy-adapters"  # their name in vLLM; the only ones, so a server numbers them
+ADAPTERS = "policy-adapters"  # the adapters' name in vLLM; servers number them 1, because there are no others
 ADAPTERS_ID = 1
 
 
 @contextmanager
 def memory_folder() -> Iterator[Path]:
-    """A folder, in memory where the system has such; gone afterwards."""
+    """A temporary folder, in memory if the system has ``/dev/shm``. It is deleted afterwards."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="policy-", dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
@@ -48,7 +49,7 @@ def memory_folder() -> Iterator[Path]:
 
 @contextmanager
 def weights_file(model: PreTrainedModel, *, merged: bool = True) -> Iterator[Path]:
-    """A safetensors file with the policy's weights, adapters merged or left out; gone afterwards."""
+    """A temporary safetensors file with the policy's weights, with the adapters merged into them or left out."""
     with memory_folder() as folder:
         path = folder / "policy.safetensors"
         weights = plain_parameters(model) if merged else frozen_parameters(model)
@@ -58,7 +59,7 @@ def weights_file(model: PreTrainedModel, *, merged: bool = True) -> Iterator[Pat
 
 @contextmanager
 def adapters_folder(model: PreTrainedModel) -> Iterator[Path]:
-    """A folder of peft's with the policy's adapters; gone afterwards."""
+    """A temporary folder with the policy's adapters, in peft's format."""
     settings, matrices = adapters(model)
     with memory_folder() as folder:
         (folder / "adapter_config.json").write_text(json.dumps(settings))
@@ -67,19 +68,27 @@ def adapters_folder(model: PreTrainedModel) -> Iterator[Path]:
 
 
 def adapters_text(model: PreTrainedModel) -> dict[str, str]:
-    """The files of `adapters_folder` for a machine that shares no disk: ``settings`` as JSON, ``matrices`` in base64."""
+    """The files of `adapters_folder` as text, for a machine without a shared disk.
+
+    Returns:
+        ``settings`` as JSON, and ``matrices`` in base64.
+    """
     settings, matrices = adapters(model)
     return {"settings": json.dumps(settings), "matrices": base64.b64encode(save(matrices)).decode()}
 
 
 class NCCLSender:
-    """Sends the policy's weights from this process's GPU to one server's GPUs, over a group of their own.
+    """Sends the policy's weights from this process's GPU to one server's GPUs, over their own NCCL group.
 
     Args:
         model: The policy.
-        server: Started with ``--weight-transfer-config '{"backend": "nccl"}'``, on other GPUs than the policy's.
-        device: The GPU; weights that lie elsewhere are brought there one by one.
+        server: A server that was started with ``--weight-transfer-config '{"backend": "nccl"}'``, on other GPUs than the
+            policy's.
+        device: The GPU that sends. Weights that are elsewhere are copied there one by one.
         merged: Whether adapters are merged into the weights or left out.
+
+    Raises:
+        MissingExtraError: vLLM is not installed in the trainer's environment.
     """
 
     def __init__(self, model: PreTrainedModel, server: VLLMServer, device: torch.device, *, merged: bool) -> None:
@@ -91,13 +100,13 @@ class NCCLSender:
             )
         except ImportError as error:
             raise MissingExtraError(
-                f"sending weights between GPUs needs vLLM beside the trainer too ({error}); "
+                f"sending weights between GPUs needs vLLM in the trainer's environment too ({error}); "
                 "run pip install -e '.[train,vllm]'"
             ) from error
         torch.cuda.set_device(device)
         with socket.socket(
             socket.AF_INET, socket.SOCK_DGRAM
-        ) as probe:  # sends nothing; tells the address that leads there
+        ) as probe:  # sends nothing; finds this machine's address on the route to the server
             probe.connect((server.host, 9))
             address = probe.getsockname()[0]
         with socket.socket() as probe:
@@ -111,5 +120,5 @@ class NCCLSender:
         )
 
     def send(self) -> None:
-        """One update; blocks until the server has it."""
+        """Sends one update; blocks until the server has it."""
         self._engine.send_weights()

@@ -1,7 +1,7 @@
-"""Samples with the very module that is trained, through transformers: on any device, without an engine.
+"""Samples with the same module that is trained, through transformers. It works on any device and needs no engine.
 
-The key-value cache is kept over an episode's turns, finished requests leave the batch at once, and each request draws
-from its own seed. Left out: paged memory, CUDA graphs, tensor parallelism; a real engine has them.
+The key-value cache is kept over the turns of an episode. Finished requests leave the batch at once. Each request draws from
+its own seed. For paged memory, CUDA graphs and tensor parallelism, use vLLM (`harness.sampling.vllm`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["TransformersSampler"]
 
 @dataclass
 class _Session:
-    """One episode: its row of the cache and the tokens whose keys and values lie there."""
+    """One episode: its row of the cache, and the tokens whose keys and values are stored in it."""
 
     row: int
     cached: list[int] = field(default_factory=list)
@@ -32,7 +32,7 @@ class _Session:
 
 @dataclass
 class _Running:
-    """One request on its way: what is still to be fed to the model, and what came out so far."""
+    """One running request: the tokens that must still be fed to the model, and what was sampled so far."""
 
     request: SampleRequest
     session: _Session
@@ -47,12 +47,13 @@ class TransformersSampler:
     """A `Sampler` over a decoder-only transformers model with full attention in every layer.
 
     Args:
-        model: The policy. It is used as it is, without gradients, and left in eval mode; its weights are never copied.
-        max_context: The most tokens of an episode; at most, and by default, the model's ``max_position_embeddings``.
-        max_prefill_tokens: The most padded tokens of one forward pass over new prompts; bounds the memory.
+        model: The policy. It is used without gradients and left in eval mode; its weights are never copied.
+        max_context: The most tokens of an episode. The default, which is also the maximum, is the model's
+            ``max_position_embeddings``.
+        max_prefill_tokens: The most padded tokens of one forward pass over new prompts. It bounds the memory.
 
     Raises:
-        ConfigError: The model has layers without full attention, or `max_context` exceeds its positions.
+        ConfigError: The model has layers without full attention, or `max_context` exceeds the model's positions.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class TransformersSampler:
         self._version = 0
         self._cache = SlotCache()
         self._sessions: dict[Hashable, _Session] = {}
-        # Row -> session. Those with a running request come first, so that a forward pass over them copies no cache.
+        # Row -> session. Sessions with a running request come first, so a forward pass over them copies no cache.
         self._rows: list[_Session] = []
         self._running: dict[Hashable, _Running] = {}
 
@@ -86,7 +87,7 @@ class TransformersSampler:
 
     @property
     def pending(self) -> int:
-        """How many submitted requests have not come back yet."""
+        """The number of submitted requests that have not come back yet."""
         return len(self._running)
 
     @torch.inference_mode()
@@ -100,7 +101,7 @@ class TransformersSampler:
             session = self._sessions[request.session] = _Session(row=len(self._rows))
             self._rows.append(session)
         prompt = list(request.prompt_ids)
-        # The last token is always fed anew: its logits are what the first sampled token is drawn from.
+        # The last token is always fed again: the first sampled token is drawn from its logits.
         kept = _common_prefix(session.cached, prompt[:-1])
         del session.cached[kept:]
         self._cache.reserve(len(self._sessions), len(prompt) + request.max_tokens)
@@ -110,10 +111,10 @@ class TransformersSampler:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[SampleRequest, Sample]]:
-        """Feeds new prompts, or else one token of every running request; returns the finished ones."""
+        """Feeds new prompts; if there are none, one token of every running request. Returns the finished requests."""
         if not self._running:
             return []
-        if self._model.training:  # switching walks over all modules, so it is not switched back; the trainer does that
+        if self._model.training:  # not switched back, which would walk over all modules; the trainer does that
             self._model.eval()
         running = list(self._running.values())
         new = [r for r in running if not r.ids]
@@ -123,7 +124,7 @@ class TransformersSampler:
 
     @torch.inference_mode()
     def end_session(self, session: Hashable) -> None:
-        """Forgets an episode; the last row takes its place, so that the live rows stay together."""
+        """Forgets an episode. The last row takes its place, so that the live rows stay adjacent."""
         gone = self._sessions.pop(session, None)
         if gone is None:
             return
@@ -134,7 +135,7 @@ class TransformersSampler:
         self._rows.pop()
 
     def sleep(self) -> None:
-        """Gives back the memory of the key-value cache; the weights are the policy's own."""
+        """Frees the memory of the key-value cache. The weights stay, because they are the policy's own."""
         assert not self._running, "requests are pending"
         self._cache.release()
         for session in self._sessions.values():
@@ -150,12 +151,12 @@ class TransformersSampler:
         return self._version
 
     def _stop(self, running: _Running) -> None:
-        """Takes a request out, and its row from among those that run."""
+        """Removes a request, and its row from the rows that run."""
         del self._running[running.request.session]
         self._swap(running.session.row, len(self._running))
 
     def _swap(self, row: int, other: int) -> None:
-        """Lets two sessions change rows."""
+        """Swaps the rows of two sessions."""
         if row == other:
             return
         a, b = self._rows[row], self._rows[other]
@@ -170,7 +171,7 @@ class TransformersSampler:
         return Sample(ids, logprobs, reason, versions[0], spans(versions))  # type: ignore[arg-type]
 
     def _prefill_batches(self, new: list[_Running]) -> list[list[_Running]]:
-        """Splits requests of like length into forward passes of at most `max_prefill_tokens` padded tokens."""
+        """Groups requests of similar length into forward passes of at most `max_prefill_tokens` padded tokens."""
         if len(new) * max(len(r.feed) for r in new) <= self._max_prefill_tokens:
             return [new]
         batches: list[list[_Running]] = []
@@ -214,12 +215,12 @@ class TransformersSampler:
         self._draw(batch, output.logits[:, -1])
 
     def _draw(self, batch: list[_Running], logits: Tensor) -> None:
-        """Draws one token a row by inverting the cumulative distribution at the request's own uniform number."""
+        """Draws one token per row: it inverts the cumulative distribution at the request's own uniform number."""
         temperature = torch.tensor([r.request.temperature or 1.0 for r in batch], device=logits.device)
         logp = torch.log_softmax(logits.float() / temperature[:, None], dim=-1)
         greedy = [r.request.temperature == 0 for r in batch]
         u = np.array([0.0 if g else r.uniforms[len(r.ids)] for g, r in zip(greedy, batch, strict=True)])
-        # float64: over 150,000 tokens a float32 sum is off by more than the probability of most of them.
+        # In float64: over 150,000 tokens, the error of a float32 sum exceeds the probability of most tokens.
         cdf = logp.double().exp().cumsum(-1)
         at = torch.from_numpy(u).to(logits.device)[:, None] * cdf[:, -1:]
         token = torch.searchsorted(cdf, at, right=True).clamp_max(cdf.shape[-1] - 1)

@@ -1,10 +1,10 @@
 """Samples with a vLLM engine inside the trainer's process, on the trainer's own GPU (or CPU).
 
-The engine starts with random weights and takes the policy's over from memory, then and after every update: no file is
-written but the model's configuration and tokenizer. Between rollouts it sleeps and the GPU is the trainer's. With
-`tensor_parallel` GPUs the engine's workers are processes of their own, and the weights go to them through a file in
-memory; so do LoRA's adapters where they are handed over apart. Left out: GPUs that the trainer does not see;
-`harness.sampling.vllm_server` is for those.
+The engine starts with random weights. It takes over the policy's weights from memory, at the start and after every update; the
+only files on disk are the model's configuration and tokenizer. Between rollouts the engine sleeps, so that the trainer has the
+whole GPU. With `tensor_parallel` > 1, the engine's workers are separate processes, and the weights go to them through a file in
+memory. LoRA's adapters take the same way if they are handed over separately. To sample on GPUs that the trainer does not see,
+use `harness.sampling.vllm_server`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from harness.types.sampler import Sample, SampleRequest, check_request, spans
 
 __all__ = ["VLLMSampler"]
 
-_CPU_CACHE_BYTES = 512 << 20  # without a figure vLLM takes most of the machine's memory
+_CPU_CACHE_BYTES = 512 << 20  # without a limit, vLLM takes most of the machine's memory
 
 
 @dataclass
 class _Running:
-    """One request on its way, and what came out so far."""
+    """One running request, and what was sampled for it so far."""
 
     request: SampleRequest
     ids: list[int] = field(default_factory=list)
@@ -47,20 +47,21 @@ class VLLMSampler:
     """A `Sampler` over an engine that holds its own copy of the policy's weights.
 
     Args:
-        model: The policy. It is read at the start and by `weights_changed`.
-        tokenizer: Its tokenizer; vLLM insists on one, tokens go in and out all the same.
-        max_context: The most tokens of an episode; at most, and by default, the model's ``max_position_embeddings``.
-        dtype: The engine's weights: "float32", "bfloat16"; by default as the policy's.
+        model: The policy. Its weights are read at the start and by `weights_changed`.
+        tokenizer: The policy's tokenizer. vLLM requires one, although only token ids go in and out.
+        max_context: The most tokens of an episode. The default, which is also the maximum, is the model's
+            ``max_position_embeddings``.
+        dtype: The type of the engine's weights, "float32" or "bfloat16"; by default that of the policy.
         quantization: One of vLLM's online methods, such as "fp8"; None for none.
-        tensor_parallel: How many GPUs share the model.
-        gpu_memory_utilization: The engine's share of the GPU's memory; what the trainer holds while it samples must fit
-            beside it. On a CPU vLLM's cache gets 512 MiB, or what one episode needs.
-        adapters: The model's LoRA adapters are handed over beside the weights that they adapt, which are not handed over again
-            while the engine has them. Otherwise they are merged into them.
+        tensor_parallel: The number of GPUs that share the model.
+        gpu_memory_utilization: The engine's share of the GPU's memory. What the trainer holds during sampling must fit into
+            the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
+        adapters: Whether the model's LoRA adapters are handed over separately. The frozen weights are then handed over again
+            only if the engine has lost them. Otherwise the adapters are merged into the weights.
 
     Raises:
         MissingExtraError: vLLM is not installed.
-        ConfigError: `max_context` exceeds the model's positions, or the adapters' rank what vLLM takes.
+        ConfigError: `max_context` exceeds the model's positions, or the rank of the adapters is larger than vLLM allows.
     """
 
     def __init__(
@@ -92,13 +93,13 @@ class VLLMSampler:
         self._own_process = tensor_parallel == 1
         options: dict[str, Any] = {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": True}
         if not self._on_gpu:
-            # Compiling vLLM's own little functions takes half a minute of the first step, and gains nothing there.
+            # Compiling vLLM's small functions would take half a minute in the first step, and gains nothing on a CPU.
             torch._dynamo.config.disable = True
             options = {
                 "enforce_eager": True,
                 "block_size": 32,
                 "kv_cache_memory_bytes": self._cpu_cache_bytes(config),
-                # After a part of a prompt vLLM turns back the request's generator, which a CPU's cannot do: it would crash.
+                # After a chunk of a prompt, vLLM resets the request's generator. A CPU generator can't do that: a crash.
                 "enable_chunked_prefill": False,
                 "max_num_batched_tokens": max(4096, self._max_context),
             }
@@ -108,7 +109,7 @@ class VLLMSampler:
             options |= {"enable_lora": True, "max_lora_rank": engine_rank(lora_rank(model))}
             options["lora_target_modules"] = sorted(
                 layers
-            )  # vLLM would hold and compute adapters of the output layer too
+            )  # else vLLM would hold and compute adapters of the output layer too
         with tempfile.TemporaryDirectory() as folder:
             named = copy.deepcopy(model.config)
             named.architectures = [type(model).__name__]
@@ -132,7 +133,7 @@ class VLLMSampler:
 
     @property
     def pending(self) -> int:
-        """How many submitted requests have not come back yet."""
+        """The number of submitted requests that have not come back yet."""
         return len(self._running)
 
     def submit(self, request: SampleRequest) -> None:
@@ -149,8 +150,8 @@ class VLLMSampler:
             temperature=request.temperature,
             seed=request.seed,
             stop_token_ids=sorted(request.stop_ids),
-            ignore_eos=True,  # stop_ids alone say what ends a sample
-            logprobs=0,  # of the sampled token alone
+            ignore_eos=True,  # only stop_ids end a sample
+            logprobs=0,  # only that of the sampled token
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
@@ -161,7 +162,7 @@ class VLLMSampler:
         self._names[request.session] = name
 
     def step(self) -> list[tuple[SampleRequest, Sample]]:
-        """One step of the engine: a token for every running request, or a part of new prompts."""
+        """Takes one step of the engine: a token for every running request, or a part of new prompts."""
         if not self._running:
             return []
         finished = []
@@ -180,14 +181,14 @@ class VLLMSampler:
         return [self._finish(name) for name in sorted(finished, key=int)]
 
     def end_session(self, session: Hashable) -> None:
-        """Drops the session's request; what was computed for it stays until vLLM needs the room."""
+        """Drops the session's request. What was computed for it stays until vLLM needs the memory."""
         name = self._names.pop(session, None)
         if name is not None:
             del self._running[name]
             self._engine.abort_request([name])
 
     def sleep(self) -> None:
-        """On a GPU, gives back the memory of weights and cache; see `Sampler.sleep`."""
+        """On a GPU, frees the memory of the weights and the cache; see `Sampler.sleep`."""
         assert not self._running, "requests are pending"
         if self._on_gpu:
             self._engine.sleep(level=2)
@@ -203,25 +204,25 @@ class VLLMSampler:
         if self._asleep:
             self._engine.wake_up(tags=["kv_cache"])
             self._asleep = False
-        # Also of running requests, which then compute their keys and values anew: stale ones are off by 1.7 to 3.5 nats.
+        # Running requests too compute their keys and values again: with stale ones, they are off by 1.7 to 3.5 nats.
         if not self._engine.reset_prefix_cache(reset_running_requests=True):
             raise SamplerError("vLLM did not empty its prefix cache after a weight update")
         self._version += 1
         return self._version
 
     def _take_over_adapters(self) -> None:
-        """In the place of those before, which running requests then go on with."""
+        """Replaces the adapters. Running requests go on with the new ones."""
         if not self._adapters:
             return
         from vllm.lora.request import LoRARequest
 
         with adapters_folder(self._model) as folder:
             self._engine.add_lora(LoRARequest(ADAPTERS, ADAPTERS_ID, str(folder), load_inplace=True))
-        # Not the same: every step would load what a request says is to be loaded in place.
+        # Not the request above: with load_inplace, every step would load the adapters again.
         self._lora_request = LoRARequest(ADAPTERS, ADAPTERS_ID, str(folder))
 
     def _take_over_weights(self) -> None:
-        """All weights; without the adapters, if these come apart. vLLM then has no adapters."""
+        """Takes over all weights, without the adapters if these come separately. Afterwards vLLM has no adapters."""
         call = self._engine.collective_rpc
         if self._own_process:
             weights = frozen_parameters if self._adapters else plain_parameters
@@ -240,7 +241,7 @@ class VLLMSampler:
         return done.request, Sample(done.ids, done.logprobs, reason, done.versions[0], spans(done.versions))  # type: ignore[arg-type]
 
     def _cpu_cache_bytes(self, config: Any) -> int:
-        """Room for one whole episode, in float32 with the padding of blocks, or the usual."""
+        """The bytes of the cache on a CPU: the usual size, or more if one whole episode needs it."""
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         episode = 2 * config.num_hidden_layers * heads * max(dim, 32) * 4 * (self._max_context + 64)
@@ -248,8 +249,8 @@ class VLLMSampler:
 
 
 def _start_engine(**options: Any) -> Any:
-    """An engine in this process, with torch's settings left as they were."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read when vLLM is imported; it warns at each update
+    """Starts an engine in this process and leaves torch's settings as they were."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read when vLLM is imported; else vLLM warns at each update
     try:
         from vllm import EngineArgs
         from vllm.config import WeightTransferConfig
@@ -263,8 +264,8 @@ def _start_engine(**options: Any) -> Any:
         ) from error
     arguments = EngineArgs(
         load_format="dummy",
-        generation_config="vllm",  # nothing from the model's own
-        logprobs_mode="processed_logprobs",  # of the distribution sampled: the default ignores the temperature
+        generation_config="vllm",  # no defaults from the model's folder
+        logprobs_mode="processed_logprobs",  # those of the sampled distribution; the default ignores the temperature
         worker_extension_cls=WORKER_EXTENSION,
         weight_transfer_config=WeightTransferConfig(backend="file"),
         disable_log_stats=True,
@@ -275,7 +276,7 @@ def _start_engine(**options: Any) -> Any:
     rng, set_num_threads = torch.get_rng_state(), torch.set_num_threads
     multiprocessing = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING")
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = (
-        "0"  # also the worker is this process, so that tensors can be handed over
+        "0"  # the worker too runs in this process, so that tensors can be handed over
     )
     try:
         vllm_config = arguments.create_engine_config(UsageContext.LLM_CLASS)

@@ -1,6 +1,6 @@
-"""One vLLM server, as its HTTP API has it: tokens in and out, pause and resume, the weight-transfer calls.
+"""The HTTP API of one vLLM server: sampling from token ids, pause and resume, and the weight-transfer calls.
 
-Every call blocks and may be made from any thread. Left out: text, and proxies: the servers are the run's own.
+Every call blocks, and may be made from any thread. Proxies are not used, because the servers belong to the run.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from eh_gym.errors import ConfigError, SamplerError
 
 __all__ = ["ServerGone", "ServerRefused", "VLLMServer"]
 
-_CONNECT_S = 10.0  # a server that takes longer to pick up is gone
+_CONNECT_S = 10.0  # a server that takes longer to accept a connection counts as gone
 
 
 class ServerGone(SamplerError, ConnectionError):
-    """The server can't be reached, hung up, failed inside, or did not answer in time."""
+    """The server can't be reached, closed the connection, had an internal error, or did not answer in time."""
 
 
 class ServerRefused(SamplerError):
-    """The server says that the call is wrong."""
+    """The server refused the call as wrong."""
 
 
 class VLLMServer:
-    """A server's API.
+    """The API of one server.
 
     Args:
-        url: Such as ``http://gpu1:8000``.
-        timeout_s: How long one call may take.
+        url: The server's address, such as ``http://gpu1:8000``.
+        timeout_s: The seconds that one call may take.
 
     Raises:
-        ConfigError: `url` is none.
+        ConfigError: `url` is not such an address.
     """
 
     def __init__(self, url: str, *, timeout_s: float = 600.0) -> None:
@@ -50,21 +50,27 @@ class VLLMServer:
         return self.url
 
     def settings(self) -> dict[str, Any]:
-        """The configuration of vLLM, as nested dicts; ``environment`` has its variables."""
+        """The configuration of vLLM as nested dicts; ``environment`` has its environment variables."""
         info: dict[str, Any] = self._call("GET", "/server_info", {"config_format": "json"})
         return {**info["vllm_config"], "environment": info.get("vllm_env", {})}
 
     def world_size(self) -> int:
-        """How many GPUs hold the model, data-parallel copies included."""
+        """The number of GPUs that hold the model, including data-parallel copies."""
         return int(self._call("GET", "/get_world_size")["world_size"])
 
     def generate(
         self, name: str, token_ids: list[int], sampling: dict[str, Any], adapters: str | None = None
     ) -> dict[str, Any]:
-        """Samples, with the adapters of that name, if any.
+        """Samples for one request.
+
+        Args:
+            name: The name of the request.
+            token_ids: The prompt.
+            sampling: vLLM's sampling parameters.
+            adapters: The name of the adapters to sample with; None for none.
 
         Returns:
-            The one choice: ``token_ids``, ``logprobs``, ``finish_reason``, ``weight_versions``.
+            The only choice, with ``token_ids``, ``logprobs``, ``finish_reason`` and ``weight_versions``.
         """
         body = {"request_id": name, "token_ids": token_ids, "sampling_params": sampling}
         if adapters:
@@ -73,15 +79,15 @@ class VLLMServer:
         return choice
 
     def abort(self, name: str) -> None:
-        """Ends a request that runs."""
+        """Ends a running request."""
         self._call("POST", "/inference/v1/abort_requests", body={"request_ids": [f"generate-tokens-{name}"]})
 
     def pause(self) -> None:
-        """Halts every request where it stands and forgets all keys and values; they are computed anew afterwards."""
+        """Pauses every request where it is and drops all keys and values, which are computed again afterwards."""
         self._call("POST", "/pause", {"mode": "keep", "clear_cache": "true"})
 
     def resume(self) -> None:
-        """Goes on after `pause`."""
+        """Continues the requests after `pause`."""
         self._call("POST", "/resume")
 
     def worker_call(self, method: str, arguments: dict[str, str]) -> None:
@@ -89,33 +95,33 @@ class VLLMServer:
         self._call("POST", "/collective_rpc", body={"method": method, "kwargs": arguments})
 
     def knows_adapters(self, name: str) -> bool:
-        """Whether requests may name adapters so; a server that was started again knows none."""
+        """Whether requests may use adapters of this name. A server that was started again knows none."""
         return name in [model["id"] for model in self._call("GET", "/v1/models")["data"]]
 
     def name_adapters(self, name: str) -> None:
-        """Lets requests name the adapters so that the workers have already, as the server's first."""
+        """Lets requests use this name for the adapters that the workers already have. They are the server's first."""
         self._call("POST", "/v1/load_lora_adapter", body={"lora_name": name, "lora_path": "/nowhere"}, parse=False)
 
-    # What vLLM's trainer-side engines ask of a client.
+    # vLLM's trainer-side engines call the following methods of a client.
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Connects the server's workers to the trainer."""
         self._call("POST", "/init_weight_transfer_engine", body={"init_info": init_info})
 
     def start_weight_update(self) -> None:
-        """Says that weights will come."""
+        """Tells the server that weights will come."""
         self._call("POST", "/start_weight_update")
 
     def update_weights(self, update_info: Any) -> None:
-        """Has the workers receive weights."""
+        """Tells the workers to receive weights."""
         self._call("POST", "/update_weights", body={"update_info": update_info})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Says that all weights have come, and which version they are."""
+        """Tells the server that all weights have been sent, and which version they are."""
         self._call("POST", "/finish_weight_update", body={"weight_version": weight_version})
 
     def name_weights(self, weight_version: str) -> None:
-        """Says which version the weights are."""
+        """Tells the server which version the weights are."""
         self._call("POST", "/update_weight_version", body={"new_version": weight_version})
 
     def _call(

@@ -1,8 +1,8 @@
 """Samples with vLLM servers, on other GPUs or machines than the trainer's.
 
-An episode stays with one server, which keeps what it computed for the earlier turns. When a server dies its requests go
-to the others with the same seeds; when it is back, the next weight update takes it in again. Left out: starting the
-servers (docs/vllm.md has the command), and moving episodes from a busy server to an idle one.
+An episode stays with one server, which keeps what it computed for the earlier turns. If a server dies, its requests go to the
+other servers with the same seeds. If it comes back, the next weight update includes it again. docs/vllm.md has the command
+that starts a server. Episodes never move from a busy server to an idle one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["VLLMServerSampler"]
 
 _log = logging.getLogger(__name__)
 _STEP_S = 0.005  # the longest that a step waits for something to be ready
-_MAX_THREADS = 2048  # requests on their way at once; a thread is made when one is needed
+_MAX_THREADS = 2048  # the most requests that run at once; a thread is made when one is needed
 
 
 @dataclass(eq=False)
@@ -47,7 +47,7 @@ class _Engine:
 
 @dataclass
 class _Running:
-    """One request on its way. A request that is sent again has a new name, so that late answers are told apart."""
+    """One running request. A request that is sent again gets a new name, so that a late answer can't be mistaken for its."""
 
     request: SampleRequest
     number: int
@@ -58,20 +58,20 @@ class VLLMServerSampler:
     """A `Sampler` over one or several vLLM servers.
 
     Args:
-        model: The policy; its weights are sent at the start and by `weights_changed`: over NCCL from a GPU, else through
-            a file that the servers can read. Without `sends` it needs no weights.
+        model: The policy. Its weights are sent at the start and by `weights_changed`: over NCCL from a GPU, else through a
+            file that the servers can read. Without `sends` it needs no weights.
         urls: The servers' addresses.
-        max_context: The most tokens of an episode; at most, and by default, what every server allows.
+        max_context: The most tokens of an episode. The default, which is also the maximum, is what every server allows.
         timeout_s: A server that needs longer for one request counts as dead.
-        device: Whence the weights are sent, where they lie elsewhere: "cuda" of a policy in the host's memory.
-        sends: Whether this process sends the weights. Where several share the servers one does, and the others wait for it
-            before they sample.
-        adapters: The model's LoRA adapters are sent over HTTP, beside the weights that they adapt, which each server gets when
-            it is taken in. Otherwise they are merged into them.
+        device: The device from which the weights are sent, if they are not on it already: "cuda" for a policy in the host's
+            memory. None sends them from the model's device.
+        sends: Whether this process sends the weights. If several processes share the servers, one of them sends, and the
+            others wait for it before they sample.
+        adapters: Whether the model's LoRA adapters are sent separately, over HTTP. Each server then gets the frozen weights
+            only when it joins or comes back. Otherwise the adapters are merged into the weights.
 
     Raises:
-        ConfigError: A server can't be reached, is set up otherwise than docs/vllm.md says, or allows less than
-            `max_context`.
+        ConfigError: A server can't be reached, is not set up as docs/vllm.md says, or allows less than `max_context`.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class VLLMServerSampler:
 
     @property
     def pending(self) -> int:
-        """How many submitted requests have not come back yet."""
+        """The number of submitted requests that have not come back yet."""
         return len(self._running)
 
     def submit(self, request: SampleRequest) -> None:
@@ -130,7 +130,7 @@ class VLLMServerSampler:
         self._send(request, next(self._numbers))
 
     def step(self) -> list[tuple[SampleRequest, Sample]]:
-        """Waits a few milliseconds for answers and returns what came."""
+        """Waits a few milliseconds for answers and returns those that have arrived."""
         done: list[tuple[int, SampleRequest, Sample]] = []
         block = bool(self._running)
         while True:
@@ -139,7 +139,7 @@ class VLLMServerSampler:
             except queue.Empty:
                 break
             running = self._running.get(name)
-            if running is None:  # its session was ended, or it was sent elsewhere
+            if running is None:  # its session was ended, or it was sent to another server
                 continue
             if isinstance(answer, ServerGone):
                 self._bury(running.engine, answer)
@@ -160,22 +160,22 @@ class VLLMServerSampler:
             engine.sessions.discard(session)
 
     def sleep(self) -> None:
-        """The servers' memory is not the trainer's to use: does nothing."""
+        """Does nothing: the trainer can't use the servers' memory."""
 
     def weights_changed(self) -> int:
-        """Sends the weights to every server, those that came back included. Returns the new policy version."""
+        """Sends the weights to every server, including those that came back. Returns the new policy version."""
         self._version += 1
         self._send_weights()
         return self._version
 
     def close(self) -> None:
-        """Drops every request; the servers run on."""
+        """Drops every request. The servers keep running."""
         for session in list(self._names):
             self.end_session(session)
         self._threads.shutdown(wait=True)
 
     def _send(self, request: SampleRequest, number: int) -> None:
-        """Hands a request to its episode's server, a new episode to the server with the fewest."""
+        """Sends a request to the server of its episode. A new episode gets the server with the fewest episodes."""
         engine = self._homes.get(request.session)
         if engine is None:
             alive = [e for e in self._engines if e.alive]
@@ -191,14 +191,14 @@ class VLLMServerSampler:
         self._threads.submit(self._ask, engine.server, name, request)
 
     def _ask(self, server: VLLMServer, name: str, request: SampleRequest) -> None:
-        """On a thread: one request, and its answer into the queue."""
+        """Sends one request and puts the answer into the queue; runs on a thread."""
         sampling = {
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
             "seed": request.seed,
             "stop_token_ids": sorted(request.stop_ids),
-            "ignore_eos": True,  # stop_ids alone say what ends a sample
-            "logprobs": 0,  # of the sampled token alone
+            "ignore_eos": True,  # only stop_ids end a sample
+            "logprobs": 0,  # only that of the sampled token
             "detokenize": False,
             "top_p": 1.0,
             "top_k": 0,
@@ -208,14 +208,14 @@ class VLLMServerSampler:
             adapters = ADAPTERS if self._adapters else None
             answer = server.generate(name, list(request.prompt_ids), sampling, adapters)
             if not all(span["version"].isdigit() for span in answer["weight_versions"]):
-                raise ServerGone(f"{server} was started again and has not the policy's weights")
+                raise ServerGone(f"{server} was started again and does not have the policy's weights")
             self._answers.put((name, answer))
         except Exception as error:
             self._answers.put((name, error))
 
     def _bury(self, engine: _Engine, why: Exception) -> None:
-        """Gives up a server: its requests are sent again elsewhere, with their own seeds."""
-        _log.warning("lost a vLLM server, %d of its requests go elsewhere: %s", len(engine.sessions), why)
+        """Gives up a server and sends its requests to other servers, with the same seeds."""
+        _log.warning("lost a vLLM server; its %d episodes go to other servers: %s", len(engine.sessions), why)
         engine.alive, engine.sender, engine.has_weights = False, None, False
         for session in engine.sessions:
             del self._homes[session]
@@ -225,9 +225,9 @@ class VLLMServerSampler:
             self._send(lost.request, lost.number)
 
     def _send_weights(self) -> None:
-        """Every server in turn: pause, update, name the version, resume. The first call connects."""
+        """Updates one server after another: pause, send, name the version, resume. The first call also connects."""
         if not self._sends:
-            for engine in self._engines:  # one that came back has the weights; one that did not is lost again at once
+            for engine in self._engines:  # a server that came back has the weights; any other is lost again at once
                 engine.alive = True
             return
         adapters = adapters_text(self._model) if self._adapters else None
@@ -243,7 +243,7 @@ class VLLMServerSampler:
                     if was_alive:
                         self._bury(engine, error)
         if not any(engine.alive for engine in self._engines):
-            raise SamplerError(f"none of the servers {self._engines_text()} took the weights")
+            raise SamplerError(f"none of the servers {self._engines_text()} received the weights")
 
     def _update(self, engine: _Engine, file: Callable[[], str], adapters: dict[str, str] | None) -> None:
         server = engine.server
@@ -278,12 +278,15 @@ class VLLMServerSampler:
 
 
 def _check(server: VLLMServer, backend: str, rank: int) -> int:
-    """The server's longest context; ConfigError if it is set up so that training on its samples would be wrong.
+    """Checks the settings of a server and returns its longest context.
 
     Args:
-        server: To be asked.
-        backend: Of the weight transfer.
-        rank: Of the adapters that the server is to take; 0 for none.
+        server: The server.
+        backend: The backend of the weight transfer.
+        rank: The rank of the adapters that the server will receive; 0 for none.
+
+    Raises:
+        ConfigError: The server can't be reached, or its settings would make training on its samples wrong.
     """
     try:
         settings = server.settings()
@@ -294,19 +297,19 @@ def _check(server: VLLMServer, backend: str, rank: int) -> int:
     mode = settings["model_config"]["logprobs_mode"]
     if mode != "processed_logprobs":
         raise ConfigError(
-            f"{server} gives {mode}, not the log-probabilities of what it samples; start it with "
+            f"{server} returns {mode}, not the log-probabilities of the distribution that it samples from; start it with "
             "--logprobs-mode processed_logprobs"
         )
     transfer = (settings.get("weight_transfer_config") or {}).get("backend")
     if transfer != backend:
         raise ConfigError(
-            f"{server} takes weights over {transfer!r}, the policy's device needs {backend!r}; start it with "
+            f"{server} receives weights over {transfer!r}, but the policy's device needs {backend!r}; start it with "
             f'--weight-transfer-config \'{{"backend": "{backend}"}}\', see docs/vllm.md'
         )
     on_cpu = settings["device_config"]["device"] == "cpu"
     if on_cpu and settings["scheduler_config"]["enable_chunked_prefill"]:
         raise ConfigError(
-            f"{server} would end at a request with a seed whose prompt it takes in by parts, as vLLM 0.32 does on a CPU; "
+            f"{server} would crash: on a CPU, vLLM 0.32 can't process the prompt of a request with a seed in chunks; "
             "start it with --no-enable-chunked-prefill, see docs/vllm.md"
         )
     if rank:

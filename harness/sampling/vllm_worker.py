@@ -1,8 +1,8 @@
-"""What runs inside vLLM's worker processes: weights from a file, adapters as text, and a tied output layer kept in step.
+"""The code in vLLM's worker processes. It loads weights from a file, loads adapters from text, and updates a tied output layer.
 
-vLLM loads this module where `worker_extension_cls` (``--worker-extension-cls``) names `PolicyWeights`. That also
-registers the weight-transfer backend "file", for machines without GPUs; GPUs have vLLM's own "nccl", which needs
-nothing of this. Left out: parts of a model; an update always brings every parameter.
+vLLM loads this module if `worker_extension_cls` (``--worker-extension-cls``) names `PolicyWeights`. Loading it also registers
+the weight-transfer backend "file", for machines without GPUs. GPUs use vLLM's own backend "nccl", which needs nothing from
+this module. An update always brings every parameter.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class _Nothing(WeightTransferInitInfo):
 
 @dataclass
 class _FileUpdate(WeightTransferUpdateInfo):
-    """Where the weights are, on a disk that the trainer and the worker share."""
+    """The path of the weights, on a disk that the trainer and the worker share."""
 
     path: str
 
 
 class FileTransfer(WeightTransferEngine[_Nothing, _FileUpdate]):
-    """Loads a safetensors file with a checkpoint's names."""
+    """Loads a safetensors file that has the parameter names of a checkpoint."""
 
     init_info_cls = _Nothing
     update_info_cls = _FileUpdate
 
     def init_transfer_engine(self, init_info: _Nothing) -> None:
-        """Nothing to connect to."""
+        """Does nothing: a file needs no connection."""
 
     def start_weight_update(self) -> None:
-        """Makes the layers ready to be loaded again."""
+        """Prepares the layers for loading again."""
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: _FileUpdate) -> None:
@@ -58,12 +58,12 @@ class FileTransfer(WeightTransferEngine[_Nothing, _FileUpdate]):
         self.model.load_weights(load_file(update_info.path, device=str(self.device)).items())
 
     def finish_weight_update(self) -> None:
-        """Has the layers prepare the weights for their kernels."""
+        """Lets the layers prepare the weights for their kernels."""
         finalize_layerwise_reload(self.model, self.model_config)
         retie_head(self.model)
 
     def shutdown(self) -> None:
-        """Nothing to close."""
+        """Does nothing: there is nothing to close."""
 
 
 if "file" not in WeightTransferEngineFactory._registry:
@@ -71,24 +71,24 @@ if "file" not in WeightTransferEngineFactory._registry:
 
 
 class PolicyWeights:
-    """Methods that vLLM adds to its worker, to be called over ``collective_rpc``."""
+    """Methods that vLLM adds to its worker. They are called through ``collective_rpc``."""
 
     model_runner: Any
-    add_lora: Callable[[LoRARequest], bool]  # the worker's
+    add_lora: Callable[[LoRARequest], bool]  # the worker has it
 
     def retie_policy_head(self) -> None:
         """See `retie_head`."""
         retie_head(self.model_runner.get_model())
 
     def load_policy_adapters(self, settings: str, matrices: str) -> None:
-        """Puts adapters in the place of those before, also for requests that run.
+        """Replaces the adapters, also for running requests.
 
-        Not over ``/v1/load_lora_adapter``: what vLLM 0.32 is told there to load in place, it loads from disk again at every step
-        (vllm-project/vllm#41482).
+        This does not use ``/v1/load_lora_adapter``: adapters that vLLM 0.32 is told there to load in place are loaded from disk
+        again at every step (vllm-project/vllm#41482).
 
         Args:
-            settings: ``adapter_config.json``.
-            matrices: ``adapter_model.safetensors`` in base64.
+            settings: The content of ``adapter_config.json``.
+            matrices: The content of ``adapter_model.safetensors``, in base64.
         """
         with memory_folder() as folder:
             (folder / "adapter_config.json").write_text(settings)
@@ -97,11 +97,12 @@ class PolicyWeights:
 
 
 def retie_head(model: torch.nn.Module) -> None:
-    """Packs a tied output layer's weights again, after the embedding that it shares them with was loaded.
+    """Packs the weights of a tied output layer again, after the embedding that has the same weights was loaded.
 
-    On a CPU vLLM's output layer computes with a packed copy. Loading a checkpoint with tied embeddings brings no weights
-    for that layer, so its copy stays the old one: off by 0.10, 0.28, 0.40 nats after one, two, three updates (measured).
-    Does nothing on GPUs, where there is no copy, and where the layer has weights of its own.
+    On a CPU, vLLM's output layer computes with a packed copy of its weights. A checkpoint with tied embeddings has no weights
+    for that layer, so without this function the copy would stay the old one. Log-probabilities were then off by 0.10, 0.28 and
+    0.40 nats after one, two and three updates (measured). On GPUs there is no copy, and this does nothing. It also does nothing
+    if the output layer is not tied.
     """
     head: Any = getattr(model, "lm_head", None)
     embedding: Any = getattr(getattr(model, "model", None), "embed_tokens", None)

@@ -23,8 +23,7 @@ class SampledWeights:
 
     Args:
         policy: The policy that is trained, with all of its weights on this rank or on rank 0.
-        while_training: Whether the sampler samples while the policy is trained. Its weights are then other ones than the
-            policy's.
+        while_training: Whether the sampler samples while the policy is trained. Its weights then differ from the policy's.
         ranks: The processes that train together.
 
     Attributes:
@@ -46,7 +45,7 @@ class SampledWeights:
         return self.policy.model if self._while_training else None
 
     def fill(self, device: str) -> None:
-        """Puts rank 0's weights on every rank's device, where a copy samples there; nothing for a run of one process."""
+        """Puts rank 0's weights on every rank's device, if a copy samples there. Does nothing for a run of one process."""
         if self._copied:
             self._ranks.fill(self.policy.model, device)
 
@@ -79,7 +78,7 @@ class SampledWeights:
         self.updates = updates
 
     def before_training(self, updates: int, *, last: bool) -> None:
-        """Makes the sampler ready for a policy update: it gets the weights of now, or gives its memory to the trainer.
+        """Prepares the sampler for a policy update: it takes the present weights, or gives its memory to the trainer.
 
         Args:
             updates: The number of updates that the policy has seen.

@@ -1,12 +1,16 @@
-"""The arithmetic of GRPO, as pure functions of tensors that check their ranks on entry.
+"""The arithmetic of GRPO, as pure functions that check the shapes of their tensors.
 
-GRPO: arXiv 2402.03300, Eq. 3 and 4. Dr.GRPO (no standard deviation, constant length): arXiv 2503.20783. Clipping higher
-and token means (DAPO): arXiv 2503.14476. k3: Schulman, "Approximating KL Divergence", 2020. Truncated importance weights
-of tokens between an engine and its trainer: Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL
-Training", 2025; the ratio apart from them: "decoupled PPO", arXiv 2110.00641. Left out: models, batching, and any choice of
-episodes.
+The sources are:
 
-B is the number of episodes, S of tokens; `mask` marks the tokens that the model wrote.
+- GRPO: arXiv 2402.03300, Eq. 3 and 4.
+- Dr.GRPO (no standard deviation, constant length): arXiv 2503.20783.
+- The higher upper clipping bound and the token mean (DAPO): arXiv 2503.14476.
+- k3: Schulman, "Approximating KL Divergence", 2020.
+- Truncated importance weights of tokens, between an engine and its trainer: Yao et al., "Your Efficient RL Framework Secretly
+  Brings You Off-Policy RL Training", 2025. Keeping the ratio separate from these weights: "decoupled PPO", arXiv 2110.00641.
+
+B is the number of episodes, S the number of tokens. `mask` marks the tokens that the model wrote. `harness.training.update`
+chooses the episodes and forms the batches.
 """
 
 from __future__ import annotations
@@ -29,28 +33,28 @@ __all__ = [
 
 Aggregation = Literal["seq-mean", "token-mean", "fixed-length"]
 
-# The exponential of a log-ratio above 88.7 is inf in float32, and inf * 0 is NaN, in the loss or in its gradient. A ratio
-# of e^20 says as much as any larger one: it is no estimate of anything.
+# The exponential of a log-ratio above 88.7 is inf in float32, and inf * 0 is NaN, in the loss or in its gradient. Nothing
+# is lost by the cap: a ratio of e^20 or more estimates nothing.
 _MAX_LOG_RATIO = 20.0
 
 
 def group_advantages(rewards: Tensor, *, normalize_std: bool = True, eps: float = 1e-4) -> Tensor:
-    """Each episode's reward relative to its group's.
+    """Each episode's reward minus the mean reward of its group, optionally divided by the standard deviation.
 
     Args:
-        rewards: float [T, G], the G episodes of T tasks.
-        normalize_std: Divide by the group's standard deviation (of the population, i.e. over G, plus `eps`).
+        rewards: float [T, G], the rewards of the G episodes of T tasks.
+        normalize_std: Whether to divide by the group's standard deviation (of the population, i.e. over G, plus `eps`).
         eps: Keeps the division finite.
 
     Returns:
-        float [T, G]; exactly 0 for a group whose rewards are all equal.
+        float [T, G]; exactly 0 in a group whose rewards are all equal.
 
     >>> group_advantages(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), normalize_std=False)
     tensor([[ 0.5000, -0.5000],
             [ 0.0000,  0.0000]])
     """
     _check_rank("rewards", rewards, 2)
-    # A mean of equal floats can be off by one bit; such a group must come out as exact zeros.
+    # The mean of equal floats can be off by one bit, but such a group must get exact zeros.
     equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
     centred = (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(equal, 0.0)
     if not normalize_std:
@@ -61,18 +65,19 @@ def group_advantages(rewards: Tensor, *, normalize_std: bool = True, eps: float 
 def policy_loss(
     logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, *, clip_low: float = 0.2, clip_high: float = 0.2
 ) -> tuple[Tensor, Tensor]:
-    """The clipped surrogate of every token: -min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A).
+    """The clipped surrogate loss of every token: -min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A).
 
     Args:
-        logp: float [B, S], under the present weights, in nats.
-        old_logp: float [B, S], when it was sampled.
-        advantages: float [B], one an episode.
-        mask: bool [B, S].
-        clip_low: >= 0.
-        clip_high: >= 0; larger than `clip_low` lets rare tokens grow faster (DAPO).
+        logp: float [B, S], log-probabilities under the present weights, in nats.
+        old_logp: float [B, S], log-probabilities in the denominator of the ratio, in nats.
+        advantages: float [B], one per episode.
+        mask: bool [B, S], True for tokens that the model wrote.
+        clip_low: In 0..1; the ratio is clipped below at 1 - `clip_low`.
+        clip_high: >= 0; the ratio is clipped above at 1 + `clip_high`. A value above `clip_low` lets rare tokens grow faster
+            (DAPO).
 
     Returns:
-        The loss, float [B, S], 0 outside the mask; and where the clipping took the gradient away, bool [B, S].
+        The loss, float [B, S], 0 outside the mask; and whether the clipping removed the token's gradient, bool [B, S].
     """
     _check_rank("logp", logp, 2)
     _check_same("old_logp", old_logp, logp)
@@ -94,13 +99,13 @@ def importance_weights(logp: Tensor, sampled_logp: Tensor, mask: Tensor, *, cap:
     """Truncated importance weights of tokens: min(exp(trainer's - sampler's log-probability), cap), without gradient.
 
     Args:
-        logp: float [B, S], the trainer's, under the weights that the update starts from.
-        sampled_logp: float [B, S], when it was sampled.
-        mask: bool [B, S].
-        cap: >= 1.
+        logp: float [B, S], the trainer's log-probabilities under the weights that the update starts from.
+        sampled_logp: float [B, S], the sampler's log-probabilities at the time of sampling.
+        mask: bool [B, S], True for tokens that the model wrote.
+        cap: The largest weight, >= 1.
 
     Returns:
-        The weights, float [B, S], 1 outside the mask; and where they are the cap, bool [B, S].
+        The weights, float [B, S], 1 outside the mask; and whether the weight was capped, bool [B, S].
 
     >>> weights, capped = importance_weights(
     ...     torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]]), torch.tensor([[True, True]]), cap=2.0
@@ -112,7 +117,7 @@ def importance_weights(logp: Tensor, sampled_logp: Tensor, mask: Tensor, *, cap:
     _check_same("sampled_logp", sampled_logp, logp)
     _check_same("mask", mask, logp)
     if not cap >= 1:
-        raise ConfigError(f"cap must be >= 1, got {cap}; a lower one would scale down what both sides agree on")
+        raise ConfigError(f"cap must be >= 1, got {cap}; a lower one would scale down tokens on which both sides agree")
     ratio = (logp - sampled_logp).detach().clamp(max=_MAX_LOG_RATIO).exp().masked_fill(~mask, 1.0)
     return ratio.clamp(max=cap), ratio > cap
 
@@ -121,12 +126,12 @@ def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Schulman's k3 estimate of KL(policy || reference) from tokens that the policy sampled: e^d - d - 1, d = ref - logp.
 
     Args:
-        logp: float [B, S].
-        ref_logp: float [B, S].
+        logp: float [B, S], the policy's log-probabilities.
+        ref_logp: float [B, S], the reference's log-probabilities.
 
     Returns:
-        float [B, S], >= 0. Finite also for tokens that the policy did not sample, such as those of the prompt; they
-        mean nothing and are to be masked.
+        float [B, S], >= 0. The estimate is finite but meaningless for tokens that the policy did not sample, such as those of
+        the prompt. The caller must mask them.
 
     >>> kl_k3(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, -1.0]]))  # e^0 - 0 - 1, e^-1 + 1 - 1
     tensor([[0.0000, 0.3679]])
@@ -142,15 +147,15 @@ def aggregate(
 ) -> Tensor:
     """One micro-batch's part of the loss of an optimizer step.
 
-    The counts are those of the whole step, so that the parts add up to the whole however it was split.
+    The counts are those of the whole step. So the parts add up to the loss of the step, however it was split.
 
     Args:
-        per_token: float [B, S].
-        mask: bool [B, S].
-        mode: "seq-mean": the mean over each episode's tokens, then over episodes (GRPO). "token-mean": over all tokens
-            (DAPO). "fixed-length": the sum over a constant (Dr.GRPO), which must not move with K.
-        n_episodes: Of the step.
-        n_tokens: Tokens in the mask, of the step.
+        per_token: float [B, S], the loss of each token.
+        mask: bool [B, S], True for tokens that the model wrote.
+        mode: "seq-mean": the mean over each episode's tokens, then over episodes (GRPO). "token-mean": the mean over all
+            tokens (DAPO). "fixed-length": the sum divided by a constant (Dr.GRPO), which must not change with K.
+        n_episodes: The number of episodes in the step.
+        n_tokens: The number of tokens in the mask, over the step.
         fixed_length: The constant, in tokens per episode.
 
     Returns:

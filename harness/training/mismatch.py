@@ -1,7 +1,8 @@
-"""How far the trainer's log-probabilities are from the sampler's, by episode length.
+"""Measures how far the trainer's log-probabilities are from the sampler's, by episode length.
 
-An engine rounds otherwise than the trainer, and with `--async-steps 1` it also is an update behind. The further a token
-stands in an episode, the more of both there is in what it was conditioned on. Left out: any cure; `harness.training.loss` has it.
+An engine rounds differently from the trainer, and with `--async-steps 1` it is also one update behind. The later a token
+comes in an episode, the more both affect the tokens that it was conditioned on. The correction for the mismatch is
+`importance_weights` in `harness.training.loss`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["Mismatch"]
 
 
 class Mismatch:
-    """Sums over the scored tokens of one update; `metrics` makes means of them."""
+    """Sums over the scored tokens of one update; `metrics` turns them into means."""
 
     def __init__(self) -> None:
         self._max = 0.0
@@ -31,10 +32,10 @@ class Mismatch:
         """Adds episodes that were scored before the policy's first step.
 
         Args:
-            logp: float [B, S], the trainer's.
-            sampled: float [B, S], the sampler's.
-            mask: bool [B, S].
-            steps: Of each of the B episodes.
+            logp: float [B, S], the trainer's log-probabilities.
+            sampled: float [B, S], the sampler's log-probabilities.
+            mask: bool [B, S], True for tokens that the model wrote.
+            steps: The number of steps of each of the B episodes.
         """
         difference = (logp - sampled).abs().masked_fill(~mask, 0.0)
         self._max = max(self._max, float(difference.max()))
@@ -45,20 +46,20 @@ class Mismatch:
 
     @torch.no_grad()
     def add_weights(self, weights: Tensor, capped: Tensor, mask: Tensor, steps: Sequence[int]) -> None:
-        """Adds the importance weights of episodes that were added, or will be.
+        """Adds the importance weights of episodes; call `add` for the same episodes, before or after.
 
         Args:
-            weights: float [B, S].
-            capped: bool [B, S], where the weight is the cap.
-            mask: bool [B, S].
-            steps: Of each of the B episodes.
+            weights: float [B, S], the importance weights.
+            capped: bool [B, S], True if the weight is the cap.
+            mask: bool [B, S], True for tokens that the model wrote.
+            steps: The number of steps of each of the B episodes.
         """
         self._weight += float(weights.masked_fill(~mask, 0.0).sum())
         for length, count in zip(steps, (capped & mask).sum(dim=1).tolist(), strict=True):
             self._capped[_bin(length)] += count
 
     def merged(self, others: Sequence[Mismatch]) -> Mismatch:
-        """The sums of this one and of others, such as other ranks'."""
+        """The sums of this object and of others, such as those of other ranks."""
         found = Mismatch()
         for one in (self, *others):
             found._max = max(found._max, one._max)
@@ -69,7 +70,7 @@ class Mismatch:
         return found
 
     def metrics(self, *, weighted: bool) -> dict[str, float]:
-        """``train/logp_difference_…``, and with `weighted` ``train/tis_…``; NaN in a bin without an episode."""
+        """The ``train/logp_difference_…`` metrics, and with `weighted` ``train/tis_…``; NaN for a bin without an episode."""
         tokens = sum(self._tokens)
         found = {
             "train/logp_difference_max": self._max,

@@ -1,13 +1,16 @@
-"""One policy update: advantages, the clipped loss over micro-batches, the optimizer's steps.
+"""One policy update: advantages, the clipped loss over micro-batches, and the optimizer's steps.
 
-GRPO as the paper uses it (arXiv 2402.03300, KL coefficient 0): every episode's advantage is its reward relative to the
-other episodes of its task. Left out: value functions, and GAE, which with gamma = lambda = 1 and one reward at the end
-is that same advantage.
+This is GRPO as the paper uses it (arXiv 2402.03300, KL coefficient 0). The advantage of an episode is its reward relative to
+the other episodes of its task. There is no value function and no GAE: with gamma = lambda = 1 and one reward at the end, GAE
+gives the same advantage.
 
-Two policies may stand where the ratio's denominator is. By default it is the one that sampled, with the log-probabilities
-that the sampler reported: clipping then also bounds what the sampler was behind or rounded otherwise. With `tis_cap` it is
-the trainer's own, before the first optimizer step, and each token's loss is weighted by min(trainer's / sampler's
-probability, cap): the clipping is about this update's steps alone, the weight about everything between the two.
+The denominator of the ratio can come from two policies:
+
+- By default it is the policy that sampled, with the log-probabilities that the sampler reported. Clipping then also bounds
+  the effect of a sampler that is behind or rounds differently.
+- With `tis_cap` it is the trainer's policy before the first optimizer step, and the loss of each token is weighted by
+  min(trainer's / sampler's probability, cap). The clipping then bounds only the steps of this update, and the weight corrects
+  the difference between sampler and trainer.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ __all__ = ["select_episodes", "update_policy"]
 
 @dataclass
 class _Item:
-    """One episode of the loss; `old_logp`: the trainer's log-probabilities before the first step, float32 [written tokens]."""
+    """One episode of the loss.
+
+    `old_logp` holds the trainer's log-probabilities before the first step, float32 [written tokens].
+    """
 
     trajectory: Trajectory
     advantage: float
@@ -45,19 +51,19 @@ class _Item:
 def select_episodes(
     trajectories: Sequence[Trajectory], *, normalize_std: bool, train_on_truncated: bool, kl: bool = False
 ) -> tuple[list[tuple[Trajectory, float]], float]:
-    """Pairs the episodes that teach something with their advantages.
+    """Selects the episodes that contribute to the loss, with their advantages.
 
-    An episode whose environment failed is dropped before its group's mean is taken: its reward says nothing about the
-    policy. A group whose rewards are all equal has no advantage and is dropped whole, unless there is a KL term.
+    An episode whose environment failed is dropped before the mean of its group is taken: its reward says nothing about the
+    policy. In a group whose rewards are all equal, every advantage is 0; such a group is dropped, unless there is a KL term.
 
     Args:
         trajectories: One update's episodes.
-        normalize_std: Whether advantages are divided by their group's standard deviation.
+        normalize_std: Whether advantages are divided by the standard deviation of their group.
         train_on_truncated: Whether truncated episodes are in the loss.
-        kl: Whether the loss has a KL term, which is about every episode, those without an advantage too (paper, Eq. 3).
+        kl: Whether the loss has a KL term. This term covers every episode, also those with advantage 0 (paper, Eq. 3).
 
     Returns:
-        The pairs, and the share of groups that were all equal.
+        Pairs of an episode and its advantage; and the share of groups whose rewards were all equal.
     """
     groups: dict[int, list[Trajectory]] = {}
     for t in trajectories:
@@ -89,13 +95,13 @@ def update_policy(
     """Improves the policy in place and returns ``train/...`` metrics.
 
     Args:
-        policy: Its model is trained.
-        optimizer: Over the model's parameters, or copies of them (`make_optimizer`); the learning rate is already set.
+        policy: The policy. Its model is trained.
+        optimizer: Over the model's parameters, or copies of them (`make_optimizer`). Its learning rate is already set.
         trajectories: One update's episodes, of all ranks.
-        settings: The loss.
+        settings: The settings of the loss.
         seed: Draws which episodes share an optimizer step.
-        reference: The frozen policy of the KL term, or with LoRA `policy` itself; needed if ``kl_coef`` is not 0.
-        ranks: Who shares the work; None for this process alone.
+        reference: The frozen policy of the KL term; with LoRA, `policy` itself. It is needed if ``kl_coef`` is not 0.
+        ranks: The processes that share the work; None for this process alone.
     """
     ranks = ranks or Ranks()
     chosen, equal_share = select_episodes(
@@ -110,20 +116,20 @@ def update_policy(
     policy.model.train()
     order = np.random.default_rng(seed).permutation(len(chosen))
     parts = [[_Item(*chosen[i]) for i in part] for part in np.array_split(order, settings.minibatches) if len(part)]
-    if settings.tis_cap:  # the first step's own forward pass comes before any weight has moved
+    if settings.tis_cap:  # not needed for the first step: its own forward pass comes before any weight has moved
         for minibatch in parts[1:]:
             _score_before(policy, minibatch, settings, ranks)
     for minibatch in parts:
         optimizer.zero_grad(set_to_none=True)
         _accumulate_gradients(policy, reference, minibatch, settings, ranks, sums, mismatch, first=steps == 0)
         norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), settings.max_grad_norm)))
-        sums["grad_norm"] += norm / ranks.size  # each rank has the norm of all
+        sums["grad_norm"] += norm / ranks.size  # each rank has the norm over all ranks
         steps += 1
         if math.isfinite(norm):
             optimizer.step()
-        else:  # one step with it, and every weight and moment is NaN for good, in the next checkpoints too
+        else:  # one step with this gradient would make every weight and moment NaN for good, also in later checkpoints
             skipped += 1
-    optimizer.zero_grad(set_to_none=True)  # or the next rollout would hold them
+    optimizer.zero_grad(set_to_none=True)  # else the gradients would take memory during the next rollout
     sums = ranks.sums(sums)
     every = ranks.gather([mismatch])
     mismatch = every[0].merged(every[1:])
@@ -189,7 +195,7 @@ def _accumulate_gradients(
             n_tokens=n_tokens,
             fixed_length=settings.fixed_length,
         )
-        (loss * ranks.size).backward()  # FSDP takes the mean over ranks, and the parts are to be added
+        (loss * ranks.size).backward()  # FSDP takes the mean over ranks, but the parts must be summed
         with torch.no_grad():
             sums["loss"] += loss.item()
             sums["entropy"] += float((entropy * mask).sum())
@@ -200,14 +206,14 @@ def _accumulate_gradients(
 def _micro(
     policy: Policy, minibatch: list[_Item], settings: LossSettings, ranks: Ranks
 ) -> Iterator[tuple[list[_Item], Batch]]:
-    """This rank's episodes of one optimizer step, in parts; none where it is to pass idly."""
+    """This rank's episodes of one optimizer step, as micro-batches; a micro-batch without an episode is an idle pass."""
     episodes = [item.trajectory for item in minibatch]
     for indices, batch in policy.batches(episodes, settings.tokens_per_microbatch, rank=ranks.rank, ranks=ranks.size):
         yield [minibatch[i] for i in indices], batch
 
 
 def _pass_idly(policy: Policy, reference: Policy | None, batch: Batch, settings: LossSettings) -> None:
-    """Takes part in the other ranks' passes with a gradient of 0."""
+    """Takes part in a forward and backward pass of the other ranks, with a gradient of 0."""
     logp, _ = policy.score(batch, settings.temperature)
     if reference is not None:
         _reference_logp(reference, batch, settings.temperature)
@@ -216,15 +222,15 @@ def _pass_idly(policy: Policy, reference: Policy | None, batch: Batch, settings:
 
 @torch.no_grad()
 def _score_before(policy: Policy, minibatch: list[_Item], settings: LossSettings, ranks: Ranks) -> None:
-    """Keeps the log-probabilities that the present weights give to the episodes of a later step."""
+    """Stores the log-probabilities that the present weights give to the episodes of a later step."""
     for items, batch in _micro(policy, minibatch, settings, ranks):
         logp, _ = policy.score(batch, settings.temperature)
-        for item, row in zip(items, logp[: len(items)], strict=True):  # none in an idle pass
+        for item, row in zip(items, logp[: len(items)], strict=True):  # an idle pass has no items
             item.old_logp = row[: item.trajectory.action_tokens].clone()
 
 
 def _stacked(items: list[_Item], like: Tensor) -> Tensor | None:
-    """What `_score_before` kept of these episodes, padded with zeros to the shape of `like`; None if nothing was kept."""
+    """The log-probabilities that `_score_before` stored, padded with zeros to the shape of `like`; None if there are none."""
     kept = [item.old_logp for item in items if item.old_logp is not None]
     if not kept:
         return None

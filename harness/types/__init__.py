@@ -1,1 +1,1 @@
-"""What the stages hand to one another: episodes, requests for samples, seeds. It needs neither torch nor transformers."""
+"""What the stages pass to each other: episodes, requests for samples, and seeds. It needs neither torch nor transformers."""

@@ -1,4 +1,4 @@
-"""What a rollout is asked for: the episodes to play, and the rules that hold for all of them."""
+"""The input of a rollout: the episodes to play, and the rules that hold for all of them."""
 
 from __future__ import annotations
 

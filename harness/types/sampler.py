@@ -1,9 +1,9 @@
-"""The sampler protocol: token ids in; token ids and the log-probabilities they were drawn with out.
+"""The sampler protocol. Token ids go in; token ids and the log-probabilities with which they were sampled come out.
 
-A sampler is driven, it never runs by itself: `submit` hands over one request per episode turn, `step` advances every
-running request and returns those that became ready. Lockstep rollouts step until all are back; rollouts without
-barriers submit the next turn as soon as its environment has answered. Left out: text. Nothing is tokenised here, so
-nothing can be re-tokenised.
+A sampler does not run by itself. `submit` hands over one request per turn of an episode. `step` advances every running
+request and returns those that are finished. A lockstep rollout steps until all requests are back. A streaming rollout
+submits the next turn of an episode as soon as its environment has answered. A sampler never handles text, so nothing is
+tokenised twice; `harness.policy.chat` turns texts into ids.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class SampleRequest:
     """One turn of one episode.
 
     Attributes:
-        session: The episode. The requests of a session extend one another, so what was computed for one is kept for
-            the next; a session has at most one request at a time.
+        session: The episode. Each request of a session extends the one before, so the sampler keeps what it computed
+            for the earlier one. A session has at most one request at a time.
         prompt_ids: The whole conversation so far, never empty.
         max_tokens: The most tokens to sample, >= 1.
-        seed: The request draws from this seed alone, whatever else is in the batch.
-        temperature: Of the sampled distribution, > 0 and at most 2; or 0 for the most likely token.
-        stop_ids: Sampling ends after any of these tokens, which is part of the sample.
+        seed: The only seed that the request draws from, whatever else is in the batch.
+        temperature: The temperature of the sampled distribution, > 0 and at most 2; 0 takes the most likely token.
+        stop_ids: Sampling ends after any of these tokens. The stop token is part of the sample.
     """
 
     session: Hashable
@@ -46,12 +46,12 @@ class Sample:
 
     Attributes:
         ids: The sampled tokens, the stop token included; 1 to ``max_tokens`` of them.
-        logprobs: For each of `ids` its natural log-probability under the distribution actually sampled (temperature
-            applied); for greedy samples, under temperature 1.
+        logprobs: The natural log-probability of each of `ids` under the distribution that was sampled, with the
+            temperature applied; for greedy samples, under temperature 1.
         finish_reason: "stop" if the last token is a stop token, else "length".
-        policy_version: How many weight updates the sampler had seen when it sampled the first token.
-        versions: (policy version, number of tokens) of each span of tokens, in order; more than one only where the
-            weights changed while the request ran. By default the whole sample is of `policy_version`.
+        policy_version: The number of weight updates that the sampler had seen when it sampled the first token.
+        versions: (policy version, number of tokens) of each span of tokens, in order. There is more than one span only if
+            the weights changed while the request ran. By default the whole sample is of `policy_version`.
     """
 
     ids: list[int]
@@ -78,39 +78,43 @@ class Sampler(Protocol):
 
     @property
     def pending(self) -> int:
-        """How many submitted requests have not come back yet."""
+        """The number of submitted requests that have not come back yet."""
         ...
 
     def submit(self, request: SampleRequest) -> None:
-        """Queues one request; ConfigError for ids outside the vocabulary, an empty or an overlong prompt."""
+        """Queues one request.
+
+        Raises:
+            ConfigError: The prompt is empty or too long, or has ids outside the vocabulary.
+        """
         ...
 
     def step(self) -> list[tuple[SampleRequest, Sample]]:
-        """Advances every running request; returns those that are ready, in the order they were submitted.
+        """Advances every running request; returns the finished ones, in the order in which they were submitted.
 
-        An engine that runs elsewhere advances by itself: there a step waits a few milliseconds for something to be
-        ready. None may be ready.
+        An engine that runs elsewhere advances by itself. In that case a step waits a few milliseconds for a request to
+        finish. It may return none.
         """
         ...
 
     def end_session(self, session: Hashable) -> None:
-        """Forgets an episode and drops its request if one is running. Unknown sessions are ignored."""
+        """Forgets an episode and drops its request if one is running. Ignores unknown sessions."""
         ...
 
     def sleep(self) -> None:
-        """Gives back what memory it can until `weights_changed`; no request may be pending, none may be submitted."""
+        """Frees as much memory as it can until `weights_changed`. Until then no request may be pending or submitted."""
         ...
 
     def weights_changed(self) -> int:
-        """Takes over the policy's new weights: nothing computed before is used again. Returns the new version.
+        """Takes over the policy's new weights and returns the new version.
 
-        Running requests go on under the new weights.
+        Nothing that was computed before is used again. Running requests go on under the new weights.
         """
         ...
 
 
 def check_request(request: SampleRequest, *, vocab_size: int, max_context: int) -> None:
-    """Raises ConfigError for a request that no sampler can serve; an id out of range would crash or hang an engine."""
+    """Raises ConfigError for a request that no sampler can serve. An id out of range would crash or hang an engine."""
     ids = request.prompt_ids
     if not len(ids):
         raise ConfigError("prompt_ids is empty; a request needs at least one token")
@@ -121,7 +125,7 @@ def check_request(request: SampleRequest, *, vocab_size: int, max_context: int) 
         )
     if request.max_tokens < 1:
         raise ConfigError(f"max_tokens must be >= 1, got {request.max_tokens}")
-    if not 0 <= request.temperature <= 2:  # vLLM has no higher
+    if not 0 <= request.temperature <= 2:  # vLLM allows no higher temperature
         raise ConfigError(f"temperature must be >= 0 and <= 2, got {request.temperature}; 0 samples greedily")
     if len(ids) + request.max_tokens > max_context:
         raise ConfigError(
@@ -131,7 +135,7 @@ def check_request(request: SampleRequest, *, vocab_size: int, max_context: int) 
 
 
 def spans(versions: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Each token's policy version as `Sample.versions`.
+    """Turns each token's policy version into `Sample.versions`.
 
     >>> spans([3, 3, 4])
     ((3, 2), (4, 1))
@@ -140,7 +144,7 @@ def spans(versions: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def sample_all(sampler: Sampler, requests: Sequence[SampleRequest]) -> list[Sample]:
-    """Submits all requests and steps until every one is back; the samples come in the order of `requests`."""
+    """Submits all requests and steps until every one is back. Returns the samples in the order of `requests`."""
     for request in requests:
         sampler.submit(request)
     done: dict[Hashable, Sample] = {}

@@ -1,4 +1,4 @@
-"""Where every random number comes from: the run's seed and the place of what draws, never the order in which things finish."""
+"""Seeds for every random draw. They depend on the run's seed and on what draws, never on the order in which things finish."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["derive_seed", "uniforms"]
 
 
 def derive_seed(run_seed: int, *path: int | str) -> int:
-    """The seed of one thing, named by its path: ``derive_seed(seed, "episode", update, task, member)``.
+    """The seed of one thing that draws, which is named by a path: ``derive_seed(seed, "episode", update, task, member)``.
 
     Args:
-        run_seed: Any int.
-        path: What draws, and its place. 1 and "1" are different paths.
+        run_seed: The run's seed; any int.
+        path: The name of what draws, and its place. 1 and "1" are different paths.
 
     Returns:
-        63 bits, the same on every machine and in every process.
+        A number of 63 bits, which is the same on every machine and in every process.
 
     >>> derive_seed(0, "episode", 3) == derive_seed(0, "episode", 3) != derive_seed(0, "episode", 4)
     True
@@ -28,5 +28,5 @@ def derive_seed(run_seed: int, *path: int | str) -> int:
 
 
 def uniforms(seed: int, n: int) -> np.ndarray:
-    """`n` numbers in [0, 1), float64, from a stream of their own; the first m of them do not depend on `n`."""
+    """`n` uniform numbers in [0, 1), float64, from the stream of this seed; the first m of them do not depend on `n`."""
     return np.random.Generator(np.random.Philox(key=seed)).random(n)

@@ -36,12 +36,12 @@ class Turn:
     """One step: what the model wrote and what came back.
 
     Attributes:
-        action: As the environment got it.
-        observation: As the environment gave it.
-        cut: Whether the action reached the most tokens it may have.
-        malformed: Whether it was no valid call.
-        action_tokens: Ids that the model sampled, the stop token included.
-        observation_tokens: Ids that followed, up to the next action; 0 where the episode ended.
+        action: The text that the environment received.
+        observation: The text that the environment returned.
+        cut: Whether the action was cut at the most tokens that an action may have.
+        malformed: Whether the action was not a valid call.
+        action_tokens: The number of ids that the model sampled, including the stop token.
+        observation_tokens: The number of ids that followed, up to the next action; 0 if the episode ended.
     """
 
     action: str
@@ -58,24 +58,25 @@ class Trajectory:
 
     Attributes:
         task_id: The task.
-        group: Index of the task in its update; the episodes of a group share it.
-        seed: What its environment and its sampled turns derive their seeds from.
-        horizon: The K of this episode; 0 where there is none.
+        group: The index of the task in its update; the episodes of a group share it.
+        seed: The environment and the sampled turns derive their seeds from it.
+        horizon: The K of this episode; 0 for no limit.
         ids: All tokens.
-        action_mask: For each token 1 if the model sampled it, else 0.
-        logprobs: For each sampled token its log-probability when it was sampled, else 0.0.
-        versions: For each sampled turn the policy version that wrote it.
-        system_prompt: For the log.
+        action_mask: For each token, 1 if the model sampled it, else 0.
+        logprobs: For each sampled token, its log-probability when it was sampled; for any other token, 0.0.
+        versions: For each sampled turn, the policy version that wrote it.
+        system_prompt: The system prompt, for the log.
         prompt: The first observation, for the log.
-        turns: One entry a step.
+        turns: One entry per step.
         reward: The sum of the rewards.
         success: The environment's verdict.
         end: Why the episode ended.
-        error: The environment's error, where `end` is "environment-error".
-        retries: How often it was begun again because its environment had failed.
-        failed_tokens: All tokens of the attempts that failed; of this one too, where `end` is "environment-error".
-        optimal_steps: How many the expert takes, where the environment knows it. No bound: a guess can be shorter.
-        info: What the reset said, but for the system prompt.
+        error: The environment's error, if `end` is "environment-error".
+        retries: How often the episode was started again because its environment had failed.
+        failed_tokens: All tokens of the failed attempts, this one included if `end` is "environment-error".
+        optimal_steps: The number of steps that the expert takes, if the environment knows it. It is not a lower bound: a
+            lucky guess can be shorter.
+        info: The info that the reset returned, without the system prompt.
     """
 
     task_id: str
@@ -99,7 +100,7 @@ class Trajectory:
     info: dict[str, Any] = field(default_factory=dict)
 
     def begin(self, observation: str, info: Mapping[str, Any]) -> None:
-        """Records the first message of the episode and what the reset's info says about it."""
+        """Records the first message of the episode and the info of the reset."""
         self.system_prompt, self.prompt = info["system_prompt"], observation
         self.horizon = int(info.get("horizon", 0))
         self.optimal_steps = info.get("optimal_steps")
@@ -112,8 +113,8 @@ class Trajectory:
             answer: The observation, reward, `terminated`, `truncated` and info of ``env.step``.
 
         Returns:
-            Why the episode ended, which is then also its `end`; None while it goes on. A failed environment, and a reward that is
-            not a finite number, end it with "environment-error": one such advantage would make every gradient of the update NaN.
+            Why the episode ended, which is then also its `end`; None while it goes on. A failed environment and a reward that is
+            not a finite number end it with "environment-error": such a reward would make every gradient of the update NaN.
         """
         observation, reward, terminated, truncated, info = answer
         turn = self.turns[-1]
@@ -150,26 +151,26 @@ class Trajectory:
 
     @property
     def length(self) -> int:
-        """Steps taken."""
+        """The number of steps taken."""
         return len(self.turns)
 
     @property
     def tokens(self) -> int:
-        """All tokens, prompts and actions."""
+        """The number of tokens in prompts and actions."""
         return len(self.ids)
 
     @property
     def truncated(self) -> bool:
-        """Stopped before the task's rules ended it."""
+        """Whether the episode was stopped before the task's rules ended it."""
         return self.end in TRUNCATED
 
     @property
     def action_tokens(self) -> int:
-        """Tokens that the model wrote."""
+        """The number of tokens that the model wrote."""
         return sum(self.action_mask)
 
     def outcome(self) -> EpisodeOutcome:
-        """What the horizon controller is told."""
+        """The outcome that the horizon controller records."""
         return EpisodeOutcome(
             max(1, self.length), max(1, self.horizon), self.success, self.truncated, self.task_id, self.info
         )

@@ -184,7 +184,7 @@ def test_another_way_to_make_logits_is_refused() -> None:
             output.logits = 2 * output.logits
             return output
 
-    with pytest.raises(ConfigError, match="Doubled makes its logits otherwise"):
+    with pytest.raises(ConfigError, match="Doubled computes its logits with something other than"):
         Head.check(Doubled(MODELS["tied"]))
     model = Qwen2ForCausalLM(MODELS["untied"])
     model.lm_head = torch.nn.Sequential(model.lm_head)

@@ -141,7 +141,7 @@ def test_without_a_server_left_the_run_ends_with_a_sentence(sampler: VLLMServerS
         server.dead = True
     with pytest.raises(SamplerError, match=r"none of the servers .* is left; start them again and --resume the run"):
         sample_all(sampler, [ask(s, [1]) for s in range(3)])
-    with pytest.raises(SamplerError, match="took the weights"):
+    with pytest.raises(SamplerError, match="received the weights"):
         sampler.weights_changed()
 
 
@@ -252,7 +252,7 @@ def test_a_server_that_is_not_set_up_for_adapters_is_refused(
     ("part", "key", "value", "message"),
     [
         ("model_config", "logprobs_mode", "raw_logprobs", "start it with --logprobs-mode processed_logprobs"),
-        ("weight_transfer_config", "backend", "nccl", "takes weights over 'nccl', the policy's device needs 'file'"),
+        ("weight_transfer_config", "backend", "nccl", "over 'nccl', but the policy's device needs 'file'"),
         ("scheduler_config", "enable_chunked_prefill", True, "start it with --no-enable-chunked-prefill"),
     ],
 )
