@@ -1,4 +1,4 @@
-"""Where and with what a run computes: device, weight type, threads, package versions."""
+"""The device, weight type, threads and package versions of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PACKAGES = (
 
 
 def cpu_name() -> str:
-    """The processor, as the system names it."""
+    """Returns the name that the system gives the processor."""
     try:
         with open("/proc/cpuinfo") as file:
             return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
@@ -36,33 +36,33 @@ def cpu_name() -> str:
 
 
 def pick_device(name: str) -> str:
-    """The torch device that `name` means; "auto" takes a GPU if there is one.
+    """Returns the torch device that `name` stands for; "auto" takes a GPU if there is one.
 
     Raises:
-        ConfigError: There is no such device here.
+        ConfigError: This machine has no such device.
     """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} is not to be had here ({error}); use --device cpu or auto") from error
+        raise ConfigError(f"device {name!r} is not available here ({error}); use --device cpu or auto") from error
     return name
 
 
 def pick_dtype(name: str) -> torch.dtype:
-    """The weights' type: "float32" or "bfloat16"."""
+    """Returns the torch type of weights; `name` is "float32" or "bfloat16"."""
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
 def set_threads(threads: int) -> None:
-    """Sets torch's threads; 0 leaves its default."""
+    """Sets the number of torch's threads; 0 leaves torch's default."""
     if threads:
         torch.set_num_threads(threads)
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of Python, the platform and the packages that decide a run's figures."""
+    """Returns the versions of Python, of the platform, and of the packages on which a run's results depend."""
     found = {"python": platform.python_version(), "platform": platform.platform(), "cpu": cpu_name()}
     for name in _PACKAGES:
         try:

@@ -26,8 +26,8 @@ class HorizonFlags:
     """How many steps an episode may take, and what decides it."""
 
     wrapper: Literal["elastic", "fixed", "linear", "multiplicative", "tti", "none"] = "elastic"
-    """What chooses the horizon K: the agent's successes (elastic), one K (fixed), a schedule (linear, multiplicative), the
-    paper's table of stages (tti), or nothing (none)."""
+    """What sets the horizon K: the agent's successes (elastic), one number (fixed), a schedule (linear, multiplicative), the
+    paper's table of stages (tti), or nothing, so that K is unlimited (none)."""
     k0: int = 15
     """The horizon at the start, in steps. With --wrapper fixed it is the horizon of the whole run."""
     k_min: int = 5
@@ -68,7 +68,7 @@ class HorizonFlags:
     stage_updates: int = 50
     """Multiplicative: the number of updates in a stage. K = k_min (t // stage_updates + 1)."""
     tti_stages: str = "0:15,50:20,100:30,150:50"
-    """Tti: the table of stages, as UPDATE:K pairs with commas between them."""
+    """TTI: the table of stages, as UPDATE:K pairs with commas between them."""
 
     def stages(self) -> dict[int, int]:
         """`tti_stages` as a table from update to K."""
