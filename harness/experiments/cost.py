@@ -50,8 +50,7 @@ class GPUFlags:
     gpu_gb: float = 80.0
     """The memory of one GPU, in 10^9 bytes."""
     reserve_gb: float = 4.0
-    """What the driver, kernels, CUDA graphs and fragments take of each GPU, in 10^9 bytes. This is an assumption, not
-    measured."""
+    """What the driver, kernels, CUDA graphs and fragments take of each GPU, in 10^9 bytes. This number is assumed."""
 
 
 @dataclass(frozen=True)
