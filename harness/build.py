@@ -62,7 +62,7 @@ class Run:
         learner: Improves the policy.
         weights: What the sampler samples with.
         held_out: Evaluates the policy.
-        evaluations: The results before and after training, as far as they are known.
+        evaluations: The results before and after training, if they are known already.
         clock: The seconds and tokens so far.
         log: The metrics and the episodes.
     """
@@ -90,7 +90,7 @@ class Run:
         self.log.close()
 
     def save(self, next_update: int) -> None:
-        """Writes a checkpoint, from which a run that is killed goes on with `next_update`."""
+        """Writes a checkpoint. A run that is resumed from it continues with `next_update`."""
         write = functools.partial(self._write_checkpoint, next_update=next_update)
         folder, keep = self.folder / "checkpoints", self.config.keep_checkpoints
         save_checkpoint(folder, next_update, write=write, keep=keep, ranks=self.ranks)

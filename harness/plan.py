@@ -48,7 +48,7 @@ def show(plan: Plan, console: Console) -> None:
     for part, value in memory.server.items():
         say(f"  on each server: {part:28}{value / GB:8.1f}")
     larger = "update" if sum(memory.update.values()) >= sum(memory.rollout.values()) else "rollout"
-    say(f"  the largest moment is the {larger}; there are {memory.available / GB:.1f} GB")
+    say(f"  the {larger} needs the most; there are {memory.available / GB:.1f} GB")
     say(
         f"micro-batches of {memory.tokens:,} tokens; the longest episode may have {memory.longest:,}; "
         f"gradient checkpointing {'on' if config.gradient_checkpointing else 'off'}"

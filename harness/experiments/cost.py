@@ -405,4 +405,4 @@ def refusal(plan: Plan, memory: Memory) -> str:
     ways = mends(plan)
     if not ways:
         return f"{text}; no single change is enough: lower --max-context, and train with --lora-rank on servers"
-    return f"{text}; what would fit: " + "; or ".join(ways)
+    return f"{text}; this would fit: " + "; or ".join(ways)

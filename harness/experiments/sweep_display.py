@@ -1,4 +1,4 @@
-"""Shows a sweep: a bar over all runs, and a bar for each run that goes on. Without a terminal there are only lines."""
+"""Shows a sweep: a bar over all runs, and a bar for each run in progress. Without a terminal it prints only lines."""
 
 from __future__ import annotations
 

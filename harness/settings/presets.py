@@ -14,7 +14,7 @@ __all__ = ["preset"]
 
 
 def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lambda c: c) -> GRPOConfig:
-    """Returns the defaults for a command line: the paper's for a real model, otherwise the quick start's. A recipe has priority.
+    """Returns the defaults for a command line: the paper's, or the quick start's for the tiny model. A recipe overrides them.
 
     Args:
         argv: The command line.

@@ -144,7 +144,11 @@ def _draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | Non
 def _success(arms: Sequence[Arm], *, by_tokens: bool) -> Drawing:
     """Draws success by update, or by the tokens until then."""
     held_out = any(row.get("evaluation/mean_at_k") is not None for arm in arms for run in arm.runs for row in run.rows)
-    what = "held-out episodes at K = k_max" if held_out else "training episodes at the K of the time, mean of 5 updates"
+    what = (
+        "held-out episodes at K = k_max"
+        if held_out
+        else "training episodes at the K of that time, as the mean of 5 updates"
+    )
     curves = {id(run): _curve(run) for arm in arms for run in arm.runs}
     lines = [_line(arm, lambda run: [(p.updates, p.success) for p in curves[id(run)]]) for arm in arms]
     caption = f"The share of successes among {what}. {_seeds_note(arms)}"
