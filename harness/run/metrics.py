@@ -62,18 +62,18 @@ _ALL = (
         "Boundary + headroom, clipped to k_min..k_max. Null while there are too few successes.",
     ),
     Metric("horizon/buffer_size", "successes", "The number of successes whose lengths the controller remembers."),
-    Metric("rollout/success", "share", "Episodes with the environment's verdict 1 / episodes."),
+    Metric("rollout/success", "share", "The share of episodes with the environment's verdict 1."),
     Metric(
         "rollout/success_ceiling",
         "share",
-        "Episodes whose expert solution fits into K / episodes, over the tasks whose expert length is known. An agent that "
-        "guesses can be shorter than the expert.",
+        "The share of episodes whose expert solution fits into K, among those whose expert length is known. An agent that "
+        "guesses can need fewer steps than the expert.",
     ),
     Metric("rollout/reward_mean", "reward", "The mean of the episodes' summed rewards."),
     Metric(
         "rollout/truncated",
         "share",
-        "Episodes that were stopped by K, by the environment's own limit, or by the context / episodes.",
+        "The share of episodes that were stopped by K, by the environment's own limit, or by the context.",
     ),
     Metric("rollout/length_mean", "steps", "The mean length of all episodes."),
     Metric("rollout/length_success_mean", "steps", "The mean length of the successes."),
@@ -82,10 +82,10 @@ _ALL = (
         "rollout/steps_per_optimum",
         "ratio",
         "The mean of steps / the expert's steps, over the successes whose expert length is known. An agent that guesses can "
-        "be shorter than the expert.",
+        "need fewer steps than the expert.",
     ),
-    Metric("rollout/malformed", "share", "Actions that are no valid call / actions."),
-    Metric("rollout/action_cut", "share", "Actions that were cut at max_action_tokens / actions."),
+    Metric("rollout/malformed", "share", "The share of actions that are no valid call."),
+    Metric("rollout/action_cut", "share", "The share of actions that were cut at max_action_tokens."),
     Metric(
         "rollout/environment_errors",
         "episodes",
@@ -136,7 +136,7 @@ _ALL = (
         "nats",
         "The mean k3 estimate of KL(policy now || policy that sampled) over the trained tokens.",
     ),
-    Metric("train/clip_fraction", "share", "Trained tokens for which clipping removed the gradient / trained tokens."),
+    Metric("train/clip_fraction", "share", "The share of trained tokens for which clipping removed the gradient."),
     Metric(
         "train/grad_norm",
         "norm",
@@ -148,12 +148,12 @@ _ALL = (
         "The number of optimizer steps that were skipped because the gradient was not finite. It is 0 in a sound run.",
     ),
     Metric("train/lr", "rate", "The learning rate of this update."),
-    Metric("train/zero_advantage_groups", "share", "Groups whose rewards are all equal / groups."),
+    Metric("train/zero_advantage_groups", "share", "The share of groups whose rewards are all equal."),
     Metric(
         "train/episodes_in_loss",
         "episodes",
-        "The number of episodes in the loss. They have an advantage other than 0 (with --kl-coef any advantage), and are "
-        "not excluded as truncated.",
+        "The number of episodes in the loss. Their advantage is not 0 (with --kl-coef it may be 0), and they "
+        "are not excluded as truncated.",
     ),
     Metric("train/tokens_in_loss", "tokens", "The number of tokens that the model wrote in those episodes."),
     Metric(
@@ -176,7 +176,7 @@ _ALL = (
         "ratio",
         "The mean over the trained tokens of min(trainer's probability / sampler's probability, tis_cap).",
     ),
-    Metric("train/tis_capped", "share", "Trained tokens whose weight is tis_cap / trained tokens."),
+    Metric("train/tis_capped", "share", "The share of trained tokens whose weight is tis_cap."),
     *(
         Metric(f"train/tis_capped_{name}", "share", f"The same share in episodes of {_words(name)}.")
         for name, _ in LENGTH_BINS
@@ -184,9 +184,9 @@ _ALL = (
     Metric(
         "evaluation/mean_at_k",
         "share",
-        "Successful episodes / episodes, on the held-out tasks at k_max, after this update.",
+        "The share of successful episodes on held-out tasks at k_max, after this update.",
     ),
-    Metric("evaluation/best_at_k", "share", "Held-out tasks that were solved at least once / held-out tasks."),
+    Metric("evaluation/best_at_k", "share", "The share of these held-out tasks that were solved at least once."),
     Metric(
         "time/rollout_s",
         "seconds",
