@@ -23,7 +23,7 @@ __all__ = ["HorizonFlags", "make_controller"]
 
 @dataclass(frozen=True)
 class HorizonFlags:
-    """How many steps an episode may take, and what decides it."""
+    """How many steps an episode may take, and how this is decided."""
 
     wrapper: Literal["elastic", "fixed", "linear", "multiplicative", "tti", "none"] = "elastic"
     """What sets K: the successes (elastic), one number (fixed), a schedule (linear, multiplicative, tti), or nothing (none)."""
