@@ -25,7 +25,8 @@ from harness.evaluation.play import evaluation_requests, play_policy
 from harness.policy.policy import load_policy
 from harness.rollout.environment import Environments
 from harness.run.metrics import read_metrics
-from harness.run.runtime import cpu_name, pick_dtype, set_threads
+from harness.run.runtime import pick_dtype, set_threads
+from harness.run.versions import cpu_name
 from harness.sampling.transformers import TransformersSampler
 from harness.types.rules import Rules
 

@@ -42,8 +42,9 @@ from harness.policy.chat import ChatFormat
 from harness.policy.policy import Policy
 from harness.policy.shape import KNOWN, ModelShape
 from harness.quickstart.tiny import fresh_qwen2
-from harness.rollout import rollout
-from harness.run.runtime import cpu_name, package_versions, pick_device, pick_dtype
+from harness.rollout.rollout import rollout
+from harness.run.runtime import pick_device, pick_dtype
+from harness.run.versions import cpu_name, package_versions
 from harness.sampling.make import make_sampler
 from harness.settings.sampling import SamplingFlags
 from harness.types.rules import EpisodeRequest, RolloutMode, Rules

@@ -52,7 +52,8 @@ from harness.policy.lora import add_lora, has_lora, plain_parameters
 from harness.policy.policy import Policy
 from harness.policy.shape import KNOWN, ModelShape
 from harness.quickstart.tiny import fresh_qwen2
-from harness.run.runtime import cpu_name, package_versions, pick_device, pick_dtype
+from harness.run.runtime import pick_device, pick_dtype
+from harness.run.versions import cpu_name, package_versions
 from harness.settings.grpo import GRPOConfig
 from harness.training.optimizer import make_optimizer
 from harness.training.update import update_policy

@@ -24,13 +24,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from harness.experiments.cost import lengths_of, memory_of
-from harness.plan import Plan
 from harness.policy.attention import PACKED, Segments
 from harness.policy.batch import Batch
 from harness.policy.policy import Policy, score_batch
 from harness.policy.ranks import Ranks
 from harness.policy.shape import shape_of
 from harness.quickstart.tiny import fresh_qwen2
+from harness.settings.plan import Plan
 from harness.settings.presets import preset
 
 _PARTS = ("Sharded Param", "Sharded Grad", "OptState", "Unsharded Param", "Activation", "Temp")

@@ -27,7 +27,7 @@ import gymnasium as gym
 
 import eh_gym  # noqa: F401 - registers the ids
 from envs.actors import ActorPool, in_actors
-from harness.run.runtime import cpu_name
+from harness.run.versions import cpu_name
 
 MANY = 64
 REPEATS = 5

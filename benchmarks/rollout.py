@@ -37,9 +37,9 @@ from eh_gym.spaces import UnicodeText
 from harness.grpo import train
 from harness.policy.shape import ModelShape
 from harness.quickstart.tiny import fresh_qwen2
-from harness.rollout import rollout
+from harness.rollout.rollout import rollout
 from harness.run.display import Display
-from harness.run.runtime import cpu_name
+from harness.run.versions import cpu_name
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
 from harness.settings.presets import preset

@@ -20,7 +20,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from harness.run.metrics import read_metrics
-from harness.run.runtime import cpu_name
+from harness.run.versions import cpu_name
 
 _COLOURS = {10: "#0072B2", 50: "#D55E00"}  # Okabe and Ito's blue and vermilion
 

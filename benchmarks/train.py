@@ -50,7 +50,7 @@ from harness.policy.head import Head, token_scores
 from harness.policy.policy import Policy
 from harness.policy.shape import ModelShape
 from harness.quickstart.tiny import fresh_qwen2
-from harness.run.runtime import cpu_name
+from harness.run.versions import cpu_name
 from harness.settings.loss import LossSettings
 from harness.training.update import select_episodes, update_policy
 from harness.types.trajectory import Trajectory

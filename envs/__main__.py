@@ -1,6 +1,6 @@
-"""``python -m envs install|doctor|list|serve``: what the environments need, what there is, and worlds for other machines.
+"""Install, check and list the environments, or serve AppWorld's worlds to other machines.
 
-Left out: anything that downloads without being asked. Importing or making an environment never installs its backend.
+Only ``install`` downloads anything. Importing or making an environment never installs its backend.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status, 0 if all is well."""
+    """Runs one command and returns its exit status, which is 0 if all is well."""
     parser = argparse.ArgumentParser(prog="python -m envs", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     names = ", ".join(runtime.BACKENDS)
     add = commands.add_parser("install", help="build a backend's virtualenv in the user's cache")
     add.add_argument("backends", nargs="+", metavar="BACKEND", help=f"{names}, or all")
     add.add_argument(
-        "--force", action="store_true", help="build it again even if it is there (never AppWorld's benchmark)"
+        "--force", action="store_true", help="build it again even if it is there; AppWorld's benchmark is kept"
     )
     add.add_argument("--no-data", action="store_true", help="do not try to download AppWorld's benchmark")
-    add = commands.add_parser("doctor", help="say what is installed, what is missing, and what mends it")
-    add.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{names}; all of them if none is named")
+    add = commands.add_parser("doctor", help="show what is installed, what is missing, and how to fix it")
+    add.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{names}; default: all of them")
     commands.add_parser("list", help="list the environments, their tasks and their backends")
     serve.add_arguments(commands.add_parser("serve", help="serve AppWorld's worlds to other machines"))
     options = parser.parse_args(arguments)
@@ -75,7 +75,7 @@ def _doctor(names: Sequence[str]) -> int:
         print(f"{name:<10} {'ok' if state.ok else 'MISSING'}: {state.detail}")
         if not state.ok:
             bad += 1
-            print(f"{'':<10} to mend it, run: {state.mend}")
+            print(f"{'':<10} to fix it, run: {state.mend}")
         elif name == "appworld":
             mini, lines = appworld.report()
             bad += not mini

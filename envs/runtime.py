@@ -1,10 +1,10 @@
-"""Builds, pins and finds the virtualenvs in which backends run.
+"""Builds, checks and finds the virtualenvs in which backends run.
 
-Left out: sharing a virtualenv with the project. The backends' packages cannot live beside each other's or a trainer's
-(bfcl-eval pins numpy and filelock, AppWorld needs pydantic 1), so each has its own, in the user's cache.
+Each backend has a virtualenv of its own in the user's cache, because its packages conflict with those of the other
+backends and of a trainer: bfcl-eval pins numpy and filelock, and AppWorld needs pydantic 1.
 
-A virtualenv cannot be moved, so it is built where it will stay, and a marker file written last says that it is whole:
-a folder without the marker is an interrupted installation and is rebuilt.
+A virtualenv cannot be moved, so it is built in its final place. A marker file, written last, says that it is complete.
+A folder without the marker is an interrupted installation and is rebuilt.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _MARKER = ".complete"
-_COMMAND_TIMEOUT_S = 1800.0  # for one command of an installation, on a slow network
+_COMMAND_TIMEOUT_S = 1800.0  # for one command of an installation; a slow network needs this long
 _APPWORLD = Path(__file__).parent / "appworld"
 
 
@@ -45,11 +45,11 @@ class Backend:
     """What a backend's virtualenv must hold.
 
     Attributes:
-        name: As in ``python -m envs install NAME``.
-        version: Of the first requirement; part of the folder's name.
-        requirements: Distribution -> exact version. Installed without their dependencies.
-        python: The oldest Python that it runs on, as (major, minor).
-        finish: A script that the new virtualenv's interpreter runs once the packages are there; none if empty.
+        name: The backend's name, as in ``python -m envs install NAME``.
+        version: The version of the first requirement. It is part of the folder's name.
+        requirements: Distribution -> exact version. They are installed without their dependencies.
+        python: The oldest Python that the backend runs on, as (major, minor).
+        finish: A script that the new virtualenv's interpreter runs once the packages are installed; None for no script.
     """
 
     name: str
@@ -60,15 +60,15 @@ class Backend:
 
 
 def read_pins(path: Path) -> dict[str, str]:
-    """Distribution -> version, from a requirements file that holds nothing but comments and ``name==version`` lines."""
+    """Reads a requirements file that holds only comments and ``name==version`` lines. Returns distribution -> version."""
     lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     return dict(line.split("==") for line in lines if line)
 
 
 BACKENDS: Mapping[str, Backend] = {
-    # Simulators, checker and data need nothing but mpmath; with its declared dependencies it takes 6.4 GB.
+    # Simulators, checker and data need mpmath and nothing else. With all its declared dependencies, bfcl-eval takes 6.4 GB.
     "bfcl": Backend("bfcl", "2026.3.23", {"bfcl-eval": "2026.3.23", "mpmath": "1.3.0"}),
-    # Its package holds the apps as an encrypted bundle; the script unpacks it.
+    # The package holds the apps as an encrypted bundle, which the script unpacks.
     "appworld": Backend(
         "appworld",
         "0.1.3.post1",
@@ -84,11 +84,11 @@ class BackendState:
     """What ``check`` found.
 
     Attributes:
-        backend: The backend asked for.
+        backend: The backend that was checked.
         ok: Whether it can be used.
         detail: The versions found, or what is wrong.
-        mend: The command that mends it; empty when ``ok``.
-        path: The virtualenv's folder, there or not.
+        mend: The command that fixes it; empty if ``ok``.
+        path: The virtualenv's folder, whether it exists or not.
     """
 
     backend: Backend
@@ -101,8 +101,8 @@ class BackendState:
 def cache_dir() -> Path:
     """The folder for everything that can be built again.
 
-    EH_CACHE_DIR if set, else ``elastic-horizon`` in XDG_CACHE_HOME, else in the platform's cache folder (~/.cache,
-    ~/Library/Caches, %LOCALAPPDATA%).
+    It is EH_CACHE_DIR if that is set. Otherwise it is ``elastic-horizon`` in XDG_CACHE_HOME if that is set, or else in
+    the platform's cache folder (~/.cache, ~/Library/Caches, %LOCALAPPDATA%).
     """
     if os.environ.get("EH_CACHE_DIR"):
         return Path(os.environ["EH_CACHE_DIR"]).expanduser().resolve()
@@ -121,7 +121,7 @@ def get_backend(name: str) -> Backend:
     """The backend called ``name``.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no such backend.
     """
     if name not in BACKENDS:
         raise ConfigError(f"there is no backend {name!r}; choose from {', '.join(BACKENDS)}")
@@ -129,17 +129,20 @@ def get_backend(name: str) -> Backend:
 
 
 def venv_dir(backend: Backend) -> Path:
-    """Where the backend's virtualenv for this Python, or the oldest that it needs, stands or would stand."""
+    """The folder of the backend's virtualenv, whether it exists or not.
+
+    It is for this Python, or for the oldest that the backend runs on if this one is older.
+    """
     major, minor = _version(backend)
     tag = f"{sys.implementation.name[:2]}{major}{minor}"
     return cache_dir() / "backends" / f"{backend.name}-{backend.version}-{tag}"
 
 
 def backend_python(name: str) -> Path:
-    """The interpreter of an installed backend. Looks for two files only; ``check`` looks closer.
+    """The interpreter of an installed backend. This only looks for two files; ``check`` looks closer.
 
     Raises:
-        MissingBackendError: It is not installed for this Python.
+        MissingBackendError: The backend is not installed for this Python.
         ConfigError: There is no such backend.
     """
     backend = get_backend(name)
@@ -153,7 +156,7 @@ def backend_python(name: str) -> Path:
 
 
 def check(name: str) -> BackendState:
-    """Whether a backend is installed, its interpreter runs, and its packages have the pinned versions."""
+    """Checks that a backend is installed, that its interpreter runs, and that its packages have the pinned versions."""
     backend, mend = get_backend(name), f"python -m envs install {name}"
     path = venv_dir(backend)
     try:
@@ -182,20 +185,20 @@ def check(name: str) -> BackendState:
 
 
 def install(name: str, *, force: bool = False, say: Callable[[str], None] = print) -> Path:
-    """Builds the backend's virtualenv, unless it is there; with uv where there is one, else with venv and pip.
+    """Builds the backend's virtualenv unless it is there, with uv if that is installed, otherwise with venv and pip.
 
-    Safe to run twice at once: the second waits for the first and finds its work done.
+    Two processes may call this at once: the second waits for the first and then finds the work done.
 
     Args:
         name: The backend.
-        force: Build it again.
-        say: Gets a line per thing done.
+        force: Build it again even if it is there.
+        say: Is called with one line for each thing done.
 
     Returns:
-        Its interpreter.
+        The backend's interpreter.
 
     Raises:
-        EHError: A command failed; the message holds its output.
+        EHError: A command failed. The message holds the command's output.
         ConfigError: There is no such backend, or it needs a newer Python and there is no uv to fetch one.
     """
     backend = get_backend(name)
@@ -231,7 +234,7 @@ def _build(backend: Backend, path: Path) -> None:
         raise ConfigError(
             f"{backend.name} {backend.version} needs Python {_dotted(backend.python)} or newer, this is "
             f"{_dotted(sys.version_info[:2])}; use a newer Python, or install uv "
-            "(https://docs.astral.sh/uv/), which finds or fetches one for it"
+            "(https://docs.astral.sh/uv/), which finds or downloads one"
         )
     if uv is not None:
         run([uv, "venv", "--quiet", "--python", _dotted(backend.python) if too_old else sys.executable, str(path)])
@@ -239,11 +242,11 @@ def _build(backend: Backend, path: Path) -> None:
     else:
         run(
             [sys.executable, "-m", "venv", str(path)],
-            hint="Python cannot make virtualenvs here; install uv (https://docs.astral.sh/uv/), "
+            hint="this Python cannot make virtualenvs; install uv (https://docs.astral.sh/uv/), "
             "or on Debian and Ubuntu the package python3-venv",
         )
         run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", *pins])
-        # Half of BFCL's folder is pip itself (and setuptools, up to Python 3.11), which nobody needs any more.
+        # Half of BFCL's folder is pip itself (and setuptools, up to Python 3.11). Nothing needs them any more.
         run([python, "-m", "pip", "uninstall", "--quiet", "--disable-pip-version-check", "--yes", "setuptools", "pip"])
     if backend.finish is not None:
         with tempfile.TemporaryDirectory(prefix="eh-install-") as home:
@@ -256,18 +259,18 @@ def run(
     cwd: Path | None = None,
     home: Path | None = None,
 ) -> str:
-    """Runs one command of an installation; returns what it printed, both streams together.
+    """Runs one command of an installation and returns what it printed on both streams.
 
     Args:
         command: The program and its arguments.
-        hint: What to do if it fails; ends the error's message.
-        cwd: Where it runs.
-        home: Stands for the user's home, for programs that leave files there or read settings from it.
+        hint: What to do if the command fails. The error's message ends with it.
+        cwd: The folder to run the command in.
+        home: The command sees this folder as the user's home. Some programs leave files there or read settings from it.
 
     Raises:
-        EHError: It could not be started, failed or took too long.
+        EHError: The command could not be started, failed or took too long.
     """
-    # The caller may itself run in a virtualenv or with PYTHONPATH set; neither may leak into the new one.
+    # The caller may itself run in a virtualenv or with PYTHONPATH set. Neither may leak into the new virtualenv.
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     if home is not None:
         folders = ("HOME", "APPWORLD_CACHE", "APPWORLD_ROOT", "IPYTHONDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME")
@@ -292,13 +295,13 @@ def run(
 
 @contextlib.contextmanager
 def locked(name: str, say: Callable[[str], None] = print) -> Iterator[None]:
-    """Held by one installation of a backend, and of what belongs to it, at a time. Not to be taken twice."""
+    """A lock that only one installation of a backend and its data holds at a time. It is not reentrant."""
     path = venv_dir(get_backend(name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"the folder {path.parent} can't be made ({error.strerror}); set EH_CACHE_DIR to one that can be written to"
+            f"the folder {path.parent} can't be made ({error.strerror}); set EH_CACHE_DIR to a folder that can be written to"
         ) from error
     with _lock(path.with_name(f".{path.name}.lock"), say):
         yield
@@ -306,7 +309,7 @@ def locked(name: str, say: Callable[[str], None] = print) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lock(path: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Held by one process at a time; the system frees it when that process ends, however it ends."""
+    """A lock that one process holds at a time. The system frees it when that process ends, however it ends."""
     try:
         import fcntl
     except ImportError as error:

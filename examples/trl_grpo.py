@@ -36,7 +36,7 @@ from envs.runtime import cache_dir
 from harness.policy.policy import Policy, load_policy
 from harness.quickstart.tiny import new_tiny_policy
 from harness.quickstart.warm_start import cached_warm_start
-from harness.rollout import rollout
+from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.settings.presets import preset
 from harness.types.rules import EpisodeRequest, Rules

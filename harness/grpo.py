@@ -59,7 +59,7 @@ def train(
                 with run.clock.timed("time/update_s", times):
                     trajectories, metrics = run.batches.take(update, progress.batch_began)
                     metrics |= tell_controller(run.controller, trajectories)
-                    run.weights.before_training(update)
+                    run.weights.before_training(update, last=update + 1 == config.updates)
                     run.batches.prepare(update + 1, progress.batch_began)
                     with run.clock.timed("time/train_s", times):
                         metrics |= run.learner.update(trajectories, update)

@@ -13,10 +13,11 @@ from typing import Any
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
-from harness.experiments.cost import GB, Plan, Work, lengths_of, memory_of, refusal, work_of
+from harness.experiments.cost import GB, Work, lengths_of, memory_of, refusal, work_of
 from harness.policy.shape import ModelShape, shape_of
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.grpo import GRPOConfig
+from harness.settings.plan import Plan
 from harness.settings.presets import preset
 
 __all__ = ["default_for", "main", "show"]

@@ -57,11 +57,10 @@ def chat_server(monkeypatch):
 class RayNodes:
     """A Ray cluster on this machine: a head without cores, and nodes of 4 cores that come and go."""
 
-    def __init__(self, ray, folder):
+    def __init__(self, ray):
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "temp_dir": folder, "include_dashboard": False}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         self._ray, self._nodes = ray, {}
         ray.init(self._cluster.address, log_to_driver=False)
 
@@ -103,12 +102,16 @@ def ray_cluster():
     ray = _ray()
     folder = tempfile.mkdtemp(prefix="eh-ray-")  # its sockets' paths must be short
     with pytest.MonkeyPatch.context() as patch:
+        # Also the file that tells "auto" where the cluster is: in /tmp/ray it would be shared with other test processes, and
+        # Ray does not make that folder.
+        patch.setenv("RAY_TMPDIR", folder)
+        os.mkdir(os.path.join(folder, "ray"))
         patch.setenv("RAY_AUTH_MODE", "disabled")  # else a token in the user's home would be asked for
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         root = Path(__file__).parents[1]
         paths = [str(root), str(root / "tests" / "envs" / "actors"), os.environ.get("PYTHONPATH", "")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-        nodes = RayNodes(ray, folder)
+        nodes = RayNodes(ray)
         yield nodes
         ray.shutdown()
         nodes.close()
@@ -132,17 +135,32 @@ def _ray():
     return ray
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Of parallel tests a file's run in one process, which makes their fixtures once, and AppWorld's all in one, one after
-    another: their attacks and deadlines mind what else its processes do."""
-    from xdist.scheduler import LoadFileScheduling
+# The files that take longest, in this order. With --dist loadfile they begin first, so that none is left to run alone.
+LONGEST = (
+    *("actors/test_pool.py", "test_grpo.py", "test_ranks.py", "test_overlap_and_failures.py", "test_adaptations.py"),
+    *("test_attacks.py", "appworld/test_env.py", "envs/test_conformance.py", "test_confine.py", "test_vllm_server.py"),
+    *(
+        "benchmarks/test_train.py",
+        "test_examples.py",
+        "test_code_blocks.py",
+        "test_rank_memory.py",
+        "test_processes.py",
+    ),
+)
 
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid):
-            return "appworld" if "appworld" in nodeid.lower() else super()._split_scope(nodeid)
 
-    return Scheduling(config, log)
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # pytest-xdist would begin with the files that have the most tests
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):  # of pytest-xdist; in one process the order stays as it is written
+        items.sort(key=_rank)
+
+
+def _rank(item):
+    path = item.path.as_posix()
+    return next((place for place, name in enumerate(LONGEST) if path.endswith(f"/{name}")), len(LONGEST))
 
 
 def _there(find):

@@ -1,6 +1,6 @@
-"""Environments in Ray actors, on this machine and on others, behind the interface of `gym.Env`.
+"""Environments in Ray actors, on this machine and on others, with the interface of `gym.Env`.
 
-Left out: anything about training; any code that plays text environments may use it. Ray is imported when a pool is made.
+Any code that plays text environments may use it. Ray is imported when a pool is made.
 """
 
 from envs.actors.env import RemoteEnv, in_actors

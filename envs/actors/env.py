@@ -1,6 +1,6 @@
-"""RemoteEnv: a text environment that lives in an actor.
+"""RemoteEnv: a text environment that runs in a Ray actor.
 
-Left out: the horizon. K is decided where the controller is: put the ElasticTimeLimit around this one, as around any other.
+The horizon stays with the controller: wrap a RemoteEnv in ElasticTimeLimit like any other environment.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["RemoteEnv", "in_actors"]
 
 
 def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
-    """A spec for `gym.make` and `eh_gym.make_vec`, which make environments of the pool from it.
+    """A spec from which `gym.make` and `eh_gym.make_vec` make environments that run in the pool.
 
     Args:
-        env_id: Any id of a text environment that `gymnasium.make` knows here. On the nodes it need not be registered, but
-            the module of its class must be there.
-        pool: Where they live.
+        env_id: The id of any text environment that `gymnasium.make` knows in this process. It need not be registered on
+            the nodes, but the module of its class must be installed there.
+        pool: The actors that run the environments.
     """
     spec = gym.spec(env_id)
 
@@ -37,26 +37,26 @@ def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
 
 
 class RemoteEnv(gym.Env[str, str]):
-    """An environment in one of the pool's actors; which one may change from episode to episode.
+    """An environment in one of the pool's actors. It may move to another actor between two episodes.
 
-    It has ``task_ids``, ``expert()``, ``random_action(rng)`` and ``prepare(task_ids)`` where its kind has them.
-    When the actor is lost in the middle of an episode, the episode is truncated with ``info["environment_error"]``, and the
-    next reset goes to another actor, one on another node if there is one.
+    It has ``task_ids``, ``expert()``, ``random_action(rng)`` and ``prepare(task_ids)`` if its kind has them.
+    If the actor is lost during an episode, the episode is truncated with ``info["environment_error"]``. The next reset
+    then goes to another actor, on another node if there is one.
 
     Args:
-        kind: What it is one of.
-        pool: Where it lives.
+        kind: The kind of environment to make.
+        pool: The actors that run it.
 
     Raises:
-        ConfigError: Its observations are no texts.
-        MissingBackendError: A node of the pool lacks its backend; the message names the node and the command.
+        ConfigError: The environment's observations are not texts.
+        MissingBackendError: A node of the pool lacks its backend. The message names the node and the command.
     """
 
     def __init__(self, kind: EnvKind, pool: ActorPool) -> None:
         about = pool.about(kind)
         if not isinstance(about.observation_space, Text):
             raise ConfigError(
-                f"environments in actors have texts as observations, {kind.spec.id} has {about.observation_space}; "
+                f"environments in actors must have text observations, {kind.spec.id} has {about.observation_space}; "
                 "keep it in this process"
             )
         self.observation_space, self.action_space = about.observation_space, about.action_space
@@ -69,12 +69,12 @@ class RemoteEnv(gym.Env[str, str]):
         self._seat: Seat | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an episode, with a seed perhaps in another actor; without one, where the last one was.
+        """Starts an episode. With a seed, it may move to another actor. Without one, it stays in the actor of the last episode.
 
         Raises:
-            WorkerError: The actor was lost, or the environment raised this.
+            WorkerError: The actor was lost, or the environment raised this error.
             EHError: No actor is left.
-            Exception: What else the environment's reset raises.
+            Exception: Anything else that the environment's reset raises.
         """
         super().reset(seed=seed)
         task_id = (options or {}).get("task_id")
@@ -83,7 +83,7 @@ class RemoteEnv(gym.Env[str, str]):
         return answer
 
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Steps; never sent twice.
+        """Takes a step in the actor's environment. The action is never sent twice.
 
         Raises:
             gymnasium.error.ResetNeeded: There is no running episode.
@@ -98,7 +98,7 @@ class RemoteEnv(gym.Env[str, str]):
         return answer
 
     def close(self) -> None:
-        """Gives the place in the actor back, without waiting for it."""
+        """Gives the place in the actor back, and does not wait until the environment is closed."""
         if self._seat is not None:
             self._pool.leave(self._seat)
             self._seat = None

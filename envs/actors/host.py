@@ -1,6 +1,6 @@
-"""What runs inside an actor: several environments in one process, each under a key of its caller's.
+"""EnvHost, which runs inside an actor: it holds several environments in one process, each under a key that the caller chose.
 
-Left out: Ray, which pool.py has, and deadlines and retries, which are the caller's. Calls of one key come one after another.
+The calls for one key must come one after another. Ray, deadlines and lost actors are handled in pool.py.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _METHODS = ("expert", "random_action", "prepare")
 
 @dataclass(frozen=True)
 class EnvKind:
-    """How an environment is made: what `gym.make` gets. It carries the spec, so that nothing need be registered elsewhere."""
+    """The arguments of `gym.make` for an environment. They include the spec, so nodes need not register the environment."""
 
     spec: EnvSpec
     kwargs: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """The same text for the same kind."""
+        """A text that is the same for equal kinds."""
         return f"{self.spec.id} {sorted((key, repr(value)) for key, value in self.kwargs.items())}"
 
     def make(self) -> gym.Env[str, str]:
@@ -40,10 +40,10 @@ class About:
     """What is the same for all environments of a kind.
 
     Attributes:
-        observation_space: Theirs.
-        action_space: Theirs.
-        metadata: Theirs.
-        task_ids: Theirs; None where there are none.
+        observation_space: Their observation space.
+        action_space: Their action space.
+        metadata: Their metadata.
+        task_ids: Their tasks; None if they have none.
         methods: Which of ``expert``, ``random_action`` and ``prepare`` they have.
     """
 
@@ -57,18 +57,18 @@ class About:
 class EnvHost:
     """The environments of one process.
 
-    Those of one kind share what they share in any process: EH-BFCL's worker processes, EH-AppWorld's warm one.
+    Environments of one kind share the same things as in any process: EH-BFCL's worker processes, EH-AppWorld's warm process.
     """
 
     def __init__(self) -> None:
         self._envs: dict[int, gym.Env[str, str]] = {}
-        self._first: dict[str, Any] = {}  # of each kind, an environment that is never played
+        self._first: dict[str, Any] = {}  # one environment of each kind, which is never played
 
     def about(self, kind: EnvKind) -> About:
-        """Makes one environment of a kind, and tells what it is.
+        """Makes one environment of a kind, unless there is one, and describes it.
 
         Raises:
-            Exception: What making it raised, such as MissingBackendError.
+            Exception: Whatever making it raised, such as MissingBackendError.
         """
         env = self._known(kind)
         methods = frozenset(name for name in _METHODS if callable(getattr(env, name, None)))
@@ -77,27 +77,27 @@ class EnvHost:
     def reset(
         self, key: int, kind: EnvKind, seed: int | None, options: dict[str, Any] | None
     ) -> tuple[str, dict[str, Any]]:
-        """Resets the environment of a key, which is made at its first reset."""
+        """Resets the environment of a key. The environment is made at its first reset."""
         if key not in self._envs:
             self._envs[key] = kind.make()
         return self._envs[key].reset(seed=seed, options=options)
 
     def step(self, key: int, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
-        """Steps the environment of a key."""
+        """Takes a step in the environment of a key."""
         return self._envs[key].step(action)
 
     def expert(self, key: int) -> str:
-        """What the environment's expert would do."""
+        """The next action of the environment's expert."""
         env: Any = self._envs[key].unwrapped
         return str(env.expert())
 
     def random_action(self, key: int, rng: np.random.Generator) -> tuple[str, Any]:
-        """A random action, and the state in which drawing it has left the generator."""
+        """A random action, and the generator's state after drawing it."""
         env: Any = self._envs[key].unwrapped
         return env.random_action(rng), rng.bit_generator.state
 
     def prepare(self, kind: EnvKind, task_ids: Sequence[str]) -> None:
-        """Tells the environments of a kind what will be played here next."""
+        """Tells the environments of a kind which tasks will be played here next."""
         self._known(kind).prepare(task_ids)
 
     def close(self, key: int) -> None:

@@ -1,7 +1,8 @@
-"""ActorPool: Ray actors that hold environments, each many; all that knows Ray is here.
+"""ActorPool: Ray actors that hold many environments each. Only this module uses Ray.
 
-Left out: moving a running episode, whose state is lost with its actor; Ray's own restarts and retries, under which a call could
-happen twice; and waiting for a cluster that grows by itself: all actors must find room when the pool is made.
+A running episode is lost with its actor. The pool replaces a lost actor itself and does not use Ray's own restarts and
+retries, because with them a call could be carried out twice. All actors must find room when the pool is made: it does not
+wait for a cluster that grows by itself.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from envs.actors.host import About, EnvHost, EnvKind
 
 __all__ = ["ActorPool", "Seat", "close_shared_actors", "shared_actors"]
 
-_BEGIN_TIMEOUT_S = 120.0  # for the first actors to be there, and later for one of them
-_REACH_TIMEOUT_S = 10.0  # for the head's port
-_THREADS = 64  # of an actor, as many as ThreadVectorEnv has at most; more environments share them
-_OBJECT_STORE_BYTES = 100_000_000  # of a Ray of our own; texts hardly touch it
+_BEGIN_TIMEOUT_S = 120.0  # until all first actors have begun; later, when none is left, until one new actor has
+_REACH_TIMEOUT_S = 10.0  # until the port of the cluster's head answers
+_THREADS = 64  # per actor, as many as ThreadVectorEnv has at most; more environments share them
+_OBJECT_STORE_BYTES = 100_000_000  # for a Ray started by this process; texts need very little of it
 
 
 class _NodeHost(EnvHost):
     """The actor's class: a host that knows its node."""
 
     def begin(self, kinds: Sequence[EnvKind]) -> tuple[str, str, list[About]]:
-        """The node's id in Ray, its name for people, and what the kinds are.
+        """Returns the node's id in Ray, a readable name of the node, and a description of each kind.
 
         Raises:
-            MissingBackendError: This node lacks the backend of one.
+            MissingBackendError: This node lacks the backend of one of the kinds.
         """
         import ray
 
@@ -55,13 +56,13 @@ class _Actor:
     """One actor.
 
     Attributes:
-        handle: Ray's.
-        begun: Ray's reference to what `begin` returns.
-        node: Its node's id, once it has begun.
-        name: Its node's name, once it has begun.
-        alive: Whether it has begun and was not lost since.
-        seats: Environments that live there.
-        prepared: What was announced there and not begun, as (kind, task).
+        handle: Ray's handle of the actor.
+        begun: Ray's reference to the result of `begin`.
+        node: The id of the actor's node, once the actor has begun.
+        name: The name of the actor's node, once the actor has begun.
+        alive: Whether the actor has begun and was not lost since.
+        seats: The number of environments in the actor.
+        prepared: The (kind, task) pairs that were announced to the actor and have not begun.
     """
 
     handle: Any
@@ -75,36 +76,37 @@ class _Actor:
 
 @dataclass(frozen=True, eq=False)
 class Seat:
-    """An environment's place: an actor, and its key there."""
+    """An environment's place: an actor, and the environment's key in it."""
 
     actor: _Actor
     key: int
 
 
 class ActorPool:
-    """Several actors over the nodes of a Ray cluster; environments go where the fewest are. Thread-safe.
+    """Several actors over the nodes of a Ray cluster. A new environment goes to the actor with the fewest. Thread-safe.
 
-    An actor that dies, hangs or is cut off is given up, and a new one is asked for, which Ray starts on any node that has room,
-    at once or when there is one again; meanwhile the others take its environments. A new actor on a node that lacks a
-    backend is left out.
+    The pool gives up an actor that dies, hangs or is cut off, and asks Ray for a new one. Ray starts it on any node that has
+    room, at once or as soon as there is one. Meanwhile the other actors take its environments. A new actor on a node that
+    lacks a backend is not used.
 
     Args:
-        size: Actors, >= 1.
-        address: "auto" or HOST:PORT for the cluster that this machine has joined; empty for a Ray of this process's own. Where
-            the process is connected already, that is used.
-        cpus: What each actor asks of its node, in cores as Ray counts them, >= 0.
-        timeout_s: Seconds that a call may take; then its actor is killed. More than the environment's own deadlines.
+        size: The number of actors, >= 1.
+        address: "auto" or HOST:PORT for the cluster that this machine has joined; empty to start Ray for this process only.
+            If the process is connected to a cluster already, that one is used.
+        cpus: The CPU cores, as Ray counts them, that each actor reserves on its node, >= 0.
+        timeout_s: The seconds that a call may take. After that its actor is killed. It must be longer than the environment's
+            own deadlines.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ConfigError: An argument is wrong, no cluster answers, or it has no room for all actors.
+        ConfigError: An argument is wrong, no cluster answers, or the cluster has no room for all actors.
     """
 
     def __init__(self, size: int, *, address: str = "", cpus: float = 1.0, timeout_s: float = 600.0) -> None:
         if size < 1:
             raise ConfigError(f"a pool needs at least one actor, got size={size}")
         if cpus < 0:
-            raise ConfigError(f"the cpus of an actor must be >= 0, got {cpus}; raise --ray-actor-cpus")
+            raise ConfigError(f"cpus must be >= 0 for each actor, got {cpus}; raise --ray-actor-cpus")
         if timeout_s <= 0:
             raise ConfigError(f"timeout_s must be > 0, got {timeout_s}; raise --ray-timeout-s")
         self._ray = _connected(address, size * cpus)
@@ -117,30 +119,30 @@ class ActorPool:
         self._abouts: dict[str, About] = {}
         self._kinds: list[EnvKind] = []
         self._over = ""  # why nothing can be played any more
-        self._why = ""  # why the last one that could not begin could not
+        self._why = ""  # why the last actor that failed to begin did so
         self._actors = [self._new() for _ in range(size)]
         self._await_all(size, cpus)
 
     @property
     def nodes(self) -> list[str]:
-        """Ray's id of each living actor's node."""
+        """Ray's node id of each living actor."""
         with self._lock:
             self._look()
             return [a.node for a in self._actors if a.alive]
 
     @property
     def seats(self) -> list[int]:
-        """How many environments live in each living actor."""
+        """The number of environments in each living actor."""
         with self._lock:
             self._look()
             return [a.seats for a in self._actors if a.alive]
 
     def about(self, kind: EnvKind) -> About:
-        """What environments of a kind are; when first asked, every actor makes one.
+        """Describes the environments of a kind. At the first call for a kind, every actor makes one environment of it.
 
         Raises:
-            MissingBackendError: A node lacks the backend; the message names both and the command.
-            Exception: What else making one raised.
+            MissingBackendError: A node lacks the backend. The message names the node, the backend and the command.
+            Exception: Anything else that making an environment raised.
         """
         with self._lock:
             if kind.name not in self._abouts:
@@ -154,17 +156,17 @@ class ActorPool:
     def seat(self, kind: EnvKind, now: Seat | None, *, task_id: str | None, stay: bool) -> Seat:
         """A place for an environment's next episode.
 
-        The best is an actor for which the task was announced; then one with few environments; then the present one. After
-        the loss of an actor, one on another node comes before all that: the node may be lost, and its other actors with it.
+        An actor to which the task was announced comes first, then the one with the fewest environments, then the present
+        one. After the loss of an actor, actors on other nodes come before all these: the whole node may be lost.
 
         Args:
-            kind: The environment's.
-            now: Where it lives; None for nowhere.
-            task_id: What it will play; None if that is not known.
-            stay: Not to move as long as its actor lives.
+            kind: The environment's kind.
+            now: The environment's present place; None if it has none.
+            task_id: The task that it will play; None if that is not known.
+            stay: Whether it must not move as long as its actor lives.
 
         Raises:
-            EHError: There is no actor, and none has come for 120 s.
+            EHError: There is no actor, and no new one has begun within 120 s.
         """
         with self._lock:
             self._look()
@@ -191,17 +193,17 @@ class ActorPool:
             return Seat(best, next(self._keys))
 
     def leave(self, seat: Seat) -> None:
-        """Gives a place back; its environment is closed, without waiting for that."""
+        """Gives a place back. Its environment is closed, but this call does not wait for it."""
         with self._lock:
             self._leave(seat)
 
     def call(self, seat: Seat, method: str, *arguments: Any) -> Any:
-        """Calls a method of the actor, whose first argument is the environment's key.
+        """Calls a method of the actor. The method's first argument is the environment's key.
 
         Raises:
             WorkerDied: The actor is lost.
-            WorkerTimeout: It did not answer in time, and was killed.
-            Exception: What the environment raised.
+            WorkerTimeout: The actor did not answer in time and was killed.
+            Exception: Whatever the environment raised.
         """
         actor = seat.actor
         if not actor.alive:
@@ -209,12 +211,15 @@ class ActorPool:
         return self._answer(actor, getattr(actor.handle, method).remote(seat.key, *arguments))
 
     def prepare(self, kind: EnvKind, task_ids: Sequence[str]) -> None:
-        """Announces what is played next, in this order: each task to one actor, where its reset then goes. Returns at once."""
+        """Announces the tasks that are played next, in this order, and returns at once.
+
+        Each task is announced to one actor. The reset with that task then goes to this actor.
+        """
         with self._lock:
             alive = [a for a in self._actors if a.alive]
             shares: dict[_Actor, list[str]] = {a: [] for a in alive}
             rest = []
-            for task_id in task_ids:  # what was announced before stays where it was
+            for task_id in task_ids:  # a task that was announced before stays with its actor
                 place = next((a for a in alive if a.prepared[kind.name, task_id] > shares[a].count(task_id)), None)
                 if place is None:
                     rest.append(task_id)
@@ -230,7 +235,7 @@ class ActorPool:
                 actor.handle.prepare.remote(kind, share)
 
     def close(self) -> None:
-        """Ends all actors. Environments of the pool can't be played afterwards."""
+        """Ends all actors. The pool's environments can't be played afterwards."""
         with self._lock:
             self._over = self._over or "the pool of actors is closed; make a new one"
             for actor in self._actors:
@@ -248,19 +253,19 @@ class ActorPool:
             if not starting or time.monotonic() > deadline or size * cpus > total.get("CPU", 0.0):
                 self.close()
                 raise ConfigError(
-                    f"{size} actors of {cpus:g} CPUs each were asked for, and {alive} could begin{self._told()}. The cluster has "
+                    f"{size} actors of {cpus:g} CPUs each were requested, and {alive} could begin{self._told()}. The cluster has "
                     f"{total.get('CPU', 0):g} CPUs, {free.get('CPU', 0):g} of them free; add nodes, raise --ray-actor-slots or "
                     "lower --ray-actor-cpus"
                 )
 
-    # All below but the last two want the lock.
+    # The caller of a method below must hold the lock, except for the last two (_lose and _answer).
 
     def _new(self) -> _Actor:
         handle = self._class.remote()
         return _Actor(handle, handle.begin.remote(self._kinds))
 
     def _look(self) -> None:
-        """Takes in the actors that have begun, and starts those again that died before they had."""
+        """Marks the actors that have begun as alive, and replaces those that died before they had begun."""
         for actor in list(self._actors):
             if not actor.alive and self._ray.wait([actor.begun], timeout=0)[0]:
                 try:
@@ -269,13 +274,13 @@ class ActorPool:
                 except (WorkerDied, WorkerTimeout) as error:
                     self._why = str(error)
                     self._actors[self._actors.index(actor)] = self._new()
-                except Exception as error:  # the node can't make one of the kinds; it would fail again
+                except Exception as error:  # the node can't make one of the kinds, and would fail again
                     self._why = str(error)
                     self._ray.kill(actor.handle)
                     self._actors.remove(actor)
 
     def _living(self) -> list[_Actor]:
-        """At least one; waits for it."""
+        """The living actors, at least one. Waits for one if there is none."""
         alive = [a for a in self._actors if a.alive]
         if not alive and not self._over:
             if self._actors:
@@ -284,15 +289,15 @@ class ActorPool:
             alive = [a for a in self._actors if a.alive]
             if not alive:
                 self._over = (
-                    "every actor with environments is lost, and no new one could begin within "
-                    f"{_BEGIN_TIMEOUT_S:g} s{self._told()}; see `ray status`, and go on with --resume when nodes are there"
+                    "all actors are lost, and no new one could begin within "
+                    f"{_BEGIN_TIMEOUT_S:g} s{self._told()}; see `ray status`, and go on with --resume when there are nodes again"
                 )
         if self._over:
             raise EHError(self._over)
         return alive
 
     def _told(self) -> str:
-        return f" (of the last that could not: {self._why})" if self._why else ""
+        return f" (the last one that failed: {self._why})" if self._why else ""
 
     def _leave(self, seat: Seat) -> None:
         seat.actor.seats -= 1
@@ -300,7 +305,7 @@ class ActorPool:
             seat.actor.handle.close.remote(seat.key)
 
     def _lose(self, actor: _Actor) -> None:
-        """Gives an actor up and asks for another, once."""
+        """Gives up an actor and asks for a new one. Further calls for the same actor do nothing."""
         with self._lock:
             if actor.alive:
                 actor.alive = False
@@ -329,7 +334,10 @@ _shared: dict[tuple[int, str, float, float], ActorPool] = {}
 
 
 def shared_actors(size: int, *, address: str, cpus: float, timeout_s: float) -> ActorPool:
-    """The pool of this process with these arguments, made at the first use; it lives until `close_shared_actors`, or the end."""
+    """The pool with these arguments that this process shares. It is made at the first use.
+
+    It lives until `close_shared_actors` is called or the process ends.
+    """
     key = (size, address, cpus, timeout_s)
     if key not in _shared:
         _shared[key] = ActorPool(size, address=address, cpus=cpus, timeout_s=timeout_s)
@@ -337,19 +345,19 @@ def shared_actors(size: int, *, address: str, cpus: float, timeout_s: float) -> 
 
 
 def close_shared_actors() -> None:
-    """Ends the actors of all shared pools; the next use starts new ones."""
+    """Ends the actors of all shared pools. The next use starts new ones."""
     for pool in _shared.values():
         pool.close()
     _shared.clear()
 
 
 def _connected(address: str, cpus: float) -> Any:
-    """Ray, connected to a cluster."""
+    """The module `ray`, connected to a cluster."""
     try:
         import ray
     except ImportError as error:
         raise MissingExtraError(
-            f"--env-workers ray needs Ray ({error}); run, in a checkout: pip install -e '.[train,ray]', and on every other node "
+            f"--env-workers ray needs Ray ({error}); run, in a checkout: pip install -e '.[train,ray]', and on every other node: "
             "pip install -e '.[ray]'; or use --env-workers local"
         ) from error
     if ray.is_initialized():
@@ -366,13 +374,13 @@ def _connected(address: str, cpus: float) -> Any:
         return ray
     try:
         host, _, port = address.rpartition(":")
-        if port.isdigit():  # Ray itself would try for minutes
+        if port.isdigit():  # checked first, because Ray itself would try for minutes
             socket.create_connection((host, int(port)), timeout=_REACH_TIMEOUT_S).close()
         ray.init(address, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"no Ray cluster answers at --ray-address {address} ({str(error).strip().splitlines()[0]}); start one here with "
-            "`ray start --head`, or have it join one with `ray start --address HOST:PORT`, and give --ray-address auto; "
-            "without --ray-address, environments run in a Ray of this run's own"
+            "`ray start --head`, or join one with `ray start --address HOST:PORT`, and give --ray-address auto; "
+            "without --ray-address, the run starts a Ray of its own on this machine"
         ) from error
     return ray

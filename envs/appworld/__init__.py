@@ -1,4 +1,4 @@
-"""AppWorld: the real engine and the official evaluation, a confined process per episode and another that judges.
+"""AppWorld with its real engine and its official evaluation. Each episode has a confined process; another process judges it.
 
-`backend/` runs in AppWorld's own virtualenv, all else in the user's Python.
+`backend/` and `mini/` run in AppWorld's own virtualenv, everything else in the user's Python.
 """

@@ -1,6 +1,6 @@
 """Finds the code in a model's message.
 
-Left out: repairs. What is no Python fails in the engine, which says so to the agent.
+It repairs nothing. Code that is not Python fails in the engine, and the agent sees the error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PYTHON = ("python", "python3", "py", "")
 def code_of(message: str) -> str:
     r"""The first Python block of a message, or all of it if it has none.
 
-    Thoughts before the last ``</think>`` are no part of the message. A block that the model did not close runs to the end.
+    The text before the last ``</think>`` is ignored. A block that the model did not close goes on to the end of the message.
 
     >>> code_of("I look it up.\n```python\nprint(1)\n```\nThen I go on.")
     'print(1)\n'

@@ -1,6 +1,6 @@
-"""Worlds that are made ahead, one after the other in a thread, and wait to be taken.
+"""Makes worlds ahead, one after the other in a thread, and keeps them until they are taken.
 
-Left out: how a world is made, and errors: whoever opens a world that could not be made ahead makes it, and meets them.
+Errors are not reported here. If a world could not be made ahead, its user makes it and gets the error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ W = TypeVar("W", bound=_Closes)
 
 
 class Ahead(Generic[W]):
-    """Thread-safe.
+    """The worlds that are made ahead. Thread-safe.
 
     Args:
         make: Makes a world of a task.
@@ -34,13 +34,13 @@ class Ahead(Generic[W]):
         self._make = make
         self._changed = threading.Condition()
         self._ready: dict[str, list[W]] = {}
-        self._wanted: Counter[str] = Counter()  # asked for, not begun
+        self._wanted: Counter[str] = Counter()  # task -> worlds asked for and not begun
         self._making: str | None = None
-        self._keep = True  # whether the one being made is still wanted
+        self._keep = True  # whether the world that is being made is still wanted
         self._maker = ThreadPoolExecutor(1, "appworld-ahead")
 
     def take(self, task_id: str) -> W | None:
-        """A world of the task that was made ahead, waiting for one that is being made; None where there is none."""
+        """A world of the task that was made ahead; None if there is none. Waits for one that is being made."""
         with self._changed:
             while True:
                 if self._ready.get(task_id):
@@ -49,11 +49,11 @@ class Ahead(Generic[W]):
                     break
                 self._changed.wait()
             if self._wanted[task_id] > 0:
-                self._wanted[task_id] -= 1  # not begun: the caller makes it here and now instead
+                self._wanted[task_id] -= 1  # not begun: the caller makes this world itself
             return None
 
     def prepare(self, task_ids: Sequence[str]) -> None:
-        """Has worlds made for these tasks, one for each mention; earlier ones that are not mentioned are closed."""
+        """Makes worlds for these tasks, one for each mention. Worlds made earlier that these do not need are closed."""
         wanted = Counter(task_ids)
         surplus = []
         with self._changed:
@@ -70,7 +70,7 @@ class Ahead(Generic[W]):
         self._maker.submit(self._run)
 
     def drop(self) -> bool:
-        """Closes one of the worlds that wait; False where there is none."""
+        """Closes one of the worlds that wait to be taken; returns False if there is none."""
         with self._changed:
             world = next((ready.pop() for ready in self._ready.values() if ready), None)
         if world is not None:
@@ -78,7 +78,7 @@ class Ahead(Generic[W]):
         return world is not None
 
     def stop(self) -> None:
-        """Makes no more; the worlds that wait are left to whoever ends them all."""
+        """Stops making worlds. The worlds that wait to be taken are not closed here: the caller ends them with all others."""
         with self._changed:
             self._wanted.clear()
             self._keep = False

@@ -1,10 +1,10 @@
-"""Where AppWorld's data are: the folders for the judge and for the agent, the tasks of a split, their reference solutions.
+"""Finds AppWorld's data: the judge's folder and the agent's folder, the tasks of a split, and their reference solutions.
 
-Left out: building and downloading (``install.py``). Nothing here writes, but for one folder: the agent's half of data that
-APPWORLD_ROOT names is made in the cache when it is first asked for.
+The judge's folder holds everything. The agent's folder holds only what the engine reads to open a task's world, so the
+agent's code can find no answer, no solution and no evaluation there.
 
-The judge's folder holds everything. The agent's holds only what the engine reads to open a task's world: whatever its code
-may find there, it finds no answer, no solution and no evaluation.
+``install.py`` builds and downloads the data. This module writes only one folder: if APPWORLD_ROOT names the data, the
+agent's folder is made from them in the cache at the first use.
 """
 
 from __future__ import annotations
@@ -43,22 +43,20 @@ DATA_VERSION = "0.1.0"
 BUILDER = Path(__file__).parent / "mini" / "build.py"
 
 _TASK_ID = re.compile(r"[A-Za-z0-9]+_[0-9]+")
-_made: dict[
-    Path, Path
-] = {}  # a given root -> its agent's half; looked at once per process, the benchmark has 10,000 files
-_CANARY = (
-    "# Canary String: "  # marks AppWorld's own files, so that they can be found in training data; not a solution's
-)
+# APPWORLD_ROOT -> the agent's folder made from it. Filled once per process, because the benchmark has 10,000 files.
+_made: dict[Path, Path] = {}
+# AppWorld marks its files with this line, so that they can be found in training data. It is not part of a solution.
+_CANARY = "# Canary String: "
 
 
 @dataclass(frozen=True)
 class Roots:
-    """Two folders, each what AppWorld calls its root.
+    """Two folders. Each is what AppWorld calls its root.
 
     Attributes:
-        judge: Holds everything.
-        agent: Holds no ground truth.
-        version: Names the data: ``mini-DIGEST``, or ``benchmark-`` and the version that the data state.
+        judge: The folder that holds everything.
+        agent: The folder that holds no ground truth.
+        version: The name of the data: ``mini-DIGEST``, or ``benchmark-`` and the version that the data state.
     """
 
     judge: Path
@@ -67,7 +65,7 @@ class Roots:
 
 
 def mini_dir() -> Path:
-    """Where the mini world of these sources and this version of AppWorld stands, or would stand."""
+    """The folder of the mini world for these sources and this version of AppWorld, whether it exists or not."""
     digest = hashlib.sha256(runtime.BACKENDS["appworld"].version.encode())
     for path in sorted(BUILDER.parent.rglob("*.py")):
         digest.update(path.relative_to(BUILDER.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -75,12 +73,12 @@ def mini_dir() -> Path:
 
 
 def benchmark_dir() -> Path:
-    """Where the benchmark stands, or would stand, once it is downloaded."""
+    """The folder of the downloaded benchmark, whether it exists or not."""
     return runtime.cache_dir() / "appworld" / f"benchmark-{DATA_VERSION}"
 
 
 def given_root() -> Path | None:
-    """The folder that APPWORLD_ROOT names, if it holds tasks; it then stands for the benchmark's."""
+    """The folder that APPWORLD_ROOT names, if it holds tasks. It is then used instead of the benchmark's folder."""
     root = os.environ.get("APPWORLD_ROOT")
     if not root or not (Path(root).expanduser() / "data" / "tasks").is_dir():
         return None
@@ -92,7 +90,7 @@ def roots(split: str) -> Roots:
 
     Raises:
         ConfigError: There is no such split.
-        MissingBackendError: Its data are not there; the message says how to get them.
+        MissingBackendError: The split's data are not installed. The message says how to get them.
     """
     judge, agent, version = _place(split)
     return Roots(judge, agent or _agent_of(judge), version)
@@ -103,7 +101,7 @@ def task_ids(split: str) -> tuple[str, ...]:
 
     Raises:
         ConfigError: There is no such split.
-        MissingBackendError: The split is not there; the message says how to get it.
+        MissingBackendError: The split's data are not installed. The message says how to get them.
     """
     root = _place(split)[0]
     found = _read_ids(root, split)
@@ -116,9 +114,9 @@ def task_ids(split: str) -> tuple[str, ...]:
 
 
 def reference(split: str, task_id: str) -> list[str] | None:
-    """The reference solution of a task, one piece of code per turn; None where the data hold none.
+    """The reference solution of a task, one piece of code for each step; None if the data hold none.
 
-    The benchmark's own solutions, there for train and dev, are one function; it is run as AppWorld's ``verify`` runs it.
+    The benchmark has solutions for train and dev. Each is one function, which is run as AppWorld's ``verify`` runs it.
 
     Raises:
         ConfigError: There is no such split, or no such task in it.
@@ -138,11 +136,11 @@ def reference(split: str, task_id: str) -> list[str] | None:
 
 
 def difficulty(root: Path, task_id: str) -> int | None:
-    """How hard AppWorld's authors call a task, 1 to 3; None where the data do not say.
+    """The difficulty that AppWorld's authors give a task, 1 to 3; None if the data do not say.
 
     Args:
         root: A judge's folder.
-        task_id: One of its tasks.
+        task_id: One of the folder's tasks.
     """
     try:
         text = (root / "data" / "tasks" / task_id / "ground_truth" / "metadata.json").read_text(encoding="utf-8")
@@ -152,41 +150,41 @@ def difficulty(root: Path, task_id: str) -> int | None:
 
 
 def check_root(root: Path, counts: Mapping[str, int | None]) -> None:
-    """Whether data are whole and of our version: the splits, and for each task what the engine and the evaluation read.
+    """Checks that the data are complete and have our version: the splits, and each task's files for engine and evaluation.
 
     Args:
         root: A judge's folder.
-        counts: Split -> number of its tasks; None where any number but 0 will do.
+        counts: Split -> the number of its tasks; None if any number except 0 is right.
 
     Raises:
-        EHError: Something is missing or of another version; the message says what.
+        EHError: Something is missing or has another version. The message says what.
     """
     data = root / "data"
     for pattern in ("base_dbs/*.db", "api_docs/standard/*.json"):
         if not any(path.stat().st_size for path in data.glob(pattern)):
-            raise EHError(f"the data are not whole: {data / pattern} is missing or empty")
+            raise EHError(f"the data are incomplete: {data / pattern} is missing or empty")
     for split, count in counts.items():
         identifiers = _read_ids(root, split)
         if len(set(identifiers)) != (count or len(identifiers) or 1):
             raise EHError(
-                f"the data are not whole: {split} lists {len(set(identifiers))} tasks, expected {count or 'some'}"
+                f"the data are incomplete: {split} lists {len(set(identifiers))} tasks, expected {count or 'at least one'}"
             )
         for identifier in identifiers:
             task = data / "tasks" / identifier
             for needed in ("specs.json", "dbs/supervisor.jsonl", "ground_truth/evaluation.py"):
                 if not (task / needed).is_file():
-                    raise EHError(f"the data are not whole: task {identifier} of {split} has no {needed}")
+                    raise EHError(f"the data are incomplete: task {identifier} of {split} has no {needed}")
             version = json.loads((task / "specs.json").read_text(encoding="utf-8")).get("db_version")
             if version != DATA_VERSION:  # the engine would refuse the task
                 raise EHError(
-                    f"the data are of version {version}, expected {DATA_VERSION} (task {identifier} of {split})"
+                    f"the data have version {version}, expected {DATA_VERSION} (task {identifier} of {split})"
                 )
 
 
 def write_agent_root(judge: Path, agent: Path) -> None:
-    """Makes the agent's folder from the judge's: hard links where the file system allows them, else copies.
+    """Makes the agent's folder from the judge's, with hard links if the file system allows them, otherwise with copies.
 
-    Only what is named here goes over, so that no file that tells an answer can slip through under a new name.
+    It takes only the files that `_agent_files` names, so that no file with an answer can get in under a new name.
     """
     data = judge.resolve() / "data"
     for source in _agent_files(data):
@@ -199,7 +197,7 @@ def write_agent_root(judge: Path, agent: Path) -> None:
 
 
 def _place(split: str) -> tuple[Path, Path | None, str]:
-    """The judge's folder, the agent's if it is made by then, and the version; errors as for ``roots``."""
+    """The judge's folder, the agent's folder (None for APPWORLD_ROOT), and the version. Errors as for ``roots``."""
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     if split == "mini":
@@ -217,9 +215,9 @@ def _place(split: str) -> tuple[Path, Path | None, str]:
         told = os.environ.get("APPWORLD_ROOT")
         nothing = f"APPWORLD_ROOT is {told!r}, which holds no data/tasks, and " if told else ""
         raise MissingBackendError(
-            f"{nothing}AppWorld's benchmark (split {split!r}) is not in {folder.parent}; where the network allows it, run: "
-            "python -m envs install appworld; or set EH_APPWORLD_DATA_URL to a mirror or to a file for it, or APPWORLD_ROOT "
-            "to a folder that holds AppWorld's data; split 'mini' needs none of this"
+            f"{nothing}AppWorld's benchmark (split {split!r}) is not in {folder.parent}; with access to the internet, run: "
+            "python -m envs install appworld; otherwise set EH_APPWORLD_DATA_URL to a mirror or a file before that command, or "
+            "APPWORLD_ROOT to a folder that holds AppWorld's data; split 'mini' needs none of this"
         )
     return folder / "judge", folder / "agent", _version(folder / "judge")
 
@@ -231,7 +229,7 @@ def _agent_files(data: Path) -> Iterator[Path]:
 
 
 def _agent_of(given: Path) -> Path:
-    """The agent's half of a folder that is not ours, in the cache; another one when a file that goes into it has changed."""
+    """The agent's folder, in the cache, for a folder that the user named. If a file in it has changed, a new one is made."""
     if given in _made:
         return _made[given]
     digest = hashlib.sha256(str(given).encode())
@@ -263,7 +261,7 @@ def _read_ids(root: Path, split: str) -> tuple[str, ...]:
     path = root / "data" / "datasets" / f"{split}.txt"
     if not path.is_file():
         return ()
-    # AppWorld lets a line carry a tag after a colon.
+    # AppWorld allows a tag after a colon in each line.
     found = [line.strip().split(":")[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     strange = [identifier for identifier in found if not _TASK_ID.fullmatch(identifier)]
     if strange:

@@ -1,7 +1,7 @@
-"""Downloads one large file so that an interrupted download goes on where it stopped.
+"""Downloads one large file. An interrupted download goes on where it stopped.
 
-Left out: checking the content. Nobody publishes a digest of AppWorld's data; the archive's own checksums and a look at what
-comes out of it tell (``install.py``). No mirrors, no parallel parts.
+The content is not checked here, because nobody publishes a digest of AppWorld's data. ``install.py`` checks it, with the
+archive's own checksums and a look at the unpacked files.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from eh_gym.errors import EHError
 __all__ = ["download"]
 
 _CHUNK = 1 << 18
-_ATTEMPTS = 3  # after a cut; a server that cannot be reached, or says no, is asked once
+_ATTEMPTS = 3  # if the connection ends too early; a server that cannot be reached, or refuses, is tried once
 _PROGRESS_S = 5.0
 
 
 class _Cut(Exception):
-    """The connection ended too early; another attempt may go on."""
+    """The connection ended too early. Another attempt may go on."""
 
 
 def download(url: str, target: Path, *, timeout_s: float = 10.0, say: Callable[[str], None] = print) -> None:
-    """Brings ``url`` to ``target``, by way of ``target.part``, which a later call completes.
+    """Downloads ``url`` to ``target``. The bytes first go to ``target.part``, which a later call completes.
 
     Args:
-        url: http or https.
-        target: The file; its folder is made. It appears whole or not at all.
-        timeout_s: For reaching the server, and for each wait for more bytes.
-        say: Gets a line now and then.
+        url: The file's address, http or https.
+        target: The file to make, with its folder. It appears only when it is complete.
+        timeout_s: The longest time in seconds to reach the server, and to wait for more bytes.
+        say: Is called with a line about the progress now and then.
 
     Raises:
-        EHError: The server could not be reached, said no, or hung up too often. What came is kept.
+        EHError: The server could not be reached, refused, or hung up too often. The bytes that came are kept.
     """
     part = target.with_name(target.name + ".part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -57,11 +57,11 @@ def download(url: str, target: Path, *, timeout_s: float = 10.0, say: Callable[[
             os.replace(part, target)
             _note(part).unlink(missing_ok=True)
             return
-    raise EHError(f"{url}: {last}; what came is kept, and the next run goes on from there")
+    raise EHError(f"{url}: {last}; the bytes that came are kept, and the next run goes on from there")
 
 
 def _reach(url: str, timeout_s: float) -> None:
-    """Fails fast where there is no network: urllib would wait its time-out for each of the server's many addresses."""
+    """Fails fast if there is no network. urllib would wait for its timeout at each of the server's many addresses."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise EHError(f"{url} is neither an http address nor an existing file")
@@ -87,11 +87,11 @@ def _reach(url: str, timeout_s: float) -> None:
 
 
 def _fetch(url: str, part: Path, timeout_s: float, say: Callable[[str], None]) -> None:
-    """One request, for what is still missing."""
+    """Makes one request, for the bytes that are still missing."""
     have, etag = _begun(url, part)
     headers = {"Accept-Encoding": "identity"}
     if have:
-        # If-Range: should the file have changed, all of the new one comes instead of the end of it.
+        # If-Range: if the file has changed, the server sends all of the new file instead of its end.
         headers |= {"Range": f"bytes={have}-", "If-Range": etag}
     try:
         answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout_s)
@@ -100,11 +100,11 @@ def _fetch(url: str, part: Path, timeout_s: float, say: Callable[[str], None]) -
         if error.code != 416 or not have:
             raise EHError(f"{url}: the server answers {error.code} {error.reason}") from error
         part.unlink()
-        raise _Cut("the server has no more than what was kept; starting again") from error
+        raise _Cut("the server's file is not longer than what was kept; starting again") from error
     except (OSError, http.client.HTTPException) as error:
-        raise EHError(f"{url} cannot be had: {getattr(error, 'reason', None) or error}") from error
+        raise EHError(f"{url} cannot be downloaded: {getattr(error, 'reason', None) or error}") from error
     with answer, part.open("ab") as file:
-        if answer.headers.get_content_type() == "text/html":  # before anything that was kept is given up for it
+        if answer.headers.get_content_type() == "text/html":  # checked before any kept bytes are cut off
             raise EHError(f"{url}: the server answers with a web page; does this network ask for a login?")
         have = _continues(answer, have)
         file.truncate(have)
@@ -139,17 +139,17 @@ def _receive(
 
 
 def _continues(answer: http.client.HTTPResponse, have: int) -> int:
-    """From which byte on the answer is."""
+    """The index of the answer's first byte in the file."""
     if answer.status != 206:
         return 0
     start = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
     if start is None or int(start[1]) != have:
-        raise EHError("the server answers with another part of the file than was asked for")
+        raise EHError("the server answers with another part of the file than the one requested")
     return have
 
 
 def _begun(url: str, part: Path) -> tuple[int, str]:
-    """How much is there to go on with, and the version of the file that it is of; 0 if that is not known."""
+    """How many bytes there are to go on from, and the ETag of their file; 0 bytes if the ETag is not known."""
     with contextlib.suppress(OSError, ValueError):
         note = json.loads(_note(part).read_text(encoding="utf-8"))
         # A weak tag does not promise the same bytes.

@@ -1,7 +1,8 @@
-"""EH-AppWorld: AppWorld's tasks, worked on by writing Python, with the real engine and the official evaluation.
+"""EH-AppWorld: AppWorld's tasks, which the agent solves by writing Python, with the real engine and official evaluation.
 
-Each episode has a process of its own, forked from a warm one; another process gives the verdict by making the episode's
-API calls again. Left out: what AppWorld measures over many tasks, such as scenario goal completion.
+Each episode has a process of its own, forked from one that has already imported AppWorld. Another process gives the
+verdict: it makes the episode's API calls again in a clean world. AppWorld's measures over several tasks, such as scenario
+goal completion, are not computed.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from envs.runtime import backend_python
 
 __all__ = ["AppWorldEnv"]
 
-_LONGEST = 10_000_000  # characters; a bound for the spaces only
-_LONGEST_CODE = 200_000  # characters; a model that writes more has lost its way
+_LONGEST = 10_000_000  # characters; only the spaces need this bound
+_LONGEST_CODE = 200_000  # characters; no sensible solution is that long
 _HARMLESS = (
     "print(apis.api_docs.show_app_descriptions())",
     "print(apis.api_docs.show_api_descriptions(app_name='{app}'))",
@@ -38,37 +39,38 @@ _APPS = ("amazon", "file_system", "gmail", "phone", "simple_note", "splitwise", 
 
 
 class AppWorldEnv(gym.Env[str, str], EzPickle):
-    """A person's task in nine apps with 457 APIs, worked on by writing Python code.
+    """A person's task in nine apps with 457 APIs. The agent works on it by writing Python code.
 
-    The action is the model's text: its first fenced Python block, or all of it if there is none, is run by AppWorld's
-    engine. The observation is what it prints. ``apis.supervisor.complete_task(...)`` ends the episode, and the official
+    The action is the model's text. AppWorld's engine runs its first fenced Python block, or all of the text if there is no
+    block. The observation is what the code prints. ``apis.supervisor.complete_task(...)`` ends the episode, and the official
     evaluation gives the reward: 1 if every test passes, else 0.
 
     ``info`` at reset: ``task_id``, ``system_prompt``, ``instruction``, ``supervisor`` (first_name, last_name, email,
-    phone_number), ``datetime`` (ISO 8601, the world's own now), ``difficulty`` (AppWorld's, 1 to 3; None where the data do
-    not say). At each step: ``malformed`` (no Python), ``api_calls`` (made by this action); at the end ``success`` and
-    ``verdict`` (``passed`` and ``total`` tests, ``failures``: the requirements that were not met).
+    phone_number), ``datetime`` (the present time in the world, ISO 8601), ``difficulty`` (AppWorld's, 1 to 3; None if the
+    data do not say). ``info`` at each step: ``malformed`` (the code is not Python), ``api_calls`` (the number of calls that
+    the action made). At the end also ``success`` and ``verdict`` (``passed`` and ``total``: numbers of tests; ``failures``:
+    the requirements that were not met).
 
-    Code that destroys its world (it ends or hangs the process, or forges what it says) ends the episode with reward 0 and
-    ``info["world_lost"]``. If the host fails, the episode is truncated with ``info["environment_error"]``; the next reset
-    starts it again.
+    Code can destroy its world: it can end or hang the process, or forge the process's answers. The episode then ends with
+    reward 0 and ``info["world_lost"]``. If the host fails, the episode is truncated with ``info["environment_error"]``, and
+    the next reset starts the host again.
 
     Args:
         split: train (90 tasks), dev (57), test_normal (168), test_challenge (417), or mini: a small world of this project's
             own, whose scores are not AppWorld scores.
-        step_timeout_s: Seconds that one action's code may run.
-        max_observation_chars: Longer outputs lose their middle, with a note in its place.
-        max_api_calls: API calls that one action may make.
-        memory_mb: Memory that one episode's code may take, in MiB.
-        confined: Whether to confine the code as far as the host allows. ``python -m envs doctor`` says how far that is;
-            False is for debugging only: then a model's code can do what you can.
-        url: Use the worlds of a server (``python -m envs serve appworld``) at this address instead of making them here.
-        token: The server's; by default the environment variable EH_APPWORLD_TOKEN, read where the environment is made. An
-            argument stands in ``env.spec`` and in what is pickled, the variable does not.
+        step_timeout_s: The seconds that one action's code may run.
+        max_observation_chars: Longer outputs lose their middle. A note takes its place.
+        max_api_calls: The number of API calls that one action may make.
+        memory_mb: The memory that one episode's code may take, in MiB.
+        confined: Whether to confine the code as far as the host allows. ``python -m envs doctor`` says how far that is.
+            False is for debugging only: the model's code can then do everything that you can do.
+        url: The address of a server (``python -m envs serve appworld``) whose worlds to use; None to make worlds here.
+        token: The server's token. The default is the environment variable EH_APPWORLD_TOKEN, read when the environment is
+            made. ``env.spec`` and pickled environments contain the argument, but not the variable.
 
     Raises:
         ConfigError: An argument is not one of those listed.
-        MissingBackendError: AppWorld or the split's data are not installed; the message names the command.
+        MissingBackendError: AppWorld or the split's data are not installed. The message names the command.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
@@ -88,9 +90,9 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             self, split, step_timeout_s, max_observation_chars, max_api_calls, memory_mb, confined, url, token
         )
         if url is None and token is not None:
-            raise ConfigError("token belongs to url, which is missing")
+            raise ConfigError("token was given without url; pass the server's url too, or leave out token")
         if url is not None and not confined:
-            raise ConfigError("with url, confined is the server's to decide; leave it out")
+            raise ConfigError("confined=False was given with url, but the server decides that; leave out confined")
         settings = Settings(
             step_timeout_s=step_timeout_s,
             max_api_calls=max_api_calls,
@@ -112,7 +114,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts a task: ``options={"task_id": id}``, else one of ``task_ids`` drawn with the seed.
+        """Starts the task of ``options={"task_id": id}``, or without it, one of ``task_ids`` drawn with the seed.
 
         Raises:
             ConfigError: The split has no such task.
@@ -125,7 +127,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         elif task_id not in self.task_ids:
             raise ConfigError(
                 f"expected a task of the split {self._split!r} such as {self.task_ids[0]!r}, got {task_id!r}; "
-                "env.unwrapped.task_ids has them all"
+                "env.unwrapped.task_ids lists all of them"
             )
         self._leave()
         self._world = self._host.open(task_id)
@@ -137,7 +139,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             "instruction": about["instruction"],
             "supervisor": dict(about["supervisor"]),
             "datetime": about["datetime"],
-            "difficulty": about.get("difficulty"),  # an older server does not tell
+            "difficulty": about.get("difficulty"),  # an older server does not send it
         }
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -148,7 +150,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         """
         world = self._live()
         self._steps += 1
-        code = code_of(action) if isinstance(action, str) else ""  # what is no text has no code
+        code = code_of(action) if isinstance(action, str) else ""  # an action that is not a text has no code
         if len(code) > _LONGEST_CODE:
             text = f"Not run: {len(code):,} characters of code; at most {_LONGEST_CODE:,} are allowed."
             return text, 0.0, False, False, {"malformed": True, "api_calls": 0}
@@ -166,7 +168,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             return result["output"], 0.0, False, False, info
         try:
             verdict = dict(world.verdict())
-        except WorkerTimeout as error:  # calls that take so long to make again are the code's doing
+        except WorkerTimeout as error:  # the agent's code is to blame if its calls take so long
             lost = f"{type(error).__name__}: {error}"
             return result["output"], 0.0, True, False, {**info, "success": False, "world_lost": lost}
         except WorkerError as error:
@@ -178,34 +180,34 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         return result["output"], float(info["success"]), True, False, info
 
     def prepare(self, task_ids: Sequence[str]) -> None:
-        """Has worlds made ahead, so that their resets hardly wait: one for each mention of a task.
+        """Makes worlds ahead, one for each mention of a task, so that the resets with these tasks hardly wait.
 
-        All environments of this process with the same arguments share them; worlds that were prepared earlier and are not
-        mentioned are given up.
+        All environments of this process with the same arguments share them. Worlds that were made ahead earlier and are not
+        mentioned now are closed.
         """
         self._host.prepare(task_ids)
 
     def expert(self) -> str:
-        """The reference solution's next message. It follows the number of steps taken, whatever they were.
+        """The reference solution's next message. It depends only on the number of steps taken so far.
 
         Raises:
-            ConfigError: The task comes without a reference solution, as in the benchmark's test splits.
+            ConfigError: The task has no reference solution, as in the benchmark's test splits.
         """
         self._live()
         steps = self._host.reference(self._split, self._task_id)
         if steps is None:
-            raise ConfigError(f"the task {self._task_id!r} of split {self._split!r} comes without a reference solution")
+            raise ConfigError(f"the task {self._task_id!r} of split {self._split!r} has no reference solution")
         code = steps[min(self._steps, len(steps) - 1)]
         return f"```python\n{code.rstrip()}\n```"
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """Code that reads, computes or fails, or no code at all."""
+        """A message whose code reads, computes or fails, or a message without code."""
         text = _HARMLESS[int(rng.integers(len(_HARMLESS)))]
         text = text.format(app=_APPS[int(rng.integers(len(_APPS)))], number=int(rng.integers(1, 100)))
         return f"```python\n{text}\n```" if rng.random() < 0.5 else text
 
     def close(self) -> None:
-        """Ends the episode's process; the warm ones go on for other environments, until this process ends."""
+        """Ends the episode's process. The processes that it was forked from go on for other environments until this one ends."""
         self._leave()
 
     def _live(self) -> World:

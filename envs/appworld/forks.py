@@ -1,6 +1,7 @@
-"""Forks: processes forked from one zygote in AppWorld's virtualenv, and what is said to them, with deadlines.
+"""Processes forked from one zygote in AppWorld's virtualenv, and the messages to them, with deadlines.
 
-Left out: what the processes do (backend/), and retries: whoever owns an episode decides.
+A zygote is a process that has imported AppWorld and forks others. Nothing is retried here: the owner of an episode decides
+about that. backend/ holds what the processes do.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ __all__ = ["Fork", "Zygote"]
 _START_TIMEOUT_S = 180.0  # importing AppWorld takes 4 s on a quiet machine
 _SPAWN_TIMEOUT_S = 60.0
 _PREFIX = "eh-appworld-"
-# What a zygote gets of the environment. Agents' code can read all of it, and a trainer's holds keys and tokens.
+# The environment variables that a zygote gets. Agents' code can read all of them, and a trainer's hold keys and tokens.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 class Zygote:
-    """One warm parent process, and the processes forked from it. Thread-safe.
+    """A parent process that has imported AppWorld, and the processes forked from it. Thread-safe.
 
     Args:
         python: The interpreter of AppWorld's virtualenv.
-        root: An APPWORLD_ROOT.
+        root: The data folder, what AppWorld calls its root.
         role: "world" or "judge".
         adaptations: Names from backend/adaptations.py.
         confined: Whether to confine the worlds (backend/confine.py).
@@ -47,9 +48,9 @@ class Zygote:
         self._lock = threading.Lock()
         command = backend_command(python, Path(__file__).parent / "backend" / "zygote.py")
         kept = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
-        # The same order of sets in every run; and no compiled evaluation beside the data, which may be the user's own.
+        # Sets have the same order in every run. No .pyc of an evaluation is written to the data, which may be the user's own.
         fixed = ["PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1"]
-        # env execs: the worker's process is the zygote
+        # `env` calls exec, so the worker's process is the zygote itself.
         self._worker = Worker(["env", "-i", *fixed, *kept, *command], start_timeout_s=_START_TIMEOUT_S)
         self._folder: Path | None = None
         self.layers: list[str] = []
@@ -57,19 +58,19 @@ class Zygote:
 
     @property
     def alive(self) -> bool:
-        """Whether it can fork."""
+        """Whether the zygote is running and can fork."""
         return self._worker.alive
 
     @property
     def pid(self) -> int | None:
-        """Its process id, None before its start."""
+        """The zygote's process id; None before its start."""
         return self._worker.pid
 
     def start(self) -> None:
-        """Starts it, unless it lives; a dead one is replaced, and its forks are gone with it.
+        """Starts the zygote unless it is running. A dead one is replaced; its forks have died with it.
 
         Raises:
-            WorkerError: It could not be started.
+            WorkerError: The zygote could not be started.
             ConfigError: The path of the temporary folder is too long for a socket.
         """
         with self._lock:
@@ -86,7 +87,7 @@ class Zygote:
             self.layers = answer["layers"]
 
     def fork(self, options: Mapping[str, Any]) -> Fork:
-        """A new process, which does what the zygote's role and ``options`` say.
+        """Forks a new process, which does what the zygote's role and ``options`` say.
 
         Raises:
             WorkerError: The zygote cannot be started, or fails.
@@ -94,7 +95,7 @@ class Zygote:
         self.start()
         connection = socket.socket(socket.AF_UNIX)
         try:
-            with self._lock:  # the zygote takes the connection made last
+            with self._lock:  # the zygote uses the connection that was made last
                 connection.connect(str(_known(self._folder) / "socket"))
                 pid = self._worker.call("spawn", options, _SPAWN_TIMEOUT_S)
         except OSError as error:
@@ -107,12 +108,12 @@ class Zygote:
 
     def end(self, pid: int) -> None:
         """Kills a forked process and waits until it is gone."""
-        with contextlib.suppress(WorkerError):  # a dead zygote takes its forks along
+        with contextlib.suppress(WorkerError):  # the forks die with their zygote
             self._worker.call("end", {"pid": pid}, _SPAWN_TIMEOUT_S)
 
     def close(self) -> None:
-        """Ends the zygote and all its forks, also while it is starting."""
-        self._worker.kill()  # a start under way fails, and gives the lock back
+        """Ends the zygote and all its forks. It may be called while the zygote is starting."""
+        self._worker.kill()  # a start that is going on fails, and releases the lock
         with self._lock:
             self._worker.kill()
             self._remove_folder()
@@ -124,20 +125,20 @@ class Zygote:
 
 
 class Fork:
-    """A forked process, seen from here. One thread at a time."""
+    """The parent's side of a forked process. Only one thread at a time may use it."""
 
     def __init__(self, zygote: Zygote, connection: socket.socket, pid: int) -> None:
         self._zygote, self._connection, self.pid = zygote, connection, pid
         self._ended = False
 
     def ask(self, message: Any | None, timeout_s: float) -> dict[str, Any]:
-        """Sends a message (None: nothing) and returns the answer. A process that fails to answer is ended.
+        """Sends a message (none if it is None) and returns the answer. A process that fails to answer is killed.
 
         Raises:
-            WorkerTimeout: No answer in time.
-            WorkerDied: It ended.
-            WorkerProtocolError: It sent something else than a message.
-            WorkerCallError: It says that it failed.
+            WorkerTimeout: No answer came in time.
+            WorkerDied: The process has ended.
+            WorkerProtocolError: The process sent something else than a message.
+            WorkerCallError: The process reports that it failed.
         """
         if self._ended:
             raise WorkerDied("the process was ended")
@@ -177,7 +178,7 @@ class Fork:
 
 
 def _folder() -> Path:
-    """A new private folder, named for this process; those of processes that are gone are removed."""
+    """Makes a private folder whose name has this process's id. Removes such folders of processes that have ended."""
     parent = Path(tempfile.gettempdir())
     for old in parent.glob(f"{_PREFIX}*"):
         owner = old.name.removeprefix(_PREFIX).split("-")[0]

@@ -1,6 +1,6 @@
-"""Hosts: where worlds live. A local one forks them; a remote one (remote.py) asks another machine for them.
+"""Hosts, which make and hold worlds. A local host forks them; a remote host (remote.py) asks another machine for them.
 
-Left out: what an agent sees of a world, which is the environment's business.
+What the agent sees of a world is decided in env.py.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from envs.appworld.forks import Fork, Zygote
 __all__ = ["ADAPTATIONS", "Host", "LocalHost", "Settings", "World", "close_hosts", "local_host", "shared_host"]
 
 _OPEN_TIMEOUT_S = 120.0
-_GRACE_S = 5.0  # the engine's own time-out answers before the process is killed
-_MAX_CALLS = 20_000  # of an episode, that a judge would make again
-_MAX_CALL_CHARS = 2_000_000  # all of them together; JSON takes up to 12 bytes for one, and a message has a limit
+_GRACE_S = 5.0  # gives the engine's own timeout time to answer before the process is killed
+_MAX_CALLS = 20_000  # API calls of an episode, all of which a judge makes again
+_MAX_CALL_CHARS = 2_000_000  # in all calls of an episode; JSON takes up to 12 bytes for each, and a message has a limit
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Settings:
     """What a world may do.
 
     Attributes:
-        step_timeout_s: Seconds that one action's code may run; the engine then says so, and the episode goes on. Code that
-            cannot be interrupted is killed 5 s later, and its episode is over.
-        judge_timeout_s: Seconds that a verdict may take.
-        max_api_calls: API calls that one action may make; further ones raise.
+        step_timeout_s: The seconds that one action's code may run. The engine then reports a timeout, and the episode goes
+            on. Code that cannot be interrupted is killed 5 s later, and its episode is over.
+        judge_timeout_s: The seconds that a verdict may take.
+        max_api_calls: The number of API calls that one action may make. Further calls raise.
         max_output_chars: Longer outputs lose their middle.
-        memory_mb: Address space of a world beyond what it starts with, in MiB.
-        adaptations: Which of the time-saving changes to the engine are made, by name.
-        confined: Whether to confine worlds as far as the host allows; without it, the agent's code can do what the user can.
+        memory_mb: The address space that a world may take in addition to what it starts with, in MiB.
+        adaptations: The names of the time-saving changes to the engine that are applied.
+        confined: Whether to confine worlds as far as the host allows. If not, the agent's code can do what the user can.
     """
 
     step_timeout_s: float = 30.0
@@ -78,48 +78,48 @@ class World(Protocol):
 
     @property
     def host_failed(self) -> bool:
-        """Whether a world that is lost was lost with its host, by no fault of its code."""
+        """Whether a lost world was lost because its host failed, and not because of its code."""
 
     def execute(self, code: str) -> Mapping[str, Any]:
-        """Runs code: ``output``, ``malformed``, ``completed`` (the code completed the task), ``api_calls`` (a count).
+        """Runs code. Returns ``output``, ``malformed``, ``completed`` (it completed the task) and ``api_calls`` (a number).
 
         Raises:
-            WorkerError: The world is lost. It is the code's doing, unless ``host_failed``.
+            WorkerError: The world is lost, because of the code unless ``host_failed``.
         """
 
     def verdict(self) -> Mapping[str, Any]:
-        """The official evaluation: ``success``, ``passed``, ``total``, ``failures``.
+        """The official evaluation, with ``success``, ``passed``, ``total`` and ``failures``.
 
         Raises:
             WorkerError: The judge failed.
         """
 
     def close(self) -> None:
-        """Gives the world up."""
+        """Ends the world."""
 
 
 class Host(Protocol):
-    """Where worlds live."""
+    """Makes and holds worlds."""
 
     def task_ids(self, split: str) -> Sequence[str]:
         """The tasks of a split, in AppWorld's order.
 
         Raises:
-            ConfigError: It has no such split.
+            ConfigError: The host has no such split.
         """
 
     def reference(self, split: str, task_id: str) -> Sequence[str] | None:
-        """A task's reference solution, one piece of code per turn; None where the data hold none."""
+        """A task's reference solution, one piece of code for each step; None if the data hold none."""
 
     def open(self, task_id: str) -> World:
-        """A fresh world of a task, prepared ahead if ``prepare`` said so.
+        """A fresh world of a task. It is one that ``prepare`` has made ahead, if there is one.
 
         Raises:
-            WorkerError: None could be made.
+            WorkerError: No world could be made.
         """
 
     def prepare(self, task_ids: Sequence[str]) -> None:
-        """Has worlds made ahead for these tasks, one for each mention; earlier ones that are not mentioned go."""
+        """Makes worlds ahead for these tasks, one for each mention. Worlds made earlier that these do not need are closed."""
 
     def close(self) -> None:
         """Ends everything."""
@@ -127,12 +127,12 @@ class Host(Protocol):
 
 @dataclass
 class _LocalWorld:
-    """A forked process for the agent's code; another one for the verdict."""
+    """A world whose agent's code runs in a process forked here."""
 
     host: LocalHost
     task_id: str
     fork: Fork
-    zygote: int | None  # its process id: another one means that the zygote of this world was lost
+    zygote: int | None  # its process id; if the host's zygote has another one now, this world's zygote was lost
     about: Mapping[str, Any]
     calls: list[Mapping[str, Any]] = field(default_factory=list)
     call_chars: int = 0
@@ -170,11 +170,14 @@ class _LocalWorld:
 
 
 class LocalHost:
-    """Worlds on this machine: one zygote for the agents' processes, another for the judges'. Thread-safe.
+    """Worlds on this machine. Thread-safe.
+
+    A zygote is a process that has imported AppWorld and forks others: one zygote forks the processes of the agents' code,
+    another those of the judges.
 
     Args:
         python: The interpreter of AppWorld's virtualenv.
-        roots: The agent's data root and the judge's.
+        roots: The agent's and the judge's data folders.
         settings: What a world may do.
     """
 
@@ -188,12 +191,12 @@ class LocalHost:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there that forks the worlds."""
+        """Whether the process that forks the worlds is running."""
         return self._worlds.alive
 
     @property
     def pids(self) -> tuple[int | None, int | None]:
-        """The process ids of the two zygotes, None before their start."""
+        """The process ids of the worlds' and the judges' zygotes; None before their start."""
         return self._worlds.pid, self._judges.pid
 
     def task_ids(self, split: str) -> Sequence[str]:
@@ -233,7 +236,7 @@ class LocalHost:
 
     def _make(self, task_id: str) -> _LocalWorld:
         if self._judges.pid is None:
-            self._starter.submit(self._judges.start)  # while the other starts
+            self._starter.submit(self._judges.start)  # in parallel with the worlds' zygote
         settings = self.settings
         fork = self._worlds.fork(
             {
@@ -254,7 +257,7 @@ _hosts_lock = threading.Lock()
 
 
 def shared_host(key: tuple[Any, ...], make: Callable[[], Host]) -> Host:
-    """The host that all environments of this process with the same key share; it ends with the process."""
+    """The host that all environments of this process with the same key share. It ends with the process."""
     key = (os.getpid(), *key)
     with _hosts_lock:
         if key not in _hosts:
@@ -279,7 +282,7 @@ atexit.register(close_hosts)
 
 
 def _checked(answer: Mapping[str, Any], max_output_chars: int) -> list[dict[str, Any]]:
-    """The calls of a world's answer, which its code may have forged; raises if it has not the form of one."""
+    """The calls of a world's answer. The agent's code may have forged the answer, so this raises if its form is wrong."""
     if not (isinstance(answer["output"], str) and len(answer["output"]) <= max_output_chars):
         raise ValueError("the output is no text, or too long")
     if not (isinstance(answer["malformed"], bool) and isinstance(answer["completed"], bool)):

@@ -1,7 +1,8 @@
-"""Installs what EH-AppWorld-v0 needs beside its virtualenv: the mini world, and the benchmark where it can be had.
+"""Installs the data that EH-AppWorld-v0 needs: the mini world, and the benchmark if it can be downloaded.
 
-`appworld download data` is left out: it deletes the data that are there before it asks the network, keeps nothing of an
-interrupted download, and is content with any answer. Here a folder under its final name is whole; all else is rubbish.
+`appworld download data` is not used: it deletes the present data before it tries the network, keeps nothing of an
+interrupted download, and accepts any answer. Here a folder that has its final name is complete. Everything else is an
+unfinished installation and is deleted.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _BASE = "https://s3.us-west-2.amazonaws.com/appworld.dev/"
 _BUNDLE = f"data-{data.DATA_VERSION}.bundle"
 _COMMAND = "python -m envs install appworld"
 HOW_TO = (
-    f"to have it, run where the network allows it: {_COMMAND}",
-    f"or on a machine without: EH_APPWORLD_DATA_URL=MIRROR_OR_FILE {_COMMAND} (a mirror of {_BASE}, or {_BUNDLE} itself)",
+    f"to get it, run with access to the internet: {_COMMAND}",
+    f"or without: EH_APPWORLD_DATA_URL=MIRROR_OR_FILE {_COMMAND} (a mirror of {_BASE}, or the file {_BUNDLE})",
     "or set APPWORLD_ROOT to a folder that holds AppWorld's data",
 )
 
@@ -39,13 +40,13 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
     """Installs what is missing.
 
     Args:
-        force: Build the virtualenv and the mini world again, without the mini worlds of other versions; the benchmark stays.
-        benchmark: Try to download the benchmark. That it cannot be had is no error, unless EH_APPWORLD_DATA_URL says where
-            it should be.
-        say: Gets a line per thing done.
+        force: Build the virtualenv and the mini world again, and delete the mini worlds of other versions. The benchmark
+            is kept.
+        benchmark: Try to download the benchmark. A failure is an error only if EH_APPWORLD_DATA_URL is set.
+        say: Is called with one line for each thing done.
 
     Raises:
-        EHError: The virtualenv or the mini world could not be built, or the benchmark is not where it should be.
+        EHError: The virtualenv or the mini world could not be built, or the benchmark is not where EH_APPWORLD_DATA_URL says.
         ConfigError: This Python is too old for AppWorld, and there is no uv.
     """
     python = runtime.install("appworld", force=force, say=say)
@@ -57,7 +58,7 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
                 shutil.rmtree(rubbish, ignore_errors=True)
             _install_mini(python, force, say)
             _install_benchmark(python, benchmark, say)
-    except OSError as error:  # a full disk, a folder that may not be written
+    except OSError as error:  # for example a full disk, or a folder without write permission
         raise EHError(f"the data could not be installed in {folder}: {error}") from error
 
 
@@ -72,7 +73,7 @@ def _install_mini(python: Path, force: bool, say: Callable[[str], None]) -> None
         runtime.run(command, hint="please report this", cwd=home, home=home)
         data.check_root(world / "judge", {"mini": None})
     if force:
-        for other in set(target.parent.glob("mini-*")) - {target}:  # of other versions of the project
+        for other in set(target.parent.glob("mini-*")) - {target}:  # those of other versions of the project
             shutil.rmtree(other, ignore_errors=True)
     say(f"appworld: the mini world has {len(data.task_ids('mini'))} tasks")
 
@@ -86,7 +87,7 @@ def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -
         say(f"appworld: the benchmark is in {target}")
         return
     if not wanted:
-        say("appworld: without the benchmark, as asked; the mini world is there")
+        say("appworld: not downloading the benchmark because of --no-data; the mini world is installed")
         return
     try:
         bundle = _bundle(say)
@@ -95,14 +96,14 @@ def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -
     except EHError as error:
         if os.environ.get("EH_APPWORLD_DATA_URL"):
             raise
-        for line in (f"the benchmark cannot be had: {error}", "only the mini world is there", *HOW_TO):
+        for line in (f"the benchmark could not be installed: {error}", "only the mini world is installed", *HOW_TO):
             say(f"appworld: {line}")
         return
     say(f"appworld: the benchmark is in {target}")
 
 
 def _bundle(say: Callable[[str], None]) -> Path:
-    """The benchmark's bundle: where EH_APPWORLD_DATA_URL says, if it is a file, else downloaded."""
+    """The benchmark's bundle: the file that EH_APPWORLD_DATA_URL names, or else a download."""
     base = os.environ.get("EH_APPWORLD_DATA_URL") or _BASE
     parts = urllib.parse.urlsplit(base)
     path = Path(urllib.request.url2pathname(parts.path) if parts.scheme == "file" else base).expanduser()
@@ -130,7 +131,7 @@ def _unpack(python: Path, bundle: Path, target: Path) -> None:
             runtime.run(command, hint="", cwd=home, home=home)
         except EHError as error:
             fault = str(error).strip().splitlines()[-1]
-            if not fault.startswith(DAMAGED):  # a full disk or a killed process, say: the bundle may be whole
+            if not fault.startswith(DAMAGED):  # for example a full disk or a killed process: the bundle may be good
                 raise
         else:
             try:
@@ -138,13 +139,13 @@ def _unpack(python: Path, bundle: Path, target: Path) -> None:
             except EHError as error:
                 fault = str(error)
         if fault:
-            _drop(bundle)  # else the next run would take it for whole again
+            _drop(bundle)  # otherwise the next run would use it again
             raise EHError(f"{bundle} is not AppWorld's data, or is damaged ({fault})")
     _drop(bundle)
 
 
 def _drop(bundle: Path) -> None:
-    """Removes a bundle that was downloaded; one that the user named stays."""
+    """Removes a bundle that was downloaded. A bundle that the user named is kept."""
     if bundle.parent == _downloads():
         bundle.unlink()
 
@@ -155,7 +156,7 @@ def _downloads() -> Path:
 
 @contextmanager
 def _building(target: Path) -> Iterator[tuple[Path, Path]]:
-    """A folder to make ``judge`` in and one to stand for the user's home; then adds ``agent``, and renames to ``target``."""
+    """Yields a folder to make ``judge`` in, and one to use as the home. Then adds ``agent``, and renames to ``target``."""
     scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=target.parent))
     try:
         world, home = scratch / "world", scratch / "home"
@@ -163,7 +164,7 @@ def _building(target: Path) -> Iterator[tuple[Path, Path]]:
         home.mkdir()
         yield world, home
         data.write_agent_root(world / "judge", world / "agent")
-        (world / "judge").chmod(0o700)  # where worlds run as another user, they cannot even look
+        (world / "judge").chmod(0o700)  # a world that runs as another user cannot even list it
         if target.exists():
             os.rename(target, scratch / "old")
         os.rename(world, target)
@@ -172,25 +173,25 @@ def _building(target: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def counts() -> dict[str, int | None]:
-    """Split -> number of its tasks; None for the mini world where it is not built."""
+    """Split -> the number of its tasks; None for the mini world if it is not built."""
     mini = len(data.task_ids("mini")) if data.mini_dir().is_dir() else None
     return {**data.BENCHMARK, "mini": mini}
 
 
 def summary() -> str:
-    """Which of the data are there, in a few words, for ``list``."""
-    mini = "the mini world is there" if data.mini_dir().is_dir() else "no mini world"
+    """Which of the data are installed, in a few words, for ``list``."""
+    mini = "mini world installed" if data.mini_dir().is_dir() else "no mini world"
     there = data.given_root() is not None or data.benchmark_dir().is_dir()
-    return f"{mini}, {'the benchmark too' if there else 'no benchmark'}"
+    return f"{mini}, {'benchmark installed' if there else 'no benchmark'}"
 
 
 def report() -> tuple[bool, list[str]]:
-    """Whether the mini world is there, and a line per thing to know about the data, for ``doctor``."""
+    """Whether the mini world is installed, and some lines about the data, for ``doctor``."""
     mini, lines = counts()["mini"], []
-    lines.append(f"mini world: {mini} tasks" if mini else f"mini world: MISSING; to mend it, run: {_COMMAND}")
+    lines.append(f"mini world: {mini} tasks" if mini else f"mini world: MISSING; to fix it, run: {_COMMAND}")
     given, folder = data.given_root(), data.benchmark_dir()
     if given is None and not folder.is_dir():
-        return mini is not None, [*lines, "benchmark: not here", *(f"  {line}" for line in HOW_TO)]
+        return mini is not None, [*lines, "benchmark: not installed", *(f"  {line}" for line in HOW_TO)]
     found = []
     for split in data.BENCHMARK:
         try:
@@ -201,13 +202,13 @@ def report() -> tuple[bool, list[str]]:
 
 
 def isolation(python: Path) -> list[str]:
-    """A line per layer that keeps the agent's code in, as this host has it, for ``doctor``."""
+    """One line for each layer that confines the agent's code, with its state on this host, for ``doctor``."""
     worker = Worker(backend_command(python, _HERE / "backend" / "probing.py"))
     try:
         worker.start()
         layers: dict[str, tuple[bool, str]] = worker.call("probe")
     except WorkerError as error:
-        return ["isolation: not known, its probe failed:", *(f"  {line}" for line in str(error).splitlines())]
+        return ["isolation: unknown, because its probe failed:", *(f"  {line}" for line in str(error).splitlines())]
     finally:
         worker.kill()
     width = max(map(len, layers))

@@ -1,8 +1,9 @@
-"""Leases: the worlds of a host, each lent to one client until it gives it back or says nothing for too long.
+"""Leases: each lends a host's world to one client until the client gives it back or is silent for too long.
 
-Every request may come twice, because a client whose connection broke cannot know whether it was heard: the second gets the
-first one's answer, waiting for it if need be, and nothing is done twice. For that the client names its leases itself and
-numbers the requests of each. Left out: how requests come (server.py), and any memory of leases beyond this process.
+Every request may come twice, because a client whose connection broke cannot know whether its request arrived. The second
+copy waits for the answer to the first and gets the same answer, and nothing is done twice. To make this possible, the client
+names its leases itself and numbers the requests of each. Leases are lost when this process ends. server.py receives the
+requests.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from envs.appworld.hosts import Host, Settings, World
 
 __all__ = ["Leases", "Refused"]
 
-_MAX_SETTINGS = 4  # each has warm processes of its own
-_REMEMBERED = 10_000  # leases that have ended
+_MAX_SETTINGS = 4  # different settings; each has warm processes of its own
+_REMEMBERED = 10_000  # leases that have ended, with the reason
 
 
 class Refused(EHError):
-    """A request that does not fit the leases there are.
+    """A request that does not fit the present leases.
 
     Args:
-        status: As HTTP counts: 404 unknown, 409 out of order, 410 ended, 503 no room.
-        message: Why.
+        status: The HTTP status: 404 unknown lease, 409 out of order, 410 lease ended, 503 no room.
+        message: The reason.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -39,7 +40,7 @@ class Refused(EHError):
 
 
 class _Counted:
-    """A world that takes room until it is closed."""
+    """A world that counts towards max_worlds until it is closed."""
 
     def __init__(self, world: World, closed: Callable[[], None]) -> None:
         self.world, self._closed = world, closed
@@ -64,22 +65,23 @@ class _Client:
 class _Lease:
     client_id: str
     client: _Client
-    number: int = 0  # of the last request; the one that opened it is 0
-    answer: Future[Any] = field(default_factory=Future)  # to that request
+    number: int = 0  # the number of the last request; the request that opened the lease has 0
+    answer: Future[Any] = field(default_factory=Future)  # the answer to the last request
     kept: _Counted | None = None
-    running: int = 0  # requests that wait for an answer
+    running: int = 0  # how many requests wait for an answer
     ended: bool = False
     used: float = field(default_factory=time.monotonic)
 
 
 class Leases:
-    """Thread-safe.
+    """All leases of one server. Thread-safe.
 
     Args:
-        make_host: A host with these settings. It is called once for each, and the host is closed with the leases.
-        splits: Those whose tasks may be played.
-        max_worlds: Worlds at a time, those that are made ahead included.
-        idle_timeout_s: Seconds without a request after which a lease ends, and a client's worlds made ahead are given up.
+        make_host: Makes a host with the given settings. It is called once for each settings. The hosts are closed with the
+            leases.
+        splits: The splits whose tasks may be played.
+        max_worlds: The most worlds at a time, including those that are made ahead.
+        idle_timeout_s: After so many seconds without a request, a lease ends, and a client's worlds made ahead are closed.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class Leases:
         threading.Thread(target=self._watch, name="appworld-leases", daemon=True).start()
 
     def task_ids(self, split: str) -> Sequence[str]:
-        """The tasks of a split; ConfigError if it is not one of the leases' splits."""
+        """The tasks of a split; ConfigError if the split is not one of those that are served."""
         if split not in self._tasks:
             raise ConfigError(f"the server has the split {', '.join(self._tasks)}, not {split!r}")
         return self._tasks[split]
@@ -117,11 +119,11 @@ class Leases:
         return self._host(Settings()).reference(split, task_id)
 
     def open(self, client_id: str, lease_id: str, task_id: str, settings: Settings) -> Mapping[str, Any]:
-        """Opens a lease on a fresh world; returns what the world is about.
+        """Opens a lease on a fresh world and returns the world's ``about``.
 
         Raises:
             Refused: There is no room, or the lease has ended already.
-            ConfigError: There is no such task, or the leases have too many different settings.
+            ConfigError: There is no such task, or there are too many different settings.
             WorkerError: The world could not be made.
         """
         self._check(task_id)
@@ -143,10 +145,10 @@ class Leases:
         return self._answered(lease, answer, work if first else None)
 
     def execute(self, lease_id: str, number: int, code: str) -> Mapping[str, Any]:
-        """Runs code; the answer is World.execute's, or ``lost`` (an error's name) and ``message`` if it cost the world.
+        """Runs code and returns World.execute's answer. If the code lost the world: ``lost`` (an error's name) and ``message``.
 
         Raises:
-            Refused: The lease is unknown or has ended, or the request is not its next.
+            Refused: The lease is unknown or has ended, or the request is not its next one.
             WorkerError: The host failed.
         """
 
@@ -162,24 +164,27 @@ class Leases:
         return self._next(lease_id, number, work)
 
     def verdict(self, lease_id: str, number: int) -> Mapping[str, Any]:
-        """World.verdict's answer; errors as for ``execute``."""
+        """Returns World.verdict's answer. Errors as for ``execute``."""
         return self._next(lease_id, number, lambda lease: dict(_known(lease).world.verdict()))
 
     def end(self, lease_id: str) -> None:
-        """Ends a lease; nothing happens if it has ended."""
+        """Ends a lease. Does nothing if it has ended already."""
         with self._lock:
             kept = self._drop(lease_id, "its client gave it back")
         if kept is not None:
             kept.close()
 
     def prepare(self, client_id: str, task_ids: Sequence[str], settings: Settings) -> None:
-        """Host.prepare for one client. Worlds that find no room are not made, and those made make room for leases."""
+        """Host.prepare for one client.
+
+        If there is no room, no world is made ahead. If a lease needs room, a world that was made ahead is closed.
+        """
         for task_id in task_ids:
             self._check(task_id)
         self._client(client_id, settings).ahead.prepare(task_ids)
 
     def leave(self, client_id: str) -> None:
-        """Ends a client's leases and gives up its worlds made ahead."""
+        """Ends a client's leases and closes its worlds made ahead."""
         self._forget(
             "its client has left", lambda key, _: key[0] == client_id, lambda lease: lease.client_id == client_id
         )
@@ -205,9 +210,11 @@ class Leases:
     def _host_locked(self, settings: Settings) -> Host:
         self._refuse_if_closed()
         if settings not in self._hosts:
-            if len(self._hosts) > _MAX_SETTINGS:  # one are the defaults, which cost nothing before their first world
+            # One more is allowed, for the default settings, which always have a host: it costs nothing before its first world.
+            if len(self._hosts) > _MAX_SETTINGS:
                 raise ConfigError(
-                    f"the server's worlds have {_MAX_SETTINGS} different settings already; use one of them, or start it again"
+                    f"the server's worlds have {_MAX_SETTINGS} different settings already; use one of these settings, or restart "
+                    "the server"
                 )
             self._hosts[settings] = self._make_host(settings)
         return self._hosts[settings]
@@ -275,7 +282,7 @@ class Leases:
     def _answered(
         self, lease: _Lease, answer: Future[Any], work: Callable[[_Lease], Mapping[str, Any]] | None
     ) -> Mapping[str, Any]:
-        """A request's answer, which is found by ``work`` here, or is another thread's to find."""
+        """A request's answer. ``work`` finds it here; without ``work``, another thread does."""
         try:
             if work is not None:
                 try:
@@ -293,7 +300,7 @@ class Leases:
                 kept.close()
 
     def _drop(self, lease_id: str, why: str) -> _Counted | None:
-        """Forgets a lease; returns its world if nobody uses it any more, else the last user closes it."""
+        """Forgets a lease. Returns its world if nobody uses it any more; otherwise its last user closes it."""
         self._gone.setdefault(lease_id, why)
         while len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)
@@ -323,7 +330,7 @@ class Leases:
     def _forget(
         self, why: str, which: Callable[[tuple[str, Settings], _Client], bool], whose: Callable[[_Lease], bool]
     ) -> None:
-        """Gives up the worlds made ahead of some clients, and ends some leases."""
+        """Closes the worlds made ahead for some clients, and ends some leases."""
         with self._lock:
             clients = [self._clients.pop(key) for key, client in list(self._clients.items()) if which(key, client)]
             kept = [self._drop(lease_id, why) for lease_id, lease in list(self._leases.items()) if whose(lease)]

@@ -1,7 +1,7 @@
-"""What an agent is told about AppWorld: the rules, how to read the API documents, how to log in, one worked example.
+"""The agent's system prompt for AppWorld: the rules, how to read the API documents, how to log in, and one worked example.
 
-The words and the example are this project's own; the apps' descriptions come from the engine. Left out: the API documents
-themselves, 457 of them, which an agent looks up as it needs them.
+The words and the example are this project's own. The apps' descriptions come from the engine. The 457 API documents are not
+in the prompt: the agent looks them up as it needs them.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ def system_prompt(apps: Mapping[str, str]) -> str:
     """The system prompt.
 
     Args:
-        apps: Name -> the engine's description.
+        apps: The apps' names -> the engine's descriptions.
     """
     return _PROMPT.format(apps="\n".join(f"- {name}: {text}" for name, text in apps.items()))
 
 
 def first_message(about: Mapping[str, Any]) -> str:
-    """The first observation: who asks, when, and for what."""
+    """The first observation: who the supervisor is, the date and time, and the task."""
     person = about["supervisor"]
     return (
         f"I am {person['first_name']} {person['last_name']}, your supervisor. My e-mail address is {person['email']}, my phone "

@@ -1,6 +1,6 @@
-"""Worlds on another machine, leased from its server (server.py): the client's side of the same protocols as a local host's.
+"""Worlds on another machine, leased from its server (server.py), with the same interface as those of a local host.
 
-Left out: what a model's code could gain by it. The worlds, the judge and the answers stay with the server; here are texts.
+This side only exchanges texts. The worlds, the judge and the solutions stay on the server.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from envs.appworld.server import HEADER, MAX_BYTES, PROTOCOL, checked_token
 __all__ = ["TOKEN_VARIABLE", "RemoteHost", "remote_host"]
 
 TOKEN_VARIABLE = "EH_APPWORLD_TOKEN"
-_ASK_TIMEOUT_S = 30.0  # for what needs no world
+_ASK_TIMEOUT_S = 30.0  # for requests that need no world
 _OPEN_TIMEOUT_S = 400.0  # the server may have to start its processes first
-_STEP_GRACE_S = 20.0  # beyond the step's own; the server kills 5 s beyond it, and says so
-_VERDICT_GRACE_S = 270.0  # beyond the judge's own, for its start
-_REUSE_S = 30.0  # a connection that was quiet for longer may have been closed on the way
+_STEP_GRACE_S = 20.0  # added to the step's timeout; the server kills a step after 5 s more and reports it
+_VERDICT_GRACE_S = 270.0  # added to the judge's timeout, for the judge's start
+_REUSE_S = 30.0  # a connection that was silent for longer may have been closed on the way
 _ERRORS: Mapping[str, type[WorkerError] | type[ConfigError]] = {
     kind.__name__: kind
     for kind in (ConfigError, WorkerCallError, WorkerDied, WorkerProtocolError, WorkerTimeout, WorkerVersionMismatch)
@@ -44,7 +44,7 @@ _ERRORS: Mapping[str, type[WorkerError] | type[ConfigError]] = {
 
 
 class _RemoteWorld:
-    """One lease. One thread at a time."""
+    """One lease. Only one thread at a time may use it."""
 
     def __init__(self, host: RemoteHost, lease: str, about: Mapping[str, Any]) -> None:
         self._host, self._lease, self.about = host, lease, about
@@ -78,23 +78,23 @@ class _RemoteWorld:
 
 @dataclass
 class _Connection:
-    pid: int  # a forked child must not use its parent's
+    pid: int  # of the process that made it; a forked child must not use its parent's connection
     http: http.client.HTTPConnection
     used: float
 
 
 class RemoteHost:
-    """A host that is a server's client. Thread-safe: each thread has a connection of its own, and keeps it.
+    """A host that gets its worlds from a server. Thread-safe: each thread keeps a connection of its own.
 
     Args:
-        url: The server's, such as http://127.0.0.1:8765; https and a path are for a proxy before it.
-        token: The server's.
-        settings: What a world may do. Whether it is confined is the server's affair.
-        patience_s: Seconds for which a broken connection is tried again, within each request's own deadline. The server
-            does nothing twice.
+        url: The server's address, such as http://127.0.0.1:8765. Use https or a path if a proxy in front of the server does.
+        token: The server's token.
+        settings: What a world may do. The server decides whether it is confined.
+        patience_s: For so many seconds, and within the request's deadline, a request whose connection broke is sent again.
+            The server does nothing twice.
 
     Raises:
-        ConfigError: The url or the token cannot be one.
+        ConfigError: The url or the token is not valid.
     """
 
     def __init__(self, url: str, token: str, settings: Settings, patience_s: float = 10.0) -> None:
@@ -124,7 +124,7 @@ class RemoteHost:
         self._threads = threading.local()
 
     def task_ids(self, split: str) -> Sequence[str]:
-        """See Host; the server may offer fewer splits than AppWorld has."""
+        """See Host. The server may have fewer splits than AppWorld."""
         return tuple(self.call("task_ids", {"split": split}, _ASK_TIMEOUT_S))
 
     def reference(self, split: str, task_id: str) -> Sequence[str] | None:
@@ -145,31 +145,31 @@ class RemoteHost:
             raise
 
     def prepare(self, task_ids: Sequence[str]) -> None:
-        """See Host. A server that does not answer makes none ahead; whoever opens a world will hear of it."""
+        """See Host. If the server does not answer, nothing is made ahead, and the next `open` raises the error."""
         body = {"client": self._client, "task_ids": list(task_ids), "settings": self._wire}
         with contextlib.suppress(WorkerError):
             self.call("prepare", body, timeout_s=5.0, patience_s=0.0)
 
     def close(self) -> None:
-        """Ends this client's leases; other clients of the server keep theirs."""
+        """Ends this client's leases. Other clients of the server keep theirs."""
         with contextlib.suppress(WorkerError, ConfigError):
             self.call("leave", {"client": self._client}, timeout_s=5.0, patience_s=0.0)
         self._disconnect()
 
     def call(self, method: str, body: Mapping[str, Any], timeout_s: float, patience_s: float | None = None) -> Any:
-        """Makes one request, again and again if the connection breaks; returns the result.
+        """Makes one request and returns its result. If the connection breaks, the request is sent again.
 
         Args:
-            method: One of the server's.
-            body: What it takes.
-            timeout_s: Seconds for all of it.
-            patience_s: Seconds from the first failure to the last try; by default the host's.
+            method: One of the server's methods.
+            body: The method's parameters.
+            timeout_s: The seconds for the whole request, with all attempts.
+            patience_s: The seconds from the first failure to the last attempt; None for the host's ``patience_s``.
 
         Raises:
-            WorkerTimeout: No answer in time.
+            WorkerTimeout: No answer came in time.
             WorkerDied: The server cannot be reached, or the lease has ended.
-            WorkerProtocolError: What answers is no such server.
-            WorkerVersionMismatch: It is one of another version.
+            WorkerProtocolError: Something else than a server of worlds answers.
+            WorkerVersionMismatch: The server has another version.
             WorkerCallError: The server refused, or has no room.
             ConfigError: The token, the task, the split or a setting is wrong.
         """
@@ -254,21 +254,21 @@ class RemoteHost:
 
 
 def remote_host(url: str, token: str | None, settings: Settings) -> Host:
-    """The host that all environments of this process with the same server and settings share; it ends with the process.
+    """The host that all environments of this process with the same server and settings share. It ends with the process.
 
     Raises:
-        ConfigError: There is no token, or the url or the token cannot be one.
+        ConfigError: There is no token, or the url or the token is not valid.
     """
     token = token or os.environ.get(TOKEN_VARIABLE)
     if not token:
         raise ConfigError(
-            f"{url} wants its server's token; set the environment variable {TOKEN_VARIABLE}, or pass token="
+            f"the server at {url} needs a token; set the environment variable {TOKEN_VARIABLE}, or pass token="
         )
     return shared_host((url, token, settings), lambda: RemoteHost(url, token, settings))
 
 
 def _limit(connection: http.client.HTTPConnection, deadline: float, at_most_s: float = 1e6) -> None:
-    """Lets the connection's next operations take what is left."""
+    """Gives the connection's next operations the time that is left until the deadline."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError

@@ -1,7 +1,4 @@
-"""``python -m envs serve appworld``: one server, from its arguments to its end.
-
-Left out: running in the background, and logs; whoever starts it has programs for both.
-"""
+"""``python -m envs serve appworld``: runs one server in the foreground, from its arguments to its end. It keeps no log."""
 
 from __future__ import annotations
 
@@ -31,25 +28,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("backend", choices=["appworld"], metavar="BACKEND", help="appworld")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=8765, help="port to listen on, 0 for any (%(default)s)")
-    parser.add_argument("--token", help="what clients must show; other users of this machine can see it in `ps`")
-    parser.add_argument("--token-file", type=Path, help=f"file with the token; without either, {TOKEN_VARIABLE}")
+    parser.add_argument("--token", help="token that clients must send; other users of this machine can see it in `ps`")
     parser.add_argument(
-        "--split", nargs="+", default=["train"], choices=data.SPLITS, metavar="SPLIT", help="whose tasks; train"
+        "--token-file", type=Path, help=f"file with the token; without either, {TOKEN_VARIABLE} is read"
     )
-    parser.add_argument("--max-worlds", type=int, default=128, help="at a time, 70 MB each (%(default)s)")
+    parser.add_argument(
+        "--split", nargs="+", default=["train"], choices=data.SPLITS, metavar="SPLIT", help="splits to serve (train)"
+    )
+    parser.add_argument("--max-worlds", type=int, default=128, help="most worlds at a time, 70 MB each (%(default)s)")
     parser.add_argument(
         "--idle-timeout-s",
         type=float,
         default=900.0,
-        help="silence after which a client's worlds are closed (%(default)g)",
+        help="seconds of silence after which a client's worlds are closed (%(default)g)",
     )
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Serves until SIGINT or SIGTERM; then ends all worlds.
+    """Serves until SIGINT or SIGTERM, and then ends all worlds.
 
     Raises:
-        ConfigError: An argument is wrong, or the address could be reached by others and there is no token.
+        ConfigError: An argument is wrong, or other machines can reach the address and there is no token.
         MissingBackendError: AppWorld or a split's data are not installed.
     """
     token, told = _token(options.token, options.token_file, options.host)
@@ -76,9 +75,9 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def _token(given: str | None, file: Path | None, host: str) -> tuple[str, bool]:
-    """The token, and whether it was made here and has to be told."""
+    """The token, and whether it was made here and must be printed."""
     if given and file:
-        raise ConfigError("--token and --token-file are two ways to say one thing; give one of them")
+        raise ConfigError("--token and --token-file both give the token; use only one of them")
     if file is not None:
         try:
             given = file.read_text(encoding="utf-8").strip()
@@ -90,7 +89,7 @@ def _token(given: str | None, file: Path | None, host: str) -> tuple[str, bool]:
         return checked_token(given), False
     if not is_loopback(host):
         raise ConfigError(
-            f"{host} can be reached from other machines, so the server needs a token: give --token-file or {TOKEN_VARIABLE} "
+            f"{host} can be reached from other machines, so the server needs a token; give --token-file or set {TOKEN_VARIABLE} "
             '(python -c "import secrets; print(secrets.token_urlsafe())" makes one)'
         )
     return secrets.token_urlsafe(), True
@@ -99,13 +98,13 @@ def _token(given: str | None, file: Path | None, host: str) -> tuple[str, bool]:
 def _roots(splits: Sequence[str]) -> data.Roots:
     found = {data.roots(split) for split in splits}
     if len(found) > 1:
-        raise ConfigError("mini is a world of its own; serve it by itself, on another port")
+        raise ConfigError("split mini has its own data; serve it with another server, on another port")
     return found.pop()
 
 
 def _stop_on_signals(server: Server) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
-        threading.Thread(target=server.shutdown).start()  # it waits for serve_forever, which this thread is in
+        threading.Thread(target=server.shutdown).start()  # it waits for serve_forever(), which this thread runs
 
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, stop)

@@ -1,7 +1,7 @@
-"""Serves a host's worlds to other machines: one HTTP endpoint, JSON both ways, a token in every request.
+"""Serves a host's worlds to other machines over HTTP, with JSON in both directions and a token in every request.
 
-A request is ``POST /METHOD`` with an object; the methods are those of leases.py. Left out: TLS (put the server behind
-``ssh -L`` or a proxy that speaks it), pickles, and any answer but "no" to a request without the token.
+A request is ``POST /METHOD`` with a JSON object. The methods are those of leases.py. A request without the token gets only
+a refusal. The server has no TLS: put it behind ``ssh -L`` or a proxy that has TLS.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from envs.appworld.leases import Leases, Refused
 __all__ = ["HEADER", "MAX_BYTES", "PROTOCOL", "Server", "checked_token", "is_loopback"]
 
 PROTOCOL = "1"
-HEADER = "X-EH-AppWorld"  # carries PROTOCOL, both ways
+HEADER = "X-EH-AppWorld"  # carries PROTOCOL in requests and answers
 MAX_BYTES = 4 * 2**20  # of a request
-_QUIET_S = 60.0  # a connection that says nothing for so long is closed; clients open another one
+_QUIET_S = 60.0  # a connection that is silent for so long is closed; clients open a new one
 _ID = re.compile(r"[0-9a-f]{32}")
 _TOKEN = re.compile(r"[!-~]{16,200}")
 
@@ -39,17 +39,17 @@ _SETTINGS: Mapping[str, type] = {
 
 
 class Server(ThreadingHTTPServer):
-    """One thread per connection; a request is not read further than its head without the token.
+    """An HTTP server with one thread per connection. Without the token, it reads only the head of a request.
 
     Args:
-        leases: What is served. It is the caller's to close.
-        token: What clients have to show.
-        host: Where to listen.
-        port: Where to listen; 0 chooses one, ``url`` says which.
+        leases: The leases to serve. The caller closes them.
+        token: The token that clients must send.
+        host: The address to listen on.
+        port: The port to listen on. 0 chooses a free one, which ``url`` then shows.
 
     Raises:
-        ConfigError: The token is too short or holds something else than visible ASCII.
-        OSError: The address is taken, or not this machine's.
+        ConfigError: The token is too short or too long, or holds something other than visible ASCII.
+        OSError: The address is in use, or does not belong to this machine.
     """
 
     daemon_threads = True
@@ -63,24 +63,24 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where a client on this machine finds it."""
+        """The server's address for a client on this machine."""
         host, port = self.server_address[:2]
         return f"http://[{host!s}]:{port}" if self.address_family == socket.AF_INET6 else f"http://{host!s}:{port}"
 
     def server_bind(self) -> None:
-        """Without the look-up of the host's name, which can take seconds and which nobody asks for."""
+        """Binds the socket without looking up the host's name, which can take seconds and is not needed."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nobody's error, and the standard library would print its traceback."""
+        """Does nothing. The standard library would print a traceback for each client that hangs up."""
 
 
 def checked_token(token: str) -> str:
-    """The token, if it can be one.
+    """Returns the token if it is valid.
 
     Raises:
-        ConfigError: It cannot.
+        ConfigError: The token does not have 16 to 200 characters of visible ASCII.
     """
     if not _TOKEN.fullmatch(token):
         raise ConfigError("a token must have 16 to 200 characters of visible ASCII, without spaces")
@@ -103,7 +103,7 @@ _Method = Callable[[Leases, Mapping[str, Any]], Any]
 
 
 class _Broken(Exception):
-    """The connection broke in the middle of a request, or stood still for too long."""
+    """The connection broke in the middle of a request, or was silent for too long."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -131,18 +131,18 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, answer)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the standard library says of a request that is no HTTP, or no POST; in JSON as all else."""
+        """Sends the standard library's error for a request that is not HTTP or not POST, as JSON like all other answers."""
         self.close_connection = True
         self._send(code, _error("Refused", message or HTTPStatus(code).phrase))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is logged."""
+        """Does nothing: the server keeps no log."""
 
     def _request(self) -> tuple[_Method, Mapping[str, Any]]:
         self._authorize()
         version = self.headers.get(HEADER)
         if version != PROTOCOL:
-            self.close_connection = True  # its body is left unread
+            self.close_connection = True  # because the body is not read
             raise WorkerVersionMismatch(f"the server speaks protocol {PROTOCOL}, the client {version or 'none'}")
         body = self._body()
         method = _METHODS.get(self.path.rpartition("/")[2])
@@ -231,7 +231,7 @@ def _texts(body: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _settings(body: Mapping[str, Any]) -> Settings:
-    """A client's settings. Whether worlds are confined, and what saves time, is this side's affair."""
+    """A client's settings. The server decides whether worlds are confined and which adaptations of the engine they use."""
     given = body.get("settings")
     if not isinstance(given, dict) or set(given) != set(_SETTINGS):
         raise Refused(400, f"'settings' must have {', '.join(_SETTINGS)}, and nothing else")

@@ -1,5 +1,5 @@
-"""BFCL multi-turn function calling: the real simulators, data and verdict of bfcl-eval, as a text environment.
+"""BFCL multi-turn function calling as a text environment, with the real simulators, data and verdict of bfcl-eval.
 
-`env` and `splits` run in the user's Python. `backend` and its siblings `data`, `calls`, `execution` and `episode` run in
-bfcl-eval's own virtualenv, with the standard library and bfcl-eval alone.
+`env` and `splits` run in the user's Python. `backend`, `data`, `calls`, `execution` and `episode` run in bfcl-eval's own
+virtualenv and use only the standard library and bfcl-eval.
 """

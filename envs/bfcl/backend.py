@@ -1,4 +1,4 @@
-"""The worker's side of EH-BFCL: runs in bfcl-eval's virtualenv and holds many episodes at once."""
+"""The worker's side of EH-BFCL. It runs in bfcl-eval's virtualenv and holds many episodes at once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""From model text to calls, as bfcl-eval decodes it but without eval(), and from ground truth to model text.
+"""Decodes a model's text into calls as bfcl-eval does, but without eval(). Also writes ground-truth calls as model text.
 
-Upstream turns every call into source text again and evaluates that. We keep the text where it can differ from the call
-(a nested call, a bracket in a text argument); a plain call is carried out as it was decoded, which saves a third of an
-episode's time. The quirks that decide verdicts are kept and named where they are. Left out: execution, in `execution`.
+Upstream turns every call into source text again and evaluates the text. We keep the text only if it can mean something else
+than the call: with a nested call, or a bracket in a text argument. A plain call is carried out as it was decoded, which
+saves a third of an episode's time. Upstream's quirks that decide verdicts are kept, with a comment at each. `execution`
+carries out the calls.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Methods = dict[str, Callable[..., Any]]
 
 _ARITHMETIC_DEPTH = 20
 _REPEAT_CAP = 10_000  # characters of a repeated text
-LONGEST = 200_000  # characters of one message; beyond, it is no call
+LONGEST = 200_000  # characters of one message; a longer message counts as one without a call
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -46,11 +47,11 @@ _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 class DecodeError(ValueError):
-    """The text is no list of calls; officially this ends the user's turn."""
+    """The text is not a list of calls. By the official rules, this ends the user's turn."""
 
 
 class PlainCall(NamedTuple):
-    """A call whose arguments are plain values, so that its source text would evaluate to just this."""
+    """A call whose arguments are plain values, so that its source text would evaluate to exactly this call."""
 
     name: str
     arguments: dict[str, Any]
@@ -62,8 +63,8 @@ Call = str | PlainCall
 def decode_python(text: str) -> list[Call]:
     r"""``[f(a=1), g()]`` as a list of calls.
 
-    Official quirks: backticks, newlines and blanks are stripped, missing brackets added, positional arguments silently
-    dropped, and a unary plus negates.
+    Official quirks: backticks, newlines and blanks are stripped, missing brackets are added, positional arguments are
+    silently dropped, and a unary plus negates.
 
     >>> decode_python("[f(a=1, b=g(c='x')), h(3)]")
     ["f(a=1, b=g(c='x'))", PlainCall(name='h', arguments={})]
@@ -77,14 +78,14 @@ def decode_python(text: str) -> list[Call]:
         body = ast.parse(source.strip().strip("'"), mode="eval").body
         nodes = [body] if isinstance(body, ast.Call) else body.elts  # type: ignore[attr-defined]
         return [_call(_resolve_call(node), _call_text) for node in nodes]
-    except Exception as error:  # upstream too takes any exception here for "no call"
+    except Exception as error:  # as upstream: any exception here means "no call"
         raise DecodeError(str(error)) from error
 
 
 def decode_hermes(text: str) -> list[Call]:
     """``<tool_call>{json}</tool_call>`` blocks as a list of calls.
 
-    Official quirks: text up to ``</think>`` is cut first, and a block that is not JSON is dropped.
+    Official quirks: the text up to ``</think>`` is cut off first, and a block that is not JSON is dropped.
     """
     if len(text) > LONGEST:
         raise DecodeError("too long")
@@ -140,7 +141,7 @@ def _resolve(node: ast.expr) -> Any:
     if isinstance(node, ast.Constant):
         return "..." if node.value is Ellipsis else node.value
     if isinstance(node, ast.UnaryOp):
-        return -node.operand.value  # type: ignore[attr-defined]  # as upstream: +5 and ~5 become -5 too
+        return -node.operand.value  # type: ignore[attr-defined]  # as upstream: +5 and ~5 also become -5
     if isinstance(node, ast.List):
         return [_resolve(e) for e in node.elts]
     if isinstance(node, ast.Tuple):
@@ -168,7 +169,7 @@ def _call_text(call: dict[str, dict[str | None, Any]]) -> str:
 def _value_text(value: Any) -> str:
     if not isinstance(value, dict):
         return repr(value)
-    if all(isinstance(v, dict) for v in value.values()):  # as upstream: a dict of dicts is taken for a call; {} fails
+    if all(isinstance(v, dict) for v in value.values()):  # as upstream: a dict of dicts counts as a call; {} fails
         if not value:
             raise DecodeError("an empty dict is no argument")
         name = next(iter(value))
@@ -177,9 +178,9 @@ def _value_text(value: Any) -> str:
 
 
 def _tool_calls(text: str) -> Iterator[str]:
-    r"""What ``re.findall(r"<tool_call>\n(.*?)\n</tool_call>", text, re.DOTALL)`` finds, in linear time.
+    r"""The same blocks as ``re.findall(r"<tool_call>\n(.*?)\n</tool_call>", text, re.DOTALL)``, in linear time.
 
-    The expression takes seconds for a text of opening tags alone.
+    The regular expression takes seconds for a text that consists of opening tags.
     """
     opening, closing = "<tool_call>\n", "\n</tool_call>"
     at = text.find(opening)
@@ -212,10 +213,10 @@ def _call(call: dict[Any, Any], text_of: Callable[[dict[Any, Any]], str]) -> Cal
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether ``value`` equals what its source text evaluates to, upstream's rewriting of brackets included."""
+    """Whether ``value``'s source text evaluates to ``value`` again, also after upstream's rewriting of brackets."""
     if isinstance(value, str):
         return "(" not in value
-    if isinstance(value, int):  # bool too; Python refuses to write out integers of more than 4,300 digits
+    if isinstance(value, int):  # or bool; Python refuses to write out integers of more than 4,300 digits
         return value.bit_length() < 10_000
     if isinstance(value, float):
         return math.isfinite(value)
@@ -223,7 +224,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def arithmetic(node: ast.expr, depth: int = 0) -> Any:
-    """Constant arithmetic, bounded: upstream evaluates it with eval()."""
+    """Evaluates constant arithmetic within limits. Upstream evaluates it with eval()."""
     if depth > _ARITHMETIC_DEPTH:
         raise DecodeError("arithmetic nested too deeply")
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str | complex):

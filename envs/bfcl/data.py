@@ -1,6 +1,6 @@
-"""BFCL's entries, ground truth and function documents, read from the JSON files inside bfcl-eval.
+"""Reads BFCL's entries, ground truth and function documents from the JSON files inside bfcl-eval.
 
-bfcl-eval's own loader is left out: it needs packages that are not installed and creates folders on import.
+bfcl-eval's own loader is not used, because it needs packages that are not installed and creates folders on import.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Entry:
 
     Attributes:
         task_id: The official id.
-        turns: The user's messages of each turn, joined; empty where only held-out functions are revealed.
+        turns: The user's messages of each turn, joined. A turn that only reveals held-out functions has an empty text.
         ground_truth: The official calls of each turn, as source text.
-        classes: The simulators involved.
-        initial_config: Their start states.
-        functions: Documents shown from the start.
-        held_out: Documents revealed at a turn.
+        classes: The simulators that the entry uses.
+        initial_config: The start states of the simulators.
+        functions: The function documents that are shown from the start.
+        held_out: Turn -> the function documents that are revealed at that turn.
     """
 
     task_id: str
@@ -44,7 +44,7 @@ class Entry:
 
 
 def load_entry(task_id: str) -> Entry:
-    """One entry by its official id; KeyError if there is none."""
+    """Loads the entry with this official id; KeyError if there is none."""
     category = task_id.rsplit("_", 1)[0]
     entry, answer = _category(category)[task_id]
     functions = [document for name in entry["involved_classes"] for document in _documents(name)]

@@ -1,8 +1,8 @@
 """EH-BFCL: BFCL's multi-turn function calling, with the official simulators, rules and verdict.
 
-The simulators run in worker processes with bfcl-eval's own virtualenv; many environments share a worker. Left out: the
-categories that are no conversation (single calls, web search, memory), and upstream's `composite`, most of whose entries
-hold erroring calls.
+The simulators run in worker processes with bfcl-eval's own virtualenv. Many environments share a worker. The environment
+has BFCL's four multi-turn categories. It has no single calls, web search or memory, which are not conversations, and no
+`composite`, because most of its entries contain calls that fail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from envs.runtime import backend_python
 
 __all__ = ["BFCLEnv"]
 
-_LONGEST = 10_000_000  # characters; a bound for the spaces only
+_LONGEST = 10_000_000  # characters; only the spaces need this bound
 _RULES = """\
 You solve a user's requests by calling functions. In each message, call one or more of the functions below, or say in \
 words that you are done with the user's present request. After a message with calls you get their results; after a message \
@@ -54,29 +54,29 @@ _FORMAT_RULES = {
 class BFCLEnv(gym.Env[str, str], EzPickle):
     """A conversation with a user over stateful function calls: 200 scenarios in 4 categories.
 
-    The observation is the user's message, or the results of the calls just made; the action is the model's text. The
-    reward is the official verdict, 1 or 0, at the end; ``info["failure"]`` then names the first failed check as
-    ``{"turn", "kind"}``, the kind one of no_call, wrong_state, missing_result, step_limit.
+    The observation is the user's message, or the results of the calls just made. The action is the model's text. The
+    reward is 0 until the end and then the official verdict, 1 or 0. After a failure, ``info["failure"]`` names the first
+    failed check as ``{"turn", "kind"}``. The kind is no_call, wrong_state, missing_result or step_limit.
 
-    ``info`` at reset: ``task_id`` (the official entry id), ``system_prompt``, ``instruction`` (the user's first words),
-    ``category``. At each step: ``turn`` (index of the user's turn), ``calls`` (executed by this action), ``malformed``
-    (looks like calls but is none); at the end ``success``. If the worker fails, the episode is truncated with
-    ``info["environment_error"]``, and the next reset gets a new worker.
+    ``info`` at reset: ``task_id`` (the official entry id), ``system_prompt``, ``instruction`` (the user's first message),
+    ``category``. ``info`` at each step: ``turn`` (the index of the user's turn), ``calls`` (the number of calls that the
+    action executed), ``malformed`` (the action looks like calls but holds none), and at the end ``success``. If the worker
+    fails, the episode is truncated with ``info["environment_error"]``, and the next reset gets a new worker.
 
     Args:
-        split: train (120 scenarios), dev (32), test (48) or all (200); no scenario is in two of the first three.
+        split: train (120 scenarios), dev (32), test (48) or all (200). No scenario is in two of the first three.
         categories: Some of base, miss_func, miss_param, long_context; None for all four.
         action_format: "python" (``[f(a=1), g()]``) or "hermes" (``<tool_call>{json}</tool_call>``).
-        workers: Worker processes that all environments of this process with the same number share; None for one a core,
-            4 at most.
-        step_timeout_s: Seconds that a call of the worker may take, before it is killed.
-        max_observation_chars: Results longer than this lose their middle, with a note in its place, so that what is left
-            has this length at most; the user's words are never cut. None, as officially, keeps all: those of
-            long_context reach 32,000 characters along the ground truth.
+        workers: The number of worker processes. All environments of this process with the same number share them. None means
+            one for each core, 4 at most.
+        step_timeout_s: The seconds that a call of the worker may take. After that the worker is killed.
+        max_observation_chars: Longer results lose their middle, so that they have at most this length, including a note
+            in place of the middle. The user's messages are never cut. None, as in the official evaluation, keeps all: in
+            long_context, the results reach 32,000 characters along the ground truth.
 
     Raises:
         ConfigError: An argument is not one of those listed.
-        MissingBackendError: bfcl-eval is not installed; the message names the command.
+        MissingBackendError: bfcl-eval is not installed. The message names the command.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
@@ -112,11 +112,11 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         self._running = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an entry: ``options={"task_id": id}``, else one of ``task_ids`` drawn with the seed.
+        """Starts the entry of ``options={"task_id": id}``, or without it, one of ``task_ids`` drawn with the seed.
 
         Raises:
             ConfigError: There is no such entry.
-            WorkerError: No worker could be started, or it failed while loading the entry.
+            WorkerError: No worker could be started, or the worker failed while loading the entry.
         """
         super().reset(seed=seed)
         task_id = (options or {}).get("task_id")
@@ -125,14 +125,14 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         elif task_id not in _every_task():
             raise ConfigError(
                 f"expected a BFCL multi-turn entry such as {self.task_ids[0]!r}, got {task_id!r}; "
-                "env.unwrapped.task_ids has those of the split"
+                "env.unwrapped.task_ids lists the ids of the split"
             )
         self._running = False
         try:
             observation, about = self._begin(task_id)
         except (WorkerDied, WorkerTimeout, WorkerProtocolError):
-            # Perhaps another environment's hanging call has just cost us both the worker. Nothing of this episode has
-            # happened yet, so begin it, in a new session, on a new worker; if that fails too, something is wrong.
+            # Another environment's call may have hung, so that the shared worker was killed. This episode has not begun
+            # yet, so begin it in a new session on a new worker. If that fails too, something is wrong.
             self._leave()
             observation, about = self._begin(task_id)
         self._running = True
@@ -145,15 +145,16 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         }
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Sends one message; text without a call ends the user's turn.
+        """Sends one message. A text without a call ends the user's turn.
 
         Raises:
             gymnasium.error.ResetNeeded: The episode has ended, or none has begun.
         """
         session = self._live()
-        said = action if isinstance(action, str) else ""  # what is no text has no call
+        said = action if isinstance(action, str) else ""  # an action that is not a text has no call
         try:
-            result = session.call("step", {"action": said[: LONGEST + 1]}, self._timeout_s)  # longer is no call
+            # LONGEST + 1 characters are enough for the worker to see that the text is too long for a call.
+            result = session.call("step", {"action": said[: LONGEST + 1]}, self._timeout_s)
         except WorkerError as error:
             self._running = False
             text = f"The environment failed, and this episode is over: {error}"
@@ -169,15 +170,15 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         return observation, float(result["success"]), result["done"], False, info
 
     def expert(self) -> str:
-        """The ground truth's next message, in this environment's format: one call a step, then "Done." to end the turn.
+        """The ground truth's next message, in this environment's format: the next call, or "Done." to end the turn.
 
-        It follows the number of steps taken in the present turn, so it is right for an episode whose steps were the
-        expert's; after other steps the episode may be beyond repair.
+        It depends only on the number of steps taken in the present turn. It is right if all steps so far were the expert's.
+        After other steps, the episode may be impossible to solve.
         """
         return str(self._live().call("expert", {}, self._timeout_s))
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A call without arguments of one of the entry's functions (2/3), or a message without a call (1/3)."""
+        """With probability 2/3 a call of one of the entry's functions without arguments, otherwise a message without a call."""
         if not self._functions or rng.random() < 1 / 3:
             return "Done."
         name = self._functions[int(rng.integers(len(self._functions)))]
@@ -186,11 +187,11 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         return f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
 
     def close(self) -> None:
-        """Frees the episode; the workers go on for other environments."""
+        """Ends the episode. The workers go on for other environments."""
         self._leave()
 
     def _begin(self, task_id: str) -> tuple[str, Mapping[str, Any]]:
-        """Starts the entry on a living worker: the first message, and what is the same in every episode of the entry."""
+        """Starts the entry on a living worker. Returns the first message, and what is the same in all episodes of the entry."""
         if self._session is None or not self._session.alive:
             self._leave()
             self._session = shared_pool(self._workers, self._command).session()
@@ -211,12 +212,12 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             if session.alive:
                 session.call("finish", {}, self._timeout_s)
         except WorkerError:
-            pass  # it is gone, and the episode with it
+            pass  # the worker is gone, and the episode with it
         finally:
             session.close()
 
     def _describe(self, session: Session, task_id: str) -> Mapping[str, Any]:
-        """What is the same in every episode of an entry; asked once in a process, for it is most of a reset's bytes."""
+        """What is the same in all episodes of an entry. It is most of a reset's bytes, so a process asks for it only once."""
         if task_id not in _described:
             about = session.call("describe", {"task_id": task_id}, self._timeout_s)
             documents = about["functions"]
@@ -231,7 +232,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         limit = self._max_chars
         if limit is None or len(results) <= limit:
             return results
-        half = (limit - 60) // 2  # the note takes less than 60
+        half = (limit - 60) // 2  # the note takes less than 60 characters
         return f"{results[:half]}\n[{len(results) - 2 * half} characters left out]\n{results[-half:]}"
 
 

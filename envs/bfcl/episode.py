@@ -1,9 +1,11 @@
 """One BFCL episode by the official rules, with the official verdict.
 
-A turn is a user message and the steps that follow it; a step is one message of the agent with any number of calls. A
-message without a call ends the turn. More than 20 executed steps in a turn end the entry. At the end of each turn whose
-ground truth is not empty: at least one step was executed, every public attribute of every simulator equals the ground
-truth's, and the ground truth's results of the turn are among all results so far. The verdict is the AND over turns.
+A turn is a user message and the steps that follow it. A step is one message of the agent with any number of calls. A
+message without a call ends the turn. More than 20 executed steps in a turn end the entry.
+
+The verdict is success if every turn whose ground truth is not empty passes three checks at its end:
+at least one step was executed, every public attribute of every simulator equals the ground truth's, and the results of the
+turn's ground-truth calls are among all results so far.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ __all__ = ["Episode", "StepResult", "instruction", "task_of"]
 
 STEP_LIMIT = 20  # bfcl_eval.constants.default_prompts.MAXIMUM_STEP_LIMIT
 REVEAL = "I have updated some more functions you can choose from. What about now?"
-END_OF_TURN = "Done."  # holds no call in either format
-_STEPS_PER_TURN = 18  # the expert packs several calls into a step where a turn has more calls than this
+END_OF_TURN = "Done."  # not a call in either format
+_STEPS_PER_TURN = 18  # if a turn has more calls than this, the expert puts several calls into each step
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,9 @@ class Task:
 
     Attributes:
         entry: The entry.
-        start: The simulators at the start, pickled; loading is faster than building, and nothing is shared.
-        checks: Of each turn the ground truth's results and its simulators' public attributes; None for an empty one.
+        start: The simulators at the start, pickled. Loading them is faster than building them, and episodes share no object.
+        checks: For each turn, the ground truth's results and its simulators' public attributes; None if the turn has no
+            ground-truth call.
     """
 
     entry: Entry
@@ -48,16 +51,16 @@ class Task:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one message of the agent led to.
+    """The outcome of one message of the agent.
 
     Attributes:
-        observation: Results, or the next user message.
-        done: The episode is over.
-        success: The verdict, once it is over.
-        turn: Index of the present user turn.
-        calls: Calls executed by this message.
-        malformed: The message looks like calls but is none.
-        failure: The first failed check, as (turn, kind), or None.
+        observation: The results, or the next user message.
+        done: Whether the episode is over.
+        success: The verdict, once the episode is over.
+        turn: The index of the present user turn.
+        calls: The number of calls that this message executed.
+        malformed: Whether the message looks like calls but holds none.
+        failure: The first failed check as (turn, kind), once the episode is over; None if none failed.
     """
 
     observation: str
@@ -105,7 +108,7 @@ class Episode:
         self._results.update(results)
         self._steps += 1
         observation = self._show(results)
-        if self._steps > STEP_LIMIT:  # the 21st has still run
+        if self._steps > STEP_LIMIT:  # as upstream: the 21st step was still executed
             self._check_turn()
             if self._turn < len(self._task.entry.turns) - 1:
                 self._fail("step_limit")
@@ -113,7 +116,7 @@ class Episode:
         return self._result(observation, done=False, calls=len(calls))
 
     def expert(self) -> str:
-        """The ground truth's next message: one call a step where the turn has few, then a message without a call."""
+        """The ground truth's next message: usually one call for each step, then a message without a call to end the turn."""
         calls = list(self._task.entry.ground_truth[self._turn]) if self._turn < len(self._task.entry.turns) else []
         per_step = -(-len(calls) // _STEPS_PER_TURN) or 1
         due = calls[self._steps * per_step : (self._steps + 1) * per_step]
@@ -142,7 +145,7 @@ class Episode:
             self._fail("missing_result")
 
     def _same(self, states: dict[str, dict[str, Any]]) -> bool:
-        """Whether every public attribute of the ground truth's simulators has its value here."""
+        """Whether every public attribute of the ground truth's simulators has the same value in this episode."""
         return all(
             getattr(self._simulators[name], key) == value
             for name, state in states.items()
@@ -170,7 +173,7 @@ class Episode:
 
 @functools.cache
 def task_of(task_id: str) -> Task:
-    """Builds an entry's start state and replays its ground truth, once."""
+    """Builds an entry's start state and replays its ground truth. The result is cached."""
     entry = load_entry(task_id)
     start = pickle.dumps(_build(entry))
     simulators = pickle.loads(start)
@@ -185,19 +188,19 @@ def task_of(task_id: str) -> Task:
         states: dict[str, dict[str, Any]] = {}
         for name, simulator in simulators.items():
             now = {k: v for k, v in vars(simulator).items() if not k.startswith("_")}
-            states[name] = before[name] if before.get(name) == now else copy.deepcopy(now)  # unchanged ones are shared
+            states[name] = before[name] if before.get(name) == now else copy.deepcopy(now)  # share unchanged states
         before = states
         checks.append((results, states))
     return Task(entry, start, tuple(checks))
 
 
 def instruction(entry: Entry) -> str:
-    """The user's first words."""
+    """The user's first message."""
     return next((turn for turn in entry.turns if turn), "")
 
 
 def compact_document(document: dict[str, Any]) -> dict[str, Any]:
-    """A function document without the simulator's preamble, which all of its functions repeat, and the result's fields."""
+    """A shorter function document: without the fields of the result and the preamble that all functions of a simulator repeat."""
     text = document["description"]
     return {
         "name": document["name"],

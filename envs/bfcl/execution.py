@@ -1,8 +1,8 @@
-"""From calls to results, as bfcl-eval carries them out but without eval().
+"""Carries out calls as bfcl-eval does, but without eval().
 
-bfcl-eval evaluates model text as Python: imports, open() and the rest all run. Here a call is admitted only by its bare
-name in the table of the simulators' methods, with literals and further such calls as arguments; that changes none of the
-5,887 ground-truth calls. Left out with it: Python's own functions, which upstream runs when a model names one.
+bfcl-eval evaluates a model's text as Python, so imports, open() and everything else run. Here a call must be the bare name
+of a simulator's method, and its arguments must be literals or further such calls. This changes none of the 5,887
+ground-truth calls. Python's own functions, which upstream runs if a model names one, are errors here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .calls import Methods, PlainCall, arithmetic
 
 __all__ = ["execute"]
 
-# MathAPI's exponents, precisions and places; ground truth has 10 at most, and 10**8 would hang the process.
+# A cap for MathAPI's exponents, precisions and decimal places: the ground truth has 10 at most, 10**8 would hang the process.
 _MATH_CAP = 10_000
 _POWER_CAP = 200_000  # bits of an integer power
 _BLOCKED = {"kill", "exit", "quit", "remove", "unlink", "popen", "Popen", "run"}
@@ -27,7 +27,7 @@ _BEFORE_BRACKET = re.compile(r"\b([a-zA-Z_]\w*)\s*(?=\()")
 
 
 def execute(call: str | PlainCall, methods: Methods) -> str:
-    """Carries out one call and returns its result as bfcl-eval words it; errors are results too."""
+    """Carries out one call and returns its result in bfcl-eval's words. An error is a result too."""
     try:
         if isinstance(call, PlainCall):
             _refuse_blocked(call.name, methods)
@@ -47,19 +47,19 @@ def execute(call: str | PlainCall, methods: Methods) -> str:
 
 
 def _admitted(source: str, methods: Methods) -> ast.Call:
-    """Parses a call text with upstream's rewriting, which also reaches into text arguments.
+    """Parses a call's text with upstream's rewriting, which also changes text arguments.
 
-    Upstream replaces every ``name(`` by ``instance.name(`` with a regular expression. In a text argument that drops blanks
-    before a bracket and puts an instance's name before a method's.
+    Upstream replaces every ``name(`` by ``instance.name(`` with a regular expression. In a text argument, this drops the
+    blanks before a bracket and puts the name of an instance in front of a method's name.
     """
     source = _BEFORE_BRACKET.sub(lambda match: match.group(1), source)
     head = source.split("(")[0]
     head = head.split(".")[1] if "." in head else head
     _refuse_blocked(head, methods)
-    node = ast.parse(source.lstrip(" \t"), "<string>", "eval").body  # eval() strips the same
+    node = ast.parse(source.lstrip(" \t"), "<string>", "eval").body  # eval() strips these characters too
     if not isinstance(node, ast.Call):
         raise ValueError("not a function call")
-    if source.count("(") > 1:  # else no text argument has a bracket, and there is nothing to walk for
+    if source.count("(") > 1:  # otherwise no text argument has a bracket
         for part in ast.walk(node):
             if isinstance(part, ast.Constant) and isinstance(part.value, str) and "(" in part.value:
                 part.value = _BEFORE_BRACKET.sub(
@@ -93,7 +93,7 @@ def _invoke(name: str, methods: Methods, positional: list[Any], keywords: dict[s
         raise NameError(f"name '{name}' is not defined")
     method = methods[name]
     _cap_mathematics(name, method, positional, keywords)
-    # A fresh list for a mutable default: upstream's post_tweet shares one between all episodes of the process.
+    # Pass a new list for a list default: upstream's post_tweet shares one list between all episodes of the process.
     for place, parameter, default in _list_defaults(getattr(method, "__func__", method)):
         if parameter not in keywords and place > len(positional):
             keywords[parameter] = list(default)
@@ -102,7 +102,7 @@ def _invoke(name: str, methods: Methods, positional: list[Any], keywords: dict[s
 
 @functools.cache
 def _list_defaults(function: Callable[..., Any]) -> list[tuple[int, str, list[Any]]]:
-    """Place (self counted), name and default of each parameter whose default is a list, as the class was written."""
+    """Place (self counts), name and original default of each parameter whose default is a list."""
     parameters = enumerate(inspect.signature(function).parameters.values())
     return [(i, p.name, list(p.default)) for i, p in parameters if isinstance(p.default, list)]
 
@@ -135,7 +135,7 @@ def _cap_mathematics(name: str, method: Callable[..., Any], positional: list[Any
     try:
         given = inspect.signature(method).bind(*positional, **keywords).arguments
     except TypeError:
-        return  # the call itself will say what is wrong
+        return  # the call itself will raise the error
     for argument in ("precision", "exponent", "decimal_places"):
         value = given.get(argument, 0)
         if isinstance(value, int | float) and abs(value) > _MATH_CAP:

@@ -1,7 +1,7 @@
 """Which of BFCL's 200 scenarios are for training and which are held out.
 
-Each scenario stands in all four categories, so the splits are made by scenario, not by entry: an agent that trained on
-`multi_turn_base_17` has seen all there is to `multi_turn_long_context_17`.
+Each scenario is in all four categories, so the splits are made by scenario and not by entry: an agent that trained on
+`multi_turn_base_17` knows `multi_turn_long_context_17` too.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 SPLITS = ("train", "dev", "test", "all")
 
 _DOMAINS, _PER_DOMAIN = 4, 50  # 0-49 file system, 50-99 vehicle, 100-149 trading, 150-199 travel
-_TRAIN, _DEV = 30, 8  # of the 50; the other 12 are for test
+_TRAIN, _DEV = 30, 8  # of each domain's 50 scenarios; the other 12 are for test
 
 
 def scenarios(split: str) -> list[int]:
-    """The scenario indices of a split, ascending: 120 train, 32 dev, 48 test, 200 all; each domain has a quarter.
+    """The scenario indices of a split, ascending: 120 train, 32 dev, 48 test, 200 all. Each domain has a quarter of them.
 
     >>> [len(scenarios(split)) for split in SPLITS]
     [120, 32, 48, 200]
@@ -40,7 +40,7 @@ def scenarios(split: str) -> list[int]:
 
 
 def task_ids(split: str, categories: Sequence[str] | None = None) -> list[str]:
-    """The entry ids of a split, category by category: ``multi_turn_base_0`` and so on.
+    """The entry ids of a split, one category after the other: ``multi_turn_base_0`` and so on.
 
     Raises:
         ConfigError: The split or a category is unknown.

@@ -1,1 +1,1 @@
-"""cabinet: the built-in environment, a filing cabinet with a chain of notes in its drawers; needs no backend."""
+"""The built-in environment: a filing cabinet with a chain of notes in its drawers. It needs no backend."""

@@ -1,7 +1,7 @@
 """EH-Cabinet and EH-CabinetLocked: a filing cabinet whose notes lead from drawer to drawer to a two-digit code.
 
-Small enough for a model trained from scratch in a minute, with episodes whose needed length varies eightfold and more.
-Left out: rendering (the observations are the transcript) and a step limit (that is ElasticTimeLimit's).
+The task is small enough for a model that is trained from scratch in a minute. The steps that an episode needs vary by a
+factor of more than eight. There is no step limit here: add one with ElasticTimeLimit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["CabinetEnv", "CabinetLockedEnv", "success_ceiling"]
 
 _CALL = re.compile(r"([a-z]+)\(([a-z0-9]*)\)")
 _MALFORMED = "error"
-_LONGEST_ACTION = 1_000_000  # characters; a bound for the space only, longer text is merely malformed
+_LONGEST_ACTION = 1_000_000  # characters; only the space needs this bound, a longer text is just malformed
 
 _RULES = """\
 You work at a filing cabinet with 12 drawers, a to l. Only one drawer can be open at a time. The first message names \
@@ -53,16 +53,16 @@ class CabinetEnv(gym.Env[str, str]):
     anything else           ``error``; costs a step, and ``info["malformed"]`` is True
     ======================  ==============================================================
 
-    White space around an action is ignored. The expert takes 3 steps a drawer (``info["optimal_steps"]`` at reset); who
-    guesses a code, or the next drawer, may need fewer. ``info["success"]`` comes with the end. An environment can be pickled
-    and copied at any moment, episode included.
+    White space around an action is ignored. The expert takes 3 steps for each drawer (``info["optimal_steps"]`` at reset).
+    An agent that guesses a code or the next drawer may need fewer. The info of the last step has ``info["success"]``. An
+    environment can be pickled and copied at any moment, also during an episode.
 
     Args:
-        split: Where a seed draws its task from: train, dev, test or all. ``options={"task_id": ...}`` may name a task
-            of any split.
+        split: The split from which a seed draws a task: train, dev, test or all. ``options={"task_id": ...}`` may name a
+            task of any split.
 
     Raises:
-        ConfigError: The split, or later the task id, is not known.
+        ConfigError: The split is unknown, or at a reset the task id is.
 
     Example:
         >>> env = CabinetEnv(split="dev")
@@ -85,20 +85,21 @@ class CabinetEnv(gym.Env[str, str]):
         self._task: CabinetTask | None = None
         self._notes: dict[str, str] = {}
         self._open: str | None = None
-        self._read = 0  # chain[:_read] is known to the agent: what those notes say, it may act on
+        self._read = 0  # the agent has read the notes of chain[:_read] and may act on them
         self._locked: str | None = None
-        self._refused = False  # the locked drawer has answered `locked` and was not unlocked since
+        self._refused = False  # the locked drawer has answered `locked` and has not been unlocked since
         self._over = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Starts an episode.
 
         Args:
-            seed: Seeds the drawing of tasks; the same seed draws the same task.
-            options: ``{"task_id": id}`` names the task; without it one of ``task_ids`` is drawn.
+            seed: Seeds the generator that draws tasks. The same seed draws the same task.
+            options: ``{"task_id": id}`` names the task. Without it, one of ``task_ids`` is drawn.
 
         Returns:
-            ``start x``, and the info: ``task_id``, ``system_prompt``, ``instruction``, ``optimal_steps``.
+            The observation ``start x``, and the info with ``task_id``, ``system_prompt``, ``instruction`` and
+            ``optimal_steps``.
         """
         super().reset(seed=seed)
         task_id = (options or {}).get("task_id")
@@ -107,7 +108,7 @@ class CabinetEnv(gym.Env[str, str]):
         elif task_id not in task_ids("all"):
             raise ConfigError(
                 f"expected the id of a cabinet task, such as {self.task_ids[0]!r}, got {task_id!r}; "
-                "env.unwrapped.task_ids has those of the split"
+                "env.unwrapped.task_ids lists the ids of the split"
             )
         task = make_task(task_id, locked=self._has_lock)
         chain = task.chain
@@ -123,7 +124,7 @@ class CabinetEnv(gym.Env[str, str]):
         }
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Carries out one call; text that is none is answered ``error``, never with an exception.
+        """Carries out one call. Text that is not a call gets the observation ``error`` and never raises.
 
         Raises:
             gymnasium.error.ResetNeeded: The episode has ended, or none has begun.
@@ -174,7 +175,7 @@ class CabinetEnv(gym.Env[str, str]):
         return self._task
 
     def expert(self) -> str:
-        """The next call of a perfect agent, which uses the notes read so far and nothing else, from any state."""
+        """The next call of a perfect agent, from any state. It uses only the notes read so far."""
         task = self._current()
         if self._read == len(task.chain):
             return f"submit({task.code})"
@@ -184,17 +185,18 @@ class CabinetEnv(gym.Env[str, str]):
         return "read()" if self._open == wanted else "close()"
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A call that wastes a step and can spoil nothing: list (1/2), read (3/10) or close (1/5)."""
+        """A call that wastes a step and does no harm: list (probability 1/2), read (3/10) or close (1/5)."""
         draw = rng.random()
         return "list()" if draw < 0.5 else "read()" if draw < 0.8 else "close()"
 
 
 class CabinetLockedEnv(CabinetEnv):
-    """The cabinet with a lock: in chains of 4 to 10 drawers one of them, never the first, is locked.
+    """The cabinet with a lock: in a chain of 4 to 10 drawers, one drawer is locked, but never the first.
 
-    ``open(x)`` of that drawer answers ``locked`` until ``unlock()`` (``ok``, or ``nothing`` if no drawer was just found
-    locked) has freed it; the expert takes 2 steps more. Demonstrations of short chains never show
-    ``locked``, so this skill has to be found by trial, in episodes that a small K never lets end.
+    ``open(x)`` of that drawer answers ``locked`` until ``unlock()`` has freed it. ``unlock()`` answers ``ok``, or
+    ``nothing`` if no drawer has answered ``locked`` since the last unlock. The expert takes 2 more steps. Demonstrations
+    of short chains never show ``locked``, so an agent must find this skill by trial, in episodes that a small K never
+    lets end.
 
     Example:
         >>> env = CabinetLockedEnv()
@@ -219,13 +221,13 @@ class CabinetLockedEnv(CabinetEnv):
         return super()._call(function, argument)
 
     def expert(self) -> str:
-        """The next call of a perfect agent; it unlocks as soon as a drawer that it still needs has refused it."""
+        """The next call of a perfect agent. It unlocks as soon as a drawer that it still needs has answered ``locked``."""
         still_needed = self._current().chain[self._read :]
         if self._refused and self._locked is not None and self._locked in still_needed:
             return "unlock()"
         return super().expert()
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A call that wastes a step and can spoil nothing: list (.35), unlock (.25), read (.25) or close (.15)."""
+        """A call that wastes a step and does no harm: list (probability .35), unlock (.25), read (.25) or close (.15)."""
         draw = rng.random()
         return "list()" if draw < 0.35 else "unlock()" if draw < 0.6 else "read()" if draw < 0.85 else "close()"

@@ -1,8 +1,8 @@
-"""The tasks of EH-Cabinet: their ids, their splits, what stands in each, and how many a budget of K steps admits.
+"""The tasks of EH-Cabinet: their ids, splits and contents, and the share that can be solved in K steps.
 
-A task is made from its id alone, so nothing is stored and every process agrees on it. Left out: a list of held-out
-*contents*. No id stands in two splits, but a chain of one drawer has only 12 x 100 contents and 28 % of all tasks are
-that short, so the same short puzzle turns up in every split; chains of four and more practically never repeat.
+A task is made from its id alone, so nothing is stored and every process makes the same one. No id is in two splits, but
+the same *content* can be: a chain of one drawer has only 12 x 100 contents, and 28 % of all tasks are that short, so the
+same short puzzles occur in every split. Chains of four or more drawers practically never repeat.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ __all__ = ["DRAWERS", "SPLITS", "CabinetTask", "TaskIds", "make_task", "success_
 DRAWERS = "abcdefghijkl"
 LONGEST_CHAIN = 11
 LONGEST_LOCKED_CHAIN = 10
-LOCKED_FROM = 4  # drawers; shorter chains have no lock in the locked variant
-STEPS_PER_DRAWER = 3  # open, read, close; after the last drawer the third step is the submit
+LOCKED_FROM = 4  # drawers; in the locked variant, shorter chains have no lock
+STEPS_PER_DRAWER = 3  # open, read, close; at the last drawer the third step is the submit
 UNLOCK_STEPS = 2  # unlock, open again
 
-_STOP = 0.28  # the chance that a chain ends at each of its drawers
+_STOP = 0.28  # the probability that a chain ends at each of its drawers
 _SPLIT_SIZES = {"train": 1_000_000, "dev": 10_000, "test": 100_000}
 SPLITS = (*_SPLIT_SIZES, "all")
 
 
 def _at_most(longest: int) -> tuple[float, ...]:
-    """P(a chain has at most m drawers) for m = 1 .. longest: geometric, the tail lumped on the longest."""
+    """P(a chain has at most m drawers) for m = 1 .. longest: geometric, with the whole tail at the longest chain."""
     return (*(1.0 - (1.0 - _STOP) ** m for m in range(1, longest)), 1.0)
 
 
-# The law of the chain's length, here alone: make_task draws from it and success_ceiling reads it.
+# The distribution of the chain's length: make_task draws from it, and success_ceiling reads it.
 _LENGTH_CDF = {False: _at_most(LONGEST_CHAIN), True: _at_most(LONGEST_LOCKED_CHAIN)}
 
 
 @dataclass(frozen=True, slots=True)
 class CabinetTask:
-    """What stands in one cabinet.
+    """The contents of one cabinet.
 
     Attributes:
-        task_id: Its id.
-        chain: The drawers to read, in order, 1 to 11 of them.
+        task_id: The task's id.
+        chain: The 1 to 11 drawers to read, in order.
         code: The two digits to submit.
         locked: The drawer that is locked, one of ``chain[1:]``, or None.
     """
@@ -56,7 +56,7 @@ class CabinetTask:
 
     @property
     def optimal_steps(self) -> int:
-        """The expert's steps: the fewest of an agent that acts on what it has read. A guess can be shorter."""
+        """The expert's steps, the fewest for an agent that acts only on what it has read. A lucky guess can be shorter."""
         return _optimal_steps(len(self.chain), self.locked is not None)
 
 
@@ -65,9 +65,9 @@ def _optimal_steps(drawers: int, locked: bool) -> int:
 
 
 def make_task(task_id: str, *, locked: bool = False) -> CabinetTask:
-    """Makes the task with this id; ``locked`` chooses the variant, which has other contents under the same ids.
+    """Makes the task with this id. ``locked`` chooses the variant, which has other contents under the same ids.
 
-    Only ``random.Random(str).random()`` is used, the one sequence that Python promises to keep between versions.
+    Only ``random.Random(str).random()`` is used, because Python promises to keep that sequence between versions.
 
     Example:
         >>> make_task("train-000000") == make_task("train-000000")
@@ -88,14 +88,14 @@ def make_task(task_id: str, *, locked: bool = False) -> CabinetTask:
 
 
 def success_ceiling(k: int, *, locked: bool = False) -> float:
-    """The exact share of tasks that the expert solves in ``k`` steps: the most that an agent without luck can reach at K = k.
+    """The exact share of tasks that the expert solves in ``k`` steps: the best success rate at K = k without lucky guesses.
 
-    With n drawers the expert takes 3n steps (plus 2 if locked and n >= 4), and P(n <= m) = 1 - 0.72^m below the longest
-    chain. Without a lock, K = 5, 10, 15, 20, 25, 30, 40 gives .280 .627 .807 .861 .928 .963 1.
+    With n drawers the expert takes 3n steps (plus 2 if locked and n >= 4). For m below the longest chain,
+    P(n <= m) = 1 - 0.72^m. Without a lock, K = 5, 10, 15, 20, 25, 30, 40 gives .280 .627 .807 .861 .928 .963 1.
 
     Args:
-        k: Budget in steps; 0 and less give 0.
-        locked: For EH-CabinetLocked instead of EH-Cabinet.
+        k: The budget in steps. 0 or less gives 0.
+        locked: Whether to compute it for EH-CabinetLocked instead of EH-Cabinet.
 
     Example:
         >>> [round(success_ceiling(k), 3) for k in (2, 5, 10, 30, 33)]
@@ -107,10 +107,10 @@ def success_ceiling(k: int, *, locked: bool = False) -> float:
 
 
 class TaskIds(Sequence[str]):
-    """The ids of some splits, one after the other, without a list of a million strings.
+    """The ids of some splits, one split after the other. It computes them and holds no list of a million strings.
 
     Args:
-        splits: Names out of train (1,000,000 tasks), dev (10,000) and test (100,000).
+        splits: Some of train (1,000,000 tasks), dev (10,000) and test (100,000).
 
     Example:
         >>> ids = TaskIds("dev", "test")
@@ -130,7 +130,7 @@ class TaskIds(Sequence[str]):
     @overload
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
-        """The id at a place, counted from the end if negative, or the list of a slice."""
+        """The id at an index (a negative one counts from the end), or the list of ids of a slice."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._length))]
         place = index + self._length if index < 0 else index
@@ -139,7 +139,7 @@ class TaskIds(Sequence[str]):
                 if place < _SPLIT_SIZES[split]:
                     return f"{split}-{place:06d}"
                 place -= _SPLIT_SIZES[split]
-        raise IndexError(f"expected a place in [-{self._length}, {self._length}), got {index}")
+        raise IndexError(f"expected an index in [-{self._length}, {self._length}), got {index}")
 
     def _find(self, task_id: object) -> int | None:
         if not isinstance(task_id, str):
@@ -155,7 +155,7 @@ class TaskIds(Sequence[str]):
         return self._find(task_id) is not None
 
     def index(self, task_id: object, start: int = 0, stop: int | None = None) -> int:
-        """The place of an id, found by arithmetic; ValueError if it is not in [start, stop)."""
+        """The index of an id, found by arithmetic; ValueError if it is not in [start, stop)."""
         place = self._find(task_id)
         if place is None or place not in range(*slice(start, stop).indices(self._length)):
             raise ValueError(f"{task_id!r} is not one of {self!r}")
@@ -176,7 +176,7 @@ class TaskIds(Sequence[str]):
 
 
 def task_ids(split: str) -> TaskIds:
-    """The ids of a split; "all" is train, dev and test one after the other.
+    """The ids of a split. "all" is train, dev and test, one after the other.
 
     Raises:
         ConfigError: There is no such split.

@@ -10,8 +10,8 @@ import numpy as np
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, WorkerError
 from harness.policy.chat import ChatFormat
-from harness.rollout import rollout
 from harness.rollout.environment import Environments, make_environment, tasks_of
+from harness.rollout.rollout import rollout
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
 from harness.types.seeding import derive_seed
@@ -36,7 +36,7 @@ def play_policy(
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[Trajectory]:
-    """Plays episodes with a language model at K = `horizon`; `harness.rollout.rollout` explains the other arguments."""
+    """Plays episodes with a language model at K = `horizon`; `harness.rollout.rollout.rollout` explains the other arguments."""
     if not requests:
         return []
     envs = environments.open(FixedHorizon(horizon), episodes=len(requests))

@@ -14,9 +14,11 @@ from eh_gym.errors import WorkerError
 from eh_gym.vector import ThreadVectorEnv
 from harness.policy.chat import ChatFormat
 from harness.policy.ranks import Ranks
-from harness.rollout import EpisodeLengths, announce, rollout
 from harness.rollout.environment import Environments
+from harness.rollout.lengths import EpisodeLengths
 from harness.rollout.metrics import rollout_metrics
+from harness.rollout.rollout import rollout
+from harness.rollout.slots import announce
 from harness.rollout.tasks import TaskStream
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler

@@ -33,11 +33,11 @@ from eh_gym.errors import StateError
 from harness.policy.lora import has_lora
 from harness.policy.ranks import Ranks
 from harness.run.files import sync
+from harness.run.run_folder import checkpoint_name, checkpoints_in
 from harness.training.optimizer import master_weights
 
-__all__ = ["latest_checkpoint", "load_training_state", "save_checkpoint", "save_training_state"]
+__all__ = ["load_training_state", "save_checkpoint", "save_training_state"]
 
-_NAME = re.compile(r"update-(\d{6,})")
 _PART = ".part-"
 _SAMPLED = "sampled.safetensors"
 _SHARDS = "shards"
@@ -80,7 +80,7 @@ def save_checkpoint(
     """
     assert keep >= 1, f"keep must be >= 1, got {keep}; a run must be resumable"
     ranks = ranks or Ranks()
-    target, part = folder / f"update-{update:06d}", folder / f"{_PART}{update:06d}"
+    target, part = folder / checkpoint_name(update), folder / f"{_PART}{update:06d}"
     if ranks.first:
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(f"{_PART}*"):  # from a save that was killed
@@ -111,14 +111,8 @@ def _publish(part: Path, target: Path, keep: int) -> None:
         _remove(target)
     os.rename(part, target)
     sync(target.parent)
-    for old in _checkpoints(target.parent)[:-keep]:
+    for old in checkpoints_in(target.parent)[:-keep]:
         _remove(old)
-
-
-def latest_checkpoint(folder: Path) -> Path | None:
-    """Returns the newest complete checkpoint, or None."""
-    found = _checkpoints(folder)
-    return found[-1] if found else None
 
 
 def save_training_state(
@@ -223,12 +217,6 @@ def load_training_state(
             f"{name} of the checkpoint {folder} can't be loaded ({reason}); delete {folder.name} to resume from the one before"
         ) from error
     return extra
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), key=lambda p: int(p.name[7:]))
 
 
 def _remove(checkpoint: Path) -> None:

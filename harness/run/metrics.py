@@ -16,7 +16,7 @@ from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
 from harness.run.files import write_whole
-from harness.training.mismatch import LENGTH_BINS
+from harness.types.trajectory import LENGTH_BINS
 
 __all__ = ["GLOSSARY", "Metric", "MetricsLog", "glossary_markdown", "read_metrics"]
 

@@ -8,17 +8,28 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, StateError
-from harness.run.checkpoint import latest_checkpoint
 from harness.run.files import make_folder, write_whole
 from harness.run.metrics import read_metrics
-from harness.run.runtime import package_versions
+from harness.run.versions import package_versions
 from harness.settings.grpo import GRPOConfig
 
-__all__ = ["checkpoint_to_resume", "forget", "ignored_flags", "prepare", "saved_config"]
+__all__ = [
+    "checkpoint_name",
+    "checkpoint_to_resume",
+    "checkpoints_in",
+    "forget",
+    "ignored_flags",
+    "latest_checkpoint",
+    "prepare",
+    "saved_config",
+]
+
+_CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 
 def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
@@ -58,6 +69,25 @@ def saved_config(run_dir: Path) -> GRPOConfig:
             f"{path} can't be resumed from ({error}); it was edited or damaged, or written by another version: restore it, or "
             "start a new run"
         ) from error
+
+
+def checkpoint_name(update: int) -> str:
+    """Returns the name of the checkpoint from which a run continues with `update`."""
+    return f"update-{update:06d}"
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Returns the complete checkpoints in a folder, the oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """Returns the newest complete checkpoint in a folder, or None."""
+    found = checkpoints_in(folder)
+    return found[-1] if found else None
 
 
 def checkpoint_to_resume(run_dir: Path) -> Path | None:

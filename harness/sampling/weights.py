@@ -78,13 +78,18 @@ class SampledWeights:
         self._ranks.wait()
         self.updates = updates
 
-    def before_training(self, updates: int) -> None:
-        """Makes the sampler ready for a policy update: it gets the weights of now, or gives its memory to the trainer."""
+    def before_training(self, updates: int, *, last: bool) -> None:
+        """Makes the sampler ready for a policy update: it gets the weights of now, or gives its memory to the trainer.
+
+        Args:
+            updates: The number of updates that the policy has seen.
+            last: Whether this is the run's last update, during which nothing is sampled.
+        """
         assert self._sampler is not None, "start() comes first"
-        if self._while_training:
-            self.hand_over(updates)
-        else:
+        if not self._while_training:
             self._sampler.sleep()
+        elif not last:
+            self.hand_over(updates)
 
     def after_training(self, updates: int) -> None:
         """Gives the sampler the new weights, unless it samples the next batch already."""

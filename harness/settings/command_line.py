@@ -25,7 +25,7 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str) -> T:
     """Reads the settings of a command from its command line.
 
     ``--help`` shows each group of flags in a panel of its own. The groups of a dataclass are its base classes; a dataclass
-    without bases is one group. A field that holds another dataclass adds the groups of that one; if that one has no bases, the
+    without bases has one panel. A field that holds another dataclass adds the groups of that one; if that one has no bases, the
     names of its flags begin with the field's name, such as ``--warm-start.episodes``.
 
     Args:
@@ -38,6 +38,8 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str) -> T:
         SystemExit: tyro refuses a flag or the type of its value, and has printed why.
     """
     groups = _groups(default)
+    if not groups:
+        return tyro.cli(type(default), args=argv, default=default, prog=prog)
     found: Any = tyro.cli(_flags(groups), args=argv, prog=prog, description=_description(type(default)))
     values: dict[str, Any] = {}
     for name, group in groups.items():
@@ -48,7 +50,8 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str) -> T:
 
 def parser_of(default: Any) -> Any:
     """Makes the argparse parser that `parse` uses, for whoever documents the flags."""
-    return tyro.extras.get_parser(_flags(_groups(default)))
+    groups = _groups(default)
+    return tyro.extras.get_parser(_flags(groups)) if groups else tyro.extras.get_parser(type(default), default=default)
 
 
 @contextmanager
@@ -75,7 +78,7 @@ class _Group:
 
 
 def _groups(default: Any) -> dict[str, _Group]:
-    """The panels of a dataclass by name, in the order in which the help shows them."""
+    """The panels of a dataclass by name, in the order in which the help shows them; empty if it has no groups."""
     bases = _bases(type(default))
     found = {_panel_name(base): _Group(_part(default, base), prefixed=False) for base in bases}
     for field in dataclasses.fields(default):
@@ -88,7 +91,7 @@ def _groups(default: Any) -> dict[str, _Group]:
             found |= _groups(value)
         else:
             found[field.name] = _Group(value, prefixed=True)
-    return found or {_panel_name(type(default)): _Group(default, prefixed=False)}
+    return found
 
 
 def _bases(settings: type) -> list[Any]:

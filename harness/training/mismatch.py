@@ -12,15 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["LENGTH_BINS", "Mismatch"]
+from harness.types.trajectory import LENGTH_BINS
 
-LENGTH_BINS: tuple[tuple[str, float], ...] = (
-    ("steps_1_10", 10),
-    ("steps_11_20", 20),
-    ("steps_21_30", 30),
-    ("steps_31_up", math.inf),
-)
-"""Names of the bins, and the most steps of an episode in each."""
+__all__ = ["Mismatch"]
 
 
 class Mismatch:

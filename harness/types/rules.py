@@ -35,7 +35,7 @@ class Rules:
         temperature: The temperature of the sampled actions; 0 is greedy.
         max_action_tokens: The most tokens of one action. A longer one is cut and sent as it is.
         environment_retries: An episode whose environment failed starts again up to this many times, >= 0.
-        mode: "streaming" or "lockstep"; `harness.rollout.rollout` explains them.
+        mode: "streaming" or "lockstep"; `harness.rollout.rollout.rollout` explains them.
 
     Raises:
         ConfigError: `environment_retries` is negative, or there is no such mode.

@@ -16,11 +16,19 @@ from eh_gym.horizon.controller import EpisodeOutcome
 from eh_gym.vector.thread import StepResult
 from harness.types.sampler import Sample
 
-__all__ = ["TRUNCATED", "EndReason", "Trajectory", "Turn"]
+__all__ = ["LENGTH_BINS", "TRUNCATED", "EndReason", "Trajectory", "Turn"]
 
 EndReason = Literal["terminated", "horizon", "truncated", "context", "environment-error"]
 TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
 """What stops an episode before the rules of its task end it: K, the environment's own limit, the model's context."""
+
+LENGTH_BINS: tuple[tuple[str, float], ...] = (
+    ("steps_1_10", 10),
+    ("steps_11_20", 20),
+    ("steps_21_30", 30),
+    ("steps_31_up", math.inf),
+)
+"""The groups of episode lengths that some metrics are reported for: the name of each, and its greatest length in steps."""
 
 
 @dataclass

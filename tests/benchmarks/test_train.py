@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import runpy
+from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+import torch
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_train.py"
 
 
-def run(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_every_way_of_the_gpu_benchmark_has_a_row() -> None:
+def test_every_way_of_the_gpu_benchmark_has_a_row(run: Callable[..., str]) -> None:
     settings = ["--shape", "tiny", "--episodes", "8", "--lengths", "64", "--device", "cpu", "--dtype", "float32"]
-    out = run("benchmarks/gpu_train.py", *settings, "--repeats", "1", "--tokens-per-microbatch", "999")
+    out = run("gpu_train", *settings, "--repeats", "1", "--tokens-per-microbatch", "999")
     rows = {m[1]: float(m[2]) * float(m[3]) for m in re.finditer(r"64  (\w+) +([\d.]+) +(\d+) ", out)}
     assert set(rows) == {"packed", "unshared", "padded", "plain"}
     assert all(tokens > 0 for tokens in rows.values())
@@ -34,12 +22,9 @@ def test_every_way_of_the_gpu_benchmark_has_a_row() -> None:
 
 def test_model_flops_by_hand() -> None:
     """The tiny shape, two episodes of one group."""
-    code = (
-        "from gpu_train import *\n"
-        "model, episodes = new_model('tiny', 'cpu', torch.float32), new_episodes(2, 128, 512)\n"
-        "print(*[model_flops(model, episodes, 999, shared=s) for s in (True, False)])"
-    )
-    shared, unshared = map(float, run("-c", f"import sys; sys.path.insert(0, 'benchmarks')\n{code}").split())
+    gpu_train = runpy.run_path(str(SCRIPT))
+    model, episodes = gpu_train["new_model"]("tiny", "cpu", torch.float32), gpu_train["new_episodes"](2, 128, 512)
+    shared, unshared = (gpu_train["model_flops"](model, episodes, 999, shared=s) for s in (True, False))
     # A layer: q and o 64 x 64, k and v 64 x 32, biases 128; three of 64 x 128; two norms of 64. And one norm at the end.
     layers = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 64 + 32 + 32 + 3 * 64 * 128 + 2 * 64) + 64
     written = 2 * 64  # 96 tokens after the prompt of 32, of which 64 are written

@@ -94,4 +94,4 @@ def test_the_readme_is_short_and_names_its_two_commands() -> None:
     assert len(text.splitlines()) < 120
     assert "tox run -e quickstart" in text
     assert "tox run\n" in text
-    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("tox run")
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("\ntox run\ntox run -m campaign")

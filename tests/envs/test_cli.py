@@ -25,7 +25,7 @@ def test_doctor_names_what_is_missing_and_the_command(nothing_installed, capsys)
     told = capsys.readouterr().out
     assert f"cache      {nothing_installed}" in told
     assert "bfcl       MISSING: not installed" in told
-    assert "to mend it, run: python -m envs install bfcl\n" in told
+    assert "to fix it, run: python -m envs install bfcl\n" in told
 
 
 def test_doctor_is_content_where_all_is_there(bfcl_python, capsys):
@@ -67,7 +67,7 @@ def test_doctor_is_not_content_without_the_mini_world(appworlds_packages, capsys
     assert main(["doctor", "appworld"]) == 1
     told = capsys.readouterr().out
     assert "appworld   ok: appworld and more\n" in told
-    assert "mini world: MISSING; to mend it, run: python -m envs install appworld\n" in told
+    assert "mini world: MISSING; to fix it, run: python -m envs install appworld\n" in told
 
 
 def test_doctor_is_content_without_the_benchmark_and_without_isolation(appworlds_packages, capsys):
@@ -75,7 +75,7 @@ def test_doctor_is_content_without_the_benchmark_and_without_isolation(appworlds
     assert main(["doctor", "appworld"]) == 0
     told = capsys.readouterr().out
     assert "mini world: 2 tasks\n" in told
-    assert "benchmark: not here\n" in told
+    assert "benchmark: not installed\n" in told
     assert "EH_APPWORLD_DATA_URL=" in told
     assert "APPWORLD_ROOT" in told
     assert "isolation: none\n" in told
@@ -88,7 +88,7 @@ def test_list_counts_appworlds_tasks(appworlds_packages, capsys):
     main(["list"])
     told = capsys.readouterr().out
     assert "test_challenge 417, mini 2 " in told
-    assert "the mini world is there, no benchmark" in told
+    assert "mini world installed, no benchmark" in told
 
 
 def test_install_installs_each_once(monkeypatch):
@@ -162,7 +162,7 @@ def test_serve_serves_until_it_is_told_to_stop(two_tasks):
         (["--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines, so the server needs a token"),
         (["--host", "::"], ":: can be reached from other machines"),
         (["--token", "short"], "a token must have 16 to 200 characters"),
-        (["--token", "x" * 20, "--token-file", "y"], "give one of them"),
+        (["--token", "x" * 20, "--token-file", "y"], "use only one of them"),
         (["--token-file", "/nowhere/token"], "the token cannot be read"),
         (["--token-file", os.devnull, "--host", "0.0.0.0"], "a token must have 16 to 200 characters"),
         (["--max-worlds", "0"], "max_worlds must be >= 1, got 0"),

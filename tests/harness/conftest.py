@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,11 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache for warm starts that is this session's own; BFCL's virtualenv stays where it is."""
-    return tmp_path_factory.mktemp("cache")
+    """A cache for warm starts that is this session's own, all its processes'; BFCL's virtualenv stays where it is."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture
@@ -51,7 +55,9 @@ def trained(cache: Path) -> Policy:
     """A tiny cabinet policy after its warm start."""
     env = gym.make("EH-Cabinet-v0")
     policy = new_tiny_policy(env, seed=derive_seed(0, "weights") % 2**31)
-    cached_warm_start(cache, env, policy, preset([]).warm_start, seed=0)  # the one that `quick` starts from
+    with (cache / "lock").open("w") as lock:  # one process clones, the others wait for it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cached_warm_start(cache, env, policy, preset([]).warm_start, seed=0)  # the one that `quick` starts from
     return policy
 
 

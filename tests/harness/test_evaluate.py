@@ -14,8 +14,8 @@ from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, main, run
 from harness.evaluation.play import evaluation_requests, play_policy
 from harness.policy.policy import Policy
-from harness.rollout import rollout
 from harness.rollout.environment import Environments
+from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.types.rules import Rules
 from harness.types.trajectory import Trajectory
@@ -163,3 +163,14 @@ def test_an_environment_without_an_expert_is_refused_where_it_would_play(monkeyp
     monkeypatch.delattr("envs.cabinet.env.CabinetEnv.expert")
     with pytest.raises(ConfigError, match=r"--policy expert needs an environment with expert\(\), which .* lacks"):
         quiet(tasks=1)
+
+
+def test_the_environments_own_limit_is_not_called_the_horizon(tmp_path: Path) -> None:
+    result = quiet(policy="empty", tasks=2, env_args='{"max_episode_steps": 2}', horizon=5, out=tmp_path / "own")
+    assert (result.truncated, result.length_mean) == (1.0, 2.0)
+    quiet(policy="empty", tasks=2, horizon=2, out=tmp_path / "k")
+    ends = {
+        name: {json.loads(line)["end"] for line in (tmp_path / name / "episodes" / "evaluation.jsonl").open()}
+        for name in ("own", "k")
+    }
+    assert ends == {"own": {"truncated"}, "k": {"horizon"}}

@@ -11,11 +11,12 @@ import pytest
 from eh_gym.errors import ConfigError
 from harness.experiments import cost as planning
 from harness.experiments.cost import memory_of, mends, work_of
-from harness.plan import Plan, default_for, main
+from harness.plan import default_for, main
 from harness.policy import head
 from harness.policy.shape import shape_of
 from harness.settings.command_line import parse
 from harness.settings.grpo import GRPOConfig
+from harness.settings.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))

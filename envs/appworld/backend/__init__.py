@@ -1,4 +1,4 @@
-"""What runs in AppWorld's own virtualenv: standard library and appworld, nothing of eh_gym.
+"""The code that runs in AppWorld's own virtualenv. It uses only the standard library and appworld, nothing of eh_gym.
 
-The worker protocol loads this folder as the package ``eh_backend``; ``zygote.py`` is where it starts.
+The worker protocol loads this folder as the package ``eh_backend``. It starts with ``zygote.py``.
 """

@@ -1,8 +1,8 @@
-"""Changes to the engine that save time: each small, switchable by name, for one version of AppWorld.
+"""Small changes to AppWorld's engine that save time. Each is for one version of AppWorld and can be switched on by name.
 
-None touches an app, an evaluation or what a world answers; tests/envs/appworld/test_adaptations.py compares. They rest on
-one world per process: what is prepared in the zygote is used up by the one world of the forked process. Left out:
-everything that would change a result, such as skipping the safety guard.
+None of them changes an app, an evaluation or a world's answers; tests/envs/appworld/test_adaptations.py compares the
+results. Anything that could change a result, such as skipping the safety guard, is not done. The adaptations rely on there
+being one world per process: what the zygote prepares can be used by one world only.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ VERSION = "0.1.3.post1"
 
 
 def apply(names: Iterable[str], version: str) -> None:
-    """Applies adaptations, in the zygote and before its first world.
+    """Applies adaptations. Call it in the zygote, before its first world.
 
     Raises:
-        ValueError: One is unknown, or the installed AppWorld is another version than they were written for.
+        ValueError: An adaptation is unknown, or they were written for another version than the installed AppWorld.
     """
     chosen = list(names)
     unknown = sorted(set(chosen) - set(ALL))
@@ -31,23 +31,24 @@ def apply(names: Iterable[str], version: str) -> None:
         raise ValueError(f"unknown adaptations {', '.join(unknown)}; choose from {', '.join(ALL)}")
     if chosen and version != VERSION:
         raise ValueError(f"the adaptations are for appworld {VERSION}, this is {version}; pass adaptations=()")
-    for name in ALL:  # in their order, which is the order they build on each other
+    for name in ALL:  # in the order of ALL, because later ones build on earlier ones
         if name in chosen:
             ALL[name]()
 
 
 def keep_app() -> None:
-    """Build the FastAPI application once; the engine drops it whenever a world opens and builds its routes again."""
+    """Build the FastAPI application once. The engine drops it whenever a world opens, and builds its routes again."""
     import appworld.requester as requester
 
     requester.build_main_app = functools.lru_cache(maxsize=4)(requester.build_main_app)
 
 
 def call_inline() -> None:
-    """Answer API calls in the calling thread; the engine hands each to an event loop's thread and on to a pool's.
+    """Answer API calls in the calling thread. The engine passes each call to an event loop's thread and on to a pool's.
 
-    Every endpoint is a plain function, so the coroutines around it never wait and can be driven by hand. SIGALRM, the
-    engine's time-out, is held back during a call: an exception inside an endpoint would come out as its answer.
+    Every endpoint is a plain function, so the coroutines around it never wait and can be run without an event loop. SIGALRM,
+    which the engine uses for its timeout, is blocked during a call: its exception inside an endpoint would become the
+    endpoint's answer.
     """
     import appworld.requester as requester
     from anyio.to_thread import run_sync
@@ -89,7 +90,7 @@ def call_inline() -> None:
 
 
 def keep_shell() -> None:
-    """Make the IPython shell in the zygote; the world takes it instead of making its own."""
+    """Make the IPython shell in the zygote. The world uses it instead of making its own."""
     import appworld.environment as environment
     from traitlets.config.loader import Config
 
@@ -107,9 +108,9 @@ def keep_shell() -> None:
 
 
 def load_databases_once() -> None:
-    """Load a world's 12 databases once; the engine loads those of the task's start and two more times those of the world.
+    """Load a world's 12 databases once. The engine loads those of the task's start once and those of the world twice.
 
-    Of the first two sets it uses a path and the models' classes, which need no loading.
+    Of the first two sets it uses only a path and the models' classes, which do not need to be loaded.
     """
     import appworld.environment as environment
     from appworld.apps.model_lib import ModelHashHandler
@@ -148,10 +149,10 @@ def load_databases_once() -> None:
 
 
 def inherit_databases() -> None:
-    """Hold the base databases in the zygote's memory; a world's copy is the forked process's own, copied as it writes.
+    """Hold the base databases in the zygote's memory. A forked world shares this memory until it writes (copy-on-write).
 
-    Two sets, because an evaluation compares two. SQLite forbids a connection to a file to cross a fork, because of its
-    locks; these have no file.
+    There are two sets, because an evaluation compares two. SQLite forbids using a connection to a file across a fork,
+    because of the file's locks. These databases have no file.
     """
     import os
 
@@ -187,7 +188,7 @@ def inherit_databases() -> None:
 
         def connect() -> (
             sqlite3.Connection
-        ):  # again when the engine is closed: it opens a connection to close that, too
+        ):  # called again when the engine is closed: closing opens one more connection
             return connections.pop() if connections else sqlite3.connect(address, uri=True, check_same_thread=False)
 
         engine = create_engine(f"sqlite:///{address}&uri=true", creator=connect, poolclass=StaticPool)
@@ -200,7 +201,7 @@ def inherit_databases() -> None:
 
 
 def keep_details() -> None:
-    """Look up an engine's url, path and connection once; the engine does so whenever it switches between databases."""
+    """Look up a database's url, path and connection once. AppWorld does so whenever it switches between databases."""
     from appworld.apps.model_lib import Database
 
     look_up = Database._get_engine_to_details
@@ -214,14 +215,14 @@ def keep_details() -> None:
 
 
 def keep_patterns() -> None:
-    """Keep every compiled regular expression; Python forgets all but the last 512, and the apps use more."""
+    """Keep every compiled regular expression. Python keeps only the last 512, and the apps use more."""
     import re
 
     re._MAXCACHE = 1 << 20  # type: ignore[attr-defined]
 
 
 def keep_guard() -> None:
-    """Find the guarded modules once, and read the code once; the engine's guard looks up some 130 names at each step."""
+    """Find the guarded modules once. The engine's safety guard looks up about 130 names at each step."""
     from appworld.common.safety_guard import SafetyGuard
 
     find = SafetyGuard.module_by_path
@@ -229,7 +230,7 @@ def keep_guard() -> None:
 
 
 def stay_frozen() -> None:
-    """Freeze the clock in the zygote, so that a world's own freezing finds every module patched already."""
+    """Freeze the clock in the zygote, so that every module is patched already when a world freezes it."""
     import datetime
 
     from freezegun import freeze_time
@@ -238,9 +239,9 @@ def stay_frozen() -> None:
 
 
 def save_nothing() -> None:
-    """Leave out the files that the engine writes when a world opens and after each step.
+    """Do not write the files that the engine writes when a world opens and after each step.
 
-    A judge, which evaluates from them, calls ``flush`` first.
+    An evaluation reads these files, so a judge calls ``flush`` first.
     """
     from appworld.environment import AppWorld
 
@@ -255,7 +256,7 @@ _save_state: Callable[..., None] | None = None
 
 
 def flush(world: Any) -> None:
-    """Writes the world's state where the evaluation looks for it."""
+    """Writes the world's state to the files that the evaluation reads."""
     (_save_state or type(world)._save_state)(world, world.output_db_home_path_on_disk)
 
 

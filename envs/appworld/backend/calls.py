@@ -1,7 +1,7 @@
-"""API calls as they go over the wire: recorded in the agent's world, made again in the judge's.
+"""Records the API calls of the agent's world, and makes them again in the judge's world.
 
-A call is one HTTP request from outside the apps: what an app asks of another inside a request is not one. Left out: calls
-that the world makes for itself, such as looking whether the task is complete.
+A call is one HTTP request from outside the apps. A request that an app sends to another app while it answers one is not
+recorded, and neither are the world's own requests, such as the check whether the task is complete.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-# What the client adds to every request and no endpoint reads.
+# Headers that the client adds to every request and that no endpoint reads.
 _IGNORED_HEADERS = frozenset(
     ("host", "accept", "accept-encoding", "connection", "user-agent", "content-length", "cookie")
 )
 
-COMPLETE_TASK = "/supervisor/message"  # where apis.supervisor.complete_task posts to
+COMPLETE_TASK = "/supervisor/message"  # the path to which apis.supervisor.complete_task posts
 
 Call = Mapping[str, Any]  # {"method", "url": path and query, "headers": {...}, "body": str, "status": int}
 
 
 class Line:
-    """Stands between a world's client and its apps: an httpx transport.
+    """An httpx transport between a world's client and its apps. It records the calls.
 
-    The engine and the agent's code share Python's random generator, so that code that draws a number between two calls
-    would change the second call's access token or file content, and a judge that makes the calls alone would see other
-    ones. So the engine draws from a stream of its own. Code that draws none sees no difference.
+    It also gives the engine a random stream of its own. Without that, the engine and the agent's code would share Python's
+    random generator: code that draws a number between two calls would change the second call's access token or file
+    content, and a judge, which makes only the calls, would get other values. Code that draws no number sees no difference.
 
     Args:
-        transport: The client's own.
+        transport: The client's own transport.
     """
 
     def __init__(self, transport: Any) -> None:
@@ -40,7 +40,7 @@ class Line:
         self.recording: list[dict[str, Any]] | None = None
 
     def handle_request(self, request: Any) -> Any:
-        """As httpx asks of a transport: makes one request."""
+        """Makes one request. It is part of httpx's transport interface."""
         if self._inside:
             return self._transport.handle_request(request)
         outer = random.getstate()
@@ -67,7 +67,7 @@ class Line:
             random.setstate(outer)
 
     def close(self) -> None:
-        """As httpx asks of a transport."""
+        """Closes the transport. It is part of httpx's transport interface."""
         self._transport.close()
 
 
@@ -79,10 +79,10 @@ def tap(world: Any) -> Line:
 
 
 def public_routes() -> Callable[[str, str], tuple[str, str] | None]:
-    """A function from (method, path) to the (app, API) that the agent's documentation lists there, None for others.
+    """Returns a function from (method, path) to the (app, API) in the agent's API documents, or None if they list none.
 
-    Others are the engine's own (/dbs, /seed, /date_time, the admin app), which an agent could call through ``requester``,
-    and paths that lead nowhere.
+    They list no paths of the engine itself (/dbs, /seed, /date_time, the admin app), which an agent could call through
+    ``requester``, and no paths that do not exist.
     """
     from appworld.apps import get_all_apps
     from appworld.collections.api_docs import ApiDocCollection
@@ -107,7 +107,8 @@ def make(world: Any, call: Call, find: Callable[[str, str], tuple[str, str] | No
     """Makes a recorded call in a world.
 
     Returns:
-        Its status, 0 if the application raised instead of answering, or None if it is no public API and was not made.
+        The call's status, 0 if the application raised instead of answering, or None if it is not a public API and was not
+        made.
     """
     import httpx
 
@@ -119,13 +120,13 @@ def make(world: Any, call: Call, find: Callable[[str, str], tuple[str, str] | No
             content=call["body"].encode("utf-8", "surrogateescape"),
         )
         public = find(request.method, unquote(request.url.path))  # the path as the application will see it
-    except Exception:  # no client could have sent that; the agent's code has forged it
+    except Exception:  # no client could have sent this request; the agent's code has forged it
         return None
     if public is None:
         return None
-    if public[0] == "api_docs":  # reads documents that nobody can change, and draws no random number
+    if public[0] == "api_docs":  # not made: it reads documents that nobody can change, and draws no random number
         return int(call["status"])
     try:
         return int(world.requester.client._transport.handle_request(request).status_code)
-    except Exception:  # as it did in the agent's world: an app meets a number that its database cannot hold
+    except Exception:  # as in the agent's world: for example, an app gets a number that its database cannot hold
         return 0

@@ -1,11 +1,11 @@
-"""What a world's process may do: it computes, and it talks over the descriptors that it already has.
+"""Confines a world's process: it may compute, and use the descriptors that it already has.
 
-Five layers, each useful without the others: "limits" (rlimits), "user" (another uid, where the host runs as root),
-"network" (a namespace), "system calls" (a seccomp filter), "files" (Landlock, or no opening at all). Whatever the host
-lacks is left out and not reported as in force; nothing here raises for that. Left out: the deadline and the bound on all
-worlds' memory together, which only the parent can keep, and Python-level guards, which the policy's code undoes at will.
+There are five layers, each useful without the others: "limits" (rlimits), "user" (another uid, if the host runs as root),
+"network" (a namespace), "system calls" (a seccomp filter), "files" (Landlock, or no opening of files at all). A layer that
+the host lacks is skipped without an error and not reported as in force. On macOS, only the limits and the uid exist.
 
-Standard library only. Landlock and seccomp are Linux's; on macOS there are the limits, and another uid.
+Two limits only the parent can enforce: the deadline (forks.py), and the memory of all worlds together (--max-worlds). There
+are no guards in Python, because the agent's code could undo them. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -22,31 +22,36 @@ from dataclasses import dataclass
 
 from . import landlock, seccomp
 
-# Worlds' uids and gids: above what distributions give to people and daemons, below 65534 (nobody). Each zygote has its own.
+# The worlds' uids and gids, above those that distributions give to people and daemons, below 65534 (nobody). Each zygote has
+# uids of its own.
 FIRST_UID, _UIDS_OF_ZYGOTE, _ZYGOTES = 61000, 256, 17
 
 _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x08000000, 0x10000000, 0x40000000
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
 _SIGKILL = 9
-_FREE_THREADS = 4096  # how many more than at the start a user may have where only the user's total can be bounded
+# If only the user's total can be limited, the user may have this many more threads than at the start.
+_FREE_THREADS = 4096
 
 _network = False  # isolate_host's result, which the worlds inherit with the fork
-_first_slot = 0  # of all zygotes' worlds together; isolate_host finds it, too
-_claim: socket.socket | None = None  # keeps it from other zygotes
+_first_slot = 0  # this zygote's first slot, among those of all zygotes; isolate_host sets it
+_claim: socket.socket | None = None  # keeps other zygotes from using the same slots
 _threads_of_user: int | None = None
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a world may use up.
+    """The resources that a world may use.
 
     Attributes:
-        memory_bytes: Address space beyond what the process has when it is confined (a zygote's child has most of a GB).
-        cpu_s: Processor time of the whole episode, all threads together; then SIGKILL.
-        file_bytes: How far a regular file can be written through a descriptor that was left open; 0: not at all.
-        open_files: Descriptor numbers below this.
-        threads: Threads, where the world has a uid or a user namespace of its own; elsewhere only the user's total has a bound.
-        stack_bytes: The main thread's stack.
+        memory_bytes: Address space in addition to what the process has when it is confined (a zygote's child has most of a
+            GB).
+        cpu_s: Processor time in seconds of the whole episode, all threads together. After that comes SIGKILL.
+        file_bytes: The largest size that a regular file can get by writing to a descriptor that was left open; 0 allows no
+            writing.
+        open_files: Descriptor numbers must be below this.
+        threads: The number of threads, if the world has a uid or a user namespace of its own. Otherwise only the user's total
+            is limited.
+        stack_bytes: The size of the main thread's stack.
     """
 
     memory_bytes: int = 2 << 30
@@ -58,20 +63,20 @@ class Limits:
 
 
 def isolate_host() -> list[str]:
-    """Prepares the zygote's main thread, once and before any fork.
+    """Prepares the zygote's main thread. Call it once, before any fork.
 
-    As root: uids that no other zygote's worlds have, and a network and an IPC namespace, which every world inherits. The
-    namespaces are the calling thread's own, so other threads do no harm, but worlds must be forked from this thread. An
-    ordinary user would need a user namespace for it, which the kernel refuses to a process with threads (the worker protocol's
-    watcher is one): there each world makes its own in ``confine``, for about 1 ms.
+    If it runs as root, it claims uids that no other zygote's worlds have, and makes a network and an IPC namespace, which
+    every world inherits. The namespaces belong to the calling thread, so other threads may exist, but worlds must be forked
+    from this thread. An ordinary user would need a user namespace for this, which the kernel refuses to a process with several
+    threads (the worker protocol has a watching thread). Each world then makes its own in ``confine``, in about 1 ms.
 
     Returns:
-        The layers that are in force from here on: ["network"] or [].
+        The layers that are in force from now on: ["network"] or [].
     """
     global _first_slot, _network, _threads_of_user
     _prctl(_SET_NO_NEW_PRIVS, 1)
     if os.geteuid() == 0:
-        _first_slot = _claimed_slots()  # before the network namespace, in which other zygotes' names are not to be seen
+        _first_slot = _claimed_slots()  # before the network namespace, in which other zygotes' claims are invisible
     _network = os.geteuid() == 0 and _unshare(_CLONE_NEWNET | _CLONE_NEWIPC)
     _threads_of_user = _count_threads(os.getuid())
     seccomp.prepare()
@@ -87,30 +92,30 @@ def confine(
     parent: int | None = None,
     use_landlock: bool = True,
 ) -> list[str]:
-    """Locks this process up, for good: a forked world, prepared, before any of the agent's code.
+    """Confines this process for good. Call it in a forked world that is ready, before any of the agent's code runs.
 
-    Afterwards it computes, makes threads, reads and writes the descriptors that are open (close the others with
-    ``keep_only``), signals itself, and reads files below ``readable``. It opens nothing else, writes no file, starts no
-    process, signals no other process, makes no socket but an unnamed pair, and lifts none of this. It dies with its parent.
+    Afterwards the process can compute, start threads, read and write the open descriptors (close others first with
+    ``keep_only``), signal itself, and read files below ``readable``. It cannot open anything else, write a file, start a
+    process, signal another process, make a socket except an unnamed pair, or undo any of this. It dies with its parent.
 
     Args:
-        slot: The world's place in its zygote, from 0; decides its uid.
-        scratch: The folder to be in. Nothing can be written there, either.
+        slot: The world's number in its zygote, from 0. It determines the uid.
+        scratch: The working directory. Nothing can be written there, either.
         limits: See ``Limits``.
-        readable: Files and folders that may still be read: ``interpreter_folders()`` and the agent's data root.
-        parent: The pid of the process to die with, as it knew it before the fork; by default the parent of now.
-        use_landlock: False forbids every open, as on a kernel without Landlock.
+        readable: The files and folders that may still be read, such as ``interpreter_folders()``.
+        parent: The pid of the process to die with, as that process knew it before the fork; None for the present parent.
+        use_landlock: False forbids opening any file, as on a kernel without Landlock.
 
     Returns:
         The names of the layers in force.
 
     Raises:
-        RuntimeError: The process has more than one thread, whose rights could not be taken away.
+        RuntimeError: The process has more than one thread. The rights of the others could not be taken away.
     """
     if len(_listdir("/proc/self/task")) > 1:
-        raise RuntimeError("confine() takes a process with one thread; fork a fresh one before any thread is started")
+        raise RuntimeError("confine() needs a process with one thread; fork a new process before you start any thread")
     parent = os.getppid() if parent is None else parent
-    _write("/proc/self/oom_score_adj", "1000")  # the kernel ends a world before it ends the trainer
+    _write("/proc/self/oom_score_adj", "1000")  # if memory runs out, the kernel kills a world before the trainer
     os.chdir(scratch)
     _prctl(_SET_NO_NEW_PRIVS, 1)
 
@@ -119,7 +124,7 @@ def confine(
     own_uid = _change_user(FIRST_UID + (_first_slot + slot) % (_UIDS_OF_ZYGOTE * _ZYGOTES))
     _limit(limits, counts_threads_alone=own_uid or own_namespace)
     _drop_capabilities()
-    die_with(parent)  # after the change of uid, which clears it
+    die_with(parent)  # after the change of uid, which clears this setting
     _prctl(_SET_DUMPABLE, 0)
     if own_uid:
         inside.append("user")
@@ -134,7 +139,7 @@ def confine(
 
 
 def die_with(parent: int) -> None:
-    """Has the kernel kill this process when the thread that forked it ends, and ends it if that has happened already.
+    """Lets the kernel kill this process when the thread that forked it ends. Exits if that thread has ended already.
 
     Args:
         parent: The pid of the process that forked this one, as that process knew it.
@@ -145,9 +150,9 @@ def die_with(parent: int) -> None:
 
 
 def keep_only(fds: Collection[int]) -> None:
-    """Closes every descriptor but these. Of 0, 1 and 2 what is not kept becomes /dev/null, so that C code can print.
+    """Closes all other descriptors. Those of 0, 1 and 2 that are not kept become /dev/null, so that C code can print.
 
-    The standard streams of the host are worth closing: they share their flags (O_NONBLOCK) with the user's own.
+    The host's standard streams must be closed, because they share their flags (O_NONBLOCK) with the user's own.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
@@ -159,7 +164,7 @@ def keep_only(fds: Collection[int]) -> None:
 
 
 def interpreter_folders() -> list[str]:
-    """The folders and files that this interpreter reads for a late import or a time zone."""
+    """The folders and files that this interpreter reads to import a module late or to load a time zone."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders: set[str] = {sysconfig.get_path(name) for name in names}
     folders |= {path for path in sys.path if os.path.isdir(path)} - {os.getcwd()}
@@ -185,7 +190,7 @@ def _unshare(flags: int) -> bool:
 
 
 def _namespaces() -> tuple[bool, bool]:
-    """(a network namespace is in force, this process has a user namespace of its own)."""
+    """(whether a network namespace is in force, whether this process has a user namespace of its own)."""
     if _network or os.geteuid() == 0:
         return _network, False
     uid, gid = os.getuid(), os.getgid()
@@ -199,10 +204,10 @@ def _namespaces() -> tuple[bool, bool]:
 
 
 def _claimed_slots() -> int:
-    """The first of 256 slots that are this zygote's alone on this machine, for as long as it lives.
+    """The first of 256 slots that no other zygote on this machine has, as long as this one lives.
 
-    The kernel counts threads by uid: worlds of two trainers, or of one's two hosts, that shared a uid would share a limit.
-    A claim is the name of a socket, which goes with the process that has it. Where all are taken, the first are shared.
+    The kernel counts threads by uid, so worlds of two trainers or two hosts that had the same uid would share one limit.
+    A claim is the name of a socket, which disappears with its process. If all slots are taken, the first 256 are shared.
     """
     global _claim
     for first in range(0, _UIDS_OF_ZYGOTE * _ZYGOTES, _UIDS_OF_ZYGOTE):
@@ -224,13 +229,13 @@ def _change_user(uid: int) -> bool:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    except (OSError, AttributeError):  # a container that maps no such uid
+    except (OSError, AttributeError):  # for example in a container that does not map this uid
         return False
     return True
 
 
 def _drop_capabilities() -> None:
-    """All of them: those of a root that could keep its uid only, and those of a user namespace."""
+    """Drops all capabilities: those of a root that could not change its uid, and those of a user namespace."""
     if sys.platform != "linux":
         return
     clear_all = 4
@@ -266,7 +271,7 @@ def _limit(limits: Limits, *, counts_threads_alone: bool) -> None:
             bound = min(bound, hard)
         try:
             resource.setrlimit(which, (bound, bound))
-        except (OSError, ValueError):  # macOS has no use for some
+        except (OSError, ValueError):  # macOS refuses some
             continue
 
 
@@ -298,7 +303,7 @@ def _listdir(path: str) -> list[str]:
 
 def _write(path: str, text: str) -> None:
     try:
-        with open(path, "wb", buffering=0) as file:  # bytes: a codec may be out of this user's reach by now
+        with open(path, "wb", buffering=0) as file:  # bytes: this user may be unable to import a codec
             file.write(text.encode())
     except OSError:
         pass

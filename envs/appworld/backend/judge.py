@@ -1,8 +1,8 @@
-"""One verdict: a process that makes an episode's API calls again in a clean world and has AppWorld evaluate it.
+"""Gives one verdict: makes an episode's API calls again in a clean world, and lets AppWorld evaluate that world.
 
-No code of the agent's ever runs here. The engine's clock and random numbers are fixed, so the same calls leave the same
-state. Calls that are no public API (the engine's own /dbs, /seed, the admin app) are not made: what they did does not
-count. Left out: answers to the calls, which nobody reads.
+The agent's code never runs in this process. The engine's clock and random numbers are fixed, so the same calls leave the same
+state. Calls of paths that are not public APIs (the engine's own /dbs, /seed, the admin app) are not made, so their effects
+do not count.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from . import adaptations, calls, wire, world
 
-_TIMEOUT_S = 3600.0  # the engine's own time-out; the environment's comes first
+_TIMEOUT_S = 3600.0  # the engine's own timeout; the environment's is shorter
 
 
 def serve(
@@ -31,12 +31,13 @@ def verdict(
     """AppWorld's evaluation of the state that the recorded calls leave.
 
     Returns:
-        ``success``; ``passed`` and ``total``, counts of tests; ``failures``, the requirements not met; ``differing``, how
-        many calls were answered with another status than in the agent's world; ``skipped``, how many were no public API.
+        ``success``; ``passed`` and ``total``, numbers of tests; ``failures``, the requirements that were not met;
+        ``differing``, how many calls got another status than in the agent's world; ``skipped``, how many were not public
+        APIs.
     """
     clean, _ = world.open_world(task_id, _TIMEOUT_S, 10**9, load_ground_truth=True)
     differing = skipped = 0
-    clean.safety_guard.enable()  # as in the agent's world: what it takes away, the apps miss there, too
+    clean.safety_guard.enable()  # as in the agent's world, where it also takes functions away from the apps
     for call in recorded:
         status = calls.make(clean, call, find)
         skipped += status is None

@@ -1,7 +1,7 @@
-"""Landlock: which files a world may still read, and that it can neither connect nor signal outside itself.
+"""Landlock: restricts the files that a world may read, and keeps it from connecting to or signalling other processes.
 
-Standard library only. Left out: everything about paths that Landlock leaves alone, above all stat(): names, sizes and
-times of other files can be looked at wherever the directories' permissions let this user through.
+It uses only the standard library. Landlock does not restrict stat(): a world can still see the names, sizes and times of
+other files wherever the directories' permissions allow it to this user.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
-_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # ABI: how many rights on files it knows; ABI 6 and 7 as 5
+_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # ABI -> number of file rights it knows; ABI 6 and 7 are like 5
 _BIND_CONNECT_TCP = 0b11
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 _BENEATH = 1
@@ -35,26 +35,26 @@ def _syscall(*arguments: object) -> int:
 
 
 def _abi() -> int:
-    """Landlock's version on this kernel; 0 where there is none."""
+    """Landlock's version on this kernel; 0 if it has none."""
     if sys.platform != "linux":
         return 0
     return max(0, _syscall(_CREATE, None, ctypes.c_size_t(0), 1))
 
 
 def restrict(readable: Iterable[str]) -> bool:
-    """From now on this process can read below these files and folders, and reach no other file. Needs no_new_privs.
+    """Lets this process read these files and below these folders, and open no other file. Needs no_new_privs.
 
-    Folders that are not there, or that this user cannot reach, are left out. For the calling thread and what it starts:
-    to be called while there is one thread.
+    Paths that do not exist, or that this user cannot reach, are ignored. The restriction holds for the calling thread and
+    everything that it starts, so call it while there is only one thread.
 
     Returns:
-        False where the kernel has no Landlock, or has it switched off.
+        False if the kernel has no Landlock, or has it switched off.
     """
     abi = _abi()
     if not abi:
         return False
-    # struct landlock_ruleset_attr: files, network (ABI 4), scopes (ABI 6); each handled right is refused unless a rule
-    # allows it.
+    # struct landlock_ruleset_attr: files, network (ABI 4), scopes (ABI 6). Each right that is set here is refused unless a
+    # rule allows it.
     handled = struct.pack("=Q", (1 << _FILE_RIGHTS[min(abi, 5)]) - 1)
     if abi >= 4:
         handled += struct.pack("=Q", _BIND_CONNECT_TCP)

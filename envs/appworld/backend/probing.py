@@ -1,7 +1,7 @@
-"""Tries, in throw-away processes, what confine.py should prevent: a worker's backend for ``python -m envs doctor``.
+"""Tries in short-lived processes what confine.py should prevent. It is a worker's backend for ``python -m envs doctor``.
 
-A layer is in force when ``confine`` names it and nothing that it is there to stop comes through. Left out: what takes long
-to see, such as the bound on processor time.
+A layer is in force if ``confine`` names it and it stops every attempt. Limits that take long to test, such as the one on
+processor time, are not tried.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MEMORY = 64 << 20
 
 @dataclass(frozen=True)
 class _Host:
-    """What a confined process may find of the one that it was forked from."""
+    """What the attempts of a confined process need to know about the process that it was forked from."""
 
     scratch: str
     uid: int
@@ -35,12 +35,12 @@ def handle(method: str, params: dict[str, Any]) -> dict[str, tuple[bool, str]]:
     """Answers the worker protocol: ``probe`` tries each layer.
 
     Returns:
-        layer -> (in force on this host, what its absence leaves open).
+        Layer -> (whether it is in force on this host, what is possible without it).
     """
     if method != "probe":
         raise ValueError(f"unknown method {method!r}")
     with tempfile.TemporaryDirectory(prefix="eh-probe-") as scratch:
-        os.chmod(scratch, 0o777)  # it must not be the folder's mode that keeps a world from writing
+        os.chmod(scratch, 0o777)  # so that the folder's mode does not keep a world from writing
         host = _Host(scratch, os.getuid(), os.getpid(), _network())
         confine.isolate_host()
         found = {}
@@ -54,7 +54,8 @@ def _try(host: _Host, attempt: Callable[[_Host], bool | None]) -> tuple[list[str
     """Makes an attempt in a confined process.
 
     Returns:
-        The layers that ``confine`` names, and whether the attempt was stopped: it raised, or ended the process, or says so.
+        The layers that ``confine`` names, and whether the attempt was stopped: it raised, ended the process or
+        returned False.
     """
     told, tell = os.pipe()
     pid = os.fork()
@@ -131,14 +132,14 @@ def _write_a_file(host: _Host) -> None:
         pass
 
 
-# layer -> (what its absence leaves open, what it is there to stop)
+# layer -> (what is possible without it, what it should stop)
 _LAYERS: dict[str, tuple[str, tuple[Callable[[_Host], bool | None], ...]]] = {
     "limits": ("an episode's code can take all memory and processor time", (_take_memory, _raise_a_limit)),
-    "user": ("an episode's code runs as this user, behind the other layers", (_be_the_hosts_user,)),
-    "network": ("the system-call filter alone closes the network", (_be_in_the_hosts_network,)),
+    "user": ("an episode's code runs as this user; only the other layers confine it", (_be_the_hosts_user,)),
+    "network": ("only the system-call filter closes the network", (_be_in_the_hosts_network,)),
     "system calls": (
-        "an episode's code can start processes, signal this user's, and use what network there is",
+        "an episode's code can start processes, signal this user's processes, and use the network if it has one",
         (_make_a_socket, _fork, _execute, _signal, _trace),
     ),
-    "files": ("an episode's code can read and write what its user may", (_read_a_file, _write_a_file)),
+    "files": ("an episode's code can read and write all files that its user may", (_read_a_file, _write_a_file)),
 }

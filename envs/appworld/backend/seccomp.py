@@ -1,9 +1,11 @@
 """The system-call filter of a world: an allow list, as a seccomp BPF program.
 
-An allow list, because a prepared world needs little (its files are open, its modules imported), and because a deny list
-is out of date with the next kernel. What is not on the list fails with EPERM, which Python turns into a PermissionError
-that the policy reads as an observation; what no Python program calls by accident kills the process. Left out: what depends
-on a path, which a filter cannot read (Landlock does that), and anything but x86_64 and aarch64, where ``install`` says False.
+An allow list is enough, because a prepared world needs few calls: its files are open, and its modules are imported. A deny
+list would be out of date with the next kernel. A call that is not on the list fails with EPERM, which Python turns into a
+PermissionError that the agent sees in its observation. Calls that no Python program makes by accident kill the process.
+
+A filter cannot read paths; landlock.py restricts those. Only x86_64 and aarch64 are supported: elsewhere ``install`` returns
+False.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import os
 import struct
 import sys
 
-# name=x86_64/aarch64; "-" where the architecture has no such call.
+# name=number on x86_64/number on aarch64; "-" if the architecture has no such call.
 _ALLOWED = """
     read=0/63 write=1/64 readv=19/65 writev=20/66 pread64=17/67 pwrite64=18/68 close=3/57 close_range=436/436
     lseek=8/62 dup=32/23 dup2=33/- dup3=292/24 fstat=5/80 stat=4/- lstat=6/- newfstatat=262/79 statx=332/291
@@ -37,7 +39,7 @@ _CHECKED = """
     open=2/- openat=257/56 clone=56/220 kill=62/129 tkill=200/130 tgkill=234/131 socketpair=53/199 sendto=44/206
     fcntl=72/25 ioctl=16/29 prctl=157/167 prlimit64=302/261
 """
-# Calls that end the process: no library tries them to see what happens.
+# Calls that kill the process: no library tries them just to see whether they work.
 _FATAL = """
     ptrace=101/117 process_vm_readv=310/270 process_vm_writev=311/271 process_madvise=440/440 kcmp=312/272
     pidfd_getfd=438/438 unshare=272/97 setns=308/268 mount=165/40 umount2=166/39 pivot_root=155/41 open_tree=428/428
@@ -47,27 +49,27 @@ _FATAL = """
     name_to_handle_at=303/264 init_module=175/105 finit_module=313/273 kexec_load=246/104 kexec_file_load=320/294
     reboot=169/142 iopl=172/- ioperm=173/- modify_ldt=154/- fanotify_init=300/262
 """
-_LATE = 424  # from this number on, calls are younger than 2019 and libraries fall back on older ones: ENOSYS, not EPERM
+_LATE = 424  # calls from this number on are newer than 2019; they get ENOSYS, so that libraries fall back on older ones
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_X32 = 0x40000000  # bit of x86_64's second calling convention, under which the numbers mean other calls
+_X32 = 0x40000000  # marks x86_64's second calling convention, in which the numbers mean other calls
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _REFUSE, _NO_ACCESS, _UNKNOWN = _ERRNO | errno.EPERM, _ERRNO | errno.EACCES, _ERRNO | errno.ENOSYS
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _JUMP, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x05, 0x06  # BPF operations
 
-# O_WRONLY O_RDWR O_CREAT O_TRUNC O_APPEND O_PATH __O_TMPFILE; O_PATH because Landlock does not look at it. The numbers
-# are the same on both architectures.
+# O_WRONLY O_RDWR O_CREAT O_TRUNC O_APPEND O_PATH __O_TMPFILE; O_PATH is refused because Landlock does not check it. The
+# numbers are the same on both architectures.
 _OPEN_BITS = 0o1 | 0o2 | 0o100 | 0o1000 | 0o2000 | 0o10000000 | 0o20000000
 _THREAD_BITS = 0x7D0F00  # exactly what the C libraries pass to make a thread; CLONE_THREAD is 0x10000
 _CLONE_THREAD = 0x10000
-# F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_DUPFD_CLOEXEC: not F_SETOWN, which sends signals, nor locks on shared files
+# F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_DUPFD_CLOEXEC. F_SETOWN, which sends signals, and locks are not allowed.
 _FCNTL = (0, 1, 2, 3, 4, 1030)
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS TIOCGWINSZ FIONREAD FIONBIO FIONCLEX FIOCLEX
 _PRCTL = (2, 3, 15, 16, 21, 39)  # GET_PDEATHSIG GET_DUMPABLE SET_NAME GET_NAME GET_SECCOMP GET_NO_NEW_PRIVS
 _AF_UNIX = 1
 
-OWN_PID = -1  # stands in a program for the process that installs it
+OWN_PID = -1  # a placeholder in a program for the pid of the process that installs it
 
 Instruction = tuple[int, int, int, int]  # operation, jump if true, jump if false, operand
 
@@ -88,20 +90,20 @@ def _low(argument: int) -> Instruction:
 
 
 def _one_of(argument: int, values: tuple[int, ...], otherwise: int) -> list[Instruction]:
-    """Allows when the low half of an argument (all that the kernel reads of an int) is one of the values."""
+    """Allows the call if the low half of an argument (the kernel reads only this half of an int) is one of the values."""
     tests = [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
     return [_low(argument), *tests, (_RETURN, 0, 0, otherwise), (_RETURN, 0, 0, _ALLOW)]
 
 
 def _null(argument: int) -> list[Instruction]:
-    """Goes on when a pointer is NULL, and refuses otherwise."""
+    """Goes on if a pointer is NULL, and refuses the call otherwise."""
     high = (_LOAD, 0, 0, 20 + 8 * argument)
     refuse = (_RETURN, 0, 0, _REFUSE)
     return [_low(argument), (_EQUAL, 1, 0, 0), refuse, high, (_EQUAL, 1, 0, 0), refuse]
 
 
 def _checks(opens: bool) -> dict[str, list[Instruction]]:
-    """What decides about the calls that are allowed with some arguments only."""
+    """The code that decides about the calls that are allowed only with some arguments."""
     allow = (_RETURN, 0, 0, _ALLOW)
     refused_open = (_RETURN, 0, 0, _NO_ACCESS)
 
@@ -121,18 +123,18 @@ def _checks(opens: bool) -> dict[str, list[Instruction]]:
         "tkill": itself,
         "tgkill": itself,
         "socketpair": _one_of(0, (_AF_UNIX,), _REFUSE),
-        "sendto": [*_null(4), allow],  # send(); an address would reach other processes' datagram sockets
+        "sendto": [*_null(4), allow],  # send() only: with an address it could reach other processes' datagram sockets
         "fcntl": _one_of(1, _FCNTL, _REFUSE),
         "ioctl": _one_of(1, _IOCTL, _REFUSE),
         "prctl": _one_of(0, _PRCTL, _REFUSE),
-        "prlimit64": [*_null(2), *_one_of(0, (0, OWN_PID), _REFUSE)],  # reading one's own limits
+        "prlimit64": [*_null(2), *_one_of(0, (0, OWN_PID), _REFUSE)],  # only to read the process's own limits
     }
 
 
 def _tree(leaves: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
     """Finds by bisection the last leaf that starts at or below the loaded number.
 
-    The kernel runs the filter for every number when it is installed; a list of tests took it 0.9 ms.
+    When the filter is installed, the kernel runs it for every number. With a list of tests, that took 0.9 ms.
     """
     if len(leaves) == 1:
         return leaves[0][1]
@@ -142,11 +144,11 @@ def _tree(leaves: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
 
 
 def program(machine: str, *, opens: bool) -> list[Instruction]:
-    """The filter, with OWN_PID as operand where the process's own pid belongs.
+    """The filter, with OWN_PID as the operand in place of the process's own pid.
 
     Args:
         machine: "x86_64" or "aarch64".
-        opens: Files may be opened for reading (what may be read is Landlock's business); False refuses every open.
+        opens: Whether files may be opened for reading. Landlock decides which files.
     """
     number = numbers(machine)
     bodies: dict[int, list[Instruction]] = {}
@@ -171,14 +173,14 @@ class _Program(ctypes.Structure):
 
 @functools.cache
 def _packed(machine: str, opens: bool) -> tuple[bytes, tuple[int, ...]]:
-    """(the program as the kernel takes it, the offsets at which the pid is missing)."""
+    """(the program in the kernel's format, the offsets at which the pid must be filled in)."""
     code = program(machine, opens=opens)
     packed = b"".join(struct.pack("=HBBI", *jump, 0 if operand == OWN_PID else operand) for *jump, operand in code)
     return packed, tuple(8 * i + 4 for i, instruction in enumerate(code) if instruction[3] == OWN_PID)
 
 
 def prepare() -> None:
-    """Builds the filters ahead of a fork, which takes Python 2 ms; the children find them."""
+    """Builds the filters before a fork, so that the children need not. It takes 2 ms."""
     for opens in (True, False) if _supported() else ():
         _packed(os.uname().machine, opens)
 
@@ -188,10 +190,10 @@ def _supported() -> bool:
 
 
 def install(*, opens: bool) -> bool:
-    """Puts the filter on every thread of this process, for good. Needs PR_SET_NO_NEW_PRIVS.
+    """Puts the filter on every thread of this process for good. Needs PR_SET_NO_NEW_PRIVS.
 
     Returns:
-        False where the kernel or the architecture has no such filter.
+        False if the kernel or the architecture does not support the filter.
     """
     if not _supported():
         return False

@@ -1,7 +1,8 @@
 """Unpacks AppWorld's encrypted bundles: ``python -I unpack.py [BUNDLE FOLDER]``, in AppWorld's virtualenv.
 
-Without arguments: the apps, into the package itself, as ``appworld install`` does. That command is left out because the
-command line needs six more packages; it calls the same function. With arguments: a data bundle into a folder.
+Without arguments, it unpacks the apps into the package itself. It calls the same function as ``appworld install``; that
+command is not used, because AppWorld's command line needs six more packages. With arguments, it unpacks a data bundle into
+a folder.
 """
 
 import compileall
@@ -10,13 +11,13 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-DAMAGED = "not a whole bundle"  # begins the last line about a file that is none
+DAMAGED = "not a whole bundle"  # the last line of output starts with this if the file is not a complete bundle
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The command."""
-    # appworld loads the first .env that it meets on the way from its own folder to the file system's root, or from the working
-    # directory: without this empty one, the user's own, which may set APPWORLD_ROOT or worse.
+    """Runs the command."""
+    # appworld loads the first .env that it finds between its own folder, or the working directory, and the file system's root.
+    # Without this empty file it could load the user's own, which may set APPWORLD_ROOT or worse.
     Path(sys.prefix, ".env").touch()
     from appworld.common.constants import PASSWORD, SALT
     from appworld.common.utils import unpack_bundle
@@ -29,9 +30,9 @@ def main(arguments: Sequence[str]) -> None:
         bundle, folder = arguments
         try:
             unpack_bundle(bundle, folder, password=PASSWORD, salt=SALT)
-        except (OSError, MemoryError):  # the machine's fault
+        except (OSError, MemoryError):  # the machine's fault, not the bundle's
             raise
-        except Exception as error:  # the cipher tells nothing; the archive within it has checksums
+        except Exception as error:  # the cipher does not detect damage, but the archive inside has checksums
             raise SystemExit(f"{DAMAGED}: {type(error).__name__}: {error}") from error
 
 

@@ -1,6 +1,6 @@
-"""Messages between an environment and its world, over one socket: a length in four bytes, then that much JSON.
+"""Messages between an environment and its world over one socket: the length in four bytes, then as many bytes of JSON.
 
-Both sides import it: the world in AppWorld's virtualenv, the environment in its own. The environment
+Both sides import this module: the world in AppWorld's virtualenv, the environment in the user's Python. The environment
 reads with a deadline, the world without.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 
 _LENGTH = struct.Struct(">I")
 MAX_BYTES = 32 * 1024 * 1024
-# Of an answer, which the agent's code may have forged: 32 MiB of empty lists take the reader 0.8 GB and 7 s to parse.
+# For an answer, which the agent's code may have forged: parsing 32 MiB of empty lists takes 0.8 GB and 7 s.
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 
 
 def send(connection: socket.socket, message: Any) -> None:
-    """Sends one message, in ASCII-only JSON, which carries lone surrogates (a model can write them) through unharmed."""
+    """Sends one message in ASCII-only JSON, which keeps lone surrogates (a model can write them) as they are."""
     body = json.dumps(message, separators=(",", ":")).encode("ascii")
     if len(body) > MAX_BYTES:
         raise ValueError(f"a message of {len(body):,} bytes; {MAX_BYTES:,} are allowed")
@@ -27,16 +27,16 @@ def send(connection: socket.socket, message: Any) -> None:
 
 
 def receive(connection: socket.socket, timeout_s: float | None = None, max_bytes: int = MAX_BYTES) -> Any | None:
-    """The next message; None when the other side has hung up.
+    """Reads the next message; None if the other side has hung up.
 
     Args:
-        connection: Where it comes from.
-        timeout_s: Seconds for the whole of it, however slowly it drips; None to wait for ever.
-        max_bytes: The longest that is read.
+        connection: The socket to read from.
+        timeout_s: The seconds until the whole message must be here, however slowly it comes; None to wait forever.
+        max_bytes: The longest message that is read.
 
     Raises:
-        ValueError: It is not a message.
-        TimeoutError: The time is over.
+        ValueError: What came is not a message, or too long.
+        TimeoutError: The message did not come in time.
         OSError: The connection broke.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -59,7 +59,7 @@ def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes
     parts = []
     while size:
         if deadline is not None:
-            # After it, what is there is taken: where this process was held up itself, it may have been there in time.
+            # After the deadline, bytes that are there are still read: they may have come in time while this process was delayed.
             connection.settimeout(max(0.0, deadline - time.monotonic()))
         try:
             part = connection.recv(min(size, 1 << 20))

@@ -1,7 +1,7 @@
-"""One world: the process of one episode, in which the agent's code runs. Forked from the zygote, never used twice.
+"""One world: the process of one episode, in which the agent's code runs. It is forked from the zygote and never reused.
 
-Left out: the verdict. This process runs code that may do anything to it, so nothing it says about success counts; it
-hands out the API calls that were made, and the judge makes them again elsewhere.
+The agent's code may do anything to this process, so nothing that the process says about success counts. It only reports the
+API calls that were made. judge.py makes them again in another process and gives the verdict.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from . import calls, wire
 
 
 def serve(connection: socket.socket, options: Mapping[str, Any], confine: Any) -> None:
-    """Opens the task's world, answers ``{"code"}`` requests until the other side hangs up.
+    """Opens the task's world and answers ``{"code"}`` requests until the other side hangs up.
 
     Args:
-        connection: To the environment.
-        options: ``task_id``, ``timeout_s``, ``max_api_calls`` (a step), ``max_output_chars``.
-        confine: Called when the world is ready and before any of the agent's code.
+        connection: The socket to the environment.
+        options: ``task_id``, ``timeout_s``, ``max_api_calls`` (in one step), ``max_output_chars``.
+        confine: Is called when the world is ready, before any of the agent's code runs.
     """
     world, line = open_world(options["task_id"], options["timeout_s"], options["max_api_calls"])
     confine()
@@ -36,7 +36,7 @@ def serve(connection: socket.socket, options: Mapping[str, Any], confine: Any) -
 def open_world(
     task_id: str, timeout_s: float, max_api_calls: int, *, load_ground_truth: bool = False
 ) -> tuple[Any, Any]:
-    """The engine's world for a task, and the line that its API calls go over."""
+    """The engine's world for a task, and the Line that records its API calls."""
     from appworld import AppWorld
 
     world = AppWorld(
@@ -44,19 +44,19 @@ def open_world(
         experiment_name=experiment_name(os.getpid()),
         load_ground_truth=load_ground_truth,
         timeout_seconds=max(1, round(timeout_s)),
-        max_interactions=10**9,  # the horizon is the wrapper's business
+        max_interactions=10**9,  # ElasticTimeLimit limits the steps
         max_api_calls_per_interaction=max_api_calls,
     )
     return world, calls.tap(world)
 
 
 def experiment_name(pid: int) -> str:
-    """Names the folder of a process's outputs."""
+    """The name of the folder for a process's outputs."""
     return f"eh-{pid}"
 
 
 def about(world: Any) -> dict[str, Any]:
-    """What is known about a task before the first step."""
+    """What is known about the task before the first step."""
     supervisor = world.task.supervisor
     return {
         "instruction": world.task.instruction,
@@ -67,11 +67,11 @@ def about(world: Any) -> dict[str, Any]:
 
 
 def step(world: Any, line: Any, code: str, max_output_chars: int) -> dict[str, Any]:
-    """Executes code as the engine does and says what came of it."""
+    """Executes code with the engine and reports the outcome."""
     line.recording = []
     try:
         output = world.execute(code)
-    except BaseException as error:  # what escapes the engine, such as KeyboardInterrupt, leaves its guard on
+    except BaseException as error:  # not caught by the engine (KeyboardInterrupt, say): its guard is still on
         output = f"Execution failed. Traceback:\n{type(error).__name__}: {error}"
         world.safety_guard.disable()
     made, line.recording = line.recording, None
@@ -84,14 +84,14 @@ def step(world: Any, line: Any, code: str, max_output_chars: int) -> dict[str, A
 
 
 def shorten(text: str, limit: int) -> str:
-    r"""Leaves the middle out of a text longer than ``limit`` characters, with a note in its place.
+    r"""Cuts the middle out of a text longer than ``limit`` characters and puts a note in its place.
 
     >>> shorten("0123456789" * 100, 60)
     '0123456789\n[980 characters left out]\n0123456789'
     """
     if len(text) <= limit:
         return text
-    half = max(0, (limit - 40) // 2)  # the note takes less than 40
+    half = max(0, (limit - 40) // 2)  # the note takes less than 40 characters
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[len(text) - half :]}"
 
 

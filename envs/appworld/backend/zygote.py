@@ -1,9 +1,9 @@
-"""The zygote: imports AppWorld once, then forks a process for every world and every verdict.
+"""The zygote: imports AppWorld once, and then forks a process for every world and every verdict.
 
-It is a worker's backend (eh_gym/worker/child.py), and single-threaded but for that worker's watching thread, which holds
-no lock when it sleeps. An environment connects to the zygote's socket and asks for a process; the connection becomes that
-process's own. A forked process inherits everything that is the same for all tasks, and pays only for what it changes.
-Left out: deadlines. Whoever asked for a process says when it has to go.
+It is a worker's backend (eh_gym/worker/child.py). Its only other thread is that worker's watching thread, which holds no lock
+while it sleeps. An environment connects to the zygote's socket and asks for a process; the new process then owns the
+connection. A forked process inherits everything that is the same for all tasks, so it only costs what it changes.
+The zygote has no deadlines: the environment (forks.py) ends a process that takes too long.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 
 from . import adaptations, calls, confine, judge, wire, world
 
-# What the engine imports late, what the modules that the agent's code may import (the guard lists them) import late, and
-# codecs, of which ``"…".encode(name)`` imports one. They are imported before any fork: a world's user may be unable to reach
-# the virtualenv (in a home of mode 0700), and then the engine or the agent's code would miss them.
+# Modules that the engine imports late, modules that are imported late by those that the agent's code may import (the guard
+# lists these), and codecs, which ``"…".encode(name)`` imports. All are imported before any fork, because a world's user may be
+# unable to read the virtualenv (in a home of mode 0700), so that the engine or the agent's code could not import them.
 _IMPORTED_LATE = (
     *("appworld.common.random", "faker", "inflection", "psutil", "secrets", "xxhash", "zipfile"),
     *("_strptime", "unittest.mock", "pendulum.formatting.difference_formatter", "pendulum.locales.en.locale"),
@@ -36,7 +36,7 @@ _IMPORTED_LATE = (
 
 
 class _Zygote:
-    """What ``start`` set up; the requests below work on it."""
+    """The state that ``start`` sets up. The other requests use it."""
 
     def __init__(self, root: str, role: str, chosen: list[str], folder: str, confined: bool) -> None:
         self.role, self.confined = role, confined
@@ -45,13 +45,14 @@ class _Zygote:
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(os.path.join(folder, "socket"))
         self.listener.listen(256)
-        # The engine writes outputs beside its data: here they are ours to remove, and the root, which may be the user's own,
-        # stays as it is.
+        # The engine writes its outputs next to its data. In this folder we can remove them, and the data's own root, which may
+        # belong to the user, stays unchanged.
         own = os.path.join(folder, "root")
         os.mkdir(own)
         os.symlink(os.path.join(root, "data"), os.path.join(own, "data"))
         os.environ.update(APPWORLD_ROOT=own, IPYTHONDIR=folder, PYTHON_DOTENV_DISABLED="1")
         os.chdir(folder)
+        gc.disable()  # the imports leave a great many objects: collecting again and again takes a fifth of the start
         import appworld
         from appworld.task import load_task_ids
 
@@ -63,10 +64,11 @@ class _Zygote:
         self.layers = confine.isolate_host() if confined else []
         gc.collect()
         gc.freeze()
+        gc.enable()
         self.pid = os.getpid()
 
     def spawn(self, options: Mapping[str, Any]) -> int:
-        """Forks a process for the connection that was made last; returns its pid."""
+        """Forks a process for the connection that was made last, and returns its pid."""
         connection, _ = self.listener.accept()
         slot = next(i for i in range(len(self.children) + 1) if i not in self.children.values())
         pid = os.fork()
@@ -107,7 +109,7 @@ class _Zygote:
         if pid not in self.children:
             return
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+            os.kill(pid, signal.SIGKILL)  # it was not reaped yet, so no other process has this pid
         os.waitpid(pid, 0)
         del self.children[pid]
         for left in (str(pid), os.path.join("root", "experiments", "outputs", world.experiment_name(pid))):
@@ -119,7 +121,7 @@ _zygote: _Zygote | None = None
 
 
 def handle(method: str, params: dict[str, Any]) -> Any:
-    """Answers the worker protocol: ``start`` once, then ``spawn`` and ``end``."""
+    """Answers the worker protocol: one ``start``, then any number of ``spawn`` and ``end``."""
     global _zygote
     if method == "start":
         assert _zygote is None, "start comes once"
@@ -139,7 +141,7 @@ def _any_task(root: str, load_task_ids: Callable[[str], list[str]]) -> str:
 
 
 def _warm_up(task_id: str, judged: bool) -> None:
-    """Opens a world, uses it, and closes it so that nothing of it is left but imports and caches."""
+    """Opens a world, uses it, and closes it, so that only its imports and caches are left."""
     from appworld import AppWorld
     from appworld.apps.model_lib import get_cached_db_engine, get_direct_cached_sqlite3_connection
     from appworld.common.safety_guard import ALLOWED_MODULE_NAMES
@@ -150,11 +152,11 @@ def _warm_up(task_id: str, judged: bool) -> None:
     opened, _ = world.open_world(task_id, 60, 1000)
     for code in (_USES, "1 / 0", "x ="):
         opened.execute(code)
-    pluralize("no rule"), singularize("no rule")  # each tries, and so compiles, all of its expressions
+    pluralize("no rule"), singularize("no rule")  # each tries all of its regular expressions, and so compiles them
     for _, app in opened.models.items():
         for model in app.SQLModel.name_to_model().values():
-            model.overrides("_post_change")  # reads its source file, and remembers the answer
-    if judged:  # an evaluation imports pytest, for its assertions: half of its time
+            model.overrides("_post_change")  # reads the model's source file and caches the answer
+    if judged:  # an evaluation imports pytest for its assertions, which takes half of its time
         judge.evaluate(opened)
     AppWorld.close_all()
     shutil.rmtree(opened.base_output_directory, ignore_errors=True)

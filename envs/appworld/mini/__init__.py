@@ -1,5 +1,5 @@
-"""Builder of a small AppWorld world of our own: invented people, invented content, tasks with AppWorld's own evaluation.
+"""Builds a small AppWorld world of our own: invented people, invented content, and tasks with AppWorld's own evaluation.
 
-Runs in AppWorld's virtualenv (``build.py``), where nothing of this project is installed: the standard library and appworld
-only, the latter imported inside functions so that these files can be read anywhere. See README.md.
+``build.py`` runs it in AppWorld's virtualenv, where nothing of this project is installed. So it uses only the standard library
+and appworld. appworld is imported inside functions, so that these modules can be imported anywhere. See README.md.
 """

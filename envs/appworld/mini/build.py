@@ -1,7 +1,7 @@
 """Builds the mini world: ``python build.py DEST`` with the interpreter of AppWorld's virtualenv writes DEST/data.
 
-The result is whole or not there: it is built and checked in a folder beside DEST and renamed at the end. Nothing is written
-elsewhere. The same sources give the same tasks, answers and databases.
+It is built and checked in a folder next to DEST and renamed at the end, so DEST is either complete or not there. Nothing is
+written elsewhere. The same sources give the same tasks, answers and databases.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _own(name: str) -> Any:
 
 
 def _make_and_check(data: Path, identifier: str, generator: str, variant: tuple[Any, ...]) -> str:
-    """One task, in a process of the pool: write it, then play its solutions."""
+    """Write one task, then play its solutions. It runs in a process of the pool."""
     with contextlib.redirect_stdout(io.StringIO()):
         _own("root").write_task(data, identifier, _own("task").generators()[generator], variant)
         _own("check").check_task(data, identifier)
@@ -51,7 +51,7 @@ def _make_and_check(data: Path, identifier: str, generator: str, variant: tuple[
 
 
 def build(root: Path, processes: int, only: str = "", base: Path | None = None) -> list[str]:
-    """Build root/data; the ids of its tasks."""
+    """Build root/data and return the ids of its tasks."""
     import appworld
 
     appworld.update_root(str(root))
@@ -73,13 +73,13 @@ def build(root: Path, processes: int, only: str = "", base: Path | None = None) 
     ]
     if len({identifier for identifier, _, _ in plan}) != len(plan):
         raise ValueError("two generators have the same id; rename one")
-    # Forked: appworld's imports take seconds and are done once.
+    # The processes are forked, so that appworld is imported only once; that takes seconds.
     with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
         jobs = [pool.submit(_make_and_check, data, *entry) for entry in plan]
         try:
             done = [job.result() for job in jobs]
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # after an unsound task, not all the others too
+            pool.shutdown(wait=False, cancel_futures=True)  # after an unsound task, the others are not made
     _own("root").write_dataset(data, done)
     shutil.rmtree(root / "experiments", ignore_errors=True)
     return done
@@ -88,22 +88,20 @@ def build(root: Path, processes: int, only: str = "", base: Path | None = None) 
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description="Build the mini AppWorld world into DEST/data.")
-    parser.add_argument("dest", type=Path, help="folder to make; must not hold a world already")
-    parser.add_argument("--processes", type=int, default=min(4, os.cpu_count() or 1))
-    parser.add_argument("--only", default="", help="only generators with this in their name, for work on one")
-    parser.add_argument(
-        "--base", type=Path, help="a world built earlier, to take all but the tasks from, for the same work"
-    )
+    parser.add_argument("dest", type=Path, help="folder to make; it must be missing or empty")
+    parser.add_argument("--processes", type=int, default=min(4, os.cpu_count() or 1), help="processes to use")
+    parser.add_argument("--only", default="", help="use only the generators whose name contains this text")
+    parser.add_argument("--base", type=Path, help="folder of an earlier world, to take all but the tasks from")
     args = parser.parse_args()
     base = args.base.resolve() if args.base else None
     dest = args.dest.resolve()
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
-        print(f"{dest} is there and not empty; remove it first", file=sys.stderr)
+        print(f"{dest} exists and is not empty; remove it first", file=sys.stderr)
         return 2
     started = time.monotonic()
     dest.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{dest.name}.", dir=dest.parent))
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)  # IPython may write its history at the very end
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)  # again at exit: IPython may write its history late
     root = scratch / "root"
     try:
         for folder in ("home", "ipython", "cache", "root"):

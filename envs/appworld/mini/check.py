@@ -1,6 +1,6 @@
-"""Plays tasks with AppWorld's own environment and evaluator, as it is installed.
+"""Plays tasks with the installed AppWorld's own environment and evaluator.
 
-A task is sound if its reference solution succeeds and doing nothing and each of its wrong solutions fail.
+A task is sound if its reference solution succeeds, doing nothing fails, and each of its wrong solutions fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_task(data: Path, task_id: str) -> None:
     """Check one task, and complete its ground truth: test_data.json and the number of API calls.
 
     Raises:
-        Unsound: Saying which solution was judged wrongly, and how.
+        Unsound: The task is not sound. The message says which solution was judged wrongly, and how.
     """
     from appworld.evaluator import TestTracker
 
@@ -47,7 +47,7 @@ def check_task(data: Path, task_id: str) -> None:
     nothing, _ = play(task_id, [])
     if nothing.success:
         raise Unsound(f"{task_id}: doing nothing passes")
-    # Labels are given by prepare_test_data, which compares whole entries: all must start without.
+    # prepare_test_data adds the labels. It compares whole entries, so all of them must start without a label.
     bare = [
         [{"requirement": one["requirement"], "label": None} for one in verdict.passes] for verdict in (right, nothing)
     ]
@@ -55,7 +55,7 @@ def check_task(data: Path, task_id: str) -> None:
     if "wrong" not in wrong or "collateral" not in wrong:
         raise Unsound(f'{task_id}: its wrong solutions must include "wrong" and "collateral", found {sorted(wrong)}')
     for name, solution in wrong.items():
-        # In one turn, and without looking things up: what matters is what it does, and this takes half the time.
+        # The solution is run in one step and without reading API documents. Its effect is the same, in half the time.
         acts = "\n".join(step for step in solution if "apis.api_docs." not in step)
         verdict, said = play(task_id, [acts])
         broken = [text for text in said if text.startswith("Execution failed")]
@@ -74,7 +74,7 @@ def check_task(data: Path, task_id: str) -> None:
 
 
 def _calls(data: Path, task_id: str) -> list[Any]:
-    """The API calls that the last play made, from AppWorld's log; the log folder is dropped."""
+    """The API calls that the last play made, from AppWorld's log. The log's folder is deleted."""
     folder = data.parent / "experiments" / "outputs" / "mini-check" / "tasks" / task_id
     lines = (folder / "logs" / "api_calls.jsonl").read_text().splitlines()
     shutil.rmtree(folder)

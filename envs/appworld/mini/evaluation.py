@@ -1,8 +1,8 @@
-"""AppWorld's form of evaluation code, written from the changes that a task asks for.
+"""Writes a task's evaluation code, in AppWorld's form, from the changes that the task asks for.
 
 ``evaluate(test, public_data, private_data, main_user, models, ground_truth_answer)`` compares the world at the start with
-the world at the end. Every task checks its answer (none counts as an answer too) and the set of models that changed. Left
-out: tolerance. What a task leaves open is not compared, what it states is compared exactly.
+the world at the end. Every task checks its answer (no answer counts as one too) and the set of models that changed. What a
+task states is compared exactly, without tolerance. What it leaves open is not compared.
 """
 
 from __future__ import annotations
@@ -62,15 +62,16 @@ _FIELDS = '''
 
 @dataclass(frozen=True)
 class Change:
-    """What must have happened to the records of one model, in one of three ways.
+    """The records of one model that must have been added, updated or removed.
 
     Attributes:
-        model: As "venmo.Transaction".
+        model: The model's name, such as "venmo.Transaction".
         kind: "added", "updated" or "removed".
-        rows: Field -> value of each record, the same fields for all; "playlist.title" is a field of the record that a field
-            refers to. They are exactly the records that changed in this way. None: any will do, as for what an app does by
-            itself (balances, notifications). For updated records, no other field may have changed, but for updated_at.
-        ignored: More fields of updated records that may have changed.
+        rows: Field -> value for each record, with the same fields for all. "playlist.title" is a field of the record that a
+            field refers to. Exactly these records must have changed in this way. For updated records, no other field may
+            have changed, except updated_at. None allows any records, for changes that an app makes by itself (balances,
+            notifications).
+        ignored: Further fields of updated records that may have changed.
     """
 
     model: str
@@ -81,17 +82,17 @@ class Change:
     def __post_init__(self) -> None:
         assert self.kind in KINDS
         assert self.rows is None or len({tuple(row) for row in self.rows}) == 1, (
-            f"{self.model}: no rows, or of two sorts"
+            f"{self.model}: there are no rows, or they are of two sorts"
         )
 
     @property
     def key(self) -> str:
-        """Where its rows are in the evaluation's private data."""
+        """The key of its rows in the evaluation's private data."""
         return f"{self.kind} {self.model}"
 
 
 def expected(changes: Sequence[Change]) -> dict[str, list[list[Any]]]:
-    """The rows of the changes, as the evaluation finds them in its private data.
+    """The rows of the changes, in the form of the evaluation's private data.
 
     >>> expected([Change("phone.Alarm", "updated", [{"id": 3, "time": "06:10"}]), Change("venmo.User", "updated")])
     {'updated phone.Alarm': [[3, '06:10']]}
@@ -102,7 +103,7 @@ def expected(changes: Sequence[Change]) -> dict[str, list[list[Any]]]:
 
 
 def evaluation(changes: Sequence[Change]) -> str:
-    """The code of a task's evaluation: the changes have happened, and nothing else.
+    """The code of a task's evaluation, which checks that the changes have happened and nothing else has.
 
     >>> evaluation([]).rpartition("assert ")[2].partition(".")[0]
     'no models have changed'

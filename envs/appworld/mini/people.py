@@ -1,6 +1,6 @@
-"""The invented people: names, homes, work, and who is what to whom.
+"""The invented people: their names, homes, work and relations.
 
-Left out: contents of their apps (``content/``). The domain and the phone numbers are reserved for fiction.
+The domain and the phone numbers are reserved for fiction. ``content/`` fills the people's apps.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class Person:
 
     @property
     def email(self) -> str:
-        """Address in every app."""
+        """The email address, the same in every app."""
         return f"{self.first}.{self.last}@mailbox.example".lower()
 
     @property
     def phone(self) -> str:
-        """Ten digits, unique."""
+        """The phone number: ten digits, unique."""
         return f"20655501{10 + PEOPLE.index(self)}"
 
     def password(self, app: str) -> str:
-        """A password per app, never the same."""
+        """The password for an app. No two are the same."""
         return f"{self.last[:3]}-{app[::-1][:4]}-{len(app) * 31 + PEOPLE.index(self) * 17}"
 
 
@@ -62,9 +62,9 @@ _FRIENDS = (
     ("Callum", "Leila"), ("Sofia", "Leila"), ("Sofia", "Idris"), ("Leila", "Tobias"), ("Hugo", "Idris"),
 )  # fmt: skip
 _MANAGERS = {"Larkfield Surveys": "Leila", "Ostrander Press": "Sofia"}
-_COUPLE = {"Callum": "wife", "Sofia": "husband"}  # what the other one is to them
+_COUPLE = {"Callum": "wife", "Sofia": "husband"}  # first name -> what the other one is to this person
 
-# Contacts without an account in any app: first name, last name, what they are.
+# Contacts without an account in any app: first name, last name, relation.
 ADDRESS_BOOK = (
     ("Wanda", "Petrosyan", "dentist"), ("Ruben", "Achterhof", "plumber"), ("Odile", "Marchetti", "neighbor"),
     ("Kenji", "Sutherland", "trainer"), ("Bettina", "Olorunfemi", "landlord"), ("Graham", "Delacroix-Wu", "neighbor"),
@@ -72,12 +72,12 @@ ADDRESS_BOOK = (
 
 
 def person(first: str) -> Person:
-    """The person of that first name."""
+    """The person with this first name."""
     return next(one for one in PEOPLE if one.first == first)
 
 
 def relations(me: Person, other: Person) -> list[str]:
-    """What ``other`` is to ``me``, as in the contacts: friend, roommate, coworker, manager, husband, wife."""
+    """The relations of ``other`` to ``me``, as the contacts name them: friend, roommate, coworker, manager, husband, wife."""
     found = []
     if me.first in _COUPLE and other.first in _COUPLE:
         found.append(_COUPLE[me.first])
@@ -91,7 +91,7 @@ def relations(me: Person, other: Person) -> list[str]:
 
 
 def related(me: Person, relation: str) -> list[Person]:
-    """Everybody who is ``relation`` to ``me``.
+    """Everybody who has the relation ``relation`` to ``me``.
 
     >>> [one.first for one in related(person("Maren"), "roommate")]
     ['Tobias', 'Priya']

@@ -1,7 +1,7 @@
-"""Writes a data root as AppWorld reads it: API documents, base databases, tasks, the list of tasks.
+"""Writes a data root in AppWorld's format: API documents, base databases, tasks, and the list of tasks.
 
-Left out: playing the tasks (``check.py``). AppWorld's own ``save`` of the API documents and of the ground truth's tidy-up
-call programs that its installation does not bring, so the first is written here and the second is skipped.
+AppWorld's own ``save`` of the API documents, and its tidying of the ground truth, call programs that are not installed with
+it. So this module writes the API documents itself and skips the tidying. ``check.py`` plays the tasks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["write_base", "write_dataset", "write_task"]
 
 
 def write_base(data: Path, processes: int) -> None:
-    """Write api_docs/, base_dbs/ and version.txt below ``data``, which is AppWorld's data folder now."""
+    """Write api_docs/, base_dbs/ and version.txt below ``data``, which must be AppWorld's data folder already."""
     from appworld.apps import get_all_apps
     from appworld.collections.api_docs import ApiDocCollection
     from appworld.collections.models import ModelCollection
@@ -36,12 +36,12 @@ def write_base(data: Path, processes: int) -> None:
     world = World(models)
     with freeze_time(DateTime(*NOW).subtract(days=1)):
         accounts.fill(world)
-        # Each app has a database of its own: children fill them, this process the two that are left.
+        # Each app has a database of its own. Children fill them; this process fills those that are left.
         with ProcessPoolExecutor(
             processes, mp_context=get_context("fork"), initializer=_adopt, initargs=(world,)
         ) as pool:
             jobs = [pool.submit(_fill, app, data) for app in APPS]
-            # Meanwhile: imports every app's APIs, as the tasks will need them.
+            # Meanwhile, this imports every app's APIs, which the tasks need later.
             documents = ApiDocCollection.build(
                 load_apps=tuple(get_all_apps(skip_admin=True)), include_response_schemas=True
             )
@@ -73,7 +73,7 @@ def _fill(app: str, data: Path) -> dict[str, Any]:
 
 
 def _save(world: World, apps: list[str], data: Path) -> dict[str, Any]:
-    """Save some apps' databases; their counters of changes, as AppWorld's model_hashes.json has them."""
+    """Save some apps' databases. Returns their counters of changes, in the form of AppWorld's model_hashes.json."""
     from appworld.apps.model_lib import ModelHashHandler
     from appworld.common.utils import vacuum_sqlite_database
 
@@ -87,7 +87,7 @@ def _save(world: World, apps: list[str], data: Path) -> dict[str, Any]:
 
 
 def _describe_apis(models: Any, documents: Any) -> None:
-    """The rows behind ``apis.api_docs``."""
+    """Add the rows that ``apis.api_docs`` reads."""
     table = models.api_docs.ApiDoc
     kept = ("path", "method", "description", "parameters", "response_schemas")
     World(models).add(
@@ -101,7 +101,7 @@ def _describe_apis(models: Any, documents: Any) -> None:
 
 
 def write_task(data: Path, identifier: str, module: Any, variant: tuple[Any, ...]) -> Task:
-    """Let a generator make one variant, and write its folder below ``data/tasks``, all but test_data.json."""
+    """Let a generator make one variant, and write its folder below ``data/tasks`` with all files except test_data.json."""
     import appworld.ground_truth
     from appworld.apps import get_all_apps
     from appworld.apps.admin.models import MainUserMunch
@@ -130,7 +130,7 @@ def write_task(data: Path, identifier: str, module: Any, variant: tuple[Any, ...
         "    " + line for step in task.steps for line in step.splitlines()
     )
     apps_needed = apps_of(task.steps)
-    # Every num_* key is given: AppWorld computes a missing one with a program that is not there.
+    # Every num_* key is given, because AppWorld computes a missing one with a program that is not installed.
     metadata = {
         "mode": "full", "difficulty": module.DIFFICULTY, "num_apps": len(apps_needed), "num_apis": solution.count("apis."),
         "num_api_calls": 0, "num_solution_code_lines": len(solution.splitlines()),
@@ -155,7 +155,7 @@ def write_task(data: Path, identifier: str, module: Any, variant: tuple[Any, ...
 
 
 def _write_supervisor(models: Any, task: Task) -> Any:
-    """The supervisor app's rows: who asks, their addresses, cards and passwords, the instruction."""
+    """Add the supervisor app's rows: the person who asks, their addresses, cards and passwords, and the instruction."""
     supervisor = models.supervisor
     main = models.admin.MainUser.find_one(first_name=task.supervisor)
     own = supervisor.Supervisor.create_save(
@@ -181,6 +181,6 @@ def _write_supervisor(models: Any, task: Task) -> Any:
 
 
 def write_dataset(data: Path, identifiers: list[str]) -> None:
-    """Write datasets/mini.txt, the only list: the others' names belong to the benchmark."""
+    """Write datasets/mini.txt. It is the only list of tasks, because the other names belong to the benchmark."""
     (data / "datasets").mkdir()
     (data / "datasets" / "mini.txt").write_text("\n".join(identifiers) + "\n")

@@ -1,4 +1,4 @@
-"""Pieces of solutions that generators share: code as a good agent writes it, one string per turn."""
+"""Pieces of solutions that the generators share: code that a good agent would write, one string for each step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def finish(answer: str = "") -> str:
 
 
 def swapped(steps: list[str], *pairs: tuple[str, str]) -> list[str]:
-    """The solution with some code replaced by other code; each piece must be there."""
+    """The solution with some code replaced by other code. Each piece must occur in the solution."""
     out = list(steps)
     for old, new in pairs:
         assert any(old in step for step in out), f"{old!r} is not in the solution"
@@ -52,5 +52,5 @@ def swapped(steps: list[str], *pairs: tuple[str, str]) -> list[str]:
 
 
 def plus(steps: list[str], extra: str) -> list[str]:
-    """The solution with one more turn before its last."""
+    """The solution with one more step before its last."""
     return [*steps[:-1], extra, steps[-1]]

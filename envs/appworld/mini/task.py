@@ -1,7 +1,7 @@
-"""What a generator makes, and how generators are found and numbered.
+"""The Task that a generator makes, and how generators are found and numbered.
 
 A generator is a module in ``generators/`` with DIFFICULTY, VARIANTS (three tuples of arguments) and
-``make(world, *variant) -> Task``. ``make`` may add records to ``world``: they become the task's own start state.
+``make(world, *variant) -> Task``. ``make`` may add records to ``world``, which become part of this task's start state.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Task:
     """One task, before it is written.
 
     Attributes:
-        supervisor: First name of the person who asks.
-        instruction: What they ask.
-        steps: The reference solution: the code of each turn.
-        wrong: Name -> a plausible solution that must fail: "wrong" misreads the task, "collateral" does the right thing
+        supervisor: The first name of the person who asks.
+        instruction: The task in the person's words.
+        steps: The reference solution, the code of each step.
+        wrong: Name -> a plausible solution that must fail. "wrong" misreads the task; "collateral" does the right thing
             and one thing more.
-        changes: What the right solution changes; nothing else may change.
-        answer: What complete_task must be given; None where the task asks for no answer.
+        changes: The changes that the right solution makes. Nothing else may change.
+        answer: The answer that complete_task must get; None if the task asks for no answer.
     """
 
     supervisor: str
@@ -50,7 +50,7 @@ def generators() -> dict[str, ModuleType]:
 
 
 def task_id(generator: str, number: int) -> str:
-    """AppWorld's form: seven hexadecimal digits for the generator, one underscore, the variant from 1.
+    """A task's id in AppWorld's form: seven hexadecimal digits for the generator, an underscore, the variant from 1.
 
     >>> task_id("spotify_genre_count", 2)
     'a580d43_2'
@@ -59,7 +59,7 @@ def task_id(generator: str, number: int) -> str:
 
 
 def apps_of(steps: list[str]) -> list[str]:
-    """The apps that a solution calls, without documentation and supervisor.
+    """The apps that a solution calls, without api_docs and supervisor.
 
     >>> apps_of(["apis.supervisor.complete_task()", "apis.venmo.login()"])
     ['venmo']

@@ -1,6 +1,6 @@
-"""A world being written: AppWorld's models, with the few helpers that content and tasks share.
+"""A world that is being written: AppWorld's models, with a few helpers that content and tasks share.
 
-Left out: opening and saving it (``root.py``).
+``root.py`` opens and saves it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class World:
     """The models of one world.
 
     Attributes:
-        models: AppWorld's ModelCollection: ``world.models.spotify.Song``.
+        models: AppWorld's ModelCollection, as in ``world.models.spotify.Song``.
     """
 
     def __init__(self, models: Any) -> None:
@@ -35,7 +35,7 @@ class World:
         return found
 
     def ago(self, days: int, hour: int = 9, minute: int = 0) -> Any:
-        """A time of day ``days`` before the tasks' date (negative: after it), as AppWorld's DateTime."""
+        """A time of day, ``days`` days before the tasks' date (after it if negative), as AppWorld's DateTime."""
         from appworld.common.datetime import DateTime
 
         return DateTime(*NOW[:3], hour, minute, 0).subtract(days=days)

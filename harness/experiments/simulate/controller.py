@@ -1,6 +1,6 @@
 """ElasticHorizon for many runs at once: the same arithmetic, bit for bit, on arrays with a row per run.
 
-`tests/harness/simulate/test_simulate.py` gives the same lengths to `eh_gym.ElasticHorizon` and compares every K.
+`tests/harness/experiments/simulate/test_simulate.py` gives the same lengths to `eh_gym.ElasticHorizon` and compares every K.
 """
 
 from __future__ import annotations

@@ -203,6 +203,7 @@ def test_a_hanging_actor_is_killed(ray_nodes, monkeypatch):
     pool.close()
 
 
+@pytest.mark.campaign
 def test_a_node_without_the_backend_says_which_and_how(ray_nodes, monkeypatch, tmp_path):
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
     bare = ray_nodes.add()
@@ -223,7 +224,7 @@ def test_a_node_without_the_backend_says_which_and_how(ray_nodes, monkeypatch, t
 def test_actors_without_room_say_what_there_is(ray_nodes, monkeypatch):
     monkeypatch.setattr(pool_module, "_BEGIN_TIMEOUT_S", 1.0)
     with pytest.raises(
-        ConfigError, match=r"3 actors of 4 CPUs each were asked for, and [012] could begin\. .* has 8 CPUs"
+        ConfigError, match=r"3 actors of 4 CPUs each were requested, and [012] could begin\. .* has 8 CPUs"
     ):
         ActorPool(3, cpus=4)
 
@@ -257,6 +258,7 @@ except ConfigError as error:
     assert "ray start --head" in done.stdout
 
 
+@pytest.mark.campaign
 def test_a_lost_node_costs_its_episodes_only(ray_nodes, pool):
     envs = [gym.make(in_actors(FRAGILE, pool), split="dev") for _ in range(4)]
     before = [env.reset(seed=0)[1]["pid"] for env in envs]
@@ -271,6 +273,7 @@ def test_a_lost_node_costs_its_episodes_only(ray_nodes, pool):
         assert envs[index].step("list()")[0] == "closed"
 
 
+@pytest.mark.campaign
 def test_a_pool_without_any_actor_left_ends_the_run(ray_nodes, monkeypatch):
     pool = ActorPool(1, cpus=4)
     env = gym.make(in_actors(FRAGILE, pool), split="dev")
@@ -279,7 +282,7 @@ def test_a_pool_without_any_actor_left_ends_the_run(ray_nodes, monkeypatch):
     monkeypatch.setattr(pool_module, "_BEGIN_TIMEOUT_S", 1.0)
     ray_nodes.kill(pool.nodes[0])
     assert "environment_error" in env.step("list()")[4]
-    with pytest.raises(EHError, match="every actor with environments is lost"):
+    with pytest.raises(EHError, match="all actors are lost"):
         env.reset(seed=0)
     other.close()
     pool.close()

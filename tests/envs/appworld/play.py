@@ -1,7 +1,8 @@
 """Plays code with AppWorld's engine, in AppWorld's virtualenv: a job as JSON on stdin, its results as JSON on stdout.
 
-Every request has a process of its own: the engine, used for one task after the other in one process, lets some of an episode
-through to the next. A job has a mode. "stock" uses the engine as its README says, without a line of this project; "world"
+A job warms up once, as "stock", as a "world" or as a "judge", and then plays its requests in several lanes at once. Every
+request has a process of its own: the engine, used for one task after the other in one process, lets some of an episode
+through to the next. A request has a mode. "stock" uses the engine as its README says, without a line of this project; "world"
 plays as an episode's process does, with some adaptations; "confined" likewise, confined as on the strictest host; "judge"
 evaluates recorded calls as a judge's process does.
 """
@@ -77,10 +78,15 @@ def judge(request):
     return {"verdict": verdict, "state": state(outputs / "tasks" / request["task_id"] / "dbs")}
 
 
-def apart(function, argument):
-    """The function's result, from a process forked for it."""
+def apart(request):
+    """What a request's mode returns, from a process forked for it."""
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as one:
-        return one.submit(function, argument).result()
+        return one.submit(globals()[request["mode"]], request).result()
+
+
+def lane(requests):
+    """The results of requests, one after the other."""
+    return [apart(request) for request in requests]
 
 
 def main():
@@ -88,7 +94,7 @@ def main():
     job = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory(prefix="eh-play-") as folder:
         os.chdir(folder)
-        if job["mode"] == "stock":
+        if job["role"] == "stock":
             import appworld
 
             # The engine writes its outputs beside the data.
@@ -97,9 +103,11 @@ def main():
             with appworld.AppWorld(task_id=job["requests"][0]["task_id"], experiment_name="warm-up") as opened:
                 opened.execute("print(1)")  # some seconds of imports, which the forks need not repeat
         else:
-            role = "judge" if job["mode"] == "judge" else "world"
-            backend("zygote")._Zygote(job["root"], role, job["adaptations"], folder, False)
-        results = [apart(globals()[job["mode"]], request) for request in job["requests"]]
+            backend("zygote")._Zygote(job["root"], job["role"], job["adaptations"], folder, False)
+        count = min(os.cpu_count() or 1, len(job["requests"]))
+        with ProcessPoolExecutor(count, mp_context=get_context("fork")) as lanes:
+            played = list(lanes.map(lane, [job["requests"][i::count] for i in range(count)]))
+        results = [played[i % count][i // count] for i in range(len(job["requests"]))]
         os.chdir("/")
     json.dump(results, sys.stdout)
 

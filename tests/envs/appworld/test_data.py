@@ -211,7 +211,7 @@ def test_whole_data_pass_the_check(given):
     [
         ("base_dbs/spotify.db", r"base_dbs/\*\.db is missing or empty"),
         ("api_docs/standard/spotify.json", "is missing or empty"),
-        ("datasets/dev.txt", "dev lists 0 tasks, expected some"),
+        ("datasets/dev.txt", "dev lists 0 tasks, expected at least one"),
         ("tasks/a_2/specs.json", "task a_2 of train has no specs.json"),
         ("tasks/a_2/dbs/supervisor.jsonl", "task a_2 of train has no dbs/supervisor.jsonl"),
         ("tasks/a_2/ground_truth/evaluation.py", "task a_2 of train has no ground_truth/evaluation.py"),

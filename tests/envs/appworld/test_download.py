@@ -136,7 +136,7 @@ def test_a_broken_connection_goes_on_where_it_broke(server, target):
 def test_gives_up_after_three_breaks_and_the_next_run_goes_on(server, target):
     server.cuts = [100_000] * 3
     with pytest.raises(
-        EHError, match=r"ended at 300,000 of 1,000,000 bytes; what came is kept, and the next run goes on"
+        EHError, match=r"ended at 300,000 of 1,000,000 bytes; the bytes that came are kept, and the next run goes on"
     ):
         download(server.url, target, say=quiet)
     assert left(target) == ["data.bundle.part", "data.bundle.part.json"]
@@ -224,7 +224,7 @@ def test_a_part_longer_than_the_file_is_given_up(server, target):
 
 def test_another_part_than_was_asked_for_is_refused(server, target):
     server.ranges, server.cuts = 2, [300_000]
-    with pytest.raises(EHError, match="another part of the file than was asked for"):
+    with pytest.raises(EHError, match="another part of the file than the one requested"):
         download(server.url, target, say=quiet)
     assert target.with_name("data.bundle.part").read_bytes() == CONTENT[:300_000]
 

@@ -1,5 +1,9 @@
-"""What EH-AppWorld-v0 promises beyond tests/envs/test_conformance.py, on the real engine."""
+"""What EH-AppWorld-v0 promises beyond tests/envs/test_conformance.py, on the real engine.
 
+All environments have the same settings, and so share a host: its two zygotes take ten seconds each to start.
+"""
+
+import dataclasses
 import os
 import signal
 import time
@@ -23,12 +27,15 @@ NOTES = "print([n['title'] for n in apis.simple_note.search_notes(query='zebra c
 WRITE = "print(apis.simple_note.create_note(title='zebra crossing', content='x', access_token=token))"
 
 
+SETTINGS = {"max_observation_chars": 2000, "max_api_calls": 20, "step_timeout_s": 120.0}
+
+
 @pytest.fixture
 def make(appworld_python):
     made = []
 
     def build(**kwargs):
-        made.append(gym.make("EH-AppWorld-v0", split="mini", **kwargs))
+        made.append(gym.make("EH-AppWorld-v0", split="mini", **{**SETTINGS, **kwargs}))
         return made[-1]
 
     yield build
@@ -38,15 +45,17 @@ def make(appworld_python):
 
 @pytest.fixture
 def env(make):
-    env = make(max_observation_chars=2000, max_api_calls=20, step_timeout_s=120.0)
+    env = make()
     env.reset(seed=0)
     return env
 
 
 @pytest.fixture
-def hasty(make):
-    """An environment whose steps are interrupted after 3 s."""
-    env = make(step_timeout_s=3.0)
+def hasty(make, monkeypatch):
+    """An environment whose steps are interrupted after 3 s; with a host of its own it would take two more zygotes."""
+    env = make()
+    host = env.unwrapped._host
+    monkeypatch.setattr(host, "settings", dataclasses.replace(host.settings, step_timeout_s=3.0))
     env.reset(seed=0)
     return env
 
@@ -183,9 +192,11 @@ def test_the_agents_own_random_numbers_change_no_verdict(env):
         assert info["verdict"]["differing"] == 0
 
 
-def test_code_that_cannot_be_interrupted_ends_the_episode_without_reward(hasty):
+def test_code_that_cannot_be_interrupted_ends_the_episode_without_reward(hasty, monkeypatch):
     started = time.monotonic()
-    observation, reward, terminated, truncated, info = hasty.step("max(range(10**13))")
+    with monkeypatch.context() as patch:
+        patch.setattr(hosts, "_GRACE_S", 1.0)  # of this step alone, which is killed in any case
+        observation, reward, terminated, truncated, info = hasty.step("max(range(10**13))")
     assert time.monotonic() - started < 3 + 5 + 60
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
     assert "WorkerTimeout" in info["world_lost"]
@@ -210,6 +221,7 @@ def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_mends_it(e
     assert env.unwrapped._host.pids[0] != worlds
 
 
+@pytest.mark.campaign
 def test_a_lost_judge_is_replaced(env):
     env.step(FINISH)
     kill(env.unwrapped._host.pids[1])
@@ -232,7 +244,7 @@ def test_episodes_and_verdicts_leave_the_data_as_they_are(env):
 
 def test_without_a_reference_solution_there_is_no_expert(env, monkeypatch):
     monkeypatch.setattr(env.unwrapped._host, "reference", lambda *_: None)
-    with pytest.raises(ConfigError, match="comes without a reference solution"):
+    with pytest.raises(ConfigError, match="has no reference solution"):
         env.unwrapped.expert()
 
 
@@ -250,6 +262,7 @@ def test_settings_that_cannot_be_are_refused(changes, message):
         Settings(**changes)
 
 
+@pytest.mark.campaign
 def test_the_engine_runs_unadapted_too(appworld_python):
     host = LocalHost(appworld_python, data.roots("mini"), Settings(adaptations=(), confined=False))
     try:

@@ -150,7 +150,7 @@ def test_builds_the_mini_world_with_an_agents_half(cache, builder, said):
     assert said == [
         f"appworld: building the mini world in {world}",
         "appworld: the mini world has 2 tasks",
-        "appworld: without the benchmark, as asked; the mini world is there",
+        "appworld: not downloading the benchmark because of --no-data; the mini world is installed",
     ]
 
 
@@ -268,7 +268,7 @@ def test_downloads_checks_and_splits_the_benchmark(cache, served, bundle, said):
         True,
         ["mini world: 2 tasks", f"benchmark: train 3, dev 1, in {data.benchmark_dir()}"],
     )
-    assert install.summary() == "the mini world is there, the benchmark too"
+    assert install.summary() == "mini world installed, benchmark installed"
 
 
 def test_a_benchmark_that_is_there_is_not_asked_for_again_even_by_force(cache, served, bundle, said):
@@ -285,15 +285,15 @@ def test_without_a_network_only_a_note_tells_how_to_have_the_benchmark(cache, sa
     assert time.monotonic() - started < 60
     assert data.task_ids("mini")
     assert there(cache) == [data.mini_dir().name]
-    notes = said[said.index("appworld: only the mini world is there") :]
-    assert "the benchmark cannot be had: 127.0.0.1 cannot be reached" in said[-len(notes) - 1]
+    notes = said[said.index("appworld: only the mini world is installed") :]
+    assert "the benchmark could not be installed: 127.0.0.1 cannot be reached" in said[-len(notes) - 1]
     assert [line for line in notes if "python -m envs install appworld" in line]
     assert [line for line in notes if "EH_APPWORLD_DATA_URL=" in line]
     assert [line for line in notes if "APPWORLD_ROOT" in line]
     told, lines = install.report()
     assert told
-    assert lines[:2] == ["mini world: 2 tasks", "benchmark: not here"]
-    assert install.summary() == "the mini world is there, no benchmark"
+    assert lines[:2] == ["mini world: 2 tasks", "benchmark: not installed"]
+    assert install.summary() == "mini world installed, no benchmark"
     assert install.counts() == {**SPLITS, "mini": 2}
 
 
@@ -363,7 +363,7 @@ def test_a_bundle_that_is_none_is_dropped_and_the_next_run_asks_again(cache, ser
     assert [
         line
         for line in said
-        if "the benchmark cannot be had: " in line and "is not AppWorld's data, or is damaged" in line
+        if "the benchmark could not be installed: " in line and "is not AppWorld's data, or is damaged" in line
     ]
     assert not data.benchmark_dir().exists()
     assert there(cache) == [data.mini_dir().name]
@@ -386,7 +386,7 @@ def test_an_unpacking_that_fails_for_another_reason_keeps_the_download(cache, se
     bundle(served.folder / BUNDLE)
     (install._HERE / "backend" / "unpack.py").write_text(how)
     install.install(say=said.append)
-    assert "appworld: only the mini world is there" in said
+    assert "appworld: only the mini world is installed" in said
     assert there(cache) == sorted(["downloads", data.mini_dir().name])
     (install._HERE / "backend" / "unpack.py").write_text(UNPACKER)
     install.install(say=said.append)

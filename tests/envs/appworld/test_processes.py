@@ -1,4 +1,4 @@
-"""No process is left behind: 64 slots opened and closed, and the same after their owner is killed."""
+"""No process is left behind: 64 slots opened and closed, and as many after their owner is killed; 8 outside the campaign."""
 
 import json
 import signal
@@ -9,17 +9,18 @@ import time
 import psutil
 import pytest
 
-SLOTS = 64
 SCRIPT = """
 import json, sys, psutil, eh_gym
 
+SLOTS = int(sys.argv[1])
+
 def main():
-    envs = eh_gym.make_vec("EH-AppWorld-v0", {slots}, split="mini", max_workers=8)
+    envs = eh_gym.make_vec("EH-AppWorld-v0", SLOTS, split="mini", max_workers=8)
     ids = envs.envs[0].unwrapped.task_ids
     envs.envs[0].unwrapped.prepare([ids[0]] * 4)
-    envs.reset(options={{"task_ids": [ids[i % len(ids)] for i in range({slots})]}})
-    said = envs.step(["print(7)"] * {slots})[0]
-    assert set(said) == {{"7\\n"}}, said
+    envs.reset(options={"task_ids": [ids[i % len(ids)] for i in range(SLOTS)]})
+    said = envs.step(["print(7)"] * SLOTS)[0]
+    assert set(said) == {"7\\n"}, said
     # A child of a world that this process has not reaped would be one too many.
     print(json.dumps([(c.pid, c.create_time()) for c in psutil.Process().children(recursive=True)]), flush=True)
     sys.stdin.readline()
@@ -30,10 +31,15 @@ main()
 """
 
 
+@pytest.fixture(params=[8, pytest.param(64, marks=pytest.mark.campaign)])
+def slots(request):
+    return request.param
+
+
 @pytest.fixture
-def owner(appworld_python):
+def owner(appworld_python, slots):
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(slots=SLOTS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SCRIPT, str(slots)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     yield process
     process.kill()
@@ -60,9 +66,11 @@ def assert_gone(processes):
     assert not alive(processes)
 
 
-def test_64_slots_opened_and_closed_leave_no_process(owner):
+@pytest.mark.campaign
+@pytest.mark.parametrize("slots", [64], indirect=True)
+def test_slots_opened_and_closed_leave_no_process(owner, slots):
     worlds = json.loads(owner.stdout.readline())
-    assert len(worlds) >= SLOTS + 2  # and the zygotes
+    assert len(worlds) >= slots + 2  # and the zygotes
     owner.stdin.write("\n")
     owner.stdin.flush()
     left = json.loads(owner.stdout.readline())
@@ -71,9 +79,9 @@ def test_64_slots_opened_and_closed_leave_no_process(owner):
     assert_gone(worlds)
 
 
-def test_64_slots_of_a_killed_process_leave_no_process(owner):
+def test_slots_of_a_killed_process_leave_no_process(owner, slots):
     worlds = json.loads(owner.stdout.readline())
-    assert len(worlds) >= SLOTS + 2
+    assert len(worlds) >= slots + 2
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     assert_gone(worlds)

@@ -198,7 +198,7 @@ def test_the_seed_draws_from_the_split_and_the_option_from_any():
 
 @pytest.mark.parametrize("task_id", ["dev-999999", "nope", 3, ""])
 def test_an_unknown_task_is_refused_with_the_mend(task_id):
-    with pytest.raises(ConfigError, match=r"such as 'dev-000000', got .*task_ids has those"):
+    with pytest.raises(ConfigError, match=r"such as 'dev-000000', got .*task_ids lists the ids"):
         CabinetEnv(split="dev").reset(options={"task_id": task_id})
 
 

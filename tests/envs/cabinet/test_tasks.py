@@ -98,7 +98,7 @@ def test_splits_are_sequences_of_ids(split, size):
         assert ids.index(ids[place]) == place
         assert ids.count(ids[place]) == 1
     for place in (size, -size - 1):
-        with pytest.raises(IndexError, match="expected a place in"):
+        with pytest.raises(IndexError, match="expected an index in"):
             ids[place]
 
 

@@ -15,7 +15,7 @@ import pytest
 import eh_gym
 from eh_gym import FixedHorizon
 from eh_gym.worker import pool as pools
-from harness.rollout import rollout
+from harness.rollout.rollout import rollout
 from harness.types.rules import EpisodeRequest, Rules
 
 

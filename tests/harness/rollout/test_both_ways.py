@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from eh_gym.errors import ConfigError
-from harness.rollout import EpisodeLengths, rollout
+from harness.rollout.lengths import EpisodeLengths
+from harness.rollout.rollout import rollout
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.trajectory import Trajectory
 

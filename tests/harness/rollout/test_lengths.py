@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from harness.rollout import EpisodeLengths
 from harness.rollout import lengths as lengths_module
-from harness.rollout.lengths import longest_first
+from harness.rollout.lengths import EpisodeLengths, longest_first
 from harness.types.rules import EpisodeRequest
 from harness.types.trajectory import Trajectory, Turn
 

@@ -14,7 +14,8 @@ from eh_gym import FixedHorizon, ThreadVectorEnv
 from eh_gym.errors import WorkerDied
 from eh_gym.wrappers import ElasticTimeLimit
 from harness.policy.policy import Policy
-from harness.rollout import announce, rollout
+from harness.rollout.rollout import rollout
+from harness.rollout.slots import announce
 from harness.sampling.transformers import TransformersSampler
 from harness.training.update import update_policy
 from harness.types.rules import EpisodeRequest, Rules

@@ -11,7 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from eh_gym.errors import StateError
-from harness.run.checkpoint import latest_checkpoint, load_training_state, save_checkpoint, save_training_state
+from harness.run.checkpoint import load_training_state, save_checkpoint, save_training_state
+from harness.run.run_folder import latest_checkpoint
 
 
 def tiny(seed=0, hidden_size=8):

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from harness.run.metrics import GLOSSARY
-from harness.training.mismatch import LENGTH_BINS, Mismatch
+from harness.training.mismatch import Mismatch
+from harness.types.trajectory import LENGTH_BINS
 
 
 def filled() -> Mismatch:

@@ -13,11 +13,10 @@ import torch
 from harness.policy.policy import Policy
 from harness.settings.loss import LossSettings
 from harness.settings.presets import preset
-from harness.training.mismatch import LENGTH_BINS
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.training.update import select_episodes, update_policy
 from harness.types.sampler import Sample
-from harness.types.trajectory import Trajectory, Turn
+from harness.types.trajectory import LENGTH_BINS, Trajectory, Turn
 
 SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -29,3 +30,39 @@ def test_the_controller_is_told_why(end: Any, truncated: bool) -> None:
     outcome = t.outcome()
     assert (outcome.length, outcome.horizon, outcome.truncated, outcome.task_id) == (4, 6, truncated, "task")
     assert outcome.success == (end == "terminated")
+
+
+def answered(reward: float = 0.0, terminated: bool = False, truncated: bool = False, **info: Any) -> Trajectory:
+    """An episode of one turn with this answer."""
+    t = Trajectory("task", 0, turns=[Turn("a", "", cut=False, malformed=False)])
+    t.begin("first", {"system_prompt": "rules", "horizon": 5, "category": "base"})
+    end = t.add_answer(("seen", reward, terminated, truncated, info))
+    assert end == (t.end if terminated or truncated or t.error else None)
+    return t
+
+
+def test_the_first_message_and_an_answer_are_recorded() -> None:
+    t = answered(0.5, malformed=True)
+    assert (t.system_prompt, t.prompt, t.horizon) == ("rules", "first", 5)
+    assert t.info == {"horizon": 5, "category": "base"}
+    assert (t.turns[0].observation, t.turns[0].malformed, t.reward, t.success) == ("seen", True, 0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "end", "success"),
+    [
+        ({"reward": 1.0, "terminated": True, "success": True}, "terminated", True),
+        ({"terminated": True, "success": False}, "terminated", False),
+        ({"terminated": True, "truncated": True, "success": True}, "terminated", True),  # it ended on step K
+        ({"truncated": True, "TimeLimit.truncated": True, "success": True}, "horizon", False),
+        ({"truncated": True, "success": True}, "truncated", False),  # the environment's own limit, not K
+        ({"truncated": True, "environment_error": "WorkerDied: gone"}, "environment-error", False),
+        ({"terminated": True, "environment_error": "gone", "success": True}, "environment-error", False),
+        ({"reward": math.nan}, "environment-error", False),
+        ({"reward": math.inf, "terminated": True, "success": True}, "environment-error", False),
+    ],
+)
+def test_what_ended_an_episode(answer: dict[str, Any], end: str, success: bool) -> None:
+    t = answered(**answer)
+    assert (t.end, t.success, t.error is not None) == (end, success, end == "environment-error")
+    assert math.isfinite(t.reward)

@@ -1,6 +1,6 @@
-"""What the apps hold before any task: a module per app with ``fill(world)``, after ``accounts`` has made everybody's accounts.
+"""The apps' content before any task. Each app has a module with ``fill(world)``, to be called after ``accounts.fill``.
 
-No app's content depends on another's, so that they can be filled in any order, or at once.
+No app's content depends on another's, so the apps can be filled in any order or in parallel.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from . import accounts, amazon, file_system, gmail, phone, simple_note, splitwis
 
 __all__ = ["APPS", "accounts"]
 
-# The slowest first: they are filled by several processes.
+# The slowest come first, because several processes fill them.
 APPS = {
     "amazon": amazon, "gmail": gmail, "spotify": spotify, "splitwise": splitwise, "phone": phone, "todoist": todoist,
     "venmo": venmo, "file_system": file_system, "simple_note": simple_note,

@@ -1,4 +1,4 @@
-"""Accounts of every person in every app, with passwords, addresses and payment cards; and the companies' own accounts."""
+"""The accounts of every person in every app, with passwords, addresses and payment cards, and the companies' own accounts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _CARDS = ("Visa", "MasterCard")
 
 
 def fill(world: World) -> None:
-    """Create the accounts; everything else refers to them."""
+    """Create the accounts. Everything else refers to them."""
     from appworld.apps.api_lib import CompanyNotifier
 
     models = world.models
     for app in APPS:
-        CompanyNotifier(app).create_accounts(skip_if_exists=True)  # without them orders and sign-ups raise
+        CompanyNotifier(app).create_accounts(skip_if_exists=True)  # without these, orders and sign-ups raise
     joined = world.on(2022, 1, 10)
     mains = {}
     for i, one in enumerate(PEOPLE):
@@ -27,7 +27,7 @@ def fill(world: World) -> None:
             account = dict(first_name=one.first, last_name=one.last, password=one.password(app), created_at=joined)
             account |= {"phone_number": one.phone} if app == "phone" else {"email": one.email}
             if "verified" in models[app].User.properties():
-                account["verified"] = True  # else every login answers 422
+                account["verified"] = True  # otherwise every login answers 422
             if app == "venmo":
                 account["venmo_balance"] = 640.0 + 35 * i
             models[app].User.create_save(last_logged_in=joined, **account)

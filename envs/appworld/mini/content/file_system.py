@@ -1,4 +1,4 @@
-"""File System: a home with documents, downloads, photos and bills for everybody."""
+"""File System: everybody has a home with documents, downloads, photos and bills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DOWNLOADS = (
 
 
 def write(world: World, who: Person, files: Sequence[tuple[str, str, int]]) -> None:
-    """Write files (path below the home, content, age in days), and the directories above them that are missing."""
+    """Write files (path below the home, content, age in days) and their missing parent directories."""
     models, user = world.models.file_system, world.user("file_system", who)
     home = user.home_directory_path
     have = set(models.Directory.find_all_take_fields("path", user_id=user.id))

@@ -1,6 +1,6 @@
-"""Gmail: threads of one to three emails with labels, stars, attachments; drafts.
+"""Gmail: threads of one to three emails with labels, stars and attachments; drafts.
 
-Threads are written as AppWorld writes them: the emails, one global thread, one thread per person who takes part.
+Threads are written in AppWorld's form: the emails, one global thread, and one thread for each person who takes part.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def thread(
     """Write one thread.
 
     Args:
-        world: Where.
-        sender: Of the first email.
-        to: Its recipients.
-        subject: Of all emails; replies get "Re: ".
-        body: Of the first email.
-        sent: When; each reply comes an hour after the email before.
-        replies: Who answers what, to everybody else in the thread.
-        files: Name and content of the first email's attachments.
+        world: The world to write to.
+        sender: The sender of the first email.
+        to: The recipients of the first email.
+        subject: The subject of all emails. Replies get "Re: " in front of it.
+        body: The text of the first email.
+        sent: The time of the first email. Each reply comes an hour after the email before it.
+        replies: The sender and text of each reply. A reply goes to everybody else in the thread.
+        files: The name and content of each attachment of the first email.
         **receiver: Fields of the recipients' threads: read, label, starred, archived.
 
     Returns:

@@ -19,7 +19,7 @@ _TEXTS = (
 
 
 def text(world: World, sender: Person, receiver: Person, message: str, sent: Any) -> None:
-    """Write one text message, seen by both."""
+    """Write one text message that both people see."""
     phone = world.models.phone
     ids = [world.user("phone", one).id for one in (sender, receiver)]
     common = phone.GlobalTextMessage.create_save(sender_id=ids[0], receiver_id=ids[1], message=message, created_at=sent)
@@ -29,7 +29,7 @@ def text(world: World, sender: Person, receiver: Person, message: str, sent: Any
 
 
 def fill(world: World) -> None:
-    """Contacts for everyone one has to do with and six others, 120 texts, 8 voice messages, 5 alarms each."""
+    """Each person has contacts for all related people and six others, and 5 alarms. 120 texts and 8 voice messages."""
     rng, phone = random.Random("phone"), world.models.phone
     for i, one in enumerate(PEOPLE):
         me = world.user("phone", one).id

@@ -1,4 +1,4 @@
-"""Simple Note: ten notes each, of a kind that people keep: lists, ideas, measurements."""
+"""Simple Note: ten notes for each person: lists, ideas, measurements."""
 
 from __future__ import annotations
 

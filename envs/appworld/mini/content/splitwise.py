@@ -1,4 +1,4 @@
-"""Splitwise: groups of roommates, of colleagues and of friends; expenses split evenly or not; payments."""
+"""Splitwise: groups of roommates, colleagues and friends, with shared expenses and payments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WHAT = (
 
 
 def fill(world: World) -> None:
-    """16 expenses and 3 payments per group. The payer of an expense has a share in it too, as the app wants it."""
+    """16 expenses and 3 payments per group. The payer of an expense has a share in it too, as the app requires."""
     rng, splitwise = random.Random("splitwise"), world.models.splitwise
     expenses, shares = [], []
     for k, (name, firsts) in enumerate(GROUPS):

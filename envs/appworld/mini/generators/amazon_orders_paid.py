@@ -1,4 +1,4 @@
-"""Question: what all orders of one year have cost; the first page of orders does not reach."""
+"""Question: how much all orders of one year have cost. The first page does not hold all orders."""
 
 from __future__ import annotations
 

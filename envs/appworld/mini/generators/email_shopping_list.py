@@ -1,4 +1,4 @@
-"""State change: an order of the cheapest products of the types, and in the numbers, that an email asks for."""
+"""State change: an email asks for numbers of products of some types. The cheapest product of each type is ordered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VARIANTS = (
 
 
 def make(world: World, who: str, sender: str, subject: str, items: dict[str, int], place: str, card: str) -> Task:
-    """Two apps. The cart is not empty at the start, and what is in it must not be ordered but go."""
+    """Two apps. The cart is not empty at the start. Its products must be removed and not ordered."""
     amazon, me = world.models.amazon, world.user("amazon", who)
     lines = "\n".join(f"{count} x {kind}" for kind, count in items.items())
     thread(
@@ -99,7 +99,7 @@ print(address, card)""",
 
 
 def _confirmation(world: World, who: str) -> list[Change]:
-    """What Amazon does by itself on an order: it writes a receipt in files of its own, and emails it."""
+    """The changes that Amazon makes by itself at an order: it writes a receipt to files of its own, and emails it."""
     amazon = {
         app: world.models[app].User.find_one(email="notifications@amazon.com").id for app in ("gmail", "file_system")
     }

@@ -1,4 +1,4 @@
-"""State change: the attachments of all emails with a label are saved as files; the threads span more than five."""
+"""State change: the attachments of all emails with a label are saved as files. There are more than five threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State change: a note says who owes what; those who have not paid yet get a payment request, and the note a line."""
+"""State change: a note says who owes what. Those who have not paid yet get a payment request, and the note gets a line."""
 
 from __future__ import annotations
 

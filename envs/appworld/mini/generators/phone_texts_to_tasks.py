@@ -1,4 +1,4 @@
-"""State change: text messages of one person that start with a sign become to-do items, due tomorrow."""
+"""State change: the text messages of one person that start with a certain sign become to-do items, due tomorrow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ASKED = {
 
 
 def make(world: World, who: str, sender: str, name: str) -> Task:
-    """Two apps. Others use the sign too, and the sender writes other things as well."""
+    """Two apps. Other people use the sign too, and the sender also writes other messages."""
     todoist, me, friend = world.models.todoist, person(who), person(sender)
     user, made = world.user("todoist", who), world.ago(20)
     project = todoist.Project.create_save(user_id=user.id, name=name, color="orange", created_at=made)

@@ -1,4 +1,4 @@
-"""State change: a new playlist of the library's songs that are longer than so many minutes; the library spans pages."""
+"""State change: a new playlist of the library's songs that are longer than some minutes. The library has several pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State change: the open tasks of a project that are overdue get a new due date, which is to be computed."""
+"""State change: the open, overdue tasks of a project get a new due date, which must be computed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATES = ((5, False), (12, True), (1, False), (-4, False), (20, False))  # days
 
 
 def make(world: World, who: str, name: str, when: str, day: tuple[int, int, int]) -> Task:
-    """One app: a project of the task's own, with a done and a future task that must stay."""
+    """One app. The project is made for this task. Its done and future tasks must stay as they are."""
     todoist, me = world.models.todoist, world.user("todoist", who)
     made = world.ago(45)
     project = todoist.Project.create_save(user_id=me.id, name=name, color="yellow", created_at=made)

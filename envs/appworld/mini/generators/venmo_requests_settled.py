@@ -1,4 +1,4 @@
-"""State change: pending payment requests are approved or denied, by who sent them."""
+"""State change: pending payment requests are approved or denied, depending on who sent them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VARIANTS = (("Tobias", "roommate"), ("Callum", "coworker"), ("Sofia", "friend"))
 
 
 def make(world: World, who: str, relation: str) -> Task:
-    """Two apps: the contacts say who is what. Each person asks twice, so that there is more than the first five."""
+    """Two apps: the contacts name the relations. Each person sends two requests, so that there are more than five."""
     venmo, me = world.models.venmo, world.user("venmo", who)
     world.add(
         venmo.PaymentRequest,

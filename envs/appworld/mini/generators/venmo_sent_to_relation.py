@@ -1,4 +1,4 @@
-"""Question: how much was sent to people of one relation since a date; the payments span pages."""
+"""Question: how much was sent to people with one relation since a date. The payments have several pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VARIANTS = (
 
 
 def make(world: World, who: str, relation: str, since: tuple[int, int, int]) -> Task:
-    """Two apps: whose payments count is in the contacts, the payments are elsewhere."""
+    """Two apps: the contacts name the relations, and Venmo has the payments."""
     sent = world.models.venmo.Transaction.find_all(sender_id=world.user("venmo", who).id)
     first = world.on(*since, hour=0)
     answer = sum(

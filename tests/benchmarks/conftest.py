@@ -1,0 +1,20 @@
+"""Benchmarks are run as scripts, in this process: a new one would take six seconds to import torch and transformers."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs a benchmark by name, with its flags; returns what it printed."""
+
+    def run(name, *flags):
+        monkeypatch.setattr("sys.argv", [f"{name}.py", *flags])
+        runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run

@@ -1,0 +1,123 @@
+"""The rooms of harness/: a file is a command, a folder is a stage, and each folder imports only those below it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import harness
+
+ROOT = Path(harness.__file__).parent
+
+LAYERS = [
+    "types",
+    "settings",
+    "policy",
+    "rollout",
+    "sampling",
+    "training",
+    "run",
+    "quickstart",
+    "evaluation",
+    "experiments",
+]
+"""The folders, the lowest first."""
+
+COMMANDS = ["evaluate", "grpo", "plan", "report", "simulate", "simulate_beyond", "sweep"]
+TORCH_FREE = {"types", "settings"}
+
+# Prints for each layer the modules of harness/ that importing all of it loads. A child process starts from the libraries alone.
+_LOADED_BY_LAYER = """
+import importlib, json, os, pkgutil, sys
+import eh_gym, torch, tyro
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
+for layer in sys.argv[1:]:
+    sys.stdout.flush()
+    if os.fork() == 0:
+        package = importlib.import_module("harness." + layer)
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            if module.name != "harness.sampling.vllm_worker":  # only vLLM's own processes import it
+                importlib.import_module(module.name)
+        print(json.dumps([layer, [name for name in sys.modules if name.startswith("harness.")]]))
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.wait()[1] == 0
+"""
+
+
+def _run(code: str, *arguments: str) -> str:
+    """What some code prints in a fresh interpreter."""
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _imports(file: Path) -> set[str]:
+    """The folders and files of harness/ that a file imports, inside functions too; type hints need nothing at run time."""
+    found = set()
+    tree = ast.parse(file.read_text("utf-8"))
+    hints = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in hints:
+            continue
+        names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        found |= {name.split(".")[1] for name in names if name.startswith("harness.")}
+    return found
+
+
+def test_every_file_is_a_command_or_builds_a_run_and_every_folder_has_its_place() -> None:
+    files = {p.stem for p in ROOT.glob("*.py")} - {"__init__"}
+    assert files == {*COMMANDS, "build"}
+    assert {p.parent.name for p in ROOT.glob("*/__init__.py")} == set(LAYERS)
+    for name in COMMANDS:
+        assert 'if __name__ == "__main__":' in (ROOT / f"{name}.py").read_text("utf-8")
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_no_file_of_a_folder_names_one_above_it(layer: str) -> None:
+    below = set(LAYERS[: LAYERS.index(layer) + 1])
+    for file in (ROOT / layer).rglob("*.py"):
+        assert _imports(file) <= below, file
+
+
+def test_a_folder_loads_only_those_below_it() -> None:
+    for line in _run(_LOADED_BY_LAYER, *LAYERS).splitlines():
+        layer, modules = json.loads(line)
+        loaded = {name.split(".")[1] for name in modules}
+        assert loaded <= set(LAYERS[: LAYERS.index(layer) + 1]), layer
+
+
+def test_settings_and_commands_load_no_torch() -> None:
+    """So the help of a command answers within a second or two."""
+    modules = [f"harness.{name}" for name in COMMANDS]
+    modules += [f"harness.{file.parent.name}.{file.stem}" for name in TORCH_FREE for file in (ROOT / name).glob("*.py")]
+    imports = "; ".join(f"import {name.removesuffix('.__init__')}" for name in modules)
+    loaded = set(_run(f"import sys; {imports}; print(*sys.modules)").split())
+    assert {"tyro", "harness.grpo", "harness.settings.presets"} <= loaded
+    assert not loaded & {"torch", "transformers", "tokenizers", "tensorboard", "matplotlib", "jinja2"}
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {file: len(file.read_text("utf-8").splitlines()) for file in ROOT.rglob("*.py")}
+    assert max(lengths.values()) <= 400, max(lengths, key=lambda file: lengths[file])
+
+
+def test_the_loop_reads_in_one_look() -> None:
+    """`train` has under 90 lines and 20 locals, and no closures."""
+    tree = ast.parse((ROOT / "grpo.py").read_text("utf-8"))
+    [train] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "train"]
+    inside = list(ast.walk(train))[1:]
+    assert not [node for node in inside if isinstance(node, (ast.FunctionDef, ast.Lambda))]
+    assert (train.end_lineno or 0) - train.lineno < 90
+    stored = {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    assert len(stored | {argument.arg for argument in train.args.args + train.args.kwonlyargs}) < 20
