@@ -62,7 +62,7 @@ class Run:
         learner: Improves the policy.
         weights: What the sampler samples with.
         held_out: Evaluates the policy.
-        evaluations: The results before and after training, as far as they are known.
+        evaluations: The results before and after training, if they are known already.
         clock: The seconds and tokens so far.
         log: The metrics and the episodes.
     """
@@ -90,7 +90,7 @@ class Run:
         self.log.close()
 
     def save(self, next_update: int) -> None:
-        """Writes a checkpoint, from which a run that is killed goes on with `next_update`."""
+        """Writes a checkpoint. A run that is resumed from it continues with `next_update`."""
         write = functools.partial(self._write_checkpoint, next_update=next_update)
         folder, keep = self.folder / "checkpoints", self.config.keep_checkpoints
         save_checkpoint(folder, next_update, write=write, keep=keep, ranks=self.ranks)
@@ -153,7 +153,7 @@ def build(
     reference = _reference_policy(policy, config, folder, device, ranks, first=checkpoint is None)
     weights = SampledWeights(policy, while_training=bool(config.async_steps), ranks=ranks)
     if config.sampler == "transformers":
-        weights.fill(device)  # for servers the copy stays in rank 0's host memory
+        weights.fill(device)  # if servers sample, the copy stays in the host memory of rank 0
     ranks.shard(policy, device)
     optimizer = make_optimizer(
         policy.model,
@@ -218,7 +218,7 @@ def build(
 
 
 def _load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) -> Policy:
-    """The policy on `device`; under torchrun rank 0 has it in its host's memory, and the others without weights."""
+    """Loads the policy on `device`. Under torchrun, rank 0 keeps it in host memory, and the others have it without weights."""
     policy = None
     if ranks.first:
         home = "cpu" if ranks.sharded else device
@@ -239,7 +239,7 @@ def _load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks)
 
 
 def _clone_expert(config: GRPOConfig, env: gym.Env[str, str], policy: Policy, device: str, display: Display) -> None:
-    """Clones the expert into the policy, on `device`, and leaves it where it was."""
+    """Clones the expert into the policy. The policy is on `device` meanwhile, and afterwards where it was."""
     home = policy.model.device
     torch.nn.Module.to(policy.model, torch.device(device))
     with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
@@ -251,9 +251,9 @@ def _clone_expert(config: GRPOConfig, env: gym.Env[str, str], policy: Policy, de
 def _reference_policy(
     policy: Policy, config: GRPOConfig, run_dir: Path, device: str, ranks: Ranks, *, first: bool
 ) -> Policy | None:
-    """The frozen policy of the KL term: the one that the first update starts from, kept in the run folder.
+    """Returns the frozen policy of the KL term: the policy before the first update, which the run folder keeps.
 
-    With LoRA it is the policy itself, whose own weights are frozen.
+    With LoRA it is the policy itself, because its own weights are frozen.
     """
     if not config.kl_coef:
         return None
@@ -275,13 +275,13 @@ def _reference_policy(
 
 
 def _slot_count(config: GRPOConfig, ranks: Ranks) -> int:
-    """This rank's environments."""
+    """Returns the number of environments of this rank."""
     episodes = config.tasks_per_update * config.group_size
     return -(-min(config.slots or episodes, episodes) // ranks.size)
 
 
 def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
-    """What `gym.make` makes an environment from, on this machine or in Ray actors."""
+    """Returns the id or spec from which `gym.make` makes an environment, on this machine or in Ray actors."""
     if config.env_workers == "local":
         return config.env
     if ranks.size > 1 and not config.ray_address:
@@ -299,7 +299,7 @@ def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
 
 
 def teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
-    """An environment to ask for tasks and demonstrations: on this machine, which is faster, if it can be made here."""
+    """Makes an environment for tasks and demonstrations. It is on this machine if possible, because that is faster."""
     try:
         env = make_environment(config.env, config.environment_args())
     except MissingBackendError:
@@ -310,7 +310,7 @@ def teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
 
 
 def _hinted(env: gym.Env[str, str], config: GRPOConfig) -> gym.Env[str, str]:
-    """For the tiny model's tokenizer and demonstrations: each has a K of its own, since K will move in training."""
+    """Adds the budget hint, for the tiny model's tokenizer and demonstrations. Each episode gets its own K, as K will move."""
     low = min(config.k0, config.k_max)
     draws = np.random.default_rng(derive_seed(config.seed, "hints")).integers(low, config.k_max + 1, size=2000)
     controller = eh_gym.StagedHorizon({episode: int(k) for episode, k in enumerate(draws)})

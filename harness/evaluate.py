@@ -1,7 +1,7 @@
-"""`python -m harness.evaluate`: mean@k and best@k of a policy on held-out tasks, at a fixed K, seed and temperature.
+"""`python -m harness.evaluate`: measures mean@k and best@k of a policy on held-out tasks, at a fixed K.
 
 The policy may be a model, a model behind an OpenAI-compatible endpoint, the environment's own expert, random actions, or an agent
-that says nothing. With `--out` every episode is kept from the moment that it ends, and the same command goes on after a stop.
+that says nothing. With `--out` every episode is kept as soon as it ends, and the same command continues after a stop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Evaluation", "main", "run"]
 
-# These say which episodes are played, where, and how fast. One evaluation may go on with other values of them.
+# These say which episodes are played, where, and how fast. An evaluation may continue with other values of them.
 _NOT_DECISIVE = (
     *("tasks", "rollouts", "out", "device", "threads", "slots", "rollout"),
     *("base_url", "api_key_env", "retries", "deadline_s"),
@@ -46,8 +46,7 @@ class TasksFlags:
     env_args: str = "{}"
     """Further arguments of gym.make, as a JSON object."""
     split: str | None = None
-    """The split of the tasks. By default it is test for a model, and all for a policy that needs none, since it has nothing to
-    hold out. For AppWorld it is test_normal and dev."""
+    """The split of the tasks. The default is test for a model and all for the others; for AppWorld, test_normal and dev."""
     tasks: int | None = None
     """The number of tasks, in the order of the split. By default all of a finite split, and 128 of a generated one."""
     rollouts: int | None = None
@@ -55,8 +54,7 @@ class TasksFlags:
     horizon: int = 50
     """The fixed K, in steps."""
     budget_hint: str = ""
-    """A text that is appended to every observation, with {left} and {horizon} filled in, as in training. Empty appends
-    nothing."""
+    """A text that is appended to every observation, with {left} and {horizon} filled in. Empty appends nothing."""
     seed: int = 0
     """The seed of the evaluation. Every sampled token is derived from it."""
 
@@ -66,8 +64,7 @@ class PolicyFlags:
     """Who plays."""
 
     policy: str = "expert"
-    """expert, random or empty need no model. openai is a model behind an endpoint (--base-url, --model). Anything else is a
-    model: a run's checkpoint, a Hugging Face folder, or a hub id."""
+    """expert, random, empty, openai (an endpoint), or a model: a run's checkpoint, a Hugging Face folder, or a hub id."""
     device: str = "auto"
     """The device of a model: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -113,7 +110,7 @@ class OutputFlags:
     """Where the episodes are kept."""
 
     out: Path | None = None
-    """A folder for the result and the episodes, each from the moment that it ends. The same command goes on after a stop."""
+    """A folder for the result and the episodes. After a stop, the same command plays the missing episodes."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,7 @@ class Evaluation(OutputFlags, SamplingFlags, RolloutFlags, EndpointFlags, Policy
         """Returns the arguments of the environment.
 
         Raises:
-            ConfigError: A flag would fail, or mislead, after everything is loaded or played.
+            ConfigError: A flag is wrong, or has no effect on this policy.
         """
         if self.policy != "openai":
             unused, why = {"base_url", "model"}, "is for --policy openai"
@@ -171,7 +168,7 @@ def run(config: Evaluation, console: Console) -> EvalResult:
     folder = EvaluationFolder(config.out, {**config.decisive(), "split": split}) if config.out else None
     missing = folder.missing(requests) if folder else requests
     if len(missing) < len(requests):
-        console.print(f"{config.out}: {len(requests) - len(missing)} of {len(requests)} episodes are there")
+        console.print(f"{config.out}: {len(requests) - len(missing)} of {len(requests)} episodes are already there")
     try:
         with Progress(console=console, transient=True) as progress:
             bar = progress.add_task("episodes", total=len(requests), completed=len(requests) - len(missing))
@@ -187,7 +184,7 @@ def run(config: Evaluation, console: Console) -> EvalResult:
         if folder:
             folder.end({"config": asdict(config), "result": asdict(result)})
     except SamplerError as error:
-        rest = "run the same command again for the rest" if folder else "with --out FOLDER they would be kept"
+        rest = "run the same command again for the rest" if folder else "with --out FOLDER the played episodes are kept"
         raise SamplerError(f"{error}; {rest}") from error
     finally:
         if folder:
@@ -209,7 +206,7 @@ def _play(
     requests: Sequence[EpisodeRequest],
     on_end: Callable[[Trajectory], None],
 ) -> tuple[list[Trajectory], Usage | None]:
-    """Plays the episodes with the policy that was asked for; an endpoint also says what it served."""
+    """Plays the episodes with the policy that `config` names. For an endpoint, also returns what it says it has served."""
     from harness.evaluation.play import SCRIPTS, play_policy, play_script
 
     if config.policy in SCRIPTS:

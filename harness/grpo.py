@@ -1,6 +1,6 @@
 """`python -m harness.grpo`: trains an agent with GRPO, under the horizon that `--wrapper` names.
 
-`train` is the whole loop. Under torchrun every process goes through the same lines with its share of the episodes.
+`train` is the whole loop. Under torchrun every process runs it with its share of the episodes.
 """
 
 from __future__ import annotations

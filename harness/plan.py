@@ -1,6 +1,7 @@
-"""`python -m harness.plan`: what a training run would take, before anything is loaded; refused if it cannot fit.
+"""`python -m harness.plan`: prints the memory, tokens and FLOPs of a training run before anything is loaded.
 
-Speeds have not been measured on a GPU by this project, so hours need a figure of yours.
+It refuses a run that cannot fit. The speeds have not been measured on a GPU by this project, so you have to give them if the
+plan is to say hours.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def show(plan: Plan, console: Console) -> None:
     """Prints the plan.
 
     Raises:
-        ConfigError: It cannot fit; the message has what would.
+        ConfigError: The run cannot fit. The message names changes that would make it fit.
     """
     config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
     memory, work = memory_of(plan), work_of(plan)
@@ -40,7 +41,7 @@ def show(plan: Plan, console: Console) -> None:
     )
     say(f"{plan.gpus} x {plan.gpu_gb:g} GB, {plan.reserve_gb:g} GB of each reserved; GB on one GPU:")
     if plan.gpus > 1:
-        say("(weights, KL reference, gradients and moments divided among the GPUs, by FSDP2)")
+        say("(FSDP2 divides weights, KL reference, gradients and moments among the GPUs)")
     for name, parts in (("rollout", memory.rollout), ("update", memory.update)):
         say(f"  {name:44}{sum(parts.values()) / GB:8.1f}")
         for part, value in parts.items():
@@ -48,16 +49,16 @@ def show(plan: Plan, console: Console) -> None:
     for part, value in memory.server.items():
         say(f"  on each server: {part:28}{value / GB:8.1f}")
     larger = "update" if sum(memory.update.values()) >= sum(memory.rollout.values()) else "rollout"
-    say(f"  the largest moment is the {larger}; there are {memory.available / GB:.1f} GB")
+    say(f"  the {larger} needs the most; there are {memory.available / GB:.1f} GB")
     say(
-        f"micro-batches of {memory.tokens:,} tokens, since the longest episode may have {memory.longest:,}; "
+        f"micro-batches of {memory.tokens:,} tokens; the longest episode may have {memory.longest:,}; "
         f"gradient checkpointing {'on' if config.gradient_checkpointing else 'off'}"
     )
     if memory.sequences is not None:
         say(f"the sampler's cache holds {max(0.0, memory.sequences):.1f} of the longest episodes at once")
     say(
         f"an update: {config.tasks_per_update} x {config.group_size} episodes, {work.turns:.1f} turns at K = {plan.horizon}, "
-        f"{work.tokens / 1e6:.2f} M tokens, of them {work.sampled / 1e6:.2f} M sampled"
+        f"{work.tokens / 1e6:.2f} M tokens, of which {work.sampled / 1e6:.2f} M are sampled"
     )
     say(
         f"  prompt {lengths.prompt}, action {lengths.action}, observation {lengths.observation} tokens: {lengths.source}"
@@ -82,22 +83,22 @@ def _hours(plan: Plan, work: Work, say: Any) -> None:
             f"rollouts: {updates * work.sampled / speed / 3600:.1f} hours, {updates} updates at {speed:g} tokens/s as given"
         )
     else:
-        say("rollouts: hours unknown, the speed is not measured: give --sample-tokens-per-s")
+        say("rollouts: hours unknown, because the speed is not measured; give --sample-tokens-per-s")
     if plan.train_tokens_per_s:
         seconds, why = work.tokens / plan.train_tokens_per_s, f"at {plan.train_tokens_per_s:g} tokens/s as given"
     elif plan.mfu:
         seconds = work.flops / (plan.mfu * plan.peak_tflops * 1e12 * plan.gpus)
-        why = f"if {plan.mfu:.0%} of {plan.gpus} x {plan.peak_tflops:g} TFLOP/s is reached, an assumption"
+        why = f"if {plan.mfu:.0%} of {plan.gpus} x {plan.peak_tflops:g} TFLOP/s is reached, which is assumed"
     else:
         say(
-            "updates: hours unknown, the speed is not measured: give --train-tokens-per-s, or assume a share with --mfu"
+            "updates: hours unknown, because the speed is not measured; give --train-tokens-per-s, or assume a share with --mfu"
         )
         return
     say(f"updates: {updates * seconds / 3600:.1f} hours, {updates} updates {why}")
 
 
 def default_for(words: Sequence[str]) -> Plan:
-    """The defaults for a command line, whose first word is the recipe if it is no flag."""
+    """Returns the defaults for a command line. Its first word is a recipe if it is not a flag."""
     if words and not words[0].startswith("-"):
         return Plan(file=words[0], train=preset(["--recipe", words[0], *words[1:]]))
     return Plan(train=preset(words))

@@ -1,4 +1,4 @@
-"""`python -m harness.report`: one page with the figures and tables of runs, and one to read their episodes turn by turn."""
+"""`python -m harness.report`: writes a page with the figures and tables of runs, and a page with their episodes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Report:
     out: Path = Path("report.html")
     """The page. The page of the episodes is written next to it, as NAME.episodes.html."""
     episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 10_000
-    """About the most episodes that can be read. If more are logged, whole updates are left out, evenly over every run."""
+    """The approximate maximum number of episodes to read. If more are logged, whole updates of every run are skipped, evenly."""
 
 
 def report(wanted: Report, console: Console) -> None:
     """Writes the pages and prints where they are.
 
     Raises:
-        ConfigError: A folder holds none of these, or the page can't be written.
+        ConfigError: A folder holds no run, sweep or evaluation, or the page can't be written.
         StateError: A file in a folder is damaged.
     """
     if wanted.out.is_dir():

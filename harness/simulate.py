@@ -1,8 +1,8 @@
-"""`python -m harness.simulate`: the horizon controller against a distribution of lengths, without any model.
+"""`python -m harness.simulate`: plays the horizon controller against a distribution of lengths, without a model.
 
 It plays thousands of runs in seconds. Its tables show where K settles and how fast, how Algorithm 2's floored state stalls,
-and what grouped tasks and the truncation of long successes do. `harness.simulate_beyond` compares the controllers that the
-paper does not have.
+and what effect grouped tasks and the truncation of long successes have. `harness.simulate_beyond` compares the controllers that
+the paper does not have.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class LawFlags:
     """The distribution of the number of steps that an episode needs."""
 
     law: Literal["appworld", "bfcl", "log-normal", "two-part", "episodes"] = "appworld"
-    """The distribution: the paper's quantiles (appworld, bfcl), a log-normal, two parts with a gap, or the episode log of a
-    run."""
+    """The distribution: the paper's quantiles (appworld, bfcl), a log-normal, two parts with a gap, or a run's episode log."""
     log: Path | None = None
     """With --law episodes: a .jsonl file, or a folder of them, such as RUN/episodes."""
     least: int = 1
@@ -147,7 +146,7 @@ class Simulation(TablesFlags, RunsFlags, ControllerFlags, LawFlags):
 
 
 def simulate(config: Simulation) -> dict[str, Any]:
-    """All tables, as JSON-serialisable values; `docs/simulate.md` says what each column is."""
+    """Returns all tables as JSON values. `docs/simulate.md` explains the columns."""
     law = config.lengths()
     aims = targets(law, config.delta, config.k_min, config.k_max, config.statistic)
     return {
@@ -170,7 +169,7 @@ def simulate(config: Simulation) -> dict[str, Any]:
 
 
 def _play(config: Simulation, law: LengthLaw, place: str, rows: int, *, group: int = 0, **settings: Any) -> Runs:
-    """Some runs with the command's settings, but for those given."""
+    """Plays `rows` runs with the command's settings; `settings` replace some of them."""
     rng = np.random.default_rng(derive_seed(config.seed, "simulate", place))
 
     def needed() -> Iterator[np.ndarray]:
@@ -182,7 +181,7 @@ def _play(config: Simulation, law: LengthLaw, place: str, rows: int, *, group: i
 
 
 def _settling(config: Simulation, law: LengthLaw) -> list[dict[str, Any]]:
-    """One row for each rounding and start; and what it would be if successes could be seen beyond their K."""
+    """Returns a row for each rounding and start, and rows for a controller that sees successes longer than their K, too."""
     rows: list[dict[str, Any]] = []
     k0 = np.repeat(config.k0, config.runs)
     for rounding, see_all in [*((r, False) for r in get_args(Rounding)), ("floor", True)]:
@@ -211,7 +210,7 @@ def _settling(config: Simulation, law: LengthLaw) -> list[dict[str, Any]]:
 
 
 def _dead_band(config: Simulation, law: LengthLaw) -> list[dict[str, Any]]:
-    """One row for each alpha and delta: where Algorithm 2 ends from the lowest and the highest start, and a real K."""
+    """Returns a row for each alpha and delta: the final K of Algorithm 2 and of a real K, from the lowest and highest start."""
     runs = max(1, config.runs // 5)
     starts = (min(config.k0), max(config.k0))
     grid = [(alpha, delta, k0) for alpha in config.alphas for delta in config.deltas for k0 in starts]
@@ -237,7 +236,7 @@ def _dead_band(config: Simulation, law: LengthLaw) -> list[dict[str, Any]]:
 
 
 def _groups(config: Simulation, law: LengthLaw) -> list[dict[str, Any]]:
-    """One row for each group size: how far P90 and K scatter when the episodes of a group need the same steps."""
+    """Returns a row for each group size: how much P90 and K vary if the episodes of a group need the same number of steps."""
     rows = []
     for group in config.groups:
         runs = _play(config, law, "groups", config.runs, group=group, k0=config.k0[0])

@@ -1,4 +1,4 @@
-"""`python -m harness.simulate_beyond`: compares the controllers that the paper does not have, without a model."""
+"""`python -m harness.simulate_beyond`: compares this project's own controllers with the paper's, without a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Comparison", "compare", "main"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Plays controllers beyond the paper's against distributions of lengths, and compares K, success and steps."""
+    """Plays the paper's controllers and others against distributions of lengths, and compares K, success and steps."""
 
     updates: int = 120
     """The number of updates of a run."""
@@ -38,7 +38,7 @@ class Comparison:
 
 
 def compare(config: Comparison) -> list[dict[str, float | str]]:
-    """One row for each controller and law: means over the last quarter of the updates and the seeds; K's spread over these."""
+    """Returns a row for each law and controller: means over the seeds and the last quarter of the updates, and K's spread."""
     rows: list[dict[str, float | str]] = []
     last = max(1, config.updates // 4)
     for law_name, law in LAWS.items():

@@ -1,7 +1,7 @@
-"""`python -m harness.sweep`: the paper's experiments and ablations on any environment and model, several seeds side by side.
+"""`python -m harness.sweep`: runs the paper's experiments and ablations on any environment and model, several runs at once.
 
-One subprocess per run. A run that is done is not done again, one that was broken off goes on from its checkpoint: after a
-kill, start the same command again. Left out: figures (`harness.report`), and other machines.
+Every run is a subprocess on this machine. After a kill, start the same command again: it skips the runs that have ended, and
+continues the others from their checkpoints. `harness.report` draws the figures.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["Sweep", "main", "parse", "read_tables", "sweep"]
 
 @dataclass(frozen=True)
 class SweepFlags:
-    """Which experiments are run, and how many runs at once."""
+    """Which experiments are run, and how many runs go on at once."""
 
     suite: Literal["saturation", "convergence", "comparison", "percentile", "headroom", "ema", "beyond", "all"]
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
@@ -61,7 +61,7 @@ class SweepFlags:
 class Sweep(SweepFlags):
     """Runs the paper's experiments and prints their tables. It also takes every flag of harness.grpo.
 
-    Started again, it skips the runs that are done and goes on with those that were broken off.
+    If the command is started again, it skips the runs that have ended and continues the others.
     """
 
     train: GRPOConfig = field(default_factory=GRPOConfig)
@@ -75,18 +75,18 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     """Carries out a sweep and prints its tables.
 
     Args:
-        settings: What to run.
-        console: Where to show it.
-        program: What carries out a run, started with ``--resume FOLDER`` where the folder holds at least its
-            ``config.json``; it writes ``evaluation.json`` last.
+        settings: The settings of the sweep.
+        console: The console to print to.
+        program: The command that carries out a run. ``--resume FOLDER`` is appended to it; the folder holds at least
+            ``config.json``. The program writes ``evaluation.json`` last.
 
     Returns:
         The names of the runs that failed.
 
     Raises:
-        ConfigError: A setting is wrong, or another sweep is at work in the folder.
+        ConfigError: A setting is wrong, or another sweep works in the folder.
     """
-    if settings.train.env_workers == "local":  # else every run would find out for itself
+    if settings.train.env_workers == "local":  # otherwise every run would report a missing backend
         make_environment(settings.train.env, settings.train.environment_args()).close()
     names = list(PAPER_SUITES) if settings.suite == "all" else [settings.suite]
     seeds = range(settings.train.seed, settings.train.seed + settings.seeds)
@@ -94,7 +94,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     runs = _runs(settings, suites, seeds)
     slots = _slots(settings)
     threshold = settings.threshold or (0.8 if settings.quick else 0.5)
-    busy = f"another sweep, or a run of one, is at work in {settings.out}; wait for it, or choose another --out"
+    busy = f"another sweep, or a run of it, works in {settings.out}; wait for its end, or choose another --out"
     with lock_folder(settings.out, busy) as lock:
         for name, arms in suites.items():
             write_manifest(settings.out, name, settings.train, arms, seeds, quick=settings.quick, threshold=threshold)
@@ -115,14 +115,14 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
         print_table(table, console)
     failed = [name for name, code in codes.items() if code]
     if failed:
-        console.print(f"{len(failed)} of {len(runs)} runs failed; start the same command again to go on with them:")
+        console.print(f"{len(failed)} of {len(runs)} runs failed; start the same command again to continue them:")
         for name in failed:
             console.print(f"  {runs[name][1]}: {settings.out / 'logs' / name}.log", highlight=False, soft_wrap=True)
     return failed
 
 
 def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
-    """The tables of a sweep's suites, from the runs that have ended; the band of convergence is saturation's, if it is there."""
+    """Returns the tables of suites, from the runs that have ended. Convergence uses the band of saturation, if there is one."""
     tables: list[SuiteTable] = []
     band = None
     for name in dict.fromkeys(["saturation", *suites]):
@@ -138,7 +138,7 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
 
 
 def print_table(table: SuiteTable, console: Console) -> None:
-    """A suite's table and its notes, then the paper's own numbers."""
+    """Prints a suite's table and its notes, then the paper's own numbers."""
     console.print(f"\n{table.suite}: mean ± standard deviation over seeds", highlight=False)
     shown = Table()
     for heading in (table.suite, "runs", *(c.heading for c in table.columns)):
@@ -161,15 +161,16 @@ def print_table(table: SuiteTable, console: Console) -> None:
 def _runs(
     settings: Sweep, suites: dict[str, list[SuiteArm]], seeds: Sequence[int]
 ) -> dict[str, tuple[GRPOConfig, str]]:
-    """Every run once, by name, with its settings and what a reader calls it; seed by seed, so that every arm has its
-    first run early.
+    """Returns every run once, by name: its settings, and its name for a reader.
+
+    All arms of one seed come before the next seed, so that every arm has its first run early.
     """
     runs: dict[str, tuple[GRPOConfig, str]] = {}
     for seed in seeds:
         for name, arms in suites.items():
             for arm in arms:
                 config = dataclasses.replace(settings.train, seed=seed, **arm.settings)
-                make_controller(config)  # settings that can't be end here, not in every run
+                make_controller(config)  # impossible settings raise an error here, not in every run
                 run = run_name(config)
                 config = dataclasses.replace(config, run_dir=settings.out / "runs" / run)
                 runs.setdefault(run, (config, f"{name} {arm.label} seed {seed}"))
@@ -177,7 +178,7 @@ def _runs(
 
 
 def _job(out: Path, name: str, config: GRPOConfig, program: Sequence[str]) -> Job:
-    """Makes the run's folder, if it is not there, and the command that goes on with whatever is in it."""
+    """Makes the folder of a run, unless it exists, and the job that continues the run in it."""
     folder = _folder(config)
     if not (folder / "config.json").exists():
         prepare(config)
@@ -220,17 +221,17 @@ def _plan(
     table.add_row(
         "runs",
         f"{len(runs)} ({settings.seeds} seeds, {shared} shared between suites): {done} done, "
-        f"{broken_off} to go on with, {len(runs) - done - broken_off} to begin; {at_once} at a time",
+        f"{broken_off} to continue, {len(runs) - done - broken_off} to begin; {at_once} at a time",
     )
     table.add_row("folder", str(settings.out))
     console.print(table)
 
 
 def parse(words: list[str]) -> Sweep:
-    """The settings that a command line gives.
+    """Reads the settings from a command line.
 
     Raises:
-        ConfigError: A flag is for one run, or is what the suite varies.
+        ConfigError: A flag is for a single run, or the suite sets it.
     """
     quick = "--quick" in words
     train = preset(words, quick_settings if quick else lambda config: config)
@@ -248,12 +249,12 @@ def parse(words: list[str]) -> Sweep:
         raise ConfigError(f"threshold must be a share in 0..1, got {settings.threshold}; --threshold 0.5 is 50 %")
     for name in sorted(given & {"run_dir", "resume"}):
         raise ConfigError(
-            f"--{name.replace('_', '-')} is for one run; a sweep's folder is --out, and it resumes by itself"
+            f"--{name.replace('_', '-')} is for a single run; the folder of a sweep is --out, and a sweep resumes by itself"
         )
     for suite in PAPER_SUITES if settings.suite == "all" else [settings.suite]:
         varied = {name for arm in suite_arms(suite, settings.train, quick=quick) for name in arm.settings}
         for name in sorted(given & varied):
-            raise ConfigError(f"--{name.replace('_', '-')} is what suite {suite} sets itself; leave it away")
+            raise ConfigError(f"--{name.replace('_', '-')} is set by the suite {suite} itself; leave it out")
     return settings
 
 
@@ -265,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         with errors_in_one_line(console):
             failed = sweep(parse(words), console)
     except KeyboardInterrupt:
-        console.print("stopped; the same command goes on from here")
+        console.print("stopped; the same command continues from here")
         sys.exit(130)
     sys.exit(1 if failed else 0)
 

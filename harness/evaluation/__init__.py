@@ -1,1 +1,1 @@
-"""Held-out episodes: who plays them, where they are kept, and what they say."""
+"""Evaluation on held-out tasks: playing the episodes, keeping them in a folder, and computing the result."""

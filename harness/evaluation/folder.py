@@ -1,7 +1,7 @@
-"""An evaluation's folder: its settings, every episode from the moment that it ends, and at last the result.
+"""The folder of an evaluation: its settings, every episode as soon as it ends, and finally the result.
 
-The command that was stopped goes on where it was, and one that asks for more tasks or rollouts plays those that are not there
-yet: an episode is known by its seed. Left out: the episodes of a training run, whose log is by update.
+If the command is stopped, the same command continues from where it was. A command that asks for more tasks or rollouts plays
+only the missing episodes; the seed of an episode identifies it. `harness.run.episode_log` keeps the episodes of a training run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes",
 
 @dataclass(frozen=True)
 class PlayedBefore:
-    """An episode as far as a result is made from it, read from its line; see `Played`."""
+    """The parts of an episode that a result needs, read from the episode's line in the log; see `Played`."""
 
     group: int
     success: bool
@@ -36,7 +36,7 @@ class PlayedBefore:
 
     @property
     def truncated(self) -> bool:
-        """Stopped before the task's rules ended it."""
+        """Whether the episode was stopped before the task's rules ended it."""
         return self.end in TRUNCATED
 
 
@@ -44,12 +44,12 @@ class EvaluationFolder:
     """Keeps one evaluation.
 
     Args:
-        folder: New, or that of an evaluation with the same settings.
-        settings: What the episodes depend on, beside task and seed; as JSON.
+        folder: A new folder, or that of an evaluation with the same settings.
+        settings: Everything that an episode depends on, besides its task and seed. It must be possible to write it as JSON.
 
     Raises:
         ConfigError: The folder holds something else, or can't be made.
-        StateError: Its episodes can't be read.
+        StateError: The episodes in it can't be read.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -58,29 +58,29 @@ class EvaluationFolder:
         if (folder / _SETTINGS).exists():
             _check(folder, wanted)
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{folder} is there and holds no evaluation; give --out a new folder")
+            raise ConfigError(f"{folder} exists and holds no evaluation; give --out a new folder")
         else:
             make_folder(folder, "--out")
             write_whole(folder / _SETTINGS, json.dumps(wanted, indent=2))
         self._writer = EpisodeWriter(folder / _EPISODES)
-        # What an environment failed is played again.
+        # If the environment of an episode failed, the episode is played again.
         played = (line for line in read_episodes(folder / _EPISODES) if line["end"] != "environment-error")
         self._lines: dict[int, dict[str, Any]] = {line["seed"]: line for line in played}
 
     def missing(self, requests: Sequence[EpisodeRequest]) -> list[EpisodeRequest]:
-        """Those that were not played yet, in their order."""
+        """Returns the requests whose episodes were not played yet, in their order."""
         return [request for request in requests if request.seed not in self._lines]
 
     def played(self, requests: Sequence[EpisodeRequest]) -> list[PlayedBefore]:
-        """The others, in their order."""
+        """Returns the episodes of the other requests, in their order."""
         return [_played(request, self._lines[request.seed]) for request in requests if request.seed in self._lines]
 
     def add(self, trajectory: Trajectory) -> None:
-        """Writes an episode; a kill after this does not lose it."""
+        """Writes an episode. If the process is killed after this, the episode is not lost."""
         self._writer.write(trajectory)
 
     def end(self, result: Mapping[str, Any]) -> None:
-        """Writes the result beside the settings that it was made with."""
+        """Writes the result next to the settings."""
         write_whole(self._folder / _RESULT, json.dumps(result, default=str, indent=2))
 
     def close(self) -> None:
@@ -90,13 +90,13 @@ class EvaluationFolder:
 
 @dataclass(frozen=True)
 class KeptEvaluation:
-    """An evaluation's folder, as far as it is written.
+    """An evaluation as its folder has it, finished or not.
 
     Attributes:
-        folder: Where it is.
-        settings: Those of `harness.evaluate`, the split named.
-        result: What `EvalResult` has; None before the end.
-        episodes: The file of its episodes.
+        folder: The folder.
+        settings: The settings of `harness.evaluate`, with the name of the split.
+        result: The fields of `EvalResult`; None before the end.
+        episodes: The file of the episodes.
     """
 
     folder: Path
@@ -106,7 +106,7 @@ class KeptEvaluation:
 
 
 def is_evaluation(folder: Path) -> bool:
-    """Whether an evaluation was begun there."""
+    """Whether an evaluation was begun in this folder."""
     return (folder / _SETTINGS).is_file() and (folder / _EPISODES).is_file()
 
 
@@ -122,7 +122,7 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
 
 
 def _played(request: EpisodeRequest, line: Mapping[str, Any]) -> PlayedBefore:
-    """With the request's group: another choice of tasks numbers them otherwise."""
+    """Takes the group from the request, because another choice of tasks would number the groups differently."""
     names = ("success", "length", "end", "optimal_steps", "tokens")
     return PlayedBefore(request.group, **{name: line[name] for name in names})
 

@@ -1,6 +1,6 @@
-"""What an evaluation found: mean@k, best@k, their 95 % intervals, lengths; from episodes, and as a table to read.
+"""The result of an evaluation: mean@k and best@k with 95 % intervals, and lengths; computed from episodes, or as a table.
 
-Left out: who played the episodes, and where they are kept.
+`harness.evaluation.play` plays the episodes, and `harness.evaluation.folder` keeps them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _Z = 1.959964  # two-sided 95 %
 
 
 class Played(Protocol):
-    """What is asked of an episode: a `Trajectory` has it, and so has a line of an episode log."""
+    """The parts of an episode that a result needs. A `Trajectory` has them, and so has `PlayedBefore`."""
 
     @property
     def group(self) -> int:
-        """Index of its task."""
+        """The index of its task."""
 
     @property
     def success(self) -> bool:
@@ -34,11 +34,11 @@ class Played(Protocol):
 
     @property
     def length(self) -> int:
-        """Steps taken."""
+        """The number of steps."""
 
     @property
     def end(self) -> str:
-        """Why it ended."""
+        """The reason why it ended."""
 
     @property
     def truncated(self) -> bool:
@@ -46,38 +46,40 @@ class Played(Protocol):
 
     @property
     def optimal_steps(self) -> int | None:
-        """How many the expert takes, where it is known."""
+        """The number of steps that the expert takes; None if it is not known."""
 
     @property
     def tokens(self) -> int:
-        """All of them, prompts and actions."""
+        """The number of tokens in prompts and actions."""
 
 
 @dataclass(frozen=True)
 class EvalResult:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
-        tasks: Number of tasks with an episode that counts.
-        rollouts: Episodes per task, the k.
-        episodes: That count: all but those lost to a failing environment.
-        successes: Successful episodes.
-        mean_at_k: Share of successful episodes.
-        mean_interval: Its 95 % interval.
-        best_at_k: Share of tasks solved at least once.
-        best_interval: Its 95 % interval.
-        length_mean: Mean steps of all episodes.
-        length_success_mean: Mean steps of the successes; None without one.
-        length_success_p90: Their 90th percentile; None without one.
-        success_lengths: The steps of each success, ascending; what a shorter horizon would have given follows from them.
-        steps_per_optimum: Mean of steps over the expert's, of the successes where these are known; else None.
-        by_optimum: For each number of steps of the expert, ascending, where it is known: that number, the episodes and the
+        tasks: The number of tasks with an episode that counts.
+        rollouts: The number of episodes per task, the k.
+        episodes: The number of episodes that count: all except those that were lost because their environment failed.
+        successes: The number of successful episodes.
+        mean_at_k: The share of successful episodes.
+        mean_interval: The 95 % interval of `mean_at_k`.
+        best_at_k: The share of tasks that were solved at least once.
+        best_interval: The 95 % interval of `best_at_k`.
+        length_mean: The mean number of steps of all episodes.
+        length_success_mean: The mean number of steps of the successes; None without a success.
+        length_success_p90: The 90th percentile of the steps of the successes; None without a success.
+        success_lengths: The number of steps of each success, ascending. The success under a shorter horizon follows from it.
+        steps_per_optimum: The mean of steps / the expert's steps, over the successes whose expert length is known; None if
+            there are none.
+        by_optimum: For each known number of expert steps, ascending: that number, the number of episodes, and the number of
             successes.
-        truncated: Share of episodes stopped by K or the context.
-        environment_errors: Episodes lost to a failing environment; they are in no other figure.
-        tokens: All tokens of the episodes, prompts and actions; 0 with an endpoint, which gives no tokens.
-        usage: What an endpoint has served, as it counts; None without one. What it served to a process that was stopped
-            before, whose episodes are among these, is not in it.
+        truncated: The share of episodes that K, the environment's own limit or the context stopped.
+        environment_errors: The number of episodes that were lost because their environment failed. No other field counts
+            them.
+        tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
+        usage: What an endpoint says it has served; None without an endpoint. It covers only this process, not an earlier one
+            that was stopped, although the result has the episodes of both.
     """
 
     tasks: int
@@ -101,7 +103,7 @@ class EvalResult:
 
 
 def wilson_interval(p: float, n: float) -> tuple[float, float]:
-    """Wilson's 95 % score interval of a share `p` seen in `n` independent trials; never empty at 0 or 1.
+    """Returns Wilson's 95 % score interval of a share `p` in `n` independent trials. It has a width even at 0 and 1.
 
     >>> [round(x, 3) for x in wilson_interval(1.0, 100)]
     [0.963, 1.0]
@@ -114,10 +116,13 @@ def wilson_interval(p: float, n: float) -> tuple[float, float]:
 
 
 def summarise(episodes: Sequence[Played]) -> EvalResult:
-    """Turns episodes, grouped by task, into figures.
+    """Computes the result of episodes that are grouped by task.
 
-    The interval of mean@k counts tasks, not episodes: the k episodes of a task are alike, so the share's variance is
-    taken between tasks and turned into the number of independent episodes that would have it (the design effect).
+    The k episodes of one task are alike, so the interval of mean@k cannot treat them as independent. It takes the variance of
+    the share between tasks, and the number of independent episodes that would have this variance (the design effect).
+
+    Raises:
+        ConfigError: Every episode ended with an environment error.
     """
     valid = [t for t in episodes if t.end != "environment-error"]
     by_task: dict[int, list[bool]] = {}
@@ -162,7 +167,7 @@ def _by_optimum(episodes: Sequence[Played]) -> tuple[tuple[int, int, int], ...]:
 
 
 def result_table(title: str, result: EvalResult) -> Table:
-    """The result as a person reads it."""
+    """Returns the result as a table to print."""
     table = Table(title=title, title_justify="left", show_header=False)
 
     def share(p: float, interval: tuple[float, float]) -> str:
@@ -173,7 +178,7 @@ def result_table(title: str, result: EvalResult) -> Table:
     table.add_row(f"best@{result.rollouts}", share(result.best_at_k, result.best_interval))
     table.add_row("steps, all / successes / P90", _lengths(result))
     if result.steps_per_optimum is not None:
-        table.add_row("steps over the expert's", f"{result.steps_per_optimum:.2f}")
+        table.add_row("steps / the expert's", f"{result.steps_per_optimum:.2f}")
     table.add_row("stopped by K or context", f"{100 * result.truncated:.1f} %")
     if result.environment_errors:
         table.add_row("lost to environment errors", str(result.environment_errors))

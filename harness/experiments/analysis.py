@@ -1,4 +1,4 @@
-"""What the records of one run say: peak, tokens to a threshold, how K settles; and spreads over seeds.
+"""Numbers from the records of one run, such as the peak, the tokens to a threshold and the final K; and spreads over seeds.
 
 These are pure functions from the rows of ``metrics.jsonl`` and from ``evaluation.json`` to numbers.
 `harness.experiments.plateau` and `harness.experiments.suite_table` compare several runs; `harness.experiments.manifest` reads
@@ -37,18 +37,18 @@ T = TypeVar("T")
 
 _LAST_QUARTER = (0.75, 1.0)
 MIDDLE = (0.5, 0.85)
-"""The paper's mid-training: steps 100 to 170 of 200, as shares of the run."""
+"""The part of training that the paper calls mid-training: steps 100 to 170 of 200, as shares of the run."""
 END = (0.9, 1.0)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training run's records.
+    """The records of one training run.
 
     Attributes:
-        seed: Its seed.
+        seed: The seed of the run.
         rows: The rows of ``metrics.jsonl``, in order.
-        evaluation: ``evaluation.json``; empty where the run has not ended or was not evaluated.
+        evaluation: The content of ``evaluation.json``; empty if the run has not ended or was not evaluated.
     """
 
     seed: int
@@ -61,9 +61,9 @@ class Arm:
     """One setting of a suite and its runs, one per seed.
 
     Attributes:
-        label: What the tables call it.
-        settings: The fields of `GRPOConfig` that make it this arm.
-        runs: Those that have ended.
+        label: Its name in tables.
+        settings: Its values of fields of `GRPOConfig`.
+        runs: The runs that have ended.
     """
 
     label: str
@@ -72,7 +72,7 @@ class Arm:
 
 
 class Spread(NamedTuple):
-    """Mean, sample standard deviation (n - 1; None for one value) and number of values."""
+    """The mean, the sample standard deviation (n - 1; None for one value) and the number of values."""
 
     mean: float
     std: float | None
@@ -80,7 +80,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
-    """Mean and standard deviation over seeds of the values there are; None where there is none.
+    """Returns the mean and standard deviation over seeds of the known values; None if there is none.
 
     >>> spread([0.2, 0.4, None])
     Spread(mean=0.30000000000000004, std=0.1414213562373095, n=2)
@@ -92,7 +92,7 @@ def spread(values: Sequence[float | None]) -> Spread | None:
 
 
 class SuccessPoint(NamedTuple):
-    """A success rate in the course of training, after so many updates and training tokens."""
+    """A success rate during training, with the number of updates and training tokens before it."""
 
     updates: int
     tokens: float
@@ -100,16 +100,16 @@ class SuccessPoint(NamedTuple):
 
 
 def success_curve(rows: Rows, before: float | None = None) -> list[SuccessPoint]:
-    """The success rate by tokens: the held-out evaluations during training, where the run has them.
+    """Returns the success rate by tokens, from the held-out evaluations during training if the run has them.
 
     Args:
-        rows: With ``evaluation/mean_at_k`` in those of the updates after which the run was evaluated
-            (``--eval-every``), and ``tokens/total``.
-        before: The held-out success before training, which becomes the point at 0 tokens.
+        rows: The metrics, with ``tokens/total``. The updates after which the run was evaluated (``--eval-every``) also have
+            ``evaluation/mean_at_k``.
+        before: The held-out success before training. It becomes the point at 0 tokens.
 
     Returns:
-        The points, oldest first. Without held-out evaluations: the training episodes' success, as the mean of 5
-        updates, which depends on each update's K and is no fair comparison between horizons.
+        The points, oldest first. Without held-out evaluations they are the success of the training episodes, as the mean of 5
+        updates. This depends on the K of each update, so it is not a fair comparison between horizons.
     """
     evaluated = [
         SuccessPoint(row["update"] + 1, row["tokens/total"], row["evaluation/mean_at_k"])
@@ -130,15 +130,15 @@ def success_curve(rows: Rows, before: float | None = None) -> list[SuccessPoint]
 
 
 def peak(curve: Sequence[SuccessPoint]) -> SuccessPoint | None:
-    """The highest point, the earliest of equals. The maximum of noisy points lies above the true one, for every arm."""
+    """Returns the highest point, and the earliest of equal ones. A maximum of noisy points is too high, for every arm."""
     return max(curve, key=lambda point: (point.success, -point.updates)) if curve else None
 
 
 def tokens_to(curve: Sequence[SuccessPoint], threshold: float) -> float | None:
-    """Training tokens until the success rate first reaches `threshold`; None if it never does.
+    """Returns the training tokens until the success rate first reaches `threshold`; None if it never does.
 
-    Between the last point below and the first at or above, tokens are interpolated linearly, since evaluations are some
-    updates apart. (The paper takes the first step at or above.)
+    Evaluations are several updates apart. So the tokens are interpolated linearly between the last point below the threshold
+    and the first one at or above it. (The paper takes the first step at or above it.)
 
     >>> tokens_to([SuccessPoint(0, 0, 0.2), SuccessPoint(5, 100, 0.4), SuccessPoint(10, 300, 0.6)], 0.5)
     200.0
@@ -154,30 +154,30 @@ def tokens_to(curve: Sequence[SuccessPoint], threshold: float) -> float | None:
 
 
 def savings(tokens: float | None, baseline: float | None) -> float | None:
-    """The share of the baseline's tokens that were not needed; negative where more were."""
+    """Returns the share of the baseline's tokens that were saved. It is negative if more tokens were needed."""
     return None if tokens is None or not baseline else 1.0 - tokens / baseline
 
 
 def mean_tokens(rows: Rows, window: tuple[float, float] = (0.0, 1.0)) -> float | None:
-    """Mean tokens per update over a part of the run, given as shares of its length: [start, end)."""
+    """Returns the mean tokens per update over a part of the run. `window` is [start, end), as shares of the run's length."""
     values = [row["tokens/update"] for row in _window(rows, window)]
     return statistics.fmean(values) if values else None
 
 
 def horizon_series(rows: Rows) -> list[float]:
-    """K after each update, in steps: the controller's real K where it keeps one, else the K of the update's episodes."""
+    """Returns K by update, in steps: the controller's real K after the update, or without one the K of the update's episodes."""
     series = [_first_known(row, "horizon/k_real", "horizon/k") for row in rows]
     return [k for k in series if k is not None]
 
 
 def horizon_spread(series: Sequence[float]) -> float | None:
-    """K's standard deviation over the updates of the run's last quarter (the paper's "last 50 steps" of 200)."""
+    """Returns the standard deviation of K over the last quarter of the updates (the paper's "last 50 steps" of 200)."""
     last = _window(series, _LAST_QUARTER)
     return statistics.pstdev(last) if last else None
 
 
 def settled_at(series: Sequence[float], band: tuple[float, float]) -> int | None:
-    """The first update from which K stays in `band` (ends included) to the end of the run; None if it ends outside.
+    """Returns the first update from which K stays in `band` (ends included) until the end; None if K ends outside.
 
     >>> settled_at([10, 21, 18, 22, 25], (20, 30))
     3
@@ -190,13 +190,13 @@ def settled_at(series: Sequence[float], band: tuple[float, float]) -> int | None
 
 
 def success_at(result: Mapping[str, Any], k: int) -> float | None:
-    """The success rate under a horizon of `k` steps (the paper's SR(K), Eq. 2), from an evaluation under a longer one.
+    """Returns the success rate under a horizon of `k` steps (the paper's SR(K), Eq. 2), from an evaluation under a longer one.
 
-    An episode stopped by K is the longer episode's beginning, so the successes within `k` steps are those that it would
-    have had under `k`. That holds where the agent is not told K.
+    An episode that K stops is the beginning of the longer episode. So the successes within `k` steps are the successes under
+    `k`. This is true only if the agent is not told K.
 
     Args:
-        result: An `EvalResult` as a dict, of an evaluation with a horizon of at least `k`.
+        result: The `EvalResult` as a dict, from an evaluation with a horizon of at least `k`.
         k: The horizon.
     """
     lengths = result.get("success_lengths")
@@ -209,7 +209,7 @@ def success_at(result: Mapping[str, Any], k: int) -> float | None:
 
 
 def longer_than(result: Mapping[str, Any], steps: int) -> float | None:
-    """The success rate on tasks for which the expert takes more than `steps` steps; None where that is not known.
+    """Returns the success rate on tasks for which the expert takes more than `steps` steps; None if it is not known.
 
     >>> longer_than({"by_optimum": [[3, 8, 8], [14, 8, 6], [17, 8, 2]]}, 10)
     0.5
@@ -226,17 +226,17 @@ def run_numbers(
     band: tuple[float, float] | None = None,
     start: int | None = None,
 ) -> dict[str, float | None]:
-    """All that the tables say about one run; None where the records do not tell.
+    """Returns all numbers of one run that tables show. A number is None if the records do not have it.
 
     Args:
-        run: Its records.
-        threshold: The success rate that ``tokens_to_threshold`` asks for.
+        run: The records of the run.
+        threshold: The success rate for ``tokens_to_threshold``.
         trained_at: The run's fixed K, for ``success_at_k``.
         band: The plateau, in steps, for ``settled_at`` and ``share_in_band``.
         start: A K0, for ``longer_than_k0``.
 
     Returns:
-        Shares in 0..1, tokens, steps and seconds, by the names of `suite_table`'s columns.
+        Shares in 0..1, tokens, steps and seconds, by the keys of `suite_table`'s columns.
     """
     rows, series = run.rows, horizon_series(run.rows)
     after = (run.evaluation.get("after") or {}).get("sampled") or {}
@@ -270,7 +270,7 @@ def run_numbers(
 
 
 def _window(values: Sequence[T], window: tuple[float, float]) -> Sequence[T]:
-    """The part of `values` between two shares of its length; at least the last one of a part that ends at 1."""
+    """Returns the part of `values` between two shares of its length. A part that ends at 1 has at least the last value."""
     n = len(values)
     first, last = math.floor(window[0] * n), math.floor(window[1] * n)
     return values[min(first, n - 1) if n else 0 : last]

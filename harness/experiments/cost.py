@@ -1,8 +1,8 @@
-"""What a training run takes, before anything is loaded: memory by part, tokens and FLOPs.
+"""Computes the memory, tokens and FLOPs of a training run before anything is loaded.
 
-Everything is computed from the settings and the model's shape; the formulas are in docs/plan.md. With several GPUs, weights,
-gradients and moments are divided among them, as `harness.policy.ranks` does it (FSDP2). `--reserve-gb` stands for what the
-allocator loses to fragments.
+Everything follows from the settings and the model's shape. docs/plan.md has the formulas. With several GPUs, weights, gradients
+and moments are divided among them, as in `harness.policy.ranks` (FSDP2). `--reserve-gb` accounts for memory that the allocator
+loses to fragmentation.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ __all__ = [
 
 GB = 1e9
 _BYTES = {"float32": 4, "bfloat16": 2}
-_CHUNK_LOGITS, _CHUNK_TOKENS = 2**24, 512  # harness/policy/head.py's
+_CHUNK_LOGITS, _CHUNK_TOKENS = 2**24, 512  # as in harness/policy/head.py
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens of an episode.
+    """The numbers of tokens in an episode.
 
     Attributes:
-        prompt: Mean of a task.
-        action: Mean written in a turn.
-        observation: Mean read in a turn.
-        law: Of the turns that a success takes, in `harness.experiments.simulate.lengths.PAPER`; None: every episode goes on to K.
-        source: Where the numbers come from.
+        prompt: The mean number of tokens of a task's prompt.
+        action: The mean number of tokens that the model writes in a turn.
+        observation: The mean number of tokens that it reads in a turn.
+        law: The distribution of the turns of a success, a key of `harness.experiments.simulate.lengths.PAPER`. None if every
+            episode goes on to K.
+        source: A text that says where the numbers come from.
     """
 
     prompt: int
@@ -66,37 +67,39 @@ _LENGTHS: dict[str, Lengths] = {
         84,
         35,
         "bfcl",
-        "prompts and observations from BFCL's texts at four characters a token; actions assumed, P50 60, P90 170 "
-        "(benchmarks/gpu_rollout.py); turns by the paper's quantiles",
+        "prompts and observations from BFCL's texts, four characters per token; actions assumed, P50 60, P90 170 "
+        "(benchmarks/gpu_rollout.py); turns from the paper's quantiles",
     ),
     "EH-AppWorld": Lengths(
-        3000, 150, 300, "appworld", "tokens assumed, not counted on AppWorld; turns by the paper's quantiles"
+        3000, 150, 300, "appworld", "tokens assumed, not counted on AppWorld; turns from the paper's quantiles"
     ),
-    "EH-Cabinet": Lengths(20, 4, 12, None, "assumed: about 7 tokens an action with its end, every episode to K"),
+    "EH-Cabinet": Lengths(
+        20, 4, 12, None, "assumed: about 7 tokens per action with its end; every episode goes on to K"
+    ),
 }
 
 
 def lengths_of(plan: Plan) -> Lengths:
-    """The table's lengths of the environment, with the flags over them.
+    """Returns the lengths of the environment from the table. Flags replace them.
 
     Raises:
-        ConfigError: The table does not have the environment, and a flag is missing.
+        ConfigError: The environment is not in the table, and a flag is missing.
     """
     flags = {n: getattr(plan, f"{n}_tokens") for n in ("prompt", "action", "observation")}
     given = {n: v for n, v in flags.items() if v}
     for name, found in _LENGTHS.items():
         if plan.train.env.startswith(name):
-            source = f"{', '.join(given)} as given; else {found.source}" if given else found.source
+            source = f"{', '.join(given)} as given; otherwise {found.source}" if given else found.source
             return dataclasses.replace(found, source=source, **given)
     if len(given) < len(flags):
         raise ConfigError(
             f"no lengths are known for {plan.train.env}; give --prompt-tokens, --action-tokens and --observation-tokens"
         )
-    return Lengths(**flags, law=None, source="as given; every episode to K")
+    return Lengths(**flags, law=None, source="as given; every episode goes on to K")
 
 
 def turns_of(plan: Plan) -> float:
-    """Mean turns of an episode: successes by the law, stopped at K, and the others K."""
+    """Returns the mean number of turns of an episode. Successes follow the law, cut off at K; the others take K turns."""
     law = PAPER.get(lengths_of(plan).law or "")
     k = plan.horizon
     if law is None:
@@ -107,16 +110,17 @@ def turns_of(plan: Plan) -> float:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one GPU.
+    """The memory of one GPU, in bytes.
 
     Attributes:
-        update: By part, while the policy is trained.
-        rollout: By part, while episodes are sampled.
-        server: What one sampler on a server needs: weights, and keys and values of one longest episode; empty without.
-        longest: Tokens of the longest episode that must fit.
-        tokens: Tokens of one micro-batch.
-        sequences: How many longest episodes the sampler's cache holds at once; None where it has none of a fixed size.
-        available: Bytes that there are, the reserve taken off.
+        update: The memory of each part during the policy update.
+        rollout: The memory of each part during the rollout.
+        server: What a sampler on a server needs: weights, and the keys and values of one longest episode. Empty without
+            servers.
+        longest: The number of tokens of the longest episode that must fit.
+        tokens: The number of tokens of one micro-batch.
+        sequences: The number of longest episodes that the sampler's cache holds at once; None if the cache has no fixed size.
+        available: The memory that is available, without the reserve.
     """
 
     update: dict[str, float]
@@ -129,13 +133,13 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether both moments fit, and the sampler's cache holds one longest episode."""
+        """Whether the update and the rollout fit, and the sampler's cache holds one longest episode."""
         room = self.sequences is None or self.sequences >= 1
         return max(sum(self.update.values()), sum(self.rollout.values())) <= self.available and room
 
 
 def memory_of(plan: Plan) -> Memory:
-    """The memory of one GPU by part; docs/plan.md has the formulas.
+    """Computes the memory of one GPU by part; docs/plan.md has the formulas.
 
     Raises:
         ConfigError: The model's shape or the environment's lengths are not known.
@@ -144,8 +148,8 @@ def memory_of(plan: Plan) -> Memory:
     b, ranks = _BYTES[config.dtype], plan.gpus > 1
     if ranks and config.sampler == "vllm":
         raise ConfigError(
-            "several GPUs are ranks, which have no --sampler vllm; give --sampler vllm-server --url URL, with --gpus for the "
-            "trainer's GPUs alone, or --sampler transformers"
+            "with several GPUs each one is a rank, and ranks have no --sampler vllm; give --sampler vllm-server --url URL, with "
+            "--gpus for the trainer's GPUs only, or --sampler transformers"
         )
     longest = min(
         config.max_context or shape.positions,
@@ -197,12 +201,12 @@ def _episodes(config: GRPOConfig) -> int:
 
 
 def _working(config: GRPOConfig, shape: ModelShape, tokens: int, lengths: Lengths) -> dict[str, float]:
-    """Activations of one micro-batch and the output layer's, on one GPU."""
+    """Returns the memory of one micro-batch on one GPU: its activations, and what the output layer needs."""
     b, h, v = _BYTES[config.dtype], shape.width, shape.vocab
     layer = tokens * shape.layer_activation_bytes(b, config.lora_rank)
     kept = tokens * b * h * shape.layers + layer if config.gradient_checkpointing else shape.layers * layer
     chunk = max(_CHUNK_TOKENS, _CHUNK_LOGITS // v)
-    # V H (4 + b): the output layer's own gradient, which adapters do not have.
+    # V H (4 + b): the gradient of the output layer itself, which does not exist with adapters.
     head = 8 * chunk * v + (2 * b * chunk * v if b < 4 else 0)
     head += 0 if config.lora_rank else v * h * (4 + (b if b < 4 else 0))
     written = tokens * lengths.action / (lengths.action + lengths.observation)
@@ -214,10 +218,10 @@ def _working(config: GRPOConfig, shape: ModelShape, tokens: int, lengths: Length
 
 
 def _gathered(shape: ModelShape, b: int) -> float:
-    """What `fully_shard` has whole on each GPU in the backward pass, in bytes.
+    """Returns the bytes that `fully_shard` holds undivided on each GPU in the backward pass.
 
-    The embedding and output layer; of the layers the present one, the next on its way, and a gradient, which is float32 when it
-    is divided.
+    These are the embedding and the output layer, the current layer, the next layer, which is being gathered, and the gradient
+    of a layer, which is float32 when it is divided.
     """
     ends = shape.vocab * shape.width * (1 if shape.tied else 2)
     return float(b * (3 * shape.layer_parameters + ends) + 4 * shape.layer_parameters)
@@ -225,13 +229,13 @@ def _gathered(shape: ModelShape, b: int) -> float:
 
 @dataclass(frozen=True)
 class Work:
-    """One update's work, all GPUs together.
+    """The work of one update, on all GPUs together.
 
     Attributes:
-        turns: Mean of an episode.
-        tokens: All of its episodes.
-        sampled: Of them, written by the model.
-        flops: Of the policy update, with what is computed again.
+        turns: The mean number of turns of an episode.
+        tokens: The number of tokens of all episodes.
+        sampled: The number of those tokens that the model writes.
+        flops: The FLOPs of the policy update, with those that are computed again.
     """
 
     turns: float
@@ -241,11 +245,12 @@ class Work:
 
 
 def work_of(plan: Plan) -> Work:
-    """Tokens and FLOPs of one update.
+    """Computes the tokens and FLOPs of one update.
 
-    A token at position p costs 6 P + 12 L A p, forward and backward, and 6 V H where it is written (P the layers' parameters);
-    checkpointing computes forward again (8 P + 16 L A p), the output layer always does (8 V H); frozen weights have no gradient
-    (2 P and 2 V H less); a KL reference is one more forward pass. What shared prompts save is not taken off.
+    A token at position p costs 6 P + 12 L A p FLOPs, forward and backward, where P is the number of the layers' parameters. With
+    checkpointing, the forward pass is computed again (8 P + 16 L A p). A token that the model writes also costs 8 V H, because
+    the output layer is always computed again. Frozen weights have no gradient (2 P and 2 V H less). A KL reference costs one
+    more forward pass. The savings from shared prompts are not subtracted.
     """
     config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
     turns, episodes = turns_of(plan), _episodes(config)
@@ -267,7 +272,7 @@ def work_of(plan: Plan) -> Work:
 
 
 def mends(plan: Plan) -> list[str]:
-    """Changes that make a plan fit, each sequence tried before it is named; empty if none of them does."""
+    """Returns changes that make a plan fit. Each was tried. The list is empty if none is enough."""
     config = plan.train
     saving: list[tuple[str, dict[str, Any]]] = []
     if not config.gradient_checkpointing:
@@ -311,16 +316,16 @@ def _fits(plan: Plan, steps: Sequence[tuple[str, dict[str, Any]]]) -> bool:
 
 
 def refusal(plan: Plan, memory: Memory) -> str:
-    """Says why a plan cannot fit, and what would."""
+    """Says why a plan cannot fit, and which changes would make it fit."""
     need = max(sum(memory.update.values()), sum(memory.rollout.values())) / GB
     if need > memory.available / GB:
         text = f"this needs {need:.1f} GB on each GPU and there are {memory.available / GB:.1f}"
     else:
         text = (
-            f"the sampler's cache cannot hold one episode of {memory.longest} tokens beside its weights; "
+            f"the sampler's cache cannot hold one episode of {memory.longest} tokens in addition to its weights; "
             "raise --gpu-memory-utilization or --tensor-parallel, or lower --max-context"
         )
     ways = mends(plan)
     if not ways:
-        return f"{text}; no one mend is enough: lower --max-context, and train with --lora-rank on servers"
-    return f"{text}; what would fit: " + "; or ".join(ways)
+        return f"{text}; no single change is enough: lower --max-context, and train with --lora-rank on servers"
+    return f"{text}; this would fit: " + "; or ".join(ways)

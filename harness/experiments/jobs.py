@@ -1,6 +1,6 @@
-"""Runs side by side, one subprocess each, on the cores or GPUs at hand; they end when this process does.
+"""Runs jobs at the same time on the cores or GPUs of this machine, each in a subprocess; they end when this process does.
 
-A run that fails is reported and the others go on. Left out: other machines, and any knowledge of what a run does.
+If a job fails, it is reported and the others continue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Job", "JobObserver", "cpu_cores", "job_slots", "log_tail", "run_jobs
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.1
-_PATIENCE_S = 10.0  # for a child that was asked to end, and for the children of a killed sweep
+_PATIENCE_S = 10.0  # how long a child that was asked to end may take
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Job:
     """One run to be done.
 
     Attributes:
-        name: What the display calls it.
-        command: What to start.
-        log: Where its output goes, after what is there.
+        name: Its name.
+        command: The command that carries it out.
+        log: The file to which its output is appended.
     """
 
     name: str
@@ -41,28 +41,28 @@ class Job:
 
 
 class JobObserver(Protocol):
-    """Hears what happens to the jobs."""
+    """Is told what happens to the jobs."""
 
     def started(self, job: Job) -> None:
-        """A job's process was started."""
+        """Called when the process of a job was started."""
 
     def running(self, jobs: Sequence[Job]) -> None:
-        """Called several times a second with the jobs that run."""
+        """Called several times a second, with the jobs that run."""
 
     def ended(self, job: Job, seconds: float, exit_code: int) -> None:
-        """A job's process has ended; below 0 the exit code is a signal's number."""
+        """Called when the process of a job has ended. If the exit code is below 0, it is the negative number of a signal."""
 
 
 def cpu_cores() -> int:
-    """The cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
-    import torch  # not needed for the help of a sweep, and slow to import
+    """Returns the names in ``CUDA_VISIBLE_DEVICES`` of the GPUs that this process may use."""
+    import torch  # slow to import, and the help of a sweep does not need it
 
     count = torch.cuda.device_count()
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -70,14 +70,14 @@ def visible_gpus() -> list[str]:
 
 
 def job_slots(jobs: int, *, gpus: Sequence[str], gpus_per_job: int, cores: int, threads: int) -> list[dict[str, str]]:
-    """The places in which jobs run, each as the environment variables that make it so.
+    """Returns a slot for each job that runs at the same time: the environment variables that bind a job to its GPUs or cores.
 
     Args:
-        jobs: How many at once; 0 for as many as there are GPUs for, or without GPUs cores.
-        gpus: The GPUs, none to compute on the CPU. More jobs than they are enough for share them.
-        gpus_per_job: How many a job needs.
-        cores: The cores.
-        threads: Threads of a job on the CPU; 0 for as many as there are cores.
+        jobs: The number of slots. 0 makes as many as the GPUs, or without GPUs the cores, are enough for.
+        gpus: The names of the GPUs; empty to compute on the CPU. If there are more slots than GPUs, slots share GPUs.
+        gpus_per_job: The number of GPUs that a job needs.
+        cores: The number of cores.
+        threads: The number of threads of a job on the CPU; 0 for one per core.
 
     Raises:
         ConfigError: A job needs more GPUs than there are.
@@ -100,19 +100,19 @@ def job_slots(jobs: int, *, gpus: Sequence[str], gpus_per_job: int, cores: int, 
 def run_jobs(
     jobs: Sequence[Job], slots: Sequence[Mapping[str, str]], observer: JobObserver, *, lock: int | None = None
 ) -> dict[str, int]:
-    """Runs every job, as many at once as there are slots, in the given order.
+    """Runs all jobs in the given order, as many at the same time as there are slots.
 
-    Call it from the main thread, without other Python threads: a child asks the kernel to die with the thread that
-    started it.
+    Call it from the main thread, and without other Python threads, because a child asks the kernel to kill it when the thread
+    that started it ends.
 
     Args:
-        jobs: What to do.
-        slots: Environment variables of each place; see `job_slots`.
-        observer: Hears what happens.
-        lock: A file descriptor that the children keep open, from `lock_folder`.
+        jobs: The jobs.
+        slots: The environment variables of each slot; see `job_slots`.
+        observer: Is told what happens.
+        lock: A file descriptor from `lock_folder`, which the children keep open.
 
     Returns:
-        The exit code of each job by name; below 0 it is a signal's number.
+        The exit code of each job by name. If it is below 0, it is the negative number of a signal.
     """
     waiting, free = list(jobs), list(range(len(slots)))
     running: dict[int, tuple[Job, subprocess.Popen[bytes], float]] = {}
@@ -138,7 +138,7 @@ def run_jobs(
 
 
 def log_tail(job: Job, lines: int = 15) -> str:
-    """The last lines of a job's log."""
+    """Returns the last lines of a job's log."""
     if not job.log.exists():
         return ""
     return "\n".join(job.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
@@ -159,15 +159,16 @@ def _start(job: Job, environment: Mapping[str, str], lock: int | None) -> subpro
 
 
 def _die_with(parent: int) -> Callable[[], None]:
-    """What a child runs before its program: it is killed when its parent ends, however that ends.
+    """Returns a function that a child runs before its program, so that it is killed when its parent ends, for any reason.
 
-    On other systems than Linux a killed sweep's runs go on to their end, and the lock keeps the next sweep waiting.
+    It works only on Linux. On other systems the runs of a killed sweep go on to their end, and until then the lock keeps
+    another sweep out.
     """
-    libc = ctypes.CDLL(None, use_errno=True)  # loaded here: as little as possible happens between fork and exec
+    libc = ctypes.CDLL(None, use_errno=True)  # loaded before the fork, since little is safe between fork and exec
 
     def prepare() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-        if os.getppid() != parent:  # it ended before the call
+        if os.getppid() != parent:  # the parent ended before the call
             os._exit(1)
 
     return prepare

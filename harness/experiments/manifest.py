@@ -1,7 +1,7 @@
-"""A sweep's folder: ``runs/NAME``, the run folders, each named for its settings, and ``suites/SUITE.json``, who uses which.
+"""The folder of a sweep: the run folders ``runs/NAME``, and the manifests ``suites/SUITE.json``, which list a suite's runs.
 
-A run with the same settings and seed has the same name, so several suites share it, and a sweep started again finds it. Left
-out: what is in a run folder, which `harness.grpo` writes.
+A run is named for its settings and its seed. So several suites can share a run, and a sweep that is started again finds it.
+`harness.grpo` writes the run folders.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _NOT_SETTINGS = ("recipe", "resume", "run_dir", "seed")
 
 
 def run_name(config: GRPOConfig) -> str:
-    """The name of a run: its environment, its wrapper, a digest of its settings, its seed.
+    """Returns the name of a run: its environment, its wrapper, a digest of its settings, and its seed.
 
-    The digest covers the settings that differ from `GRPOConfig`'s defaults, so that a new setting renames no earlier run.
+    The digest covers the settings that differ from `GRPOConfig`'s defaults. So a new setting does not rename earlier runs.
 
     >>> run_name(GRPOConfig(updates=3)) == run_name(GRPOConfig(updates=3, run_dir=Path("x")))
     True
@@ -49,15 +49,15 @@ def _differing(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, An
 
 
 def has_ended(run_dir: Path) -> bool:
-    """Whether a run is done: the evaluation is the last file that it writes."""
+    """Whether a run has ended: ``evaluation.json`` is the last file that it writes."""
     return (run_dir / "evaluation.json").exists()
 
 
 def read_run(run_dir: Path, seed: int) -> Run | None:
-    """A run's records; None if it has not ended.
+    """Reads the records of a run. Returns None if the run has not ended.
 
     Raises:
-        StateError: Its metrics or its evaluation are damaged.
+        StateError: The metrics or the evaluation are damaged.
     """
     if not has_ended(run_dir):
         return None
@@ -71,16 +71,16 @@ def read_run(run_dir: Path, seed: int) -> Run | None:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What one suite consists of.
+    """The runs of one suite.
 
     Attributes:
-        suite: Its name.
-        quick: Whether it was ``--quick``.
-        env: The environment's id.
+        suite: The name of the suite.
+        quick: Whether the sweep was ``--quick``.
+        env: The id of the environment.
         model: The model.
-        threshold: The success rate to which its table counts tokens.
+        threshold: The success rate up to which the suite's table counts tokens.
         base: The settings that all arms share, as in a run's ``config.json``.
-        arms: For each arm its label, its own settings, and for each seed the run's folder.
+        arms: For each arm its label, its own settings, and the run folder of each seed.
     """
 
     suite: str
@@ -102,7 +102,7 @@ def write_manifest(
     quick: bool,
     threshold: float,
 ) -> Path:
-    """Writes ``OUT/suites/SUITE.json``, which names each arm's runs relative to itself; returns its path."""
+    """Writes ``OUT/suites/SUITE.json`` and returns its path. The run folders in it are relative to the file's own folder."""
     path = out / "suites" / f"{suite}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
@@ -132,10 +132,10 @@ def write_manifest(
 
 
 def read_manifest(path: Path) -> Manifest:
-    """A suite's manifest; the runs' folders are made relative to the working directory.
+    """Reads the manifest of a suite. Its run folders become relative to the working directory.
 
     Raises:
-        StateError: It is damaged.
+        StateError: The manifest is damaged.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -156,7 +156,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_arms(manifest: Manifest) -> list[Arm]:
-    """The arms with those of their runs that have ended."""
+    """Reads the arms of a suite, with the runs that have ended."""
     return [
         Arm(label, settings, [run for seed, folder in runs.items() if (run := read_run(folder, seed)) is not None])
         for label, settings, runs in manifest.arms

@@ -1,8 +1,8 @@
-"""The paper's own figures, as printed, for the tables that stand next to ours.
+"""The paper's own numbers, as printed. Reports and sweeps show them next to this project's.
 
-Source: "Elastic Horizon: Discovering the Effective Interaction Frontier in Agentic Reinforcement Learning". An em dash is a
-place that the paper leaves empty; an asterisk its own mark of unstable training. Left out: curves, which the paper
-gives as pictures only.
+The source is "Elastic Horizon: Discovering the Effective Interaction Frontier in Agentic Reinforcement Learning". An em dash
+marks a cell that the paper leaves empty. An asterisk is the paper's own mark of unstable training. The paper prints its curves
+only as pictures, so they are not here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class PaperTable:
     """One table of the paper.
 
     Attributes:
-        title: What it shows, and where it stands.
-        columns: Headings.
-        rows: For each arm, by the label that our suites give it, a text per column.
+        title: What it shows, and its place in the paper.
+        columns: The headings.
+        rows: A text per column for each arm. The keys are the labels of the arms in our suites.
     """
 
     title: str
@@ -112,4 +112,4 @@ PAPER: Mapping[str, tuple[PaperTable, ...]] = {
         ),
     ),
 }
-"""By suite."""
+"""The paper's tables, by suite."""

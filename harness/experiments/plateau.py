@@ -1,4 +1,4 @@
-"""Where success stops rising with K: the band of horizons that no measurement tells from the best."""
+"""The plateau: the band of horizons whose success cannot be distinguished from the best one."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 __all__ = ["LEAST_TOLERANCE", "Plateau", "plateau"]
 
 LEAST_TOLERANCE = 0.02
-"""Success rates nearer than this count as equal, whatever the seeds' spread says."""
+"""Success rates that differ by less than this count as equal, whatever the spread over seeds is."""
 
 
 @dataclass(frozen=True)
 class Plateau:
-    """Where success stops rising with K.
+    """The band of K in which success no longer rises.
 
     Attributes:
-        low: The smallest K of the band, our estimate of the frontier H*.
-        high: The largest K of the band; the largest that was tried means that the band is open to the right.
+        low: The smallest K of the band. It estimates the frontier H*.
+        high: The largest K of the band. If it is the largest K that was tried, the band may go on beyond it.
         best: The K with the highest mean success.
-        tolerance: How far below it the band's lowest mean may lie.
+        tolerance: How far below the best mean the lowest mean of the band may lie.
     """
 
     low: int
@@ -31,18 +31,19 @@ class Plateau:
 
 
 def plateau(success_by_k: Mapping[int, Sequence[float]], least: float = LEAST_TOLERANCE) -> Plateau | None:
-    """The band of K that no measurement tells from the best.
+    """Finds the band of K whose success cannot be distinguished from the best.
 
-    The rule: K is as good as the best one if its mean success lies at most one pooled standard error of their difference,
-    or `least` if that is more, below the best mean. The band is what can be reached from the best K over such K without
-    a gap. The pooled variance is over the seeds of every K; with one seed each, `least` decides alone.
+    K is as good as the best K if its mean success is at most a tolerance below the best mean. The tolerance is one pooled
+    standard error of the difference, or `least` if that is more. The band contains the best K and every such K that is
+    reached from it without a gap. The variance is pooled over the seeds of all K; if each K has one seed, the tolerance is
+    `least`.
 
     Args:
-        success_by_k: For each K the success rate of each seed; a K without any is left out.
-        least: The least tolerance, as a share of episodes.
+        success_by_k: For each K, the success rate of each seed. A K without a success rate is skipped.
+        least: The smallest tolerance, as a share of episodes.
 
     Returns:
-        The band; None without any success rate.
+        The band; None if there is no success rate.
     """
     known = {k: list(values) for k, values in sorted(success_by_k.items()) if values}
     if not known:

@@ -1,4 +1,4 @@
-"""The table of each suite: what is measured of its arms, as mean and standard deviation over seeds, and what follows from it."""
+"""The table of each suite: numbers of its arms, as mean and standard deviation over seeds, and notes on them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from harness.experiments.plateau import Plateau, plateau
 __all__ = ["OFF_THE_PLATEAU", "Column", "SuiteTable", "baseline_of", "suite_table"]
 
 OFF_THE_PLATEAU = 0.7
-"""The share of the largest fixed K's tokens within which an arm is to have learned the tasks that do not fit into K0."""
+"""An arm must learn the tasks that do not fit into K0 with at most this share of the tokens of the largest fixed K."""
 
 Form = Literal["percent", "tokens", "steps", "seconds", "updates"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a suite's table: its key in `run_numbers`, its heading, and how its numbers are written."""
+    """A column of a suite's table: its key in `run_numbers`, its heading, and the form of its numbers."""
 
     key: str
     heading: str
     form: Form
 
     def show(self, value: Spread | None, seeds: int) -> str:
-        """The cell as text: mean ± std over seeds; "1/3" tells that only one of three seeds had a value.
+        """Returns the text of a cell: mean ± standard deviation over seeds. "(1/3)" means that one of three seeds has a value.
 
         >>> Column("mean_at_k", "mean@8", "percent").show(Spread(0.874, 0.012, 3), 3)
         '87.4 ± 1.2'
@@ -44,14 +44,14 @@ class Column:
 
 @dataclass(frozen=True)
 class SuiteTable:
-    """A suite's results.
+    """The results of a suite.
 
     Attributes:
-        suite: Its name.
-        columns: What was measured.
+        suite: The name of the suite.
+        columns: The columns.
         rows: For each arm its label, its number of runs, and a spread per column.
-        notes: Sentences on what the table shows: the plateau, the gap between two starts, rules.
-        plateau: The band, of the saturation suite.
+        notes: Sentences about the table, such as the plateau, the gap between two starts, and rules.
+        plateau: The plateau that the suite saturation finds; None for the other suites.
     """
 
     suite: str
@@ -61,7 +61,7 @@ class SuiteTable:
     plateau: Plateau | None = None
 
     def cells(self) -> list[list[str]]:
-        """The rows as text, label first."""
+        """Returns the rows as text. The label comes first."""
         return [
             [label, *(c.show(v, n) for c, v in zip(self.columns, values, strict=True))]
             for label, n, values in self.rows
@@ -121,7 +121,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
 
 
 def baseline_of(arms: Sequence[Arm]) -> Arm | None:
-    """The arm that savings are counted against: the one with the largest fixed K."""
+    """Returns the arm with the largest fixed K. Savings are relative to it."""
     fixed = [arm for arm in arms if arm.settings.get("wrapper") == "fixed"]
     return max(fixed, key=lambda arm: int(arm.settings["k0"])) if fixed else None
 
@@ -129,14 +129,14 @@ def baseline_of(arms: Sequence[Arm]) -> Arm | None:
 def suite_table(
     suite: str, arms: Sequence[Arm], *, threshold: float = 0.5, band: tuple[float, float] | None = None
 ) -> SuiteTable:
-    """A suite's table, mean and standard deviation over seeds.
+    """Makes the table of a suite, with mean and standard deviation over seeds.
 
     Args:
         suite: saturation, convergence, comparison, percentile, headroom, ema or beyond.
-        arms: With the runs there are.
-        threshold: The success rate to which tokens are counted. Savings compare each seed with the baseline's run of the
-            same seed, so only seeds in which both reach it count; those of the suite beyond compare all tokens.
-        band: The plateau that a saturation suite found, for convergence.
+        arms: The arms, with the runs that have ended.
+        threshold: The success rate up to which tokens are counted. Savings compare each run with the baseline's run of the
+            same seed, so a seed counts only if both reach the threshold. In the suite beyond they compare all tokens.
+        band: The plateau that a saturation suite found. The suite convergence uses it.
     """
     columns, baseline = _COLUMNS[suite], baseline_of(arms)
     start = min((int(k0) for arm in arms if (k0 := arm.settings.get("k0")) is not None), default=None)
@@ -200,7 +200,7 @@ def _notes(
         if band is not None:
             notes.append(f"band: K from {band[0]:g} to {band[1]:g}, from the saturation suite")
         else:
-            notes.append("band: unknown; the saturation suite, in the same folder, finds it")
+            notes.append("band: unknown; run the saturation suite in the same folder to find it")
         ends = {
             arm.label: s
             for arm in arms
@@ -217,21 +217,21 @@ def _notes(
         notes.append(f"threshold: {100 * threshold:g} % {'held-out' if held_out else 'training'} success{against}")
         if not held_out:
             notes.append(
-                "no held-out evaluations during training (--eval-every): peak and tokens are from training success"
+                "there were no held-out evaluations during training (--eval-every): peak and tokens use training success"
             )
     if suite == "beyond" and (baseline := baseline_of(arms)) is not None:
         met = [
             f"{arm.label} {_off_the_plateau(numbers, arm.label, baseline.label)}" for arm in arms if arm is not baseline
         ]
         notes.append(
-            f"off the false plateau, which is at least {baseline.label}'s success on the tasks longer than K0 for at most "
-            f"{100 * OFF_THE_PLATEAU:g} % of its tokens, seed by seed: {', '.join(met)}"
+            f"seeds on which an arm leaves the false plateau (at least the success of {baseline.label} on the tasks "
+            f"longer than K0, with at most {100 * OFF_THE_PLATEAU:g} % of its tokens): {', '.join(met)}"
         )
     return tuple(notes)
 
 
 def _off_the_plateau(numbers: Mapping[str, Mapping[int, Mapping[str, float | None]]], arm: str, baseline: str) -> str:
-    """On how many seeds an arm is as good as the baseline at tasks that do not fit into K0, and cheaper; such as "2/3"."""
+    """Counts the seeds on which an arm is as good as the baseline at tasks longer than K0, and cheaper; such as "2/3"."""
     met = known = 0
     for seed, values in numbers[arm].items():
         own, other = values["longer_than_k0"], numbers[baseline].get(seed, {}).get("longer_than_k0")
@@ -243,7 +243,7 @@ def _off_the_plateau(numbers: Mapping[str, Mapping[int, Mapping[str, float | Non
 
 
 def _scale(form: Form, value: float) -> tuple[float, str, int]:
-    """The factor, the unit and the number of digits that a number of a form is written with."""
+    """Returns the factor, the unit and the number of digits with which a number is written."""
     if form == "percent":
         return 100.0, "", 1
     if form == "tokens":

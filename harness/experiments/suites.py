@@ -1,6 +1,6 @@
-"""The experiments as lists of arms: which settings each suite varies, the paper's six and what lies beyond it.
+"""The suites: the paper's six experiments and one beyond the paper. Each is a list of arms, which are settings to compare.
 
-Left out: running them, and their numbers.
+`harness.sweep` runs the suites, and `harness.experiments.suite_table` makes their tables.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["PAPER_SUITES", "SUITES", "SuiteArm", "quick_settings", "suite_arms"]
 
 @dataclass(frozen=True)
 class SuiteArm:
-    """One setting: its name in tables and figures, and the fields of `GRPOConfig` that make it."""
+    """One arm of a suite: its name in tables and figures, and its values of fields of `GRPOConfig`."""
 
     label: str
     settings: Mapping[str, Any]
 
 
 def quick_settings(config: GRPOConfig) -> GRPOConfig:
-    """What ``--quick`` changes: fewer held-out episodes, evaluated more often; the tiny model on the CPU."""
+    """Returns the settings with ``--quick``: fewer held-out episodes, more evaluations, and the tiny model on the CPU."""
     return dataclasses.replace(
         config,
         device="cpu" if config.model == "tiny" else config.device,
@@ -38,24 +38,24 @@ def quick_settings(config: GRPOConfig) -> GRPOConfig:
 
 
 def suite_arms(suite: str, base: GRPOConfig, *, quick: bool) -> list[SuiteArm]:
-    """The arms of a suite.
+    """Returns the arms of a suite.
 
     Args:
         suite: One of `SUITES`.
-        base: The settings that all arms share; the schedules are stretched to its number of updates.
-        quick: Fewer arms.
+        base: The settings that all arms share. The schedules are stretched to its number of updates.
+        quick: Makes fewer arms.
     """
     return SUITES[suite](base, quick)
 
 
 def _saturation(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
-    """RQ1: a sweep of fixed K. The evaluation's K is never below the training's."""
+    """RQ1: several fixed K. The K of the evaluation is never below that of the training."""
     sweep = (5, 10, 15, 20, 25, 30, 40, 50) if quick else (10, 15, 20, 30, 40, 50, 60, 70, 80)
     return [SuiteArm(f"K={k}", {"wrapper": "fixed", "k0": k} | ({"k_max": k} if k > base.k_max else {})) for k in sweep]
 
 
 def _schedules(base: GRPOConfig) -> list[SuiteArm]:
-    """The open loops, stretched as in the paper: linear from 10 to k_max over the run, stages at its quarters."""
+    """The two schedules, stretched as in the paper: linear from 10 to k_max over the run, and a stage for each quarter of it."""
     stages = ",".join(f"{base.updates * i // 4}:{k}" for i, k in enumerate((15, 20, 30, 50)))
     increment = (base.k_max - base.linear_start) / base.updates
     return [
@@ -65,40 +65,40 @@ def _schedules(base: GRPOConfig) -> list[SuiteArm]:
 
 
 def _convergence(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
-    """RQ2: elastic from below and from above, against the open loops."""
+    """RQ2: the elastic horizon from below and from above, against the schedules."""
     starts = [SuiteArm(f"elastic K0={k0}", {"wrapper": "elastic", "k0": k0}) for k0 in (10, 50)]
     return starts + _schedules(base)
 
 
 def _comparison(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
-    """RQ3: short and long fixed horizons, the open loops, elastic."""
+    """RQ3: a short and a long fixed horizon, the schedules, and the elastic horizon."""
     fixed = [SuiteArm(f"K={k}", {"wrapper": "fixed", "k0": k}) for k in (15, 50)]
     return [*fixed, *_schedules(base), SuiteArm("elastic", {"wrapper": "elastic"})]
 
 
 def _percentile(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
-    """Which statistic of the successes' lengths."""
+    """The ablation of the statistic of the successes' lengths."""
     names = {"mean": "mean", "P50": "p50", "P75": "p75", "P90": "p90", "P95": "p95", "max": "max"}
     return [SuiteArm(label, {"wrapper": "elastic", "statistic": name}) for label, name in names.items()]
 
 
 def _headroom(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
-    """How much headroom over the boundary."""
+    """The ablation of the headroom above the boundary."""
     return [SuiteArm(f"Δ={delta}", {"wrapper": "elastic", "delta": float(delta)}) for delta in (0, 5, 10, 15, 20)]
 
 
 def _ema(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
-    """How strongly K is smoothed; 1 is not at all."""
+    """The ablation of the smoothing of K. With 1, K is not smoothed."""
     alphas = (0.1, 0.2, 1.0) if quick else (0.05, 0.1, 0.2, 0.5, 1.0)
     return [SuiteArm(f"α={alpha:g}", {"wrapper": "elastic", "alpha": alpha}) for alpha in alphas]
 
 
 _KINDS = {"EH-AppWorld": "difficulty", "EH-BFCL": "category"}
-"""What the reset's info calls the kind of a task; of the cabinets the steps of the expert's solution."""
+"""The key of a task's kind in the info of reset. For the cabinets the kind is the number of the expert's steps."""
 
 
 def _beyond(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
-    """The options that the paper does not have, all from a K0 that long tasks do not fit into, against the largest K."""
+    """Options that the paper does not have, against the largest K. All start from a K0 that is too short for long tasks."""
     elastic = {"wrapper": "elastic", "k0": 10}
     kinds = {
         "horizon_key": _KINDS.get(base.env.rsplit("-v", 1)[0], "optimal_steps"),
@@ -125,7 +125,7 @@ SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
     "ema": _ema,
     "beyond": _beyond,
 }
-"""By name."""
+"""The suites by name. Each function takes the settings that all arms share, and whether the sweep is quick."""
 
 PAPER_SUITES = tuple(name for name in SUITES if name != "beyond")
-"""In the order in which ``--suite all`` runs them."""
+"""The paper's suites, in the order in which ``--suite all`` runs them."""

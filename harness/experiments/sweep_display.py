@@ -1,4 +1,4 @@
-"""What a sweep shows: a bar over all runs, one for each that is running; lines alone where there is no terminal."""
+"""Shows a sweep: a bar over all runs, and a bar for each run in progress. Without a terminal it prints only lines."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["SweepDisplay"]
 
 
 class SweepDisplay:
-    """Shows the jobs of a sweep; a `harness.experiments.jobs.JobObserver` and a context manager.
+    """Shows the jobs of a sweep. It is a `harness.experiments.jobs.JobObserver` and a context manager.
 
     Args:
-        console: Where to.
-        total: Runs of the sweep.
-        done: How many of them were done before.
-        words: For each job's name what a reader calls it.
-        metrics: For each job's name its run's ``metrics.jsonl``.
-        updates: Updates of a run.
+        console: The console to print to.
+        total: The number of runs of the sweep.
+        done: The number of runs that have ended before.
+        words: A name for the reader, by the name of a job.
+        metrics: The ``metrics.jsonl`` of the run, by the name of a job.
+        updates: The number of updates of a run.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class SweepDisplay:
         self._console, self._total, self._done = console, total, done
         self._words, self._metrics, self._updates = words, metrics, updates
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        # It is refreshed from `running`: a thread of its own would be there while children are forked.
+        # `running` refreshes it, because children must not be forked while another thread exists.
         self._progress = Progress(
             *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
         )
@@ -57,7 +57,7 @@ class SweepDisplay:
         self._progress.stop()
 
     def started(self, job: Job) -> None:
-        """A line, and a bar."""
+        """Prints a line and adds a bar."""
         self._bars[job.name] = self._progress.add_task(self._words[job.name], total=self._updates)
         self._note(f"start   {self._words[job.name]}")
 
@@ -73,7 +73,7 @@ class SweepDisplay:
         self._progress.refresh()
 
     def ended(self, job: Job, seconds: float, exit_code: int) -> None:
-        """A line; after a failure with the end of the log."""
+        """Prints a line, and after a failure also the end of the log."""
         self._progress.remove_task(self._bars.pop(job.name))
         if exit_code == 0:
             self._done += 1
@@ -90,7 +90,7 @@ class SweepDisplay:
 
 
 def _last_update(path: Path) -> tuple[int, str]:
-    """Updates done, and K and success of the last one; the file is being written, so its last line may be unfinished."""
+    """Returns the number of updates and the state of the last one. The last line of the file may be unfinished."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 8192))

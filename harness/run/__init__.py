@@ -1,1 +1,1 @@
-"""One run's folder: settings, checkpoints, metrics, episodes, and what the terminal shows."""
+"""The folder of one run, with its settings, checkpoints, metrics and episodes; and what the terminal shows of the run."""

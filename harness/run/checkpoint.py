@@ -1,10 +1,11 @@
-"""Checkpoints that are there whole or not at all, so that a run killed at any moment resumes.
+"""Checkpoints that are complete or absent, so that a run can resume after a kill at any moment.
 
-A checkpoint is a Hugging Face folder (``from_pretrained`` loads it; not with LoRA, whose adapters lie apart) with the optimizer,
-the random state and the run's own state beside the weights. A folder gets the name of a checkpoint after its last file is on
-disk, and loses it before its first file goes. Several ranks write their shards side by side (torch.distributed.checkpoint), into
-a folder that all of them see, and any number of ranks can read them. Left out: going on with torchrun from a checkpoint of one
-process without it, or the other way.
+A checkpoint is a Hugging Face folder with the weights, the optimizer, the random state and the run's own state.
+``from_pretrained`` loads it, except with LoRA. A folder gets a checkpoint's name after its last file is on disk, and loses the
+name before its first file is deleted.
+
+Several ranks write their shards (torch.distributed.checkpoint) into a folder that all of them see. Any number of ranks can read
+these shards. A run under torchrun cannot resume from a checkpoint that one process wrote without torchrun, nor the reverse.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _PART = ".part-"
 _SAMPLED = "sampled.safetensors"
 _SHARDS = "shards"
 
-# What json, torch and safetensors raise at files that are missing, empty, cut, overwritten or another model's.
+# What json, torch and safetensors raise if a file is missing, empty, cut short, overwritten or from another model.
 _UNREADABLE = (
     OSError,
     EOFError,
@@ -55,34 +56,34 @@ _UNREADABLE = (
 )
 
 
-# A full disk, as the system and safetensors name it; the last two are torch's, which says nothing else.
+# The messages of a full disk: those of the system and of safetensors, and at the end the two vague ones of torch.
 _FULL = re.compile(r"no space left|quota exceeded|file too large|unexpected pos|failed writing file", re.IGNORECASE)
 
 
 def save_checkpoint(
     folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None
 ) -> Path:
-    """Writes ``update-000030`` through a hidden folder that is renamed when all of it is on disk.
+    """Writes ``update-000030``: fills a hidden folder, and renames it when all of its files are on disk.
 
     Args:
-        folder: Where the checkpoints are.
+        folder: The folder of the checkpoints.
         update: The next update to be done.
-        write: Fills the folder it is given; called on every rank.
-        keep: How many checkpoints stay, the new one included, >= 1.
-        ranks: Who saves together; None for this process alone.
+        write: Fills the folder that it is given. It is called on every rank.
+        keep: The number of checkpoints to keep, with the new one, >= 1.
+        ranks: The processes that save together; None for this process alone.
 
     Returns:
         The new checkpoint.
 
     Raises:
-        OSError: With errno ENOSPC, whichever library met it: there is no room for it.
+        OSError: The disk is full. The errno is ENOSPC, whichever library noticed it.
     """
     assert keep >= 1, f"keep must be >= 1, got {keep}; a run must be resumable"
     ranks = ranks or Ranks()
     target, part = folder / checkpoint_name(update), folder / f"{_PART}{update:06d}"
     if ranks.first:
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(f"{_PART}*"):  # of a save that was killed
+        for leftover in folder.glob(f"{_PART}*"):  # from a save that was killed
             shutil.rmtree(leftover)
         part.mkdir()
     ranks.wait()
@@ -103,10 +104,10 @@ def save_checkpoint(
 
 
 def _publish(part: Path, target: Path, keep: int) -> None:
-    """Gives a whole checkpoint its name, and lets the oldest go."""
+    """Gives a complete checkpoint its name, and deletes the oldest ones."""
     for path in [*part.rglob("*"), part]:
         sync(path)
-    if target.exists():  # the same update, saved by a run that was then resumed from an earlier one
+    if target.exists():  # the run saved this update before, and was then resumed from an earlier checkpoint
         _remove(target)
     os.rename(part, target)
     sync(target.parent)
@@ -126,12 +127,13 @@ def save_training_state(
     """Writes the weights, the optimizer, torch's random state and `extra` (JSON) into a folder.
 
     Args:
-        folder: Where to.
+        folder: The folder to write to.
         model: The policy.
-        optimizer: Over its parameters, or copies of them.
+        optimizer: The optimizer of the policy's parameters, or of copies of them.
         extra: The run's own state.
-        sampled: The sampler's own copy of the policy, with the weights that the next episodes are sampled with.
-        ranks: Over which the model is sharded; then no random state is written, since every draw has a seed of its own.
+        sampled: The sampler's own copy of the policy, with the weights that sample the next episodes.
+        ranks: The processes over which the model is sharded. Then no random state is written, because every draw has its own
+            seed.
     """
     ranks = ranks or Ranks()
     if ranks.first:
@@ -169,8 +171,8 @@ def load_training_state(
     """Loads what `save_training_state` wrote into `model`, `optimizer` and `sampled`, and returns the extra state.
 
     Raises:
-        StateError: A file is missing or damaged, or belongs to a model of another shape. Then a part may be loaded already. Or it
-            was written under torchrun and this process is not, or the other way.
+        StateError: A file is missing or damaged, or belongs to a model of another shape; a part may be loaded already. Or the
+            checkpoint was written under torchrun and this process runs without it, or the reverse.
     """
     ranks = ranks or Ranks()
     if (folder / _SHARDS).exists() != ranks.sharded:
@@ -193,7 +195,9 @@ def load_training_state(
         else:
             name = "model.safetensors"
             load_model(model, folder / name)
-        if sampled is not None and sampled.device.type != "meta":  # a rank whose servers rank 0 sends the weights
+        if (
+            sampled is not None and sampled.device.type != "meta"
+        ):  # on meta: rank 0 sends the weights to this rank's servers
             name = _SAMPLED
             load_model(sampled, folder / name)
         if ranks.sharded:
@@ -207,7 +211,7 @@ def load_training_state(
         if state["rng_cuda"] and torch.cuda.is_available():
             torch.cuda.set_rng_state_all(state["rng_cuda"])
     except _UNREADABLE as error:
-        # The first sentence alone: torch goes on to advise loading untrusted pickles.
+        # Only the first sentence: torch then advises to load untrusted pickles.
         reason = " ".join(str(error).split()).split(". ")[0] or type(error).__name__
         raise StateError(
             f"{name} of the checkpoint {folder} can't be loaded ({reason}); delete {folder.name} to resume from the one before"
@@ -216,7 +220,7 @@ def load_training_state(
 
 
 def _remove(checkpoint: Path) -> None:
-    """Takes its name first: a kill while its files go must not leave half of it under that name."""
+    """Renames the folder first: a kill during the deletion must not leave half a checkpoint under its name."""
     hidden = checkpoint.with_name(f"{_PART}{checkpoint.name}")
     os.rename(checkpoint, hidden)
     shutil.rmtree(hidden)

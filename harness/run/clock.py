@@ -50,5 +50,5 @@ class Clock:
         return {"tokens/total": self._tokens, "time/total_s": self.seconds}
 
     def state_dict(self) -> dict[str, float]:
-        """Returns what a resumed run goes on from, as JSON values."""
+        """Returns the totals from which a resumed run continues, as JSON values."""
         return {"tokens": self._tokens, "seconds": self.seconds}

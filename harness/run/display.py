@@ -1,6 +1,6 @@
-"""What a training run shows on the terminal: the plan, progress bars, a line per update, the final table.
+"""Shows a training run on the terminal: the plan, progress bars, one line per update, and the final table.
 
-Everything shown is also in the run folder; a log file gets the lines without the bars.
+Everything that is shown is also in the run folder. If the output goes to a file, it has the lines without the bars.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Display:
     """Shows one run.
 
     Args:
-        console: Where to; not a terminal means no bars.
+        console: The console to print to. There are no bars if it is not a terminal.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def note(self, text: str) -> None:
-        """One line."""
+        """Prints one line."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def plan(self, config: GRPOConfig, run_dir: Path, *, resume: bool) -> None:
-        """A table of what is about to happen."""
+        """Prints a table of what the run will do."""
         table = Table(title="resuming" if resume else "training", title_justify="left", show_header=False)
         episodes = config.tasks_per_update * config.group_size
         table.add_row("environment", f"{config.env} {config.env_args if config.env_args != '{}' else ''}")
@@ -79,21 +79,21 @@ class Display:
 
     @contextmanager
     def warm_start(self, batches: int) -> Iterator[Callable[[int, float], None]]:
-        """A bar over at most `batches` batches; yields what is called after each."""
+        """Shows a bar over at most `batches` batches. Yields a function to call after each batch, with its number and loss."""
         with self._progress() as bars:
             bar = bars.add_task("warm start", total=batches)
             yield lambda batch, loss: bars.update(bar, completed=batch, description=f"warm start, loss {loss:.3f}")
 
     @contextmanager
     def episodes(self, what: str, count: int) -> Iterator[Callable[[Trajectory], None]]:
-        """A bar over episodes; yields what is called at the end of each."""
+        """Shows a bar over `count` episodes. Yields a function to call at the end of each episode."""
         with self._progress() as bars:
             bar = bars.add_task(what, total=count)
             yield lambda _: bars.advance(bar)
 
     @contextmanager
     def updates(self, first: int, total: int) -> Iterator[UpdateBars]:
-        """Bars over updates and over the episodes of the present one."""
+        """Shows a bar over the updates, and one over the episodes of the current update."""
         self.note(_HEADER)
         with self._progress() as bars:
             yield UpdateBars(self, bars, first, total)
@@ -101,13 +101,13 @@ class Display:
     def summary(
         self, config: GRPOConfig, run_dir: Path, evaluations: dict[str, Any], training_s: float, total_s: float
     ) -> None:
-        """The final table."""
+        """Prints the final table."""
         if config.eval_tasks:
             table = Table(
                 title=f"success on {config.eval_tasks} held-out tasks at K = {config.k_max}, before and after training",
                 title_justify="left",
             )
-            for column in ("", "sampled", "95 % interval", "greedy", "steps", "over expert's"):
+            for column in ("", "sampled", "95 % interval", "greedy", "steps", "steps / expert's"):
                 table.add_column(column)
             for when in ("before", "after"):
                 sampled, greedy = evaluations[when]["sampled"], evaluations[when]["greedy"]
@@ -128,7 +128,7 @@ class Display:
 
 
 class UpdateBars:
-    """The bars of a training run, and its line per update."""
+    """The bars of a training run, and its line for each update."""
 
     def __init__(self, display: Display, bars: Progress, first: int, total: int) -> None:
         self._display, self._bars = display, bars
@@ -136,17 +136,17 @@ class UpdateBars:
         self._episodes = bars.add_task("episodes", total=1)
 
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
-        """Starts the bar of one update's episodes; returns what is called at the end of each."""
+        """Starts the bar over one update's episodes. Returns a function to call at the end of each episode."""
         self._bars.reset(self._episodes, total=count, description=f"episodes of update {update}")
         return lambda _: self._bars.advance(self._episodes)
 
     def evaluation(self, update: int, count: int) -> Callable[[Trajectory], None]:
-        """The same for the evaluation after an update."""
+        """Does the same as `batch_began` for the evaluation after an update."""
         self._bars.reset(self._episodes, total=count, description=f"evaluation after update {update}")
         return lambda _: self._bars.advance(self._episodes)
 
     def update_ended(self, update: int, m: dict[str, float]) -> None:
-        """Prints the update's line."""
+        """Prints the line of an update, from its metrics `m`."""
         self._bars.advance(self._updates)
         k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
         self._display.note(

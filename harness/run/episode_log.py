@@ -1,9 +1,9 @@
-"""The episode log: JSON Lines, to read what the agent did, turn by turn, and what was trained on.
+"""The episode log: JSON Lines files that show what the agent did in each turn, and what was trained on.
 
-A run's log has one file per update, an evaluation's one file that grows by an episode at a time.
+The log of a run has one file per update. The log of an evaluation is one file, to which each episode is appended.
 
-Left out: token ids. The numbers of tokens give the mask: an episode is its prompt's, then by turn the action's and the
-observation's, and the model wrote the actions' alone.
+The log has no token ids, only numbers of tokens. They give the mask: an episode begins with the tokens of its prompt, and each
+turn adds those of its action and of its observation. The model wrote only the actions.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from harness.types.trajectory import Trajectory
 __all__ = ["EpisodeWriter", "episode_files", "read_episodes", "read_system_prompt", "write_episodes"]
 
 _SYSTEM_PROMPTS = "system-prompts"
-_ESCAPED = "backslashreplace"  # an environment may send half a surrogate pair, which UTF-8 can't hold but JSON can
+_ESCAPED = "backslashreplace"  # an environment may send half a surrogate pair: JSON can hold it, UTF-8 can't
 
 
 def write_episodes(
     folder: Path, update: int, trajectories: Sequence[Trajectory], chosen: Sequence[tuple[Trajectory, float]] = ()
 ) -> Path:
-    """Writes ``update-000012.jsonl``, whole or not at all, and returns its path.
+    """Writes ``update-000012.jsonl`` and returns its path. The file is written completely or not at all.
 
-    A line has the task, group, seed, K, reward, success, end reason, and ``turns`` of action, observation, their numbers of
-    tokens, cut and malformed. Its ``system_prompt`` names a file under ``system-prompts/``, since thousands of episodes
-    share one. Its ``advantage`` is null where the episode is not in the loss.
+    A line has the task, group, seed, K, reward, success, the reason of the end, and the ``turns``. A turn has its action, its
+    observation, their numbers of tokens, and whether the action was cut or malformed. ``system_prompt`` names a file under
+    ``system-prompts/``, because thousands of episodes share one. ``advantage`` is null if the episode is not in the loss.
 
     Args:
-        folder: The run's ``episodes``.
-        update: Its index.
+        folder: The folder ``episodes`` of the run.
+        update: The index of the update.
         trajectories: The update's episodes.
-        chosen: Those of them that are in the loss, with their advantages.
+        chosen: The episodes that are in the loss, with their advantages.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = {text: _write_system_prompt(folder, text) for text in {t.system_prompt for t in trajectories}}
@@ -50,10 +50,10 @@ def write_episodes(
 
 
 class EpisodeWriter:
-    """Appends an evaluation's episodes to one file, each as it ends; the lines are those of `write_episodes`, without an update.
+    """Appends each episode of an evaluation to one file when it ends. A line is as in `write_episodes`, but its update is null.
 
     Args:
-        path: The file. A last line that a kill left without its end is cut off.
+        path: The file. If a killed process left its last line unfinished, that line is removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,7 +63,7 @@ class EpisodeWriter:
         self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
 
     def write(self, trajectory: Trajectory) -> None:
-        """Writes one episode; no kill of this process loses it any more."""
+        """Writes one episode. If the process is killed after this, the episode is not lost."""
         line = _line(None, trajectory, None, _write_system_prompt(self._folder, trajectory.system_prompt))
         self._file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", _ESCAPED) + b"\n")
         self._file.flush()
@@ -74,12 +74,12 @@ class EpisodeWriter:
 
 
 def episode_files(folder: Path) -> list[Path]:
-    """The files of an episode log by update, the first one first; none where nothing was logged."""
+    """Returns the files of an episode log in the order of their updates. The list is empty if nothing was logged."""
     return sorted(folder.glob("update-*.jsonl"))
 
 
 def read_episodes(path: Path) -> list[dict[str, Any]]:
-    """The episodes of one file, as they were written; a last line without its end is dropped.
+    """Reads the episodes of one file. It drops an unfinished last line.
 
     Raises:
         StateError: Another line is not an episode.
@@ -98,13 +98,13 @@ def read_episodes(path: Path) -> list[dict[str, Any]]:
 
 
 def read_system_prompt(folder: Path, name: str) -> str | None:
-    """The text that an episode's ``system_prompt`` names; None where it is not there."""
+    """Reads the text that an episode's ``system_prompt`` names. Returns None if there is no such file."""
     path = folder / _SYSTEM_PROMPTS / f"{name}.txt"
     return path.read_bytes().decode("utf-8", "replace") if name.isalnum() and path.is_file() else None
 
 
 def _write_system_prompt(folder: Path, text: str) -> str:
-    """Writes the text, where it is not there yet, under the name that is returned."""
+    """Writes the text, unless its file exists, and returns its name."""
     data = text.encode("utf-8", _ESCAPED)
     name = hashlib.sha256(data).hexdigest()[:16]
     path = folder / _SYSTEM_PROMPTS / f"{name}.txt"

@@ -1,6 +1,6 @@
-"""The picture of a run: K, success and tokens by update, drawn from its metrics.jsonl alone.
+"""The figure of one run: K, success and tokens by update, drawn from its metrics.jsonl.
 
-Left out: pyplot, whose windows, backends and styles are the caller's; and several runs in one picture.
+It does not touch pyplot's state, which belongs to the caller. `harness.report` draws several runs in one figure.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from harness.run.metrics import read_metrics
 
 __all__ = ["draw_run"]
 
-# Okabe and Ito's colours, told apart by colour-blind readers and in grey print.
+# Okabe and Ito's colours. Colour-blind readers can distinguish them, also in grey print.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
 
 
 def draw_run(metrics_jsonl: Path, out_png: Path, *, title: str) -> None:
-    """Draws three panels over the updates: K with its boundary and target, success with its ceiling, tokens.
+    """Draws three panels by update: K with its boundary and target, success with its ceiling, and tokens.
 
     Args:
-        metrics_jsonl: The run's metrics; columns may be missing or empty, rows few or none.
-        out_png: 1080 x 1200 pixels, written whole.
-        title: Above the panels.
+        metrics_jsonl: The run's metrics. Columns may be missing or empty, and there may be no rows.
+        out_png: The picture to write, 1080 x 1200 pixels. It is written completely or not at all.
+        title: The text above the panels.
 
     Raises:
         StateError: `metrics_jsonl` is damaged.
@@ -78,7 +78,7 @@ def draw_run(metrics_jsonl: Path, out_png: Path, *, title: str) -> None:
 
 
 def _legend_above(axes: Axes, *others: Axes) -> None:
-    """One row above the panel, where no line can run through it; a panel without lines says so."""
+    """Puts the legend in one row above the panel, where no line crosses it. A panel without lines says "not recorded"."""
     lines = [line for a in (axes, *others) for line in a.get_lines()]
     if lines:
         labels = [str(line.get_label()) for line in lines]
@@ -103,13 +103,13 @@ def _column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
 
 
 def _smooth(values: np.ndarray, width: int = 5) -> np.ndarray:
-    """The mean of those of the last `width` values that are known; NaN where this one is not."""
+    """Returns for each value the mean of the known ones among the last `width`. It is NaN if the value itself is not known."""
     windows = (values[max(0, i - width + 1) : i + 1] for i in range(len(values)))
     return np.array([np.nanmean(window) if np.isfinite(window[-1]) else np.nan for window in windows])
 
 
 def _line(axes: Axes, x: np.ndarray, y: np.ndarray, label: str, **style: Any) -> None:
-    """Draws the points there are, if any; a single one as a dot."""
+    """Draws the known points, if there are any. A single point becomes a dot."""
     known = np.isfinite(y)
     if known.any():
         axes.plot(x[known], y[known], label=label, marker="o" if known.sum() == 1 else None, **style)

@@ -1,4 +1,4 @@
-"""Files and folders of a run: written whole, read with a clear error, and locked against a second process."""
+"""Files and folders of a run: written completely or not at all, read with a clear error, and locked against a second process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATIENCE_S = 10.0  # a process that was told to end may take so long to release
 def whole_file(path: Path) -> Iterator[Path]:
     """Yields a path next to `path` to write to; after the block the file gets its name, with all of its data on disk.
 
-    A kill at any moment leaves the file as it was before, or whole. If the block raises, the file stays as it was.
+    A kill at any moment leaves the file as it was before, or complete. If the block raises, the file stays as it was.
     """
     part = path.with_name(f"{path.name}.part")
     yield part

@@ -1,6 +1,6 @@
-"""Every metric that is logged, with its unit and formula, and the log: one JSON line an update, and TensorBoard.
+"""The glossary of all logged metrics, and the log: one JSON line per update, and TensorBoard.
 
-The glossary is the only list: a name that is not in it is refused, and the documentation's table is made from it.
+The glossary is the only list of metrics. The log refuses any other name, and the table in the documentation is made from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ __all__ = ["GLOSSARY", "Metric", "MetricsLog", "glossary_markdown", "read_metric
 
 @dataclass(frozen=True)
 class Metric:
-    """One logged number."""
+    """One logged number.
+
+    Attributes:
+        name: Its name in the log.
+        unit: Its unit.
+        formula: What it is.
+    """
 
     name: str
     unit: str
@@ -31,111 +37,187 @@ class Metric:
 
 
 def _words(bin_name: str) -> str:
-    """What a bin's name says: steps_11_20 is 11 to 20 steps."""
+    """Writes out the name of a bin: "steps_11_20" -> "11 to 20 steps"."""
     _, low, high = bin_name.split("_")
     return f"{low} steps or more" if high == "up" else f"{low} to {high} steps"
 
 
 _ALL = (
-    Metric("horizon/k", "steps", "the budget K that this update's episodes had"),
-    Metric("horizon/k_mean", "steps", "mean K of this update's episodes, where some have a K of their own"),
-    Metric("horizon/k_of", "steps", "with --horizon-key: `horizon/k_of/KIND`, the next K of the tasks of each kind"),
-    Metric("horizon/k_real", "steps", "the controller's real-valued K after this update; the next K is made from it"),
-    Metric("horizon/boundary", "steps", "the statistic (P90) of the remembered successes' lengths; none while too few"),
-    Metric("horizon/target", "steps", "boundary + headroom, clipped to k_min..k_max; none while too few successes"),
-    Metric("horizon/buffer_size", "successes", "how many lengths of successes the controller remembers"),
-    Metric("rollout/success", "share", "episodes with the environment's verdict 1 / episodes"),
+    Metric("horizon/k", "steps", "The horizon K of this update's episodes."),
+    Metric("horizon/k_mean", "steps", "The mean K of this update's episodes. Some options give an episode its own K."),
+    Metric(
+        "horizon/k_of", "steps", "With --horizon-key: `horizon/k_of/KIND` is the next K for the tasks of that kind."
+    ),
+    Metric(
+        "horizon/k_real", "steps", "The controller's real-valued K after this update. The next K is its rounded value."
+    ),
+    Metric(
+        "horizon/boundary",
+        "steps",
+        "The statistic (P90) of the lengths of the remembered successes. Null while there are too few successes.",
+    ),
+    Metric(
+        "horizon/target",
+        "steps",
+        "Boundary + headroom, clipped to k_min..k_max. Null while there are too few successes.",
+    ),
+    Metric("horizon/buffer_size", "successes", "The number of successes whose lengths the controller remembers."),
+    Metric("rollout/success", "share", "The share of episodes with the environment's verdict 1."),
     Metric(
         "rollout/success_ceiling",
         "share",
-        "episodes whose expert's steps fit into K / episodes, where known; a guess can be shorter",
+        "The share of episodes whose expert solution fits into K, among those whose expert length is known. An agent that "
+        "guesses can need fewer steps than the expert.",
     ),
-    Metric("rollout/reward_mean", "reward", "mean of the episodes' summed rewards"),
+    Metric("rollout/reward_mean", "reward", "The mean of the episodes' summed rewards."),
     Metric(
-        "rollout/truncated", "share", "episodes stopped by K, the environment's own limit or the context / episodes"
+        "rollout/truncated",
+        "share",
+        "The share of episodes that were stopped by K, by the environment's own limit, or by the context.",
     ),
-    Metric("rollout/length_mean", "steps", "mean steps of all episodes"),
-    Metric("rollout/length_success_mean", "steps", "mean steps of the successes"),
-    Metric("rollout/length_success_p90", "steps", "90th percentile of the successes' steps"),
+    Metric("rollout/length_mean", "steps", "The mean length of all episodes."),
+    Metric("rollout/length_success_mean", "steps", "The mean length of the successes."),
+    Metric("rollout/length_success_p90", "steps", "The 90th percentile of the lengths of the successes."),
     Metric(
         "rollout/steps_per_optimum",
         "ratio",
-        "mean over successes of steps / the expert's steps, where known; a guess can be shorter",
+        "The mean of steps / the expert's steps, over the successes whose expert length is known. An agent that guesses can "
+        "need fewer steps than the expert.",
     ),
-    Metric("rollout/malformed", "share", "actions that are no valid call / actions"),
-    Metric("rollout/action_cut", "share", "actions cut at max_action_tokens / actions"),
-    Metric("rollout/environment_errors", "episodes", "lost to a failing environment; in no other figure"),
-    Metric("rollout/environment_retries", "attempts", "begun again because the environment had failed"),
-    Metric("rollout/context_overflows", "episodes", "ended because the context was full"),
-    Metric("rollout/policy_lag", "updates", "mean over actions: policy updates that the sampler's weights were behind"),
-    Metric("rollout/episodes", "episodes", "that count: all but those lost to a failing environment"),
-    Metric("rollout/steps", "steps", "of all episodes together"),
-    Metric("rollout/action_tokens", "tokens", "that the model wrote"),
-    Metric("rollout/prompt_tokens", "tokens", "of prompts and observations"),
-    Metric("tokens/update", "tokens", "action + prompt tokens of this update's episodes, each counted once"),
-    Metric("tokens/total", "tokens", "sum of tokens/update so far"),
+    Metric("rollout/malformed", "share", "The share of actions that are no valid call."),
+    Metric("rollout/action_cut", "share", "The share of actions that were cut at max_action_tokens."),
+    Metric(
+        "rollout/environment_errors",
+        "episodes",
+        "The number of episodes that were lost because their environment failed. They are in no other metric.",
+    ),
+    Metric(
+        "rollout/environment_retries",
+        "attempts",
+        "The number of times that an episode was started again because its environment had failed.",
+    ),
+    Metric("rollout/context_overflows", "episodes", "The number of episodes that ended because the context was full."),
+    Metric(
+        "rollout/policy_lag",
+        "updates",
+        "The mean over actions of the number of policy updates that the sampler's weights were behind.",
+    ),
+    Metric(
+        "rollout/episodes",
+        "episodes",
+        "The number of episodes that count: all except those that were lost because their environment failed.",
+    ),
+    Metric("rollout/steps", "steps", "The number of steps of all episodes together."),
+    Metric("rollout/action_tokens", "tokens", "The number of tokens that the model wrote."),
+    Metric("rollout/prompt_tokens", "tokens", "The number of tokens in prompts and observations."),
+    Metric(
+        "tokens/update",
+        "tokens",
+        "The number of action and prompt tokens in this update's episodes. Each token is counted once.",
+    ),
+    Metric("tokens/total", "tokens", "The sum of tokens/update so far."),
     Metric(
         "tokens/failed_attempts",
         "tokens",
-        "action + prompt, of attempts lost to failing environments; not in tokens/update",
+        "The number of action and prompt tokens in attempts that were lost because an environment failed. They are not in "
+        "tokens/update.",
     ),
-    Metric("train/loss", "nats", "the aggregated clipped loss, KL term included; mean over the optimizer steps"),
-    Metric("train/entropy", "nats", "mean entropy of the distributions that the trained tokens were drawn from"),
-    Metric("train/kl_ref", "nats", "mean k3 estimate of KL(policy || reference) over the trained tokens"),
     Metric(
-        "train/approx_kl", "nats", "mean k3 estimate of KL(policy now || policy that sampled) over the trained tokens"
+        "train/loss",
+        "nats",
+        "The aggregated clipped loss, with the KL term. The mean over the optimizer steps is logged.",
     ),
-    Metric("train/clip_fraction", "share", "trained tokens whose gradient the clipping took away / trained tokens"),
-    Metric("train/grad_norm", "norm", "of the gradient before clipping; mean over the optimizer steps"),
     Metric(
-        "train/skipped_steps", "steps", "optimizer steps left out because the gradient was not finite; 0 in a sound run"
+        "train/entropy", "nats", "The mean entropy of the distributions from which the trained tokens were sampled."
     ),
-    Metric("train/lr", "rate", "the learning rate of this update"),
-    Metric("train/zero_advantage_groups", "share", "groups whose rewards are all equal / groups"),
+    Metric("train/kl_ref", "nats", "The mean k3 estimate of KL(policy || reference) over the trained tokens."),
     Metric(
-        "train/episodes_in_loss", "episodes", "with an advantage, or with --kl-coef any, and not left out as truncated"
+        "train/approx_kl",
+        "nats",
+        "The mean k3 estimate of KL(policy now || policy that sampled) over the trained tokens.",
     ),
-    Metric("train/tokens_in_loss", "tokens", "that the model wrote in those episodes"),
+    Metric("train/clip_fraction", "share", "The share of trained tokens for which clipping removed the gradient."),
+    Metric(
+        "train/grad_norm",
+        "norm",
+        "The norm of the gradient before clipping. The mean over the optimizer steps is logged.",
+    ),
+    Metric(
+        "train/skipped_steps",
+        "steps",
+        "The number of optimizer steps that were skipped because the gradient was not finite. It is 0 in a sound run.",
+    ),
+    Metric("train/lr", "rate", "The learning rate of this update."),
+    Metric("train/zero_advantage_groups", "share", "The share of groups whose rewards are all equal."),
+    Metric(
+        "train/episodes_in_loss",
+        "episodes",
+        "The number of episodes in the loss. Their advantage is not 0 (with --kl-coef it may be 0), and they "
+        "are not excluded as truncated.",
+    ),
+    Metric("train/tokens_in_loss", "tokens", "The number of tokens that the model wrote in those episodes."),
     Metric(
         "train/logp_difference_max",
         "nats",
-        "max |trainer's - sampler's log-probability| before the first step, over the tokens of that step; with tis_cap, "
-        "of all steps",
+        "The maximum of |trainer's log-probability - sampler's log-probability| before the first optimizer step, over the "
+        "tokens of that step. With tis_cap it is over the tokens of all steps.",
     ),
-    Metric("train/logp_difference_mean", "nats", "mean of the same"),
+    Metric("train/logp_difference_mean", "nats", "The mean of the same differences."),
     *(
-        Metric(f"train/logp_difference_{name}", "nats", f"mean of the same, in episodes of {_words(name)}")
+        Metric(
+            f"train/logp_difference_{name}",
+            "nats",
+            f"The mean of the same differences in episodes of {_words(name)}.",
+        )
         for name, _ in LENGTH_BINS
     ),
     Metric(
-        "train/tis_weight_mean", "ratio", "mean min(trainer's / sampler's probability, tis_cap) of the trained tokens"
+        "train/tis_weight_mean",
+        "ratio",
+        "The mean over the trained tokens of min(trainer's probability / sampler's probability, tis_cap).",
     ),
-    Metric("train/tis_capped", "share", "trained tokens whose weight is tis_cap / trained tokens"),
+    Metric("train/tis_capped", "share", "The share of trained tokens whose weight is tis_cap."),
     *(
-        Metric(f"train/tis_capped_{name}", "share", f"the same, in episodes of {_words(name)}")
+        Metric(f"train/tis_capped_{name}", "share", f"The same share in episodes of {_words(name)}.")
         for name, _ in LENGTH_BINS
     ),
     Metric(
-        "evaluation/mean_at_k", "share", "successful episodes on held-out tasks at k_max, after this update / episodes"
+        "evaluation/mean_at_k",
+        "share",
+        "The share of successful episodes on held-out tasks at k_max, after this update.",
     ),
-    Metric("evaluation/best_at_k", "share", "of these tasks, those solved at least once / tasks"),
-    Metric("time/rollout_s", "seconds", "of this update's rollout, in part before this update with async_steps"),
-    Metric("time/train_s", "seconds", "of this update's policy update"),
-    Metric("time/update_s", "seconds", "of this update in all"),
-    Metric("time/total_s", "seconds", "of all updates so far, in this process and those it resumed; no evaluation"),
-    Metric("time/evaluation_s", "seconds", "of the held-out evaluation after this update; in no other time"),
+    Metric("evaluation/best_at_k", "share", "The share of these held-out tasks that were solved at least once."),
     Metric(
-        "warm_start/loss", "nats", "cross-entropy per trained token, mean of the last 10 batches; shown, not logged"
+        "time/rollout_s",
+        "seconds",
+        "The time of this update's rollout. With async_steps, part of it lies before this update.",
     ),
-    Metric("warm_start/steps", "batches", "that the warm start took; shown, not logged"),
+    Metric("time/train_s", "seconds", "The time of this update's policy update."),
+    Metric("time/update_s", "seconds", "The time of this whole update."),
+    Metric(
+        "time/total_s",
+        "seconds",
+        "The time of all updates so far, in this process and in those that it resumed. Evaluations do not count.",
+    ),
+    Metric(
+        "time/evaluation_s",
+        "seconds",
+        "The time of the held-out evaluation after this update. It is in no other time.",
+    ),
+    Metric(
+        "warm_start/loss",
+        "nats",
+        "The cross-entropy per trained token, as the mean of the last 10 batches. It is shown, not logged.",
+    ),
+    Metric("warm_start/steps", "batches", "The number of batches of the warm start. It is shown, not logged."),
 )
 
 GLOSSARY: dict[str, Metric] = {metric.name: metric for metric in _ALL}
-"""Every metric by its name, or by the first two parts of a name that has three."""
+"""All metrics by name. If a logged name has three parts, its first two are the key."""
 
 
 def glossary_markdown() -> str:
-    """The glossary as a table for the documentation."""
+    """Returns the glossary as a table for the documentation."""
     rows = [f"| `{m.name}` | {m.unit} | {m.formula.replace('|', chr(92) + '|')} |" for m in _ALL]
     return "\n".join(["| metric | unit | what it is |", "| --- | --- | --- |", *rows])
 
@@ -145,11 +227,11 @@ class MetricsLog:
 
     Args:
         run_dir: The run's folder.
-        next_update: The first update that will be written; lines of it and later ones, left by a run that was killed
-            after its last checkpoint, are cut off, and TensorBoard hides its points of them.
+        next_update: The first update that will be written. A run that was killed after its last checkpoint has lines of this
+            update and later ones. They are removed, and TensorBoard hides their points.
 
     Raises:
-        StateError: The lines before `next_update` are not all there, or can't be read.
+        StateError: Lines before `next_update` are missing, or can't be read.
     """
 
     def __init__(self, run_dir: Path, next_update: int = 0) -> None:
@@ -167,14 +249,14 @@ class MetricsLog:
         self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=next_update)
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
-        """Writes one update; it is on disk when this returns.
+        """Writes one update. Its metrics are on disk when this returns.
 
         Args:
-            update: Its index.
-            metrics: By name; what is NaN or infinite becomes null in the file and no point in TensorBoard.
+            update: The index of the update.
+            metrics: The metrics by name. A NaN or infinite value becomes null in the file, and no point in TensorBoard.
 
         Raises:
-            ConfigError: A name is not in the glossary; nothing is written.
+            ConfigError: A name is not in the glossary. Then nothing is written.
         """
         for name in metrics:
             if "/".join(name.split("/", 2)[:2]) not in GLOSSARY:
@@ -188,26 +270,26 @@ class MetricsLog:
         for name, value in metrics.items():
             if math.isfinite(value):
                 self._board.add_scalar(name, value, update)
-        self._board.flush()  # a killed run's points before its checkpoint are not written again
+        self._board.flush()  # if the run is killed, it does not write the points before its checkpoint again
 
     def close(self) -> None:
-        """Closes both."""
+        """Closes the file and TensorBoard's log."""
         self._file.close()
         self._board.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ``metrics.jsonl``, in order; a last line that a killed run left unfinished is dropped.
+    """Reads the rows of a ``metrics.jsonl``, in order. It drops a last line that a killed run left unfinished.
 
     Raises:
-        StateError: It can't be read, or another line is not a row of metrics.
+        StateError: The file can't be read, or another line is not a row of metrics.
     """
     rows: list[dict[str, Any]] = []
     try:
         content = path.read_bytes()
     except OSError as error:
         raise StateError(f"{path} can't be read ({error.strerror}); restore the file, or start a new run") from error
-    whole = content.split(b"\n")[:-1]  # what follows the last newline is no whole line
+    whole = content.split(b"\n")[:-1]  # the part after the last newline is not a whole line
     for number, line in enumerate(whole, start=1):
         try:
             row = json.loads(line)

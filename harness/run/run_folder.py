@@ -1,6 +1,6 @@
-"""The folder of a run: made with its settings in it, or found again to go on.
+"""The folder of a run: a new run makes it and writes its settings into it, and a resumed run finds it again.
 
-Left out: checkpoints (`harness.run.checkpoint`) and what reads finished runs (`harness.report`).
+`harness.run.checkpoint` has the checkpoints in it, and `harness.report` reads the folders of finished runs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 
 def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
-    """Makes or finds the run folder. Returns the settings to use, the folder, and whether it is a resumed run.
+    """Makes or finds the run folder. Returns the settings to use, the folder, and whether the run is resumed.
 
     Raises:
-        ConfigError: The folder already holds a run, can't be made, or, to resume, holds none.
-        StateError: The settings of the run to resume are damaged.
+        ConfigError: The folder already holds a run, or can't be made. For a resumed run: the folder holds none.
+        StateError: The settings of the resumed run are damaged.
     """
     if config.resume is not None:
         return saved_config(config.resume), config.resume, True
@@ -53,11 +53,11 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
 
 
 def saved_config(run_dir: Path) -> GRPOConfig:
-    """The settings of the run in a folder.
+    """Reads the settings of the run in a folder.
 
     Raises:
-        ConfigError: There is none.
-        StateError: Its settings can't be read.
+        ConfigError: The folder holds no run.
+        StateError: The settings can't be read.
     """
     path = run_dir / "config.json"
     if not path.exists():
@@ -72,12 +72,12 @@ def saved_config(run_dir: Path) -> GRPOConfig:
 
 
 def checkpoint_name(update: int) -> str:
-    """The name of the checkpoint from which a run goes on with `update`."""
+    """Returns the name of the checkpoint from which a run continues with `update`."""
     return f"update-{update:06d}"
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Returns the whole checkpoints in a folder, the oldest first."""
+    """Returns the complete checkpoints in a folder, the oldest first."""
     if not folder.is_dir():
         return []
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))]
@@ -85,7 +85,7 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """Returns the newest whole checkpoint in a folder, or None."""
+    """Returns the newest complete checkpoint in a folder, or None."""
     found = checkpoints_in(folder)
     return found[-1] if found else None
 
@@ -108,11 +108,11 @@ def checkpoint_to_resume(run_dir: Path) -> Path | None:
 
 
 def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) -> list[str]:
-    """The flags given beside ``--resume`` that say otherwise than the run's own settings.
+    """Returns the flags, given together with ``--resume``, that differ from the run's own settings.
 
     Args:
         words: The command line.
-        wanted: What it says.
+        wanted: The settings that the command line gives.
         config: The run's own settings.
     """
     given = {word.split("=")[0] for word in words if word.startswith("--")}
@@ -125,15 +125,15 @@ def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) 
 
 
 def forget(run_dir: Path) -> None:
-    """Takes the settings out of the folder of a run that has no checkpoint yet: the mended command is to find it free."""
+    """Removes the settings from the folder of a run that has no checkpoint yet, so that the corrected command can use it."""
     if latest_checkpoint(run_dir / "checkpoints") is None:
         for name in ("config.json", "versions.json", ".lock"):
             (run_dir / name).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # something else is in it
+        with contextlib.suppress(OSError):  # the folder holds other files
             run_dir.rmdir()
 
 
 def _free_folder(name: Path) -> Path:
-    """The folder `name`, or where that is taken the first free one of `name-2`, `name-3` and so on."""
+    """Returns the folder `name`. If it exists, returns the first of `name-2`, `name-3`, ... that does not."""
     numbered = (name.with_name(f"{name.name}-{n}") for n in itertools.count(2))
     return next(folder for folder in itertools.chain([name], numbered) if not folder.exists())

@@ -1,4 +1,4 @@
-"""The device, the type of the weights and the threads that a run computes with."""
+"""The device, the weight type and the threads of a run."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ __all__ = ["pick_device", "pick_dtype", "set_threads"]
 
 
 def pick_device(name: str) -> str:
-    """The torch device that `name` means; "auto" takes a GPU if there is one.
+    """Returns the torch device that `name` stands for; "auto" takes a GPU if there is one.
 
     Raises:
-        ConfigError: There is no such device here.
+        ConfigError: This machine has no such device.
     """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} is not to be had here ({error}); use --device cpu or auto") from error
+        raise ConfigError(f"device {name!r} is not available here ({error}); use --device cpu or auto") from error
     return name
 
 
 def pick_dtype(name: str) -> torch.dtype:
-    """The weights' type: "float32" or "bfloat16"."""
+    """Returns the torch type of weights; `name` is "float32" or "bfloat16"."""
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
 def set_threads(threads: int) -> None:
-    """Sets torch's threads; 0 leaves its default."""
+    """Sets the number of torch's threads; 0 leaves torch's default."""
     if threads:
         torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""The versions of what decides a run's figures: Python, the platform, the processor and the packages."""
+"""The versions on which a run's results depend: Python, the platform, the processor and the packages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGES = (
 
 
 def cpu_name() -> str:
-    """The processor, as the system names it."""
+    """Returns the name that the system gives the processor."""
     try:
         with open("/proc/cpuinfo") as file:
             return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
@@ -32,7 +32,7 @@ def cpu_name() -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of Python, the platform and the packages that decide a run's figures."""
+    """Returns the versions of Python and the packages, and the names of the platform and the processor."""
     found = {"python": platform.python_version(), "platform": platform.platform(), "cpu": cpu_name()}
     for name in _PACKAGES:
         try:

@@ -24,8 +24,7 @@ class EnvironmentFlags:
     environment_retries: int = 2
     """If an environment fails, its episode starts again up to this many times. After that the episode is dropped."""
     env_threads: int = 64
-    """The number of threads that step environments. 0 steps them one after another, which is fastest if a step takes
-    microseconds."""
+    """The number of threads that step environments. 0 uses no threads, which is fastest if a step takes microseconds."""
     env_workers: Literal["local", "ray"] = "local"
     """Where the environments run: on this machine (local), or in Ray actors on the nodes of a cluster (ray)."""
     ray_address: str = ""

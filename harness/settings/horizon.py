@@ -23,11 +23,10 @@ __all__ = ["HorizonFlags", "make_controller"]
 
 @dataclass(frozen=True)
 class HorizonFlags:
-    """How many steps an episode may take, and what decides it."""
+    """How many steps an episode may take, and how this is decided."""
 
     wrapper: Literal["elastic", "fixed", "linear", "multiplicative", "tti", "none"] = "elastic"
-    """What chooses the horizon K: the agent's successes (elastic), one K (fixed), a schedule (linear, multiplicative), the
-    paper's table of stages (tti), or nothing (none)."""
+    """What sets K: the successes (elastic), one number (fixed), a schedule (linear, multiplicative, tti), or nothing (none)."""
     k0: int = 15
     """The horizon at the start, in steps. With --wrapper fixed it is the horizon of the whole run."""
     k_min: int = 5
@@ -45,11 +44,9 @@ class HorizonFlags:
     statistic: Literal["mean", "p50", "p75", "p90", "p95", "max"] = "p90"
     """Elastic: the statistic of the successes' lengths that is the boundary."""
     rounding: Literal["floor", "nearest", "floor-state"] = "floor"
-    """Elastic: how K becomes a whole number. floor and nearest keep a real K and round what is applied. floor-state stores the
-    floored K, as the paper's Algorithm 2 does, and stalls."""
+    """Elastic: how K is rounded. floor-state also stores the rounded K, as the paper's Algorithm 2 does; then K stalls."""
     estimator: Literal["observed", "product-limit"] = "observed"
-    """Elastic: product-limit corrects for successes that were too long for their K to be seen. It needs episodes with different
-    K, which --probe-fraction gives."""
+    """Elastic: product-limit corrects for successes that K cut off. It needs episodes with different K (--probe-fraction)."""
     cold_growth: float = 0.0
     """Elastic: the number of steps that K grows by in each update that still has fewer than min_successes."""
     count_truncated: bool = False
@@ -57,8 +54,7 @@ class HorizonFlags:
     probe_fraction: float = 0.0
     """Elastic: the share of episodes that may run to k_max. Their seeds choose them. Use it with --estimator product-limit."""
     horizon_key: str = ""
-    """Elastic: keep one K for each kind of task. The kind is the value of this key in the info of reset, such as category.
-    Empty keeps one K for all tasks."""
+    """Elastic: keep one K per value of this key in the info of reset, such as category. Empty keeps one K for all tasks."""
     budget_hint: str = ""
     """A text that is appended to every observation, such as '[{left} of {horizon} steps left]'. Empty appends nothing."""
     linear_start: int = 10
@@ -68,7 +64,7 @@ class HorizonFlags:
     stage_updates: int = 50
     """Multiplicative: the number of updates in a stage. K = k_min (t // stage_updates + 1)."""
     tti_stages: str = "0:15,50:20,100:30,150:50"
-    """Tti: the table of stages, as UPDATE:K pairs with commas between them."""
+    """TTI: the paper's table of stages, as UPDATE:K pairs with commas between them."""
 
     def stages(self) -> dict[int, int]:
         """`tti_stages` as a table from update to K."""

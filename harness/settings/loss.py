@@ -25,8 +25,7 @@ class LossFlags:
     aggregation: Aggregation = "token-mean"
     """How the losses of the tokens become one number."""
     fixed_length: int = 0
-    """With --aggregation fixed-length: the number of tokens per episode that the sum is divided by. It never moves with K. 0
-    takes k_max x max_action_tokens."""
+    """With --aggregation fixed-length: the sum is divided by this many tokens per episode. 0 takes k_max x max_action_tokens."""
     normalize_std: bool = True
     """Divide the advantages by the standard deviation of their group. --no-normalize-std only subtracts the mean (Dr.GRPO)."""
     train_on_truncated: bool = True

@@ -1,4 +1,4 @@
-"""Flags of harness.plan: the GPUs, the lengths of episodes and the speeds that it counts with."""
+"""Flags of harness.plan: the GPUs, the lengths of episodes, and the speeds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class GPUFlags:
     gpu_gb: float = 80.0
     """The memory of one GPU, in 10^9 bytes."""
     reserve_gb: float = 4.0
-    """What the driver, kernels, CUDA graphs and fragments take of each GPU, in 10^9 bytes. This is an assumption, not
-    measured."""
+    """What the driver, kernels, CUDA graphs and fragments take of each GPU, in 10^9 bytes. This number is assumed."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class LengthsFlags:
     """How long episodes are."""
 
     k: int = 0
-    """The horizon to count turns with. 0 takes k0 for a fixed horizon, and otherwise k_max, the most."""
+    """The horizon with which turns are counted. 0 takes k0 for a fixed horizon, and otherwise k_max."""
     success_rate: float = 0.5
     """The share of episodes that succeed. The others are assumed to go on to K."""
     prompt_tokens: int = 0
@@ -47,13 +46,13 @@ class SpeedFlags:
     """How fast the GPUs are."""
 
     sample_tokens_per_s: float = 0.0
-    """Sampled tokens a second, of all GPUs together, as you measured them. 0 means not measured."""
+    """The sampled tokens per second of all GPUs together, as you measured them. 0 means not measured."""
     train_tokens_per_s: float = 0.0
-    """Tokens a second of the policy update, of all GPUs together, as you measured them. 0 means not measured."""
+    """The tokens per second of the policy update on all GPUs together, as you measured them. 0 means not measured."""
     mfu: float = 0.0
     """The share of --peak-tflops that the update is assumed to reach if no --train-tokens-per-s is given. 0 assumes nothing."""
     peak_tflops: float = 989.0
-    """The peak of one GPU. The default is that of an H100 or H200 in bfloat16, dense."""
+    """The peak of one GPU in TFLOP/s. The default is that of an H100 or H200 in bfloat16, dense."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class RecipeFlags:
 
 @dataclass(frozen=True)
 class Plan(SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
-    """Says what a run of harness.grpo would take, and refuses one that cannot fit. It also takes every flag of harness.grpo."""
+    """Computes what a run of harness.grpo needs, and refuses one that cannot fit. It also takes every flag of harness.grpo."""
 
     train: GRPOConfig = field(default_factory=GRPOConfig)
     """The settings of the run."""
@@ -80,12 +79,12 @@ class Plan(SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
                 raise ConfigError(f"{name} must be in [0, 1], got {getattr(self, name)}; it is a share")
         for name in ("reserve_gb", "k", "prompt_tokens", "action_tokens", "observation_tokens"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; 0 leaves it to the plan")
+                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; with 0 the plan chooses it")
         for name in ("sample_tokens_per_s", "train_tokens_per_s"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; 0 says that it is not measured")
+                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; 0 means not measured")
 
     @property
     def horizon(self) -> int:
-        """K as the plan counts with it."""
+        """The K with which the plan counts."""
         return self.k or (self.train.k0 if self.train.wrapper == "fixed" else self.train.k_max)

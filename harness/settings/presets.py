@@ -1,4 +1,4 @@
-"""The defaults of a command line: the paper's, the quick start's with the tiny model, and over them a recipe's."""
+"""The defaults of a command line: the paper's, or the quick start's for the tiny model. A recipe overrides them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["preset"]
 
 
 def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lambda c: c) -> GRPOConfig:
-    """The defaults for a command line: the paper's with a real model, else the quick start's; over them the recipe's.
+    """Returns the defaults for a command line: the paper's, or the quick start's for the tiny model. A recipe overrides them.
 
     Args:
         argv: The command line.
@@ -79,7 +79,7 @@ def _defaults(env: str, split: str, model: str) -> GRPOConfig:
         linear_increment=4.0,
         stage_updates=1,
         eval_tasks=32,
-        # Only the tasks with short transcripts are cloned, closely enough that whole episodes succeed.
+        # The clone learns only tasks with short transcripts, and well enough that whole episodes succeed.
         warm_start=WarmStart(
             episodes=480,
             max_tokens=400,
@@ -105,7 +105,7 @@ def _defaults(env: str, split: str, model: str) -> GRPOConfig:
 
 
 def _flag(argv: Sequence[str], name: str, default: str) -> str:
-    """The value of one flag, before the flags are parsed."""
+    """Returns the value of one flag, before the flags are parsed."""
     for i, word in enumerate(argv):
         if word == f"--{name}" and i + 1 < len(argv):
             return argv[i + 1]

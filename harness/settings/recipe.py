@@ -1,7 +1,7 @@
-"""Recipes: TOML files of settings, one per published setting; a table for each nested group of them.
+"""Recipes: TOML files of settings, one for each published setting. A nested group of settings is a table.
 
-Keys and types are checked against the settings' dataclass before anything runs. Left out: values, which the settings check
-themselves, and recipes that include recipes.
+Keys and types are checked against the settings' dataclass before anything runs. The settings themselves check the values. A
+recipe cannot include another one.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ __all__ = ["read_recipe", "with_recipe"]
 
 T = TypeVar("T")
 
-_ONE_RUN = ("recipe", "resume", "run_dir")  # they name one run, and are flags only
+_ONE_RUN = ("recipe", "resume", "run_dir")  # they belong to one run, so they are only flags
 
 
 def read_recipe(path: Path, settings: type) -> dict[str, Any]:
-    """The settings that a recipe gives.
+    """Reads the settings that a recipe gives.
 
     Args:
-        path: A TOML file; its keys are fields of `settings`, a nested dataclass is a table.
+        path: A TOML file. Its keys are the fields of `settings`, and a nested dataclass is a table.
         settings: The dataclass.
 
     Raises:
-        ConfigError: There is no such file, it is no TOML, or a key or a type is wrong. The message names the file, the key
-            and the nearest right one.
+        ConfigError: The file does not exist or is not TOML, or a key or a type is wrong. The message names the file, the key
+            and the most similar known key.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ def read_recipe(path: Path, settings: type) -> dict[str, Any]:
 
 
 def with_recipe(config: T, values: Mapping[str, Any], path: Path) -> T:
-    """`config` with a recipe's settings over it; `path` is for the message.
+    """Returns `config` with the settings of a recipe in place of its own; the error message names `path`.
 
     Raises:
         ConfigError: A value is wrong.
@@ -94,7 +94,7 @@ def _checked(values: Mapping[str, Any], settings: type, path: Path, table: str) 
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a TOML value is of a field's type: a whole number is a float too, a boolean is no number."""
+    """Whether a TOML value has the type of a field. A whole number is also a float; a boolean is not a number."""
     if get_origin(hint) is Literal:
         return any(type(value) is type(choice) and value == choice for choice in get_args(hint))
     if hint is float:

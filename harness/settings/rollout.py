@@ -20,8 +20,7 @@ class RolloutFlags:
     group_size: int = 8
     """The number of episodes per task (G)."""
     rollout: RolloutMode = "streaming"
-    """streaming: no episode waits for the environment of another one. lockstep: all episodes take their turns together, and the
-    same seed gives the same result to the last bit."""
+    """streaming: no episode waits for another one. lockstep: all take turns together, and runs are reproducible bit for bit."""
     slots: int = 0
     """The number of environments that are played at once. 0 takes as many as an update has episodes."""
     temperature: float = 1.0
@@ -31,8 +30,7 @@ class RolloutFlags:
     max_observation_tokens: int = 0
     """A longer observation loses its middle. 0 keeps all of it."""
     async_steps: Literal[0, 1] = 0
-    """1 samples the next update's episodes while the policy is trained. They are then one update off-policy, and the sampler has
-    a copy of the weights."""
+    """1 samples the next update's episodes during the policy update, one update off-policy, with a copy of the weights."""
 
     @property
     def episodes_per_update(self) -> int:

@@ -19,8 +19,7 @@ class RunFlags:
     seed: int = 0
     """The seed of the initial weights (tiny), the tasks, and every sampled token."""
     run_dir: Path | None = None
-    """The folder of the run. It must not hold a run yet. By default it is runs/ENV-WRAPPER-seedSEED, numbered if that is
-    taken."""
+    """The folder of the run. It must hold no run yet. The default is runs/ENV-WRAPPER-seedSEED, numbered if that is taken."""
     resume: Path | None = None
     """Continue the run in this folder with its own settings. Other flags are ignored."""
     recipe: Path | None = None
@@ -30,8 +29,7 @@ class RunFlags:
     threads: int = 1
     """The number of torch threads. One is fastest for tiny models. 0 leaves torch's default."""
     rank_timeout_s: float = 1800.0
-    """With torchrun: if a rank waits longer than this for another one, the run stops, in seconds. It must exceed the longest
-    rollout."""
+    """With torchrun: the seconds that a rank waits for another one before the run stops. It must exceed the longest rollout."""
     checkpoint_every: int = 10
     """The number of updates between checkpoints."""
     keep_checkpoints: int = 2

@@ -17,8 +17,7 @@ class SamplingFlags:
     """What samples the actions."""
 
     sampler: Literal["transformers", "vllm", "vllm-server"] = "transformers"
-    """What samples: the trained model itself (transformers), a vLLM engine in this process (vllm), or vLLM servers
-    (vllm-server)."""
+    """What samples: the trained model itself (transformers), vLLM in this process (vllm), or vLLM servers (vllm-server)."""
     url: str = ""
     """The address of the vLLM server, http://HOST:PORT. Several addresses have commas between them."""
     max_context: int = 0

@@ -13,9 +13,9 @@ class WarmStart:
 
     Attributes:
         episodes: The number of expert demonstrations; 0 turns the warm start off.
-        max_optimal_steps: Only tasks that the expert solves in at most this many steps are used; 0 uses all. With short tasks
-            alone, GRPO has to learn the long ones.
-        max_steps: A demonstration is broken off after this many steps.
+        max_optimal_steps: Only tasks that the expert solves in at most this many steps are used; 0 uses all. If the
+            clone has seen only short tasks, GRPO has to learn the long ones.
+        max_steps: A demonstration is stopped after this many steps.
         max_tokens: A longer demonstration is dropped.
         loss_target: Cloning stops when the mean loss of 10 batches is below this target, in nats per token.
         max_batches: Cloning stops after this many batches in any case.

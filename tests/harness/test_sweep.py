@@ -61,9 +61,9 @@ def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -
 def test_what_is_done_is_skipped_and_suites_share_runs(tmp_path: Path) -> None:
     go(tmp_path, seeds=1)
     _, shown = go(tmp_path, seeds=2)
-    assert "3 done, 0 to go on with, 3 to begin" in shown
+    assert "3 done, 0 to continue, 3 to begin" in shown
     _, shown = go(tmp_path, "percentile", seeds=2)
-    assert "2 done, 0 to go on with, 10 to begin" in shown  # P90 is α=0.1
+    assert "2 done, 0 to continue, 10 to begin" in shown  # P90 is α=0.1
     assert set(starts(tmp_path).values()) == {1}
     _, shown = go(tmp_path, "percentile", seeds=2)
     assert "12 done" in shown
@@ -86,7 +86,7 @@ def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_wit
     monkeypatch.delenv("FAIL")
     failed, shown = go(tmp_path)
     assert failed == []
-    assert "3 done, 3 to go on with, 0 to begin" in shown
+    assert "3 done, 3 to continue, 0 to begin" in shown
     log = (tmp_path / "logs" / f"{next(iter(starts(tmp_path)))}.log").read_text()
     assert "starting at update 0" in log
     resumed = [n for n, count in starts(tmp_path).items() if count == 2]
@@ -138,9 +138,9 @@ def test_a_wrong_environment_ends_it_before_any_run(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--k0", "20"], "--k0 is what suite saturation sets itself; leave it away"),
-        (["--wrapper=fixed"], "--wrapper is what suite saturation sets itself"),
-        (["--run-dir", "x"], "--run-dir is for one run; a sweep's folder is --out"),
+        (["--k0", "20"], "--k0 is set by the suite saturation itself; leave it out"),
+        (["--wrapper=fixed"], "--wrapper is set by the suite saturation itself"),
+        (["--run-dir", "x"], "--run-dir is for a single run; the folder of a sweep is --out"),
         (["--seeds", "0"], "seeds must be >= 1, got 0; raise --seeds"),
         (["--jobs", "-1"], "jobs must be >= 0, got -1"),
         (["--threshold", "50"], "threshold must be a share in 0..1, got 50.0"),

@@ -1,1 +1,1 @@
-"""`python -m harness.report`: one page with a sweep's figures and tables, and one to read its episodes turn by turn."""
+"""The pages of `harness.report`: one with the figures and tables of runs, and one to read their episodes."""

@@ -1,8 +1,7 @@
-"""The report's figures, drawn from the runs' metrics alone, as SVG.
+"""Draws the report's figures as SVG, from the runs' metrics.
 
-Each is one panel, small enough to be read on a phone. Arms differ in colour, line style and marker, so that colour-blind
-readers and grey print can tell them apart. Left out: the numbers, which `harness.experiments.analysis` has, and pyplot, whose
-state is the caller's.
+Each figure is one panel that can be read on a phone. Arms differ in colour, line style and marker, so that colour-blind readers
+can distinguish them, also in grey print. `harness.experiments.analysis` computes the numbers. pyplot's state is not touched.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from harness.experiments.suite_table import SuiteTable
 
 __all__ = ["Drawing", "draw_suite"]
 
-# Okabe and Ito's colours, without the yellow, which white paper swallows.
+# Okabe and Ito's colours, without the yellow, which is hard to see on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
@@ -49,7 +48,7 @@ class Drawing:
         title: What it shows.
         caption: How to read it.
         svg: The picture.
-        alternative: What it shows, for those who do not see it.
+        alternative: What it shows, in words, for screen readers.
     """
 
     title: str
@@ -58,13 +57,13 @@ class Drawing:
     alternative: str
 
     def data_uri(self) -> str:
-        """The picture for an ``img``, in which a browser runs no script, whatever an arm's label holds."""
+        """Returns the picture for an ``img``. There a browser runs no script, whatever an arm's label contains."""
         return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode('ascii')}"
 
 
 @dataclass(frozen=True)
 class _Line:
-    """An arm's line: the mean over seeds and, for each point, the standard deviation; None where it has one seed."""
+    """The line of an arm: the mean over seeds, and the standard deviation of each point, which is None for one seed."""
 
     label: str
     x: list[float]
@@ -74,17 +73,17 @@ class _Line:
 
 
 def draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | None) -> list[Drawing]:
-    """The figures of one suite.
+    """Draws the figures of one suite.
 
     Args:
-        suite: With the runs there are; those without metrics are not drawn.
-        table: Its numbers.
+        suite: The suite. Runs without metrics are not drawn.
+        table: The numbers of the suite.
         band: The plateau of the saturation suite, in steps, if it is known.
     """
     with matplotlib.rc_context(
         {
             "font.size": 10,
-            "svg.fonttype": "path",  # letters as outlines look alike everywhere
+            "svg.fonttype": "path",  # letters as outlines look the same everywhere
             "svg.hashsalt": "report",  # the same figure gives the same bytes
             "text.parse_math": False,  # a dollar sign in an arm's label is a dollar sign
         }
@@ -92,7 +91,7 @@ def draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | None
         return _draw_suite(suite, table, band)
 
 
-# What is drawn of a suite, in order; of runs given one by one, what is drawn of the comparison.
+# The figures of each suite, in order. Runs that are named one by one get those of the comparison.
 _FIGURES = {
     "saturation": ("saturation", "cost", "success", "lengths"),
     "convergence": ("k", "success", "lengths", "tokens"),
@@ -108,7 +107,7 @@ def _draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | Non
     arms = [arm for arm in suite.arms if any(run.rows for run in arm.runs)]
     if not arms:
         return []
-    of_the_band = "Shaded: the plateau of the saturation suite." if band else ""
+    of_the_band = "The plateau of the saturation suite is shaded." if band else ""
     draw: dict[str, Callable[[], Drawing]] = {
         "saturation": lambda: _saturation(suite, table),
         "cost": lambda: _cost(suite, table),
@@ -127,7 +126,7 @@ def _draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | Non
             "tokens/update",
             "Tokens per update",
             "tokens per update",
-            "Tokens of all episodes of an update: prompts, observations and actions, each counted once. Mean of 5 updates.",
+            "The tokens of all episodes of an update: prompts, observations and actions, each counted once. Mean of 5 updates.",
             smooth=5,
         ),
         "lengths": lambda: _by_update(
@@ -135,7 +134,7 @@ def _draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | Non
             "rollout/length_success_mean",
             "Lengths of the successes",
             "steps, mean of the successes",
-            f"Mean steps of the training episodes that succeeded, mean of 5 updates. {_PAPER_LENGTHS}",
+            f"The mean number of steps of the successful training episodes. Mean of 5 updates. {_PAPER_LENGTHS}",
             smooth=5,
         ),
     }
@@ -143,12 +142,16 @@ def _draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | Non
 
 
 def _success(arms: Sequence[Arm], *, by_tokens: bool) -> Drawing:
-    """Success by update, or by the tokens spent until then."""
+    """Draws success by update, or by the tokens until then."""
     held_out = any(row.get("evaluation/mean_at_k") is not None for arm in arms for run in arm.runs for row in run.rows)
-    what = "held-out episodes at K = k_max" if held_out else "training episodes at the K of the time, mean of 5 updates"
+    what = (
+        "held-out episodes at K = k_max"
+        if held_out
+        else "training episodes at the K of that time, as the mean of 5 updates"
+    )
     curves = {id(run): _curve(run) for arm in arms for run in arm.runs}
     lines = [_line(arm, lambda run: [(p.updates, p.success) for p in curves[id(run)]]) for arm in arms]
-    caption = f"Share of successes among {what}. {_seeds_note(arms)}"
+    caption = f"The share of successes among {what}. {_seeds_note(arms)}"
     if not by_tokens:
         return _lines("Success by update", caption, lines, "updates", "success", share=True)
     over_tokens = []
@@ -177,7 +180,7 @@ def _by_update(
     band: tuple[float, float] | None = None,
     smooth: int = 1,
 ) -> Drawing:
-    """A metric of every update, as the mean of its last `smooth` known values."""
+    """Draws a metric by update. Each point is the mean of the last `smooth` known values."""
 
     def values(run: Run) -> Points:
         known = [(row["update"], row[metric]) for row in run.rows if row.get(metric) is not None]
@@ -189,7 +192,7 @@ def _by_update(
 
 
 def _line(arm: Arm, points: Callable[[Run], Points]) -> _Line:
-    """The mean and spread over an arm's seeds, where every seed that got so far has a point."""
+    """Makes the line of an arm. A point is the mean over all seeds that have reached it."""
     seeds = [points(run) for run in arm.runs if run.rows]
     by_x: dict[float, list[float]] = {}
     for one in seeds:
@@ -219,7 +222,7 @@ def _lines(
 ) -> Drawing:
     figure, axes = _panel()
     if band:
-        half = 0.5 if band[0] == band[1] else 0.0  # a band of one K is to be seen too
+        half = 0.5 if band[0] == band[1] else 0.0  # a band of one K must be visible too
         axes.axhspan(band[0] - half, band[1] + half, color=_BAND, alpha=0.35, linewidth=0, label="plateau band")
     for i, line in enumerate(lines):
         colour, style, marker = _look(i, len(lines))
@@ -260,7 +263,7 @@ def _lines(
 
 
 def _saturation(suite: Suite, table: SuiteTable) -> Drawing:
-    """Success after training over the K it was trained with, the plateau shaded."""
+    """Draws the success after training by the K of the training, with the plateau shaded."""
     points = _over_k(suite, table, "success_at_k")
     figure, axes = _panel()
     found = table.plateau
@@ -277,7 +280,7 @@ def _saturation(suite: Suite, table: SuiteTable) -> Drawing:
     note = f"The plateau is K = {_ks(found)}. " if found else ""
     return Drawing(
         "Success over the training K",
-        f"Held-out success of models trained under a fixed K. {note}Bars: ± 1 standard deviation over seeds.",
+        f"The held-out success of models that were trained under a fixed K. {note}Bars are ± 1 standard deviation over seeds.",
         _svg(figure),
         f"Success over K. {words}. {note}",
     )
@@ -294,14 +297,14 @@ def _cost(suite: Suite, table: SuiteTable) -> Drawing:
     words = "; ".join(f"K={k:g}: {mean:,.0f}" for k, mean, _ in points)
     return Drawing(
         "Cost over the training K",
-        "Tokens of all episodes of an update, mean over the run. Bars: ± 1 standard deviation over seeds.",
+        "The tokens of all episodes of an update, as the mean over the run. Bars are ± 1 standard deviation over seeds.",
         _svg(figure),
         f"Tokens per update over K. {words}.",
     )
 
 
 def _over_k(suite: Suite, table: SuiteTable, key: str) -> list[tuple[float, float, float | None]]:
-    """K, mean and standard deviation of a column of the table, by K."""
+    """Returns K, mean and standard deviation of a column of the table, sorted by K."""
     column = [c.key for c in table.columns].index(key)
     settings = {arm.label: arm.settings for arm in suite.arms}
     found = ((float(settings[label]["k0"]), values[column]) for label, _, values in table.rows)
@@ -333,14 +336,14 @@ def _ks(found: Plateau) -> str:
 
 
 def _band_edges(found: Plateau, ks: Sequence[float]) -> tuple[float, float]:
-    """The plateau widened halfway to the next K that was tried, so that a band of one K can be seen."""
+    """Returns the edges of the plateau, moved halfway to the next K that was tried, so that a band of one K is visible."""
     below = max((k for k in ks if k < found.low), default=found.low - 2)
     above = min((k for k in ks if k > found.high), default=found.high + 4)
     return (found.low + below) / 2, (found.high + above) / 2
 
 
 def _look(i: int, of: int) -> tuple[Any, Any, str]:
-    """Colour, line style and marker of the i-th arm: Okabe and Ito's, or with more arms a scale from dark to light."""
+    """Returns the colour, line style and marker of the i-th arm. Many arms get a colour scale from dark to light."""
     marker = _MARKERS[i % len(_MARKERS)]
     if of <= len(_COLOURS):
         return _COLOURS[i], _STYLES[i], marker
@@ -365,7 +368,7 @@ def _panel() -> tuple[Figure, Axes]:
 
 
 def _legend(axes: Axes) -> None:
-    """Below the panel, where no line can run through it."""
+    """Puts the legend below the panel, where no line crosses it."""
     handles, labels = axes.get_legend_handles_labels()
     wrapped = [textwrap.fill(label, 56) for label in labels]
     columns = 3 if max(map(len, labels), default=0) <= 16 else 2 if max(map(len, labels)) <= 28 else 1
@@ -382,14 +385,14 @@ def _from_to(line: _Line, share: bool) -> str:
 def _seeds_note(arms: Sequence[Arm]) -> str:
     counts = sorted({sum(bool(run.rows) for run in arm.runs) for arm in arms})
     if counts == [1]:
-        return "One seed each."
+        return "Each arm has one seed."
     of = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    ribbon = ", ribbons ± 1 standard deviation" if len(arms) <= 5 else ""
-    return f"Thick: mean of {of} seeds; thin: each seed{ribbon}."
+    ribbon = ", and ribbons are ± 1 standard deviation" if len(arms) <= 5 else ""
+    return f"Thick lines are the mean of {of} seeds, thin lines are single seeds{ribbon}."
 
 
 def _svg(figure: Figure) -> str:
-    """The same bytes for the same figure."""
+    """Returns the figure as SVG. The same figure gives the same bytes."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()

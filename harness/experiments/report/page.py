@@ -1,7 +1,7 @@
-"""How the pages are made: the templates, and what they carry along so that a page needs no other file and no network.
+"""Renders the templates of the pages. A page contains its script and style, so it needs no other file and no network.
 
-Every text is escaped by the templates. A page's policy admits its own script and style by their hashes and nothing else, so
-that a text which was missed could still run nothing. Left out: what the pages say.
+The templates escape every text. A page's Content-Security-Policy allows only its own script and style, by their hashes. So a
+text could not run anything even if it were not escaped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["environment"]
 
 @cache
 def environment() -> Environment:
-    """The templates, with ``source(name)`` for a script or style to put inline and ``policy(*names)`` for the page's head."""
+    """Returns the templates. They can call ``source(name)`` for the text of a script or style, and ``policy(...)``."""
     made = Environment(
         loader=PackageLoader("harness.experiments.report"),
         autoescape=True,
@@ -34,12 +34,12 @@ def environment() -> Environment:
 @cache
 def _source(name: str) -> Markup:
     text = (files("harness.experiments.report") / "templates" / name).read_text(encoding="utf-8")
-    assert "</" not in text, f"{name} would end its own element"
+    assert "</" not in text, f"{name} would close its own element"
     return Markup(text)
 
 
 def _policy(*, script: str = "", styles: tuple[str, ...]) -> str:
-    """The Content-Security-Policy of a page with these inline sources, each the whole of its element."""
+    """Returns the Content-Security-Policy of a page with these inline sources. Each must fill its element exactly."""
     scripts = _hash(_source(script)) if script else "'none'"
     style = " ".join(_hash(_source(name)) for name in styles)
     return f"default-src 'none'; img-src data:; script-src {scripts}; style-src {style}; base-uri 'none'; form-action 'none'"

@@ -1,4 +1,4 @@
-"""The report's page: for each suite its question, figures, tables and notes, then the runs, definitions and settings."""
+"""Writes the report: the question, figures, tables and notes of each suite, then the runs, definitions and settings."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ __all__ = ["write_report"]
 _ABOUT = {
     "saturation": (
         "Saturation: success over K",
-        "A model trained under each fixed K. In the paper success rises with K and then flattens, from K = 30 to 60 on "
-        "AppWorld and from 20 to 50 on BFCL, while the cost goes on growing.",
+        "One model is trained under each fixed K. In the paper, success rises with K and then stays level, from K = 30 to 60 "
+        "on AppWorld and from 20 to 50 on BFCL, while the cost keeps growing.",
     ),
     "convergence": (
         "Convergence: where K goes",
-        "The elastic horizon from a short and from a long start, beside two schedules. In the paper both starts end within "
-        "the plateau band and below 50, where the schedules end.",
+        "The elastic horizon starts from a small and from a large K, and is compared with two schedules. In the paper, both "
+        "starts end within the plateau and below 50, where the schedules end.",
     ),
     "comparison": (
         "Comparison: elastic, fixed and scheduled horizons",
-        "What each way to choose K reaches, and for how many tokens.",
+        "The success that each way to choose K reaches, and the tokens that it needs.",
     ),
     "percentile": (
         "Ablation: the statistic of the successes' lengths",
-        "The elastic horizon with another statistic for the boundary. The paper takes the 90th percentile.",
+        "The elastic horizon with other statistics as its boundary. The paper uses the 90th percentile.",
     ),
     "headroom": (
         "Ablation: the headroom Δ",
-        "The elastic horizon with more or fewer steps over the boundary. The paper takes 10.",
+        "The elastic horizon with more or fewer steps above the boundary. The paper uses 10.",
     ),
     "ema": (
         "Ablation: the smoothing α",
-        "The elastic horizon with a faster or slower K; α = 1 is no smoothing. The paper takes 0.1.",
+        "The elastic horizon with a faster or slower K. α = 1 means no smoothing. The paper uses 0.1.",
     ),
     "beyond": (
         "Beyond the paper",
-        "Options that the paper does not have, from K0 = 10 against the largest fixed K: what they find of the tasks "
-        "for which the expert takes more steps than K0, and for how many tokens.",
+        "Options that the paper does not have, from K0 = 10, against the largest fixed K. The question is how many of the "
+        "tasks they solve for which the expert takes more steps than K0, and with how many tokens.",
     ),
-    "runs": ("Runs given one by one", "The arms are named for the settings in which the runs differ."),
+    "runs": ("Runs named one by one", "The names of the arms are the settings in which the runs differ."),
 }
 
 
 @dataclass(frozen=True)
 class _Section:
-    """One suite as the template shows it."""
+    """One suite, as the template needs it."""
 
     id: str
     title: str
@@ -79,14 +79,14 @@ def write_report(
     trajectories: str,
     episodes: Episodes,
 ) -> None:
-    """Writes the page, whole or not at all.
+    """Writes the page, completely or not at all.
 
     Args:
-        suites: The runs that it is about.
-        evaluations: And the evaluations; on the episodes' page they follow the runs.
+        suites: The runs that the page shows.
+        evaluations: The evaluations that it shows. On the page of the episodes they follow the runs.
         out: The page.
-        trajectories: The name of the page with the episodes, beside it.
-        episodes: What that page has; none where it was not written.
+        trajectories: The name of the page with the episodes, which is in the same folder.
+        episodes: The number of episodes on that page; 0 if it was not written.
     """
     runs = all_runs(suites)
     bands: dict[str, tuple[float, float]] = {}  # by sweep
@@ -132,7 +132,7 @@ def _section(number: int, suite: Suite, band: tuple[float, float] | None) -> _Se
 
 
 def _where(suite: Suite) -> str:
-    """On what a suite was run, and how much of it, where its runs agree."""
+    """Says which environment, model and sizes a suite was run with, if its runs agree on them."""
     words = [suite.env, f"model {suite.model}"]
     shared = _shared([run.config for arm in suite.arms for run in arm.runs])
     get = shared.get
@@ -146,7 +146,7 @@ def _where(suite: Suite) -> str:
 
 
 def _table(suite: Suite, band: tuple[float, float] | None) -> SuiteTable:
-    """The suite's numbers; runs given one by one are compared as the comparison's arms are."""
+    """Makes the table of a suite. Runs that were named one by one get the table of the suite comparison."""
     name = "comparison" if suite.name == "runs" else suite.name
     return suite_table(name, [arm.records() for arm in suite.arms], threshold=suite.threshold, band=band)
 
@@ -168,13 +168,13 @@ def _count(number: int, what: str) -> str:
 
 
 def _shared(values: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What is the same in all of them, as text."""
+    """Returns the entries that are the same in all `values`, as text."""
     first = values[0] if values else {}
     return {k: str(v) for k, v in first.items() if all(k in one and one[k] == v for one in values)}
 
 
 def _versions(run: Run) -> Mapping[str, Any]:
-    """What the run was made with; empty where its file is missing or damaged, for it is no number of the report."""
+    """Returns the package versions of a run. They are empty if the file is missing or damaged, since no number depends on it."""
     try:
         found = json.loads((run.folder / "versions.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,8 +1,7 @@
-"""What a report is about: run folders, and how they belong together.
+"""Reads the runs of a report, and groups them into suites and arms.
 
-A sweep folder says in its manifests which runs make which suite. Runs given one by one are put together by environment and
-model, and told apart by the settings in which they differ. Left out: any number made from the records;
-`harness.experiments.analysis` has those.
+The manifests of a sweep say which runs belong to which suite. Runs that are named one by one are grouped by environment and
+model, and their arms are the settings in which they differ. `harness.experiments.analysis` computes numbers from the records.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ __all__ = ["Arm", "Run", "Suite", "all_runs", "read_run", "read_suites"]
 
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 
-# Where a run is kept and what it is played on: no result depends on these, or they name the run.
+# No result depends on these settings, or they identify the run.
 _NO_MATTER = (
     *("seed", "recipe", "run_dir", "resume", "device", "threads", "slots", "env_threads", "tokens_per_microbatch"),
     *("checkpoint_every", "keep_checkpoints", "log_episodes_every", "sampler", "url", "rank_timeout_s"),
     *("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"),
 )
-# Settings that only one kind of horizon reads: between other kinds their values say nothing.
+# Settings that only one kind of horizon reads. For other kinds their values mean nothing.
 _ONLY = {
     "elastic": [
         *("k_min", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding"),
@@ -45,12 +44,12 @@ _ONLY = {
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder, as far as it is written.
+    """A run as its folder has it, finished or not.
 
     Attributes:
-        folder: Where it is.
-        config: Its settings, of whatever version wrote them.
-        rows: Its metrics by update; none where it has not begun, or was killed in its first update.
+        folder: The folder of the run.
+        config: The settings of the run. Another version may have written them.
+        rows: The metrics by update. Empty if the run has not begun, or was killed in its first update.
         evaluation: ``{"before": …, "after": …}``; None before the run's end.
     """
 
@@ -66,7 +65,7 @@ class Run:
 
     @property
     def unfinished(self) -> str:
-        """What is missing of it, in words; empty for a run that reached its end."""
+        """What the run still lacks, in words; empty for a run that has ended."""
         planned = int(self.config.get("updates", 0))
         if not self.rows:
             return "no metrics yet"
@@ -76,20 +75,20 @@ class Run:
 
     @property
     def episodes(self) -> list[Path]:
-        """The files of its episode log."""
+        """The files of the run's episode log."""
         return episode_files(self.folder / "episodes")
 
 
 @dataclass(frozen=True)
 class Arm:
-    """The runs of one setting, which differ in their seeds alone."""
+    """The runs of one setting, which differ only in their seeds."""
 
     label: str
     settings: Mapping[str, Any]
     runs: tuple[Run, ...]
 
     def records(self) -> analysis.Arm:
-        """Those that have ended, for the tables: a run cut short has spent fewer tokens, not saved them."""
+        """Returns the runs that have ended, for the tables. A run that was cut short has not saved tokens."""
         ended = [analysis.Run(run.seed, run.rows, run.evaluation) for run in self.runs if run.evaluation is not None]
         return analysis.Arm(self.label, self.settings, ended)
 
@@ -99,14 +98,14 @@ class Suite:
     """Arms to compare.
 
     Attributes:
-        source: The sweep's folder; empty for runs given one by one.
-        name: The sweep's suite, or "runs".
-        quick: Whether it is a sweep's quick setting.
-        env: The environment's id.
-        model: The model's name.
-        threshold: The success rate to which tokens are counted.
-        arms: One a setting.
-        missing: What is not there yet, a phrase each.
+        source: The folder of the sweep; empty for runs that are named one by one.
+        name: The suite of the sweep, or "runs".
+        quick: Whether the sweep was ``--quick``.
+        env: The id of the environment.
+        model: The name of the model.
+        threshold: The success rate up to which tokens are counted.
+        arms: One arm for each setting.
+        missing: A phrase for each run that has not ended.
     """
 
     source: str
@@ -120,10 +119,10 @@ class Suite:
 
 
 def read_suites(paths: Iterable[Path]) -> list[Suite]:
-    """Reads run folders and sweep folders; those of the sweeps come first.
+    """Reads run folders and sweep folders. The suites of sweeps come first.
 
     Raises:
-        ConfigError: A path is neither, or none is given.
+        ConfigError: A path is neither a run nor a sweep, or there is no path.
         StateError: A file is damaged.
     """
     suites: list[Suite] = []
@@ -148,7 +147,7 @@ def read_run(folder: Path) -> Run:
     """Reads one run folder.
 
     Raises:
-        ConfigError: It is no run's.
+        ConfigError: The folder holds no run.
         StateError: A file is damaged.
     """
     if not folder.is_dir():
@@ -171,7 +170,7 @@ def read_run(folder: Path) -> Run:
 
 
 def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, Arm, Run]]:
-    """Every run once, with the first suite and arm that it is in."""
+    """Returns every run once, with the first suite and arm that contain it."""
     seen: dict[int, tuple[Suite, Arm, Run]] = {}
     for suite in suites:
         for arm in suite.arms:
@@ -195,7 +194,7 @@ def _read_suite(path: Path, known: dict[Path, Run]) -> Suite:
 
 
 def _put_together(runs: Sequence[Run]) -> list[Suite]:
-    """Suites of runs given one by one: by environment and model, an arm for each setting."""
+    """Makes suites of runs that are named one by one: one for each environment and model, with an arm for each setting."""
     by_kind: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         by_kind.setdefault((str(run.config.get("env")), str(run.config.get("model"))), []).append(run)
@@ -219,13 +218,13 @@ def _put_together(runs: Sequence[Run]) -> list[Suite]:
 
 
 def _matters(name: str, kind: str) -> bool:
-    """Whether a setting says something about a run under this kind of horizon."""
+    """Whether this kind of horizon uses a setting."""
     readers = [reader for reader, names in _ONLY.items() if name in names]
     return not readers or kind in readers
 
 
 def _known_run(folder: Path, known: dict[Path, Run]) -> Run:
-    """The same object for the same folder, however it is named."""
+    """Returns the same object for the same folder, whatever path leads to it."""
     place = folder.resolve()
     if place not in known:
         known[place] = read_run(folder)

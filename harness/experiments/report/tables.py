@@ -1,4 +1,4 @@
-"""The report's tables: a suite's numbers beside the paper's own, and one row a run. Left out: how they look."""
+"""The tables of the report: the numbers of a suite next to the paper's own, and a row for each run and evaluation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Table:
     """A table as text.
 
     Attributes:
-        caption: What it shows, and its units.
-        groups: Headings over several columns and how many each is over; the first column, the label, has none.
-        headings: One a column, the label's first.
-        rows: Their texts, label first.
-        links: Where each row's label leads; none, or empty, for nowhere.
+        caption: What it shows, and the units.
+        groups: Headings that span several columns, and the number of these columns. The first column, the label, has none.
+        headings: One heading per column, that of the label first.
+        rows: The texts of each row, the label first.
+        links: The address for the label of each row, or an empty text. Empty if no row has one.
     """
 
     caption: str
@@ -33,11 +33,11 @@ class Table:
     links: tuple[str, ...] = ()
 
     def starts_group(self, column: int) -> bool:
-        """Whether a group of columns begins here."""
+        """Whether a group of columns begins with this one."""
         return column in self._firsts()
 
     def heading_of(self, column: int) -> str:
-        """The heading with its group's, where that is not the first; for cells that stand away from their headings."""
+        """Returns the heading, after that of its group unless this is the first. On a phone every cell shows it."""
         group = sum(column >= first for first in self._firsts()) - 1
         return f"{self.groups[group][0]}: {self.headings[column]}" if group > 0 else self.headings[column]
 
@@ -45,7 +45,7 @@ class Table:
         return [1 + sum(columns for _, columns in self.groups[:i]) for i in range(len(self.groups))]
 
 
-# Columns that stand together; with more in one table, a page would have to be scrolled sideways.
+# The columns of each table. A table with more columns would be wider than the page.
 _SUCCESS = ("mean_at_k", "best_at_k", "greedy", "peak")
 _TOKENS = (
     *("tokens_to_threshold", "savings", "tokens_at_peak"),
@@ -55,41 +55,48 @@ _TOGETHER = {"comparison": (_SUCCESS, _TOKENS)}
 _TITLES = {_SUCCESS: "Success", _TOKENS: "Tokens"}
 
 DEFINITIONS = (
-    ("K", "the most steps (model messages) that an episode may take; an episode stopped by K counts as a failure"),
-    ("mean@k", "share of successful episodes, k sampled episodes a held-out task, at K = k_max"),
-    ("best@k", "share of held-out tasks that at least one of the k episodes solves"),
-    ("greedy", "share of successful episodes without sampling, one a held-out task"),
+    ("K", "the most steps (model messages) that an episode may take; an episode that K stops counts as a failure"),
+    ("mean@k", "the share of successful episodes, with k sampled episodes per held-out task, at K = k_max"),
+    ("best@k", "the share of held-out tasks that at least one of the k episodes solves"),
+    ("greedy", "the share of successful episodes without sampling, with one episode per held-out task"),
     (
         "success at its K",
-        "share of the same held-out episodes that succeed within the K that the model was trained with",
+        "the share of the same held-out episodes that succeed within the K that the model was trained with",
     ),
-    ("peak", "the highest success on the success-by-update curve; the maximum of noisy points lies above the true one"),
+    ("peak", "the highest success in the course of training; the maximum of noisy values is too high"),
     (
         "tokens",
-        "of training episodes: prompts, observations and actions, each counted once; no evaluation, no warm start",
+        "the tokens of the training episodes: prompts, observations and actions, each counted once, without evaluations and "
+        "warm start",
     ),
     (
         "tokens to threshold",
-        "training tokens until the success-by-tokens curve first reaches the threshold, interpolated",
+        "the training tokens until the success first reaches the threshold, interpolated linearly",
     ),
     (
         "longer than K0 %",
-        "of the same held-out episodes those of tasks for which the expert takes more steps than the elastic arms' K0",
+        "the success on those held-out tasks for which the expert takes more steps than the smallest K0 of the arms",
     ),
-    ("saved", "1 - tokens to threshold / the baseline's, seed by seed; negative where more were needed"),
-    ("in the middle, at the end", "tokens per update from 50 to 85 % and over the last 10 % of the updates"),
-    ("final K, K std", "the controller's real K after the last update; its standard deviation over the last quarter"),
+    (
+        "saved",
+        "1 - tokens to threshold / the baseline's tokens to threshold, per seed; negative if more tokens were needed",
+    ),
+    ("in the middle, at the end", "tokens per update between 50 and 85 % of the run, and in its last 10 %"),
+    (
+        "final K, K std",
+        "the controller's real K after the last update; the standard deviation of K over the last quarter",
+    ),
     (
         "plateau",
-        "around the best K all neighbours whose mean success lies within one pooled standard error of the best, "
-        "or within 2 points",
+        "the best K, and every K that is reached from it without a gap and whose mean success is within one pooled standard "
+        "error of the best, or within 2 points",
     ),
-    ("±", "sample standard deviation over seeds (n - 1); n is the number of runs that have ended"),
+    ("±", "the sample standard deviation over seeds (n - 1); n is the number of runs that have ended"),
 )
 
 
 def suite_tables(suite: Suite, table: SuiteTable) -> list[Table]:
-    """A suite's numbers, each table beside the paper's with the same arms, where it has one."""
+    """Returns the tables of a suite. If the paper has a table with the same arms, its columns follow."""
     paper = list(PAPER.get(suite.name, ()))
     texts = table.cells()
     ends = {label: n for label, n, _ in table.rows}
@@ -117,11 +124,11 @@ def suite_tables(suite: Suite, table: SuiteTable) -> list[Table]:
 
 
 def run_table(runs: Sequence[tuple[Suite, Arm, Run]], trajectories: str) -> Table:
-    """One row a run, also of those that have not ended.
+    """Returns a table with a row for each run, finished or not.
 
     Args:
-        runs: In the order of the episodes' page.
-        trajectories: That page's address; empty where there is none.
+        runs: The runs, in the order of the page of the episodes.
+        trajectories: The address of that page; empty if there is none.
     """
     rows = []
     for suite, arm, run in runs:
@@ -142,7 +149,7 @@ def run_table(runs: Sequence[tuple[Suite, Arm, Run]], trajectories: str) -> Tabl
             )
         )
     return Table(
-        "Every run of this report. Success: of the last point of its curve, and of the held-out tasks after training.",
+        "Every run of this report. Success % is the last known success during training; mean@k % is measured after training.",
         (),
         ("run", "arm", "seed", "updates", "last K", "success %", "mean@k %", "tokens", "seconds", "state"),
         tuple(rows),
@@ -151,11 +158,11 @@ def run_table(runs: Sequence[tuple[Suite, Arm, Run]], trajectories: str) -> Tabl
 
 
 def evaluation_table(evaluations: Sequence[KeptEvaluation], links: Sequence[str]) -> Table:
-    """One row an evaluation, also of those that have not ended.
+    """Returns a table with a row for each evaluation, finished or not.
 
     Args:
-        evaluations: In the order of the episodes' page.
-        links: Where each one's episodes are; empty for nowhere.
+        evaluations: The evaluations, in the order of the page of the episodes.
+        links: The address of the episodes of each one; empty if there is none.
     """
     rows = []
     for kept in evaluations:
@@ -183,7 +190,8 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], links: Sequence[str]
             )
         )
     return Table(
-        "Every evaluation of this report, with 95 % intervals. Steps: mean of the successes. Truncated: by K or the context.",
+        "Every evaluation of this report, with 95 % intervals. Steps is the mean of the successes. Truncated episodes were "
+        "stopped before the task's rules ended them.",
         (),
         ("evaluation", "what", "K", "tasks x k", "mean@k %", "best@k %", "steps", "truncated %", "state"),
         tuple(rows),
@@ -196,11 +204,9 @@ def _share(share: float, interval: Sequence[float]) -> str:
 
 
 def _together(row: tuple[str, ...]) -> tuple[str, ...]:
-    """A number and its spread stay on one line."""
+    """Keeps a number and its spread on one line."""
     return tuple(text.replace(" ± ", "\u00a0±\u00a0") for text in row)
 
 
 def _sentence(theirs: PaperTable) -> str:
-    return (
-        f"{theirs.title[0].upper()}{theirs.title[1:]}; other tasks and models, so compare order and shape, not level."
-    )
+    return f"{theirs.title[0].upper()}{theirs.title[1:]}; the tasks and models differ, so compare order and shape, not level."

@@ -1,8 +1,8 @@
-"""The page on which the logged episodes are read, turn by turn: one HTML file that any number of episodes fit into.
+"""Writes the page on which the logged episodes can be read, turn by turn: one HTML file for any number of episodes.
 
-The episodes' texts lie in the page as compressed parts that the browser inflates one at a time, when one of their
-episodes is opened or searched; what the list shows of every episode is one small part of its own. Texts of models and
-environments are data there, never markup. Left out: the evaluations within a training run, whose episodes it does not log.
+The page holds the episodes' texts in compressed parts. The browser inflates a part when one of its episodes is opened or
+searched. What the list shows of all episodes is a small part of its own. Texts of models and environments are data on the page,
+never markup. The evaluations within a training run are not on it, because their episodes are not logged.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from harness.run.files import write_whole
 
 __all__ = ["Episodes", "Log", "write_trajectories"]
 
-# What a part holds at most, before compression; an episode that is longer has a part of its own.
+# The most that a part holds before compression. A longer episode gets its own part.
 _PART_EPISODES, _PART_CHARACTERS = 64, 1_000_000
 
 _SHOWN = ("update", "group", "horizon", "length", "reward", "success", "end", "tokens", "action_tokens", "advantage")
 
 
 class Log(NamedTuple):
-    """The episode log of a run or an evaluation, and what the page calls it."""
+    """The episode log of a run or an evaluation, and its names on the page."""
 
     name: str
     arm: str
@@ -43,7 +43,7 @@ class Log(NamedTuple):
 
 
 def episode_logs(suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation]) -> list[Log]:
-    """Lists the episode logs that there are to read: those of the runs, then those of the evaluations."""
+    """Lists the episode logs: those of the runs, then those of the evaluations."""
     logs = [Log(run.folder.name, arm.label, run.seed, suite.env, run.episodes) for suite, arm, run in all_runs(suites)]
     for kept in evaluations:
         get = kept.settings.get
@@ -53,7 +53,7 @@ def episode_logs(suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation])
 
 
 class Episodes(NamedTuple):
-    """How many episodes a page has, and how many the runs have logged."""
+    """The number of episodes on a page, and the number that was logged."""
 
     shown: int
     logged: int
@@ -61,41 +61,41 @@ class Episodes(NamedTuple):
 
 @dataclass
 class _Index:
-    """What the list shows of every episode, by column; and in how many parts the texts are."""
+    """What the list shows of all episodes, by column; and the sizes of the parts with the texts."""
 
     runs: list[dict[str, Any]]
     tasks: dict[str, int] = field(default_factory=dict)
     columns: dict[str, list[Any]] = field(
         default_factory=lambda: {name: [] for name in ("run", "position", "task", "in_loss", *_SHOWN)}
     )
-    parts: list[int] = field(default_factory=list)  # each one's number of episodes
-    system_prompts: dict[str, Path] = field(default_factory=dict)  # by name the log that it is in
+    parts: list[int] = field(default_factory=list)  # the number of episodes of each part
+    system_prompts: dict[str, Path] = field(default_factory=dict)  # the folder of its log, by name
 
     def add(self, run: int, position: int, episode: Mapping[str, Any]) -> None:
         """Appends one episode."""
         values = {name: episode.get(name) for name in _SHOWN}
         values |= {"run": run, "position": position}
         values["update"] = -1 if values["update"] is None else values["update"]  # of an evaluation
-        # Runs of older versions logged no advantage; then it is not known whether the episode was in the loss.
+        # Older versions logged no advantage. Then it is not known whether the episode was in the loss.
         values["in_loss"] = episode["advantage"] is not None if "advantage" in episode else None
         values["task"] = self.tasks.setdefault(str(episode["task_id"]), len(self.tasks))
         for name, column in self.columns.items():
             column.append(values[name])
 
     def packed(self) -> str:
-        """For the page's script."""
+        """Returns the index as the page's script reads it."""
         return _packed({"runs": self.runs, "tasks": list(self.tasks), "columns": self.columns, "parts": self.parts})
 
 
 def write_trajectories(logs: Sequence[Log], out: Path, *, report: str, most_episodes: int) -> Episodes:
-    """Writes the page, whole or not at all; none where no episode is logged.
+    """Writes the page, completely or not at all. Writes none if no episode is logged.
 
     Args:
-        logs: In the order of the page's filter.
+        logs: The logs, in the order of the page's filter.
         out: The page.
-        report: The name of the report beside it, for a link back.
-        most_episodes: Of all logs together, about, >= 1: where more are logged, whole updates are left out, evenly over
-            every run, and its last logged update stays; an evaluation stays whole.
+        report: The name of the report in the same folder, for a link back.
+        most_episodes: The approximate number of episodes to keep, >= 1. If more are logged, whole updates of every run are
+            skipped, evenly. The last logged update of a run stays, and an evaluation stays complete.
 
     Raises:
         ConfigError: `most_episodes` is below 1.
@@ -119,7 +119,7 @@ def write_trajectories(logs: Sequence[Log], out: Path, *, report: str, most_epis
 
 
 def _parts(kept: Sequence[Sequence[Path]], index: _Index) -> Iterator[str]:
-    """The texts part by part, each read when it is asked for; the index grows with them."""
+    """Yields the parts with the texts. Each is read when it is needed, and its episodes are then added to the index."""
     for run, paths in enumerate(kept):
         for path in paths:
             part: list[dict[str, Any]] = []
@@ -141,7 +141,7 @@ def _parts(kept: Sequence[Sequence[Path]], index: _Index) -> Iterator[str]:
 
 
 def _system_prompts(index: _Index) -> Iterator[tuple[str, str]]:
-    """The name and text of every system prompt, once the index has them all."""
+    """Yields the name and the text of every system prompt. The index must be complete."""
     for name, folder in index.system_prompts.items():
         text = read_system_prompt(folder, name)
         if text is not None:
@@ -149,7 +149,7 @@ def _system_prompts(index: _Index) -> Iterator[tuple[str, str]]:
 
 
 def _evenly(paths: Sequence[Path], share: float) -> list[Path]:
-    """A share of the files, evenly over them, at least the last."""
+    """Picks a share of the files, spread evenly. It always contains the last one."""
     wanted = min(len(paths), max(1, int(share * len(paths))))
     return [paths[i] for i in np.linspace(len(paths) - 1, 0, wanted).round().astype(int)[::-1]] if paths else []
 
@@ -164,10 +164,10 @@ def _size(turn: Mapping[str, Any]) -> int:
 
 
 def _packed(value: Any) -> str:
-    """JSON, compressed, in characters that need no escape in HTML."""
+    """Returns compressed JSON, in characters that need no escape in HTML."""
     try:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except ValueError:  # a reward that is not finite, which Python writes and no browser reads, is not known
+    except ValueError:  # Python writes a reward that is not finite, but no browser reads it: it becomes null
         finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
         text = json.dumps(finite, separators=(",", ":"))
     data = text.encode("ascii")

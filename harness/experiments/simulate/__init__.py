@@ -1,1 +1,1 @@
-"""The horizon controller without a model: the paper's (`__main__`), and what goes beyond it (`beyond`)."""
+"""The horizon controller without a model: the paper's (`harness.simulate`), and others (`harness.simulate_beyond`)."""

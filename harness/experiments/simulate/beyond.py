@@ -1,4 +1,4 @@
-"""The controllers beyond the paper's, played against distributions of lengths.
+"""Plays controllers that the paper does not have against distributions of lengths.
 
 Each episode has the K that the real controller would give it. The agent does not learn: a simple model of learning was tried, and
 trained models did not behave like it (docs/beyond-the-paper.md).
@@ -26,8 +26,8 @@ class Case:
     """A controller to compare.
 
     Attributes:
-        make: Makes a new one.
-        prefill: Episodes of an evaluation at K = 50 that it hears before the first update.
+        make: Makes a new controller.
+        prefill: The number of episodes of an evaluation at K = 50 that it records before the first update.
     """
 
     make: Callable[[], HorizonController]
@@ -63,7 +63,7 @@ CASES: dict[str, Case] = {
     "K0 = 5, cold growth 1": Case(_elastic(k0=5, cold_growth=1)),
     "K0 = 5, prefilled": Case(_elastic(k0=5), prefill=128),
 }
-"""The controllers compared."""
+"""The controllers that are compared."""
 
 _NEVER = 200  # steps
 _LOST = np.append(0.7 * PAPER["appworld"].p, np.zeros(_NEVER - K_MAX))
@@ -73,21 +73,23 @@ LAWS: dict[str, LengthLaw] = {
     "gap": two_part("gap", (3, 9), (25, 45), 0.3),
     "lost": LengthLaw("AppWorld, and 30 % that never succeed", _LOST),
 }
-"""The paper's AppWorld lengths; lengths with a gap below which K can rest; AppWorld's, of an agent that gets lost."""
+"""The paper's AppWorld lengths; lengths with a gap, below which K can stay; the lengths of an agent that often gets lost."""
 
 
 def play(case: Case, law: LengthLaw, *, updates: int, episodes: int, seed: int) -> np.ndarray:
-    """One run. An episode that needs more steps than its K is stopped there; its kind is whether it needs over 14 steps.
+    """Plays one run. An episode that needs more steps than its K is stopped at K.
+
+    A task has one of two kinds: it needs more than 14 steps, or not.
 
     Args:
         case: The controller.
-        law: Of the needed steps.
-        updates: T.
-        episodes: Of an update.
-        seed: Decides the lengths and the probes.
+        law: The distribution of the needed steps.
+        updates: The number of updates, T.
+        episodes: The number of episodes of an update.
+        seed: Draws the lengths and the probes.
 
     Returns:
-        float64 [T, 3]: of each update's episodes the mean K, the share of successes, and the mean steps.
+        float64 [T, 3]: the mean K, the share of successes, and the mean number of steps of each update's episodes.
     """
     controller, rng = case.make(), np.random.default_rng(derive_seed(seed, "beyond"))
     rows = np.zeros((updates, 3))

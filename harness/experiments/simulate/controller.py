@@ -1,7 +1,6 @@
 """ElasticHorizon for many runs at once: the same arithmetic, bit for bit, on arrays with a row per run.
 
-Left out: everything that a simulation does not need of a controller (threads, states, errors for each setting).
-`tests/harness/experiments/simulate/test_simulate.py` plays the same lengths to `eh_gym.ElasticHorizon` and compares every K.
+`tests/harness/experiments/simulate/test_simulate.py` gives the same lengths to `eh_gym.ElasticHorizon` and compares every K.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from harness.experiments.simulate.lengths import LengthLaw
 __all__ = ["Runs", "elastic_runs", "fixed_points", "settling_updates", "tail", "targets"]
 
 _LEVEL = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "max": 100.0}
-_NONE = np.iinfo(np.int32).max  # an empty place of a buffer; sorts behind every length
+_NONE = np.iinfo(np.int32).max  # an empty place of a buffer; it sorts behind all lengths
 
 
 @dataclass(frozen=True)
 class Runs:
-    """What the controllers did; R runs, T updates.
+    """The results of R runs with T updates each.
 
     Attributes:
-        k: float64 [R, T + 1]; the real K, at the start and after each update.
+        k: float64 [R, T + 1]; the real K at the start and after each update.
         boundary: float64 [R, T]; NaN while there are too few successes.
         success: float64 [R, T]; the share of the update's episodes that ended within their K.
-        steps: int64 [R, T]; the steps that the update's episodes took.
+        steps: int64 [R, T]; the number of steps of all episodes of the update.
     """
 
     k: np.ndarray
@@ -54,22 +53,22 @@ def elastic_runs(
 ) -> Runs:
     """Plays the controller against the lengths that episodes need.
 
-    An episode that needs at most K steps succeeds, and the controller hears its length; a longer one is stopped at K, and
-    the controller hears nothing of it.
+    An episode that needs at most K steps succeeds, and the controller records its length. A longer episode is stopped at K, and
+    the controller does not record it.
 
     Args:
-        needed: For each update the steps that its episodes need, int16 [R, E], E as you like.
-        k0: As for ElasticHorizon; a number, or one per run [R]. So are `alpha` and `delta`.
-        k_min: As for ElasticHorizon, like all that follow.
-        k_max: Upper bound of the target.
-        alpha: Smoothing.
-        delta: Headroom.
-        buffer_size: N.
-        min_successes: N_min.
-        statistic: The boundary.
-        rounding: How K is made whole.
-        see_all: Tell the controller of the longer ones too, as if a success could be seen beyond its K: what the
-            truncation changes is the difference.
+        needed: For each update the number of steps that each of its E episodes needs, int16 [R, E].
+        k0: The horizon at the start, one number or one per run [R]. All settings are those of ElasticHorizon.
+        k_min: The lower bound of the target.
+        k_max: The upper bound of the target.
+        alpha: The smoothing, one number or one per run [R].
+        delta: The headroom, one number or one per run [R].
+        buffer_size: The number of remembered successes, N.
+        min_successes: K does not move before this many successes, N_min.
+        statistic: The statistic that is the boundary.
+        rounding: How K becomes a whole number.
+        see_all: Also record the lengths of the longer episodes, as if successes longer than K could be seen. The difference
+            shows the effect of the truncation.
     """
     k: np.ndarray = np.zeros(0)
     ks: list[np.ndarray] = []
@@ -80,7 +79,7 @@ def elastic_runs(
         if not ks:
             runs = len(lengths)
             k = np.broadcast_to(np.asarray(k0, dtype=float), runs).copy()
-            buffer = np.full((runs, buffer_size), _NONE, dtype=np.int32)  # which sorts 6 times as fast as int16
+            buffer = np.full((runs, buffer_size), _NONE, dtype=np.int32)  # int32 sorts 6 times as fast as int16
             heard = np.zeros(runs, dtype=np.int64)
             ks.append(k.copy())
         applied = np.rint(k) if rounding == "nearest" else _floor(k)
@@ -100,16 +99,16 @@ def elastic_runs(
 
 
 def tail(values: np.ndarray) -> np.ndarray:
-    """The last quarter of the updates, [R, T] to [R, T // 4], at least one."""
+    """Returns the last quarter of the updates, and at least one: [R, T] becomes [R, T // 4]."""
     return values[:, -max(1, values.shape[1] // 4) :]
 
 
 def settling_updates(k: np.ndarray, within: float = 2.0) -> np.ndarray:
-    """For each run the first update after which K is `within` steps of where the run ends (its mean over the last quarter).
+    """Returns for each run the first update after which K is near its final value, the mean of its last quarter.
 
     Args:
         k: [R, T + 1], as in Runs.
-        within: Steps.
+        within: The greatest distance that counts as near, in steps.
 
     Returns:
         int64 [R].
@@ -119,9 +118,10 @@ def settling_updates(k: np.ndarray, within: float = 2.0) -> np.ndarray:
 
 
 def targets(law: LengthLaw, delta: float, k_min: int, k_max: int, statistic: Statistic) -> dict[int, float]:
-    """For each budget k the target of endless episodes: clip(statistic of the lengths <= k, plus delta), in steps.
+    """Returns for each horizon k the target with infinitely many episodes, in steps.
 
-    Budgets that let no episode end are left out: there K never moves.
+    The target is the statistic of the lengths <= k, plus delta, clipped to k_min..k_max. Horizons that are too short for every
+    episode are skipped, because K never moves there.
     """
 
     def boundary(k: int) -> float:
@@ -134,13 +134,13 @@ def targets(law: LengthLaw, delta: float, k_min: int, k_max: int, statistic: Sta
 
 
 def fixed_points(targets: dict[int, float]) -> list[float]:
-    """The K at which a real state, its floor applied, comes to rest.
+    """Returns the values at which a real K, whose floor is applied, stops moving.
 
-    K rests at its target t(k) where that lies in [k, k + 1), and at k + 1 where t(k) pushes it over and t(k + 1) pulls it
-    back. More than one point means that the end depends on the start.
+    K stops at its target t(k) if that lies in [k, k + 1). It stops at k + 1 if t(k) is at least k + 1 and t(k + 1) is below
+    k + 1. If there is more than one such value, the final K depends on the start.
 
     Args:
-        targets: Of `targets`; successive budgets.
+        targets: The targets that `targets` returns, for successive horizons.
 
     >>> from harness.experiments.simulate.lengths import two_part
     >>> fixed_points(targets(two_part("gap", (3, 9), (25, 45), 0.3), 10, 5, 50, "p90"))
@@ -156,11 +156,11 @@ def _floor(k: np.ndarray) -> np.ndarray:
 
 
 def _append(buffer: np.ndarray, heard: np.ndarray, lengths: np.ndarray, mask: np.ndarray) -> None:
-    """Writes each run's masked lengths, in order, over the oldest of its ring; counts them in `heard`."""
+    """Writes the masked lengths of each run over the oldest ones in its ring buffer, and adds their number to `heard`."""
     size = buffer.shape[1]
     rank = np.cumsum(mask, axis=1, dtype=np.int32)
     news = rank[:, -1]
-    keep = mask & (rank > (news - size)[:, None])  # of more than fit, the last
+    keep = mask & (rank > (news - size)[:, None])  # if there are more than fit, the last ones
     flat = np.flatnonzero(keep)
     kept = keep.sum(axis=1)
     place = (np.repeat(heard, kept) + rank.ravel()[flat]) % size
@@ -169,7 +169,7 @@ def _append(buffer: np.ndarray, heard: np.ndarray, lengths: np.ndarray, mask: np
 
 
 def _boundary(buffer: np.ndarray, count: np.ndarray, statistic: Statistic) -> np.ndarray:
-    """The statistic of each run's first `count` places, float64 [R]; a number without meaning where `count` is 0."""
+    """Returns the statistic of the first `count` places of each run, float64 [R]. It has no meaning if `count` is 0."""
     if statistic == "mean":
         total = np.where(buffer == _NONE, 0, buffer).sum(axis=1, dtype=np.int64)
         return np.asarray(total / np.maximum(count, 1))
@@ -179,6 +179,6 @@ def _boundary(buffer: np.ndarray, count: np.ndarray, statistic: Statistic) -> np
     low = np.floor(place).astype(np.int64)
     rows = np.arange(len(buffer))
     a, b = (ordered[rows, i].astype(float) for i in (low, np.minimum(low + 1, last)))
-    # numpy's percentile, which goes from the nearer end so as to be monotone.
+    # As in numpy's percentile, which starts from the nearer end, so that the result is monotone.
     t = place - low
     return np.asarray(np.where(t >= 0.5, b - (b - a) * (1 - t), a + (b - a) * t))

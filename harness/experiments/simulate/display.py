@@ -1,4 +1,4 @@
-"""The tables of a simulation, as a person reads them."""
+"""Prints the tables of a simulation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORDS: dict[str, str] = {"floor": "real K", "nearest": "nearest", "floor-state"
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """Prints what `simulation.json` holds."""
+    """Prints the tables; `result` is the content of `simulation.json`."""
     settings = result["settings"]
     law = result["law"]
     console.print(
@@ -22,14 +22,14 @@ def show(result: dict[str, Any], console: Console) -> None:
         highlight=False,
     )
     points = ", ".join(f"{k:g}" for k in result["fixed_points"])
-    console.print(f"stable points of a real K, of endless episodes an update: {points}", highlight=False)
+    console.print(f"fixed points of a real K, with infinitely many episodes per update: {points}", highlight=False)
 
     table = Table(title="where K ends (mean of the last quarter)", title_justify="left")
     for column in ("controller", "K0", "K", "± runs", "wobble", "settles", "success", "steps"):
         table.add_column(column, justify="left" if column == "controller" else "right")
     for row in result["settling"]:
         table.add_row(
-            _WORDS[row["rounding"]] if row["truncation"] else "long ones seen",
+            _WORDS[row["rounding"]] if row["truncation"] else "sees longer ones",
             f"{row['k0']}",
             f"{row['end']:.1f}",
             f"{row['end_std']:.2f}",
@@ -51,7 +51,7 @@ def show(result: dict[str, Any], console: Console) -> None:
             table.add_row(f"{alpha:g}", name, *ends)
     console.print(table)
 
-    table = Table(title="episodes of a group need the same steps", title_justify="left")
+    table = Table(title="the episodes of a group need the same number of steps", title_justify="left")
     for column in ("group", "K", "± runs", "wobble of P90", "wobble of K"):
         table.add_column(column, justify="right")
     for row in result["groups"]:

@@ -1,6 +1,6 @@
-"""The picture of a simulation: K from each start, the map that K follows, the dead band, the noise of groups.
+"""The figure of a simulation: K from each start, the map that K follows, the dead band, and the noise of groups.
 
-Left out: pyplot, as in `harness.run.figure`.
+It does not touch pyplot's state, which belongs to the caller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.run.files import whole_file
 
 __all__ = ["draw_simulation"]
 
-# Okabe and Ito's colours, told apart by colour-blind readers and in grey print, each with a dash of its own.
+# Okabe and Ito's colours, each with its own dash. Colour-blind readers can distinguish them, also in grey print.
 _STYLE = [
     ("#0072B2", "-"),
     ("#D55E00", "--"),
@@ -29,7 +29,7 @@ _WORDS = {"floor": "real K", "floor-state": "Algorithm 2"}
 
 
 def draw_simulation(result: dict[str, Any], out_png: Path) -> None:
-    """Draws four panels from what `simulation.json` holds; 1500 x 1125 pixels, written whole."""
+    """Draws four panels from the content of `simulation.json`. The picture has 1500 x 1125 pixels."""
     figure = Figure(figsize=(10, 7.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(f"{result['law']['name']}: the horizon controller without a model", fontsize=11)
@@ -64,7 +64,7 @@ def _map(axes: Axes, result: dict[str, Any]) -> None:
     axes.plot(points["k"], points["k"], color=_STYLE[4][0], linewidth=1, label="K stays")
     stable = result["fixed_points"]
     axes.plot(stable, stable, "o", color=_STYLE[1][0], label="comes to rest")
-    axes.set(xlabel="K, steps", ylabel="target, steps", title="where the target lies above the line, K grows")
+    axes.set(xlabel="K, steps", ylabel="target, steps", title="K grows where the target is above the line")
 
 
 def _dead_band(axes: Axes, result: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ def _dead_band(axes: Axes, result: dict[str, Any]) -> None:
         gap = [row["floor_state_from_high"] - row["floor_state_from_low"] for row in rows]
         axes.plot(deltas, gap, color=color, linestyle=dash, marker="o", markersize=3, label=f"alpha {alpha:g}")
     axes.set(
-        xlabel="delta, steps", ylabel="steps", title="Algorithm 2: end from the highest start less from the lowest"
+        xlabel="delta, steps", ylabel="steps", title="Algorithm 2: final K from the highest start minus from the lowest"
     )
 
 

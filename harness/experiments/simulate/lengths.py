@@ -1,6 +1,6 @@
-"""How many steps an agent needs, as a distribution over whole numbers: what the simulated controller is played against.
+"""Distributions of the number of steps that an agent needs. The simulated controller is played against them.
 
-Left out: success and failure. A simulated episode succeeds if K lets it take the steps that it needs.
+A simulated episode succeeds if it needs at most K steps.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class LengthLaw:
     """A distribution of needed steps.
 
     Attributes:
-        name: For titles.
-        p: float64 [L]; ``p[i]`` is the probability of i + 1 steps. They add up to 1.
+        name: The name in titles.
+        p: float64 [L]; ``p[i]`` is the probability of i + 1 steps. The probabilities add up to 1.
     """
 
     name: str
@@ -39,13 +39,13 @@ class LengthLaw:
             raise ConfigError(f"p must be probabilities that add up to 1, got {self.p!r}; divide them by their sum")
 
     def draw(self, rng: np.random.Generator, runs: int, episodes: int, group: int = 1) -> np.ndarray:
-        """The steps that the episodes of one update need, in each of some runs.
+        """Draws the number of steps that each episode of one update needs, for several runs.
 
         Args:
             rng: Draws one task for every `group` episodes.
-            runs: R.
-            episodes: E, a multiple of `group`.
-            group: Episodes of one task; they need the same number of steps.
+            runs: The number of runs, R.
+            episodes: The number of episodes of the update, E. It must be a multiple of `group`.
+            group: The number of episodes of one task. They need the same number of steps.
 
         Returns:
             int16 [R, E].
@@ -58,7 +58,7 @@ class LengthLaw:
 
     @cached_property
     def _inverse(self) -> np.ndarray:
-        """The length of each of 65,536 equal shares: a look-up is 6 times as fast as a search, and off by 1 in 131,072."""
+        """The length of each of 65,536 equal shares. It is 6 times as fast as a search, and off by 1 in 131,072."""
         shares = (np.arange(1 << 16) + 0.5) / (1 << 16)
         places = np.searchsorted(np.cumsum(self.p), shares, side="right")
         inverse: np.ndarray = np.minimum(places, np.flatnonzero(self.p)[-1]) + 1
@@ -69,9 +69,9 @@ class LengthLaw:
         return float(self.p @ np.arange(1, len(self.p) + 1))
 
     def quantile(self, q: float, k: int | None = None) -> int:
-        """The smallest length with at least the share `q` at or below it, among the lengths of at most `k` steps.
+        """Returns the `q` quantile of the lengths of at most `k` steps: the smallest length with the share `q` at or below it.
 
-        0 if nothing is that short.
+        Returns 0 if no length is that short.
         """
         p = self.p if k is None else self.p[:k]
         possible = np.flatnonzero(p)
@@ -79,20 +79,20 @@ class LengthLaw:
         return int(possible[np.searchsorted(shares, q * shares[-1] - 1e-12)]) + 1 if len(possible) else 0
 
     def share_within(self, k: int) -> float:
-        """The share of episodes that a budget of `k` steps lets end."""
+        """Returns the share of episodes that need at most `k` steps."""
         return float(self.p[:k].sum())
 
 
 def log_normal(name: str, least: int, median: float, p90: float, longest: int) -> LengthLaw:
-    """A shifted log-normal, rounded to whole steps; what is longer than `longest` counts there.
+    """Makes a shifted log-normal distribution, rounded to whole steps. Longer lengths count as `longest`.
 
     The shift is `least` - 1/2, so that the shortest length rounds to `least`.
 
     Args:
-        name: For titles.
+        name: The name in titles.
         least: The shortest length, >= 1.
-        median: Its P50, above `least` - 1/2.
-        p90: Its P90, above `median`.
+        median: The P50, above `least` - 1/2.
+        p90: The P90, above `median`.
         longest: The longest length.
 
     >>> law = log_normal("AppWorld", 9, 14, 37.21, 50)
@@ -111,12 +111,12 @@ def log_normal(name: str, least: int, median: float, p90: float, longest: int) -
 
 
 def two_part(name: str, short: tuple[int, int], long: tuple[int, int], share_long: float) -> LengthLaw:
-    """Two uniform parts with a gap between them: the shape on which a controller can lock below the gap.
+    """Makes a distribution of two uniform parts with a gap between them. Here a controller can stay below the gap.
 
     Args:
-        name: For titles.
-        short: First and last length of the short part.
-        long: First and last length of the long part.
+        name: The name in titles.
+        short: The first and the last length of the short part.
+        long: The first and the last length of the long part.
         share_long: The share of the long part, in [0, 1].
 
     >>> law = two_part("gap", (3, 9), (25, 45), 0.3)
@@ -132,20 +132,20 @@ def two_part(name: str, short: tuple[int, int], long: tuple[int, int], share_lon
 
 
 def from_episodes(path: Path) -> LengthLaw:
-    """The lengths of the successes in a run's episode log.
+    """Makes the distribution of the lengths of the successes in an episode log.
 
-    A success longer than its K is in no log, so the law ends at the K that the episodes had; take the log of a run or an
-    evaluation at a large K.
+    No success is longer than its K, so the distribution ends at the K of the episodes. Take the log of a run or of an evaluation
+    with a large K.
 
     Args:
-        path: One ``.jsonl``, or a folder of them, such as a run's ``episodes``.
+        path: A ``.jsonl`` file, or a folder of them, such as a run's ``episodes``.
 
     Raises:
-        ConfigError: There is no success in it.
+        ConfigError: The log can't be read, or has no success.
     """
     files: Sequence[Path] = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
-        raise ConfigError(f"{path} is no episode log; give a .jsonl, or a folder of them such as RUN/episodes")
+        raise ConfigError(f"{path} is no episode log; give a .jsonl file, or a folder of them such as RUN/episodes")
     lengths: list[int] = []
     for file in files:
         try:

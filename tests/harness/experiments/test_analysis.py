@@ -259,7 +259,7 @@ def test_beyond_the_paper_counts_who_learns_the_long_tasks_for_fewer_tokens() ->
     assert long.mean == pytest.approx((0.6 + 0.6 + 0.5) / 3)
     assert (saved := cells["b"][at["savings"]]) is not None
     assert (saved.mean, saved.n) == (pytest.approx(0.9), 1)
-    assert table.notes[0].endswith("seed by seed: a 1/3, b 1/1")
+    assert table.notes[0].endswith("% of its tokens): a 1/3, b 1/1")
 
 
 def test_success_on_long_tasks_is_unknown_where_no_task_is_long() -> None:

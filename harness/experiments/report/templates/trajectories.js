@@ -1,8 +1,8 @@
 "use strict";
-// Lists the episodes of this page and shows one. Every text is put in as text, never as markup.
+// Lists the episodes of this page and shows one of them. Texts are inserted as text, never as markup.
 (() => {
   const ROW_PX = 56; // a row's height, as in trajectories.css
-  const LONG = 4000; // a longer text is folded at first
+  const LONG = 4000; // a longer text is shown folded
   const PARTS_KEPT = 4;
   const ENDS = {
     terminated: "ended by the task's rules",
@@ -19,8 +19,8 @@
   let starts; // the first episode of every part
   let shown = []; // episodes that pass the filters, in order
   let opened = -1;
-  let search = { text: "", hits: null, turn: 0 }; // hits: for each episode whether its text has the search's
-  const inflated = new Map(); // the parts read last
+  let search = { text: "", hits: null, turn: 0 }; // hits: for each episode, whether its text contains the search's text
+  const inflated = new Map(); // the parts that were read last
   const loaded = new Promise((done) => addEventListener("DOMContentLoaded", done, { once: true }));
 
   function el(tag, attributes = {}, ...children) {
@@ -33,7 +33,7 @@
   }
 
   async function unpack(id) {
-    if (!$(id)) await loaded; // the texts come after this script
+    if (!$(id)) await loaded; // the texts follow this script
     const element = $(id);
     if (!element) return null;
     const characters = atob(element.textContent);
@@ -67,7 +67,7 @@
     return (await readPart(part))[episode - starts[part]];
   }
 
-  // The filters, and the address that keeps them
+  // The filters, and the address that stores them
 
   function settings() {
     return Object.fromEntries([...new FormData(form)].filter(([, value]) => value !== ""));
@@ -153,7 +153,7 @@
     return [episode.prompt || "", ...episode.turns.flatMap((turn) => [turn.action || "", turn.observation || ""])];
   }
 
-  // The list: only the rows in sight exist
+  // The list. Only the visible rows exist
 
   function draw() {
     const first = Math.max(0, Math.floor(list.scrollTop / ROW_PX) - 4);
@@ -209,7 +209,7 @@
   // One episode
 
   function go(episode) {
-    location.hash = address(episode); // an entry in the browser's history, so that "back" leads to the list
+    location.hash = address(episode); // adds an entry to the browser's history, so that "back" leads to the list
   }
 
   async function open(episode) {
@@ -222,7 +222,7 @@
     }
     const texts = await readEpisode(episode);
     const system = texts.system_prompt ? await unpack(`system-${texts.system_prompt}`) : null;
-    if (opened !== episode) return; // another was opened meanwhile
+    if (opened !== episode) return; // another episode was opened meanwhile
     const main = $("episode");
     main.replaceChildren(...page(episode, texts, system));
     main.scrollTop = 0;
@@ -242,7 +242,7 @@
     const c = data.columns;
     const run = data.runs[c.run[i]];
     const turns = texts.turns;
-    const trained = c.in_loss[i]; // null where an older run did not log it
+    const trained = c.in_loss[i]; // null if an older run did not log it
     return [
       steps(i),
       el("h2", {}, data.tasks[c.task[i]], " ", verdict(i)),
@@ -261,7 +261,7 @@
             turn.action || "",
             tokens(turn.action_tokens),
             trained === null ? null : trained ? "trained on" : "not trained on",
-            turn.cut ? "cut at the most tokens of an action" : null,
+            turn.cut ? "cut at the maximum number of tokens" : null,
             turn.malformed ? "no valid call" : null,
           ),
           message("observation", "Observation", turn.observation || "", tokens(turn.observation_tokens), "not trained on"),
@@ -297,14 +297,14 @@
     add("End", ENDS[c.end[i]] || String(c.end[i]));
     add("Truncated", ["horizon", "truncated", "context"].includes(c.end[i]) ? "yes" : "no");
     if (c.update[i] >= 0) add("Advantage", advantage(i, texts));
-    if (c.tokens[i]) add("Tokens", `${c.tokens[i]}, ${c.action_tokens[i]} by the model`);
+    if (c.tokens[i]) add("Tokens", `${c.tokens[i]}, of which the model wrote ${c.action_tokens[i]}`);
     if (c.update[i] >= 0) add("Update", String(c.update[i]));
     add("Environment", run.env);
     add("Run", `${run.arm}, seed ${run.seed} (${run.name})`);
     return made;
   }
 
-  // What an evaluation played belongs to no update
+  // The episodes of an evaluation belong to no update
   function when(i) {
     const update = data.columns.update[i];
     return update < 0 ? "evaluation" : `update ${update}`;
@@ -315,7 +315,7 @@
     if (value !== null) return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}, in the loss`;
     if (data.columns.in_loss[i] === null) return "not logged";
     const rewards = new Set(siblings(i).map((j) => data.columns.reward[j]));
-    return rewards.size === 1 ? "0, as all rewards of its group are equal; not in the loss" : "not in the loss";
+    return rewards.size === 1 ? "0, because all rewards of its group are equal; not in the loss" : "not in the loss";
   }
 
   function siblings(i) {
@@ -341,7 +341,7 @@
         `${c.success[j] ? "✓" : "✗"} ${c.length[j]}`,
       ),
     );
-    return el("p", { class: "group" }, `Its group of ${links.length} (verdict, steps): `, ...links);
+    return el("p", { class: "group" }, `The ${links.length} episodes of its group (verdict, steps): `, ...links);
   }
 
   function tokenBar(i, texts) {
@@ -362,7 +362,7 @@
     const written = data.columns.action_tokens[i];
     const words = trained
       ? `The episode's ${data.columns.tokens[i]} tokens in order: the ${written} coloured ones were trained on.`
-      : `The episode's ${data.columns.tokens[i]} tokens in order: the model wrote the ${written} hatched ones; none was trained on.`;
+      : `The episode's ${data.columns.tokens[i]} tokens in order: the model wrote the ${written} hatched ones. None was trained on.`;
     bar.setAttribute("aria-label", words);
     return el("figure", { class: "tokens" }, bar, el("figcaption", {}, words));
   }
@@ -395,7 +395,7 @@
     const nodes = [];
     const lower = text.toLowerCase();
     let at = 0;
-    // Where lower case has another length (a dotted capital I), places do not match: the text stays unmarked.
+    // If the lower-case text has another length (a dotted capital I), positions do not match, and the text stays unmarked.
     for (let hit = lower.indexOf(search.text); lower.length === text.length && hit >= 0; hit = lower.indexOf(search.text, at)) {
       nodes.push(text.slice(at, hit), el("mark", {}, text.slice(hit, hit + search.text.length)));
       at = hit + search.text.length;
@@ -404,7 +404,7 @@
     return nodes;
   }
 
-  // The address names the episode, and at first the filters
+  // The address names the episode and the filters
 
   function find(wanted) {
     const [run, update, position] = (wanted || "").split(".").map(Number);

@@ -190,7 +190,7 @@ def test_an_episode_shows_what_was_trained_on(browser: Any, made: Path) -> None:
         "6 of K = 6",
         "stopped by K",
         "−0.400, in the loss",
-        "34, 18 by the model",
+        "34, of which the model wrote 18",
         "start 3 0",
     ):
         assert words in text, words

@@ -49,7 +49,7 @@ def test_a_sweep_s_report(sweep: Callable[..., Path], tmp_path: Path) -> None:
         assert len(str(image["alt"])) > 40
     assert "Plateau: K from" in page.text
     assert "Band: K from" in page.text  # the saturation suite's, in the convergence suite
-    assert "16 of 16 that were logged" in page.text
+    assert "16 of 16 logged episodes" in page.text
     links = {str(attributes["href"]) for tag, attributes in page.elements if tag == "a"}
     assert "report.episodes.html" in links
     assert any(link.startswith("report.episodes.html#run=") for link in links)
