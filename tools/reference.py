@@ -149,7 +149,8 @@ def _tables(found: Iterable[Flag], default: Callable[[Flag], str]) -> list[str]:
     lines, panel = [], ""
     for flag in found:
         if flag.panel != panel:
-            lines += ["", f"**{flag.panel}**", "", "| flag | default | what it does |", "| --- | --- | --- |"]
+            lines += ["", f"**{flag.panel}**"] if flag.panel not in ("options", "positional arguments") else []
+            lines += ["", "| flag | default | what it does |", "| --- | --- | --- |"]
             panel = flag.panel
         lines.append(flag.row(default(flag)))
     return lines

@@ -135,7 +135,8 @@ import contextlib, os, shutil, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from harness.run.checkpoint import latest_checkpoint, load_training_state, save_checkpoint, save_training_state
+from harness.run.checkpoint import load_training_state, save_checkpoint, save_training_state
+from harness.run.run_folder import latest_checkpoint
 from transformers.utils.logging import disable_progress_bar
 disable_progress_bar()
 root = Path(sys.argv[1])
