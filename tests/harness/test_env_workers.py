@@ -61,6 +61,7 @@ def test_metrics_are_those_of_local_environments(quick: GRPOConfig, in_ray: GRPO
         assert (in_ray.run_dir / name).read_text() == (quick.run_dir / name).read_text()
 
 
+@pytest.mark.campaign
 def test_a_node_lost_in_the_middle_costs_its_episodes_only(
     quick: GRPOConfig, in_ray: GRPOConfig, ray_nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

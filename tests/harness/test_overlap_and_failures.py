@@ -25,6 +25,7 @@ from harness.run.display import Display
 from harness.run.metrics import read_metrics
 from harness.run.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
+from harness.settings.warm_start import WarmStart
 from harness.training import learner
 
 
@@ -131,6 +132,7 @@ def test_an_overlapped_run_resumes_with_the_batch_that_was_on_its_way(
     assert run(config, resume=True) == rows
 
 
+@pytest.mark.campaign
 def test_a_killed_overlapped_run_resumes_to_the_same_metrics(
     overlapped: GRPOConfig, tmp_path: Path, cache: Path, child_env: dict[str, str]
 ) -> None:
@@ -188,6 +190,10 @@ class FlakyCabinet(CabinetEnv):
         return super().step(action)
 
 
+NO_SUCCESS = WarmStart(episodes=20, max_batches=1)
+"""Enough where success plays no part: every environment id is cloned anew, which takes 8 s."""
+
+
 @pytest.fixture
 def flaky() -> Iterator[str]:
     gym.register("Flaky-Cabinet-v0", entry_point=lambda **arguments: FlakyCabinet(**arguments))
@@ -200,7 +206,9 @@ def test_training_goes_on_when_environments_fail(
     quick: GRPOConfig, flaky: str, tmp_path: Path, async_steps: Any
 ) -> None:
     """Retried episodes are the ones that an environment that never fails would have given."""
-    config = dataclasses.replace(quick, updates=2, eval_tasks=0, async_steps=async_steps, slots=4)
+    config = dataclasses.replace(
+        quick, updates=2, eval_tasks=0, async_steps=async_steps, slots=4, warm_start=NO_SUCCESS
+    )
     sound = run(dataclasses.replace(config, run_dir=tmp_path / "sound", env="EH-Cabinet-v0"))
     rows = run(dataclasses.replace(config, env=flaky))
     for row, expected in zip(rows, sound, strict=True):
@@ -213,7 +221,15 @@ def test_training_goes_on_when_environments_fail(
 
 def test_streaming_in_threads_while_training_loses_nothing(quick: GRPOConfig, flaky: str) -> None:
     config = dataclasses.replace(
-        quick, eval_tasks=0, env=flaky, rollout="streaming", async_steps=1, env_threads=4, slots=6, tis_cap=2.0
+        quick,
+        eval_tasks=0,
+        env=flaky,
+        rollout="streaming",
+        async_steps=1,
+        env_threads=4,
+        slots=6,
+        tis_cap=2.0,
+        warm_start=NO_SUCCESS,
     )
     rows = run(config)
     assert [row["rollout/episodes"] + row["rollout/environment_errors"] for row in rows] == [16.0] * 4
@@ -246,7 +262,16 @@ def test_an_environment_that_stays_dead_ends_the_run(quick: GRPOConfig) -> None:
     gym.register("Dead-Cabinet-v0", entry_point=lambda **arguments: DeadCabinet(**arguments))
     try:
         with pytest.raises(WorkerError, match=r"every episode of 3 updates.*the disk of its machine is gone.*--resume"):
-            run(dataclasses.replace(quick, updates=9, eval_tasks=0, env="Dead-Cabinet-v0", environment_retries=0))
+            run(
+                dataclasses.replace(
+                    quick,
+                    updates=9,
+                    eval_tasks=0,
+                    env="Dead-Cabinet-v0",
+                    environment_retries=0,
+                    warm_start=NO_SUCCESS,
+                )
+            )
     finally:
         del gym.registry["Dead-Cabinet-v0"]
     assert quick.run_dir is not None
@@ -254,7 +279,9 @@ def test_an_environment_that_stays_dead_ends_the_run(quick: GRPOConfig) -> None:
 
 
 def test_what_fails_for_good_is_counted_and_training_goes_on(quick: GRPOConfig, flaky: str) -> None:
-    config = dataclasses.replace(quick, updates=2, eval_tasks=0, env=flaky, environment_retries=0)
+    config = dataclasses.replace(
+        quick, updates=2, eval_tasks=0, env=flaky, environment_retries=0, warm_start=NO_SUCCESS
+    )
     rows = run(config)
     assert [row["rollout/environment_retries"] for row in rows] == [0, 0]
     assert rows[0]["rollout/environment_errors"] == 16  # every slot's first reset

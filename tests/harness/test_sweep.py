@@ -188,6 +188,7 @@ def test_a_terminal_gets_a_bar_per_run_with_its_k_and_success(tmp_path: Path) ->
     assert "in 3 s (2 of 2)" in text
 
 
+@pytest.mark.campaign
 def test_a_real_sweep_is_killed_and_goes_on(
     tmp_path: Path, child_env: dict[str, str], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,7 +123,7 @@ def test_an_interrupt_ends_the_jobs(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_one_process_s_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.experiments.jobs._PATIENCE_S", 0.2)
+    monkeypatch.setattr("harness.run.files._PATIENCE_S", 0.2)
     second = lock_folder(tmp_path, "it is busy")
     with lock_folder(tmp_path, "it is busy"), pytest.raises(ConfigError, match="it is busy"):
         second.__enter__()

@@ -415,6 +415,7 @@ def torchrun(ranks: int, *program: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *program]
 
 
+@pytest.mark.campaign
 def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same_metrics(
     alone: tuple[GRPOConfig, list[dict[str, Any]]],
     slow: GRPOConfig,

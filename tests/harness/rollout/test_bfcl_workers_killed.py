@@ -34,7 +34,7 @@ class Sentences:
         return "[pwd()]" if ids[0] % 3 else "Done."
 
 
-@pytest.mark.parametrize("mode", ["streaming", "lockstep"])
+@pytest.mark.parametrize("mode", ["streaming", pytest.param("lockstep", marks=pytest.mark.campaign)])
 def test_every_task_is_accounted_for(fake: Any, bfcl_python: Any, mode: Any) -> None:
     envs = eh_gym.make_vec("EH-BFCL-v0", 8, FixedHorizon(12), record=False, max_workers=8, workers=2)
     task_ids = list(envs.envs[0].unwrapped.task_ids)[::11]
