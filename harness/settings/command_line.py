@@ -104,7 +104,7 @@ def _part(default: Any, base: Any) -> Any:
 
 def _panel_name(group: type) -> str:
     """``SamplingFlags`` -> "sampling"."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", group.__name__.removesuffix("Flags")).lower()
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", group.__name__.removesuffix("Flags")).lower()
 
 
 def _flags(groups: Mapping[str, _Group]) -> type:

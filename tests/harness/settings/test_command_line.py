@@ -1,0 +1,100 @@
+"""The command line of every command: flags in panels, settings filled in, errors in one line."""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tyro
+from rich.console import Console
+
+from eh_gym.errors import ConfigError
+from harness.settings.command_line import errors_in_one_line, parse
+
+COMMANDS: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "reference.py"))["COMMANDS"]
+PANELS = {
+    "harness.grpo": "environment model horizon rollout sampling loss optimizer evaluation run warm-start",
+    "harness.evaluate": "tasks policy endpoint rollout sampling output",
+    "harness.plan": "gpu lengths speed environment horizon",
+    "harness.report": "",
+    "harness.simulate": "law controller runs tables",
+    "harness.simulate_beyond": "",
+    "harness.sweep": "sweep environment model horizon",
+}
+
+
+@dataclass(frozen=True)
+class ColourFlags:
+    """What it looks like."""
+
+    colour: str = "red"
+    """The colour."""
+
+
+@dataclass(frozen=True)
+class SizeFlags:
+    """How big it is."""
+
+    width: int = 3
+    """The width."""
+
+
+@dataclass(frozen=True)
+class Inner:
+    """What has its field's name in front."""
+
+    width: int = 1
+    """Its own width."""
+
+
+@dataclass(frozen=True)
+class Thing(SizeFlags, ColourFlags):
+    """A thing."""
+
+    inner: Inner = field(default_factory=Inner)
+    """What is inside."""
+
+
+def test_groups_keep_the_plain_names_and_a_field_puts_its_own_in_front() -> None:
+    assert parse(Thing(), [], prog="thing") == Thing()
+    words = ["--width", "9", "--colour", "blue", "--inner.width", "2"]
+    assert parse(Thing(), words, prog="thing") == Thing(width=9, colour="blue", inner=Inner(2))
+
+
+def test_defaults_are_the_given_ones() -> None:
+    given = Thing(width=7, inner=Inner(5))
+    assert parse(given, ["--colour", "green"], prog="thing") == Thing(width=7, colour="green", inner=Inner(5))
+
+
+def test_what_must_be_given_and_what_is_unknown_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["--width", "1", "--colou", "red"], ["--width", "many"]):
+        with pytest.raises(SystemExit) as end:
+            parse(Thing(width=tyro.MISSING), words, prog="thing")
+        assert end.value.code == 2
+    assert "--colou" in capsys.readouterr().err
+
+
+def test_an_error_is_one_line_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end, errors_in_one_line(Console()):
+        raise ConfigError("run pip install -e '.[train]', see [/x]")
+    assert end.value.code == 2
+    assert capsys.readouterr().out == "error: run pip install -e '.[train]', see [/x]\n"
+    with pytest.raises(ZeroDivisionError), errors_in_one_line(Console()):  # our own mistakes keep their traceback
+        print(1 // 0)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_its_panels(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse(COMMANDS[command]([]), ["--help"], prog=f"python -m {command}")
+    out = capsys.readouterr().out
+    assert end.value.code == 0
+    assert f"python -m {command}" in out
+    titles = {line.strip(" ╭╮─+-|") for line in out.splitlines()}
+    assert {f"{panel} options" for panel in PANELS[command].split()} <= titles
+    if command == "harness.report":
+        assert "positional arguments" in titles
+        assert "FOLDER [FOLDER ...]" in out
