@@ -153,6 +153,13 @@ def pytest_configure(config):
     config.option.loadscopereorder = False  # pytest-xdist would begin with the files that have the most tests
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """With ``-n logical``: one process more than cores, since many tests wait for processes of their own."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
+
+
 def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):  # of pytest-xdist; in one process the order stays as it is written
         items.sort(key=_rank)
