@@ -191,7 +191,7 @@ def build(
             controller,
             sampler,
             policy.chat,
-            config.rules(config.environment_retries),
+            config.rules(),
             ranks=ranks,
             overlap=bool(config.async_steps),
             updates_at=weights.updates_at,
@@ -276,7 +276,7 @@ def _reference_policy(
 
 def _slot_count(config: GRPOConfig, ranks: Ranks) -> int:
     """Returns the number of environments of this rank."""
-    episodes = config.tasks_per_update * config.group_size
+    episodes = config.episodes_per_update
     return -(-min(config.slots or episodes, episodes) // ranks.size)
 
 

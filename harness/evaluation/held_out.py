@@ -85,7 +85,7 @@ class HeldOut:
             self.sampler,
             self.policy.chat,
             self.ranks.share(evaluation_requests(self.tasks, rollouts, derive_seed(config.seed, "evaluation"))),
-            dataclasses.replace(config.rules(config.environment_retries), temperature=temperature),
+            dataclasses.replace(config.rules(), temperature=temperature),
             horizon=config.k_max,
             on_end=on_end,
         )

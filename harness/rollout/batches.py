@@ -154,19 +154,22 @@ class Batches:
         self._lengths.load_state_dict(state)
 
     def _begin(self, update: int, on_begin: OnBegin) -> Future[tuple[list[Trajectory], float]]:
+        envs = self._envs  # made in the caller's thread, so that `close` sees them
         requests = self._ranks.share(self._plan.requests(update))
         on_end = on_begin(update, len(requests))
         if self._thread is not None:
-            return self._thread.submit(self._play, requests, on_end)
+            return self._thread.submit(self._play, envs, requests, on_end)
         played: Future[tuple[list[Trajectory], float]] = Future()
-        played.set_result(self._play(requests, on_end))
+        played.set_result(self._play(envs, requests, on_end))
         return played
 
-    def _play(self, requests: Sequence[EpisodeRequest], on_end: OnEnd) -> tuple[list[Trajectory], float]:
+    def _play(
+        self, envs: ThreadVectorEnv, requests: Sequence[EpisodeRequest], on_end: OnEnd
+    ) -> tuple[list[Trajectory], float]:
         """This rank's episodes, at the present K and with the sampler's present weights; and the seconds that they took."""
         start = time.perf_counter()
         trajectories = rollout(
-            self._envs, self._sampler, self._chat, requests, self._rules, lengths=self._lengths, on_end=on_end
+            envs, self._sampler, self._chat, requests, self._rules, lengths=self._lengths, on_end=on_end
         )
         for trajectory in trajectories:
             trajectory.versions = [self._updates_at(version) for version in trajectory.versions]

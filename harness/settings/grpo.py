@@ -23,6 +23,7 @@ from harness.settings.rollout import RolloutFlags
 from harness.settings.run import RunFlags
 from harness.settings.sampling import SamplingFlags
 from harness.settings.warm_start import WarmStart
+from harness.types.rules import Rules
 
 __all__ = ["GRPOConfig"]
 
@@ -78,6 +79,10 @@ class GRPOConfig(
         self.check_optimizer()
         self.check_evaluation(self.async_steps)
         self.check_run()
+
+    def rules(self) -> Rules:
+        """Returns what holds for every episode of the run."""
+        return Rules(self.temperature, self.max_action_tokens, self.environment_retries, self.rollout)
 
     def loss_settings(self) -> LossSettings:
         """Picks the settings that the policy update needs."""

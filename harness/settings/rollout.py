@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eh_gym.errors import ConfigError
-from harness.types.rules import RolloutMode, Rules
+from harness.types.rules import RolloutMode
 
 __all__ = ["RolloutFlags"]
 
@@ -47,7 +47,3 @@ class RolloutFlags:
             raise ConfigError(f"temperature must be > 0 in training, and <= 2, got {self.temperature}")
         if 0 < self.max_observation_tokens < 16:
             raise ConfigError(f"max_observation_tokens must be 0 (all) or >= 16, got {self.max_observation_tokens}")
-
-    def rules(self, environment_retries: int) -> Rules:
-        """What holds for every episode."""
-        return Rules(self.temperature, self.max_action_tokens, environment_retries, self.rollout)
