@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -46,10 +46,9 @@ def on_ranks(
     size: int, work: Callable[[Ranks], Any], *, timeout_s: float = 300, silent: int | None = None
 ) -> list[Any]:
     """What `work` returns on each of `size` forked ranks; of a `silent` one nothing is waited for, and it is killed."""
-    kept = socket.socket()  # bound and not listening, it keeps the port for the ranks, and from everybody else
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    kept.bind(("127.0.0.1", 0))
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(kept.getsockname()[1])}
+    # As under torchrun, the ranks meet at a store that their parent keeps. It takes a port that is free.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
 
@@ -81,7 +80,6 @@ def on_ranks(
             processes[silent].kill()
         for process in processes:
             process.join()
-        kept.close()
     return [found[rank] for rank in wanted]
 
 

@@ -10,10 +10,17 @@ import sys
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from eh_gym.errors import ConfigError, StateError
 from harness.run import metrics as metrics_module
 from harness.run.metrics import GLOSSARY, MetricsLog, glossary_markdown, read_metrics
+
+
+@pytest.fixture(autouse=True)
+def _numbers_of_one_width(monkeypatch):
+    """Two logs that one process opens within a second differ in a number, and TensorBoard reads 10 before 9: begin at 1000."""
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(1000))
 
 
 def write(run_dir, values, first=0):
