@@ -1,0 +1,63 @@
+"""A text environment as an object with one tool, ``act``: what TRL takes as an ``environment_factory``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+__all__ = ["ToolEnvironment"]
+
+
+class ToolEnvironment:
+    """Plays any environment with text actions through a method that a model can call.
+
+    >>> import eh_gym
+    >>> environment = ToolEnvironment("EH-Cabinet-v0")
+    >>> start = environment.reset(seed=0)
+    >>> environment.act("open(z)"), environment.ended, environment.steps
+    ('error', False, 1)
+
+    Args:
+        env_id: The id that `gymnasium.make` takes.
+        make_args: Further arguments for `gymnasium.make`.
+
+    Attributes:
+        ended: Whether the episode has ended by the environment's own rules.
+        steps: The number of actions in this episode.
+    """
+
+    def __init__(self, env_id: str, **make_args: Any) -> None:
+        self._env = gym.make(env_id, **make_args)
+        self._score: float | None = 0.0
+        self.ended = False
+        self.steps = 0
+
+    def reset(self, task_id: str | None = None, seed: int | None = None, **_: Any) -> str:
+        """Starts an episode; returns the environment's rules and its first observation. Other columns of a row are ignored."""
+        self.ended, self.steps, self._score = False, 0, 0.0
+        observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
+        return f"{info.get('system_prompt', '')}\n\n{observation}".strip()
+
+    def act(self, action: str) -> str:
+        """Sends one action to the environment.
+
+        Args:
+            action: The text of the action.
+
+        Returns:
+            What the environment answers.
+        """
+        if self.ended:
+            return "The episode has ended."
+        observation, reward, terminated, truncated, info = self._env.step(str(action))
+        self.steps, self.ended = self.steps + 1, bool(terminated or truncated)
+        if "environment_error" in info:
+            self._score = None  # the episode says nothing about the agent
+        elif self._score is not None:
+            self._score += float(reward)
+        return str(observation)
+
+    def get_reward(self) -> float | None:
+        """The episode's return; None if the environment failed."""
+        return self._score

@@ -1,0 +1,115 @@
+"""TRL: an elastic ``max_tool_calling_iterations`` for any ``environment_factory`` or ``tools`` of a `trl.GRPOTrainer`."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from accelerate.utils import gather_object
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
+from eh_gym.errors import ConfigError
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, is_controller
+
+__all__ = ["ElasticToolCalls"]
+
+RewardFunction = Callable[..., list[float | None]]
+
+
+class ElasticToolCalls(TrainerCallback, ExportableState):  # type: ignore[misc]
+    """Gives each generation of a `trl.GRPOTrainer` the controller's K, and tells the controller how its episodes ended.
+
+    A step is a round of tool calls that were answered. An episode without tool calls has one step. TRL stops an episode after
+    K rounds. An episode is truncated if its last message still calls a tool, or was cut at ``max_completion_length``. Its
+    rewards are then 0 (Elastic Horizon paper, Sec. 3.2); TRL alone takes it for complete. An environment that can end an episode
+    says so with the attributes ``ended`` (bool) and ``steps`` (int), as `ToolEnvironment` does.
+
+    All episodes of a generation have one K. Each generation of training moves K once, with the outcomes of all ranks. An episode
+    for which every reward function returns None is not recorded. Evaluation plays under K and records nothing. TRL's
+    checkpoints contain the controller's state, and a resumed run goes on from it.
+
+    Args:
+        trainer: The trainer. Its reward functions are replaced by wrapped ones. This object becomes one of its callbacks.
+        controller: Decides K.
+        success: Tells whether an episode is a success from its weighted sum of rewards.
+
+    Raises:
+        ConfigError: The trainer has no tools, a reward function is a model or asynchronous, or the controller gives episodes
+            different K (``horizon_for``), which TRL cannot.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        controller: HorizonController,
+        *,
+        success: Callable[[float], bool] = lambda reward: reward >= 1,
+    ) -> None:
+        if not is_controller(controller) or hasattr(controller, "horizon_for"):
+            raise ConfigError(f"controller must have one K for all episodes, got {controller!r}; pass ElasticHorizon()")
+        if not getattr(trainer, "tools", None):
+            raise ConfigError("the trainer has no tools; pass environment_factory=... or tools=[...] to GRPOTrainer")
+        for rule in trainer.reward_funcs:
+            if not inspect.isroutine(rule) or inspect.iscoroutinefunction(rule):
+                raise ConfigError(f"a reward must be an ordinary function, got {rule!r}; call it inside of one")
+        self._trainer, self._controller, self._success = trainer, controller, success
+        self._scores: list[list[float | None]] = []  # by reward function, for the generation that is being scored
+        trainer.reward_funcs = [self._wrapped(rule) for rule in trainer.reward_funcs]
+        trainer.max_tool_calling_iterations = controller.horizon
+        trainer.add_callback(self)
+
+    def _wrapped(self, rule: RewardFunction) -> RewardFunction:
+        def reward(**columns: Any) -> list[float | None]:
+            endings = [self._ending(i, columns) for i in range(len(columns["completions"]))]
+            scores = [0.0 if s is not None and cut else s for s, (_, cut) in zip(rule(**columns), endings, strict=True)]
+            self._scores.append(scores)
+            if len(self._scores) == len(self._trainer.reward_funcs):
+                if self._trainer.model.training:
+                    self._move(endings, columns["log_metric"])
+                self._scores = []
+            return scores
+
+        return reward
+
+    def _ending(self, i: int, columns: dict[str, Any]) -> tuple[int, bool]:
+        """The number of steps of episode `i`, and whether it was stopped before its end."""
+        messages, ids = columns["completions"][i], columns["completion_ids"][i]
+        roles = [message["role"] for message in messages]
+        rounds = sum(a != "tool" and b == "tool" for a, b in itertools.pairwise(roles))
+        environment = columns["environments"][i] if "environments" in columns else None
+        if getattr(environment, "ended", False):  # the agent may have gone on to call tools
+            return max(1, min(rounds, environment.steps)), False
+        calls = not messages or roles[-1] == "tool" or bool(messages[-1].get("tool_calls"))
+        return max(1, rounds), calls or not ids or ids[-1] not in self._trainer.eos_token_ids
+
+    def _move(self, endings: list[tuple[int, bool]], log: Callable[[str, float], None]) -> None:
+        """Records the outcomes of all ranks, in the order of the ranks, moves K, and logs."""
+        k, weights = self._trainer.max_tool_calling_iterations, self._trainer.reward_weights.tolist()
+        heard = []
+        for row, (length, cut) in zip(zip(*self._scores, strict=True), endings, strict=True):
+            known = [w * score for w, score in zip(weights, row, strict=True) if score is not None]
+            if known:
+                heard.append(EpisodeOutcome(length, k, not cut and bool(self._success(sum(known))), truncated=cut))
+        outcomes: list[EpisodeOutcome] = gather_object(heard)
+        for outcome in outcomes:
+            self._controller.record(outcome)
+        metrics = self._controller.update()
+        if outcomes:
+            metrics["rollout/success"] = sum(o.success for o in outcomes) / len(outcomes)
+            metrics["rollout/truncated"] = sum(o.truncated for o in outcomes) / len(outcomes)
+        for name, value in {**metrics, "horizon/k": k}.items():
+            log(name, value)
+        self._trainer.max_tool_calling_iterations = self._controller.horizon
+
+    def state(self) -> dict[str, Any]:
+        """What TRL's checkpoint keeps in ``trainer_state.json``."""
+        return {"args": {}, "attributes": {"controller": self._controller.state_dict()}}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Goes on from the checkpoint that is resumed, if there is one."""
+        saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        self._controller.load_state_dict(saved["attributes"]["controller"])
+        self._trainer.max_tool_calling_iterations = self._controller.horizon

@@ -1,0 +1,207 @@
+"""K in TRL's own GRPOTrainer, with a scripted agent: outcome by outcome what `ElasticHorizon` alone says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import trl
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from eh_gym import ElasticHorizon, EpisodeOutcome, ProbedHorizon
+from eh_gym.errors import ConfigError
+from eh_gym.integrations.tools import ToolEnvironment
+from eh_gym.integrations.trl import ElasticToolCalls
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+
+
+class Countdown:
+    """Not ours: rewards the agent that presses exactly `goal` times, and never ends by itself."""
+
+    def reset(self, goal, **row):
+        self.goal, self.pressed = goal, 0
+        return f"Press {goal} times."
+
+    def press(self) -> str:
+        """Presses the button.
+
+        Returns:
+            The number of presses.
+        """
+        self.pressed += 1
+        return str(self.pressed)
+
+    def get_reward(self):
+        return float(self.pressed == self.goal)
+
+
+def policy():
+    """A model that nobody listens to, and a tokenizer of bytes with the template of Qwen2.5 that TRL carries."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    core.add_special_tokens(SPECIAL)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja").read_text("utf-8")
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            max_position_embeddings=16384,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    return model, tokenizer
+
+
+class Scripted(trl.GRPOTrainer):
+    """Replies what `agent(text so far, calls so far)` says instead of what the model does."""
+
+    agent = staticmethod(lambda text, calls: None)
+
+    def _generate_single_turn(self, prompt_ids, *_, **__):
+        replies = []
+        for ids in prompt_ids:
+            text = self._tokenizer.decode(ids).split("</tools>", 1)[1]
+            call = self.agent(text, text.count("<tool_response>\n"))
+            reply = f"<tool_call>\n{json.dumps(call)}\n</tool_call>" if call else "done"
+            replies.append(self._tokenizer(reply + "<|im_end|>", add_special_tokens=False)["input_ids"])
+        return replies, None
+
+
+def train(rows, agent, folder, *, environment, controller, group=2, updates=None, resume=None, **settings):
+    model, tokenizer = policy()
+    args = trl.GRPOConfig(
+        output_dir=str(folder),
+        per_device_train_batch_size=len(rows) // (updates or 1) * group,
+        num_generations=group,
+        max_completion_length=settings.pop("max_completion_length", 8192),
+        max_steps=settings.pop("max_steps", updates or 1),
+        logging_steps=1,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        shuffle_dataset=False,
+        disable_tqdm=True,
+        save_strategy="steps",
+        save_steps=1,
+        **settings,
+    )
+    data = Dataset.from_list([{"prompt": [{"role": "user", "content": ""}], **row} for row in rows])
+    trainer = Scripted(
+        model, None, args=args, train_dataset=data, processing_class=tokenizer, environment_factory=environment
+    )
+    trainer.agent = agent
+    elastic = ElasticToolCalls(trainer, controller)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, elastic
+
+
+def fast_horizon():
+    return ElasticHorizon(k0=5, k_min=2, k_max=12, alpha=0.9, delta=3, min_successes=2)
+
+
+def press(text, calls):
+    """Presses as often as the prompt says."""
+    goal = int(text.split("Press ")[1].split(" ")[0])
+    return {"name": "press", "arguments": {}} if calls < goal else None
+
+
+class TestAnEnvironmentOfTheirs:
+    GOALS = (2, 3, 5, 5, 4, 4, 7, 9, 3, 2)  # two tasks an update
+
+    def test_k_moves_as_the_controller_alone_does_and_a_resumed_run_goes_on(self, tmp_path):
+        rows = [{"goal": goal} for goal in self.GOALS]
+        run = {"environment": Countdown, "updates": 5}
+        trainer, whole = train(rows, press, tmp_path / "whole", controller=fast_horizon(), **run)
+        alone, expected = fast_horizon(), []
+        for goals in zip(self.GOALS[::2], self.GOALS[1::2], strict=True):
+            k = alone.horizon
+            outcomes = [EpisodeOutcome(min(g, k), k, g <= k, truncated=g > k) for g in goals for _ in range(2)]
+            for outcome in outcomes:
+                alone.record(outcome)
+            alone.update()
+            expected.append((k, sum(o.success for o in outcomes) / 4, sum(o.truncated for o in outcomes) / 4))
+        logged = [r for r in trainer.state.log_history if "horizon/k" in r]
+        assert [(r["horizon/k"], r["rollout/success"], r["rollout/truncated"]) for r in logged] == expected
+        assert len({k for k, _, _ in expected}) > 2
+        assert len({truncated for _, _, truncated in expected}) > 1
+        assert whole.state()["attributes"]["controller"] == alone.state_dict()
+
+        resume = str(tmp_path / "whole" / "checkpoint-3")
+        _, resumed = train(rows, press, tmp_path / "again", controller=fast_horizon(), resume=resume, **run)
+        assert resumed.state() == whole.state()
+
+    def test_a_truncated_episode_earns_nothing(self, tmp_path):
+        environment = type("Paid", (Countdown,), {"get_reward": lambda self: 1.0})
+        trainer, _ = train(
+            [{"goal": 9}], press, tmp_path, environment=environment, controller=ElasticHorizon(k0=5, k_min=5)
+        )
+        row = trainer.state.log_history[0]
+        assert (row["reward"], row["rollout/truncated"], row["tools/call_frequency"]) == (0.0, 1.0, 5.0)
+        assert row["completions/clipped_ratio"] == 0.0  # TRL itself takes it for complete
+
+    def test_a_completion_that_is_too_long_is_truncated_too(self, tmp_path):
+        trainer, _ = train(
+            [{"goal": 4}],
+            press,
+            tmp_path,
+            environment=Countdown,
+            controller=ElasticHorizon(k0=15),
+            max_completion_length=150,
+        )
+        assert (trainer.state.log_history[0]["rollout/truncated"], trainer.state.log_history[0]["reward"]) == (1.0, 0.0)
+
+    def test_evaluation_tells_the_controller_nothing(self, tmp_path):
+        trainer, elastic = train(
+            [{"goal": 2}], press, tmp_path, environment=Countdown, controller=ElasticHorizon(k0=5, k_min=5)
+        )
+        before = elastic.state()
+        found = trainer.evaluate(eval_dataset=trainer.train_dataset)
+        assert found["eval_reward"] == 1.0
+        assert elastic.state() == before
+
+
+def test_an_episode_that_the_environment_ends_has_the_environment_s_length(tmp_path):
+    environment = ToolEnvironment("EH-Cabinet-v0")
+    environment.reset(task_id="train-850624")
+    plan = []
+    while not environment.ended:
+        plan.append(environment._env.unwrapped.expert())
+        environment.act(plan[-1])
+
+    def obstinate(text, calls):
+        """Does as the expert does, and goes on to call the tool after the end."""
+        return {"name": "act", "arguments": {"action": plan[calls] if calls < len(plan) else "list()"}}
+
+    controller = ElasticHorizon(k0=len(plan) + 3, min_successes=1)
+    rows = [{"task_id": "train-850624"}]
+    train(rows, obstinate, tmp_path, environment=lambda: ToolEnvironment("EH-Cabinet-v0"), controller=controller)
+    alone = ElasticHorizon(k0=len(plan) + 3, min_successes=1)
+    for _ in range(2):
+        alone.record(EpisodeOutcome(len(plan), len(plan) + 3, True))
+    alone.update()
+    assert controller.state_dict() == alone.state_dict()
+
+
+def test_refusals(tmp_path):
+    trainer, _ = train([{"goal": 2}], press, tmp_path, environment=Countdown, controller=ElasticHorizon(k0=5, k_min=5))
+    with pytest.raises(ConfigError, match="one K for all episodes"):
+        ElasticToolCalls(trainer, ProbedHorizon(ElasticHorizon(), 50, 0.1))
+    trainer.reward_funcs = [trainer.model]
+    with pytest.raises(ConfigError, match="ordinary function"):
+        ElasticToolCalls(trainer, ElasticHorizon())
+    trainer.tools = []
+    with pytest.raises(ConfigError, match="environment_factory"):
+        ElasticToolCalls(trainer, ElasticHorizon())
