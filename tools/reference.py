@@ -187,7 +187,8 @@ def not_run_markdown() -> str:
 
 def pages() -> list[Path]:
     """The pages that are written by hand."""
-    folders = (ROOT, ROOT / "docs", ROOT / "docs" / "extend", ROOT / "docs" / "reference", ROOT / "examples")
+    docs = ROOT / "docs"
+    folders = (ROOT, docs, *(docs / name for name in ("extend", "integrations", "reference")), ROOT / "examples")
     return [page for folder in folders for page in sorted(folder.glob("*.md")) if page.name not in WRITTEN]
 
 
