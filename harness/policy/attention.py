@@ -9,7 +9,7 @@ that do not see each other. A block mask would do the same, but its memory grows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["PACKED", "Segments", "can_pack", "packed_attention"]
+__all__ = ["PACKED", "Segments", "attention_windows", "can_pack", "packed_attention"]
 
 PACKED = "packed"
 _UNKNOWN = ("softcap", "s_aux", "position_bias")  # arguments of some models' attention that are not supported here
@@ -64,16 +64,45 @@ class Segments:
         return queries, keyed, max(self.lengths), max(keys), index
 
 
+def attention_windows(config: PreTrainedConfig) -> list[int | None] | None:
+    """For each layer, the number of tokens that a token sees, itself included; None for all of them.
+
+    transformers has two ways to say it. In the first, `layer_types` names the layers that have a window. In the second, there is
+    no `layer_types`, and a `sliding_window` holds for all layers, as in Mistral and Phi-3. A key that the config's class does not
+    declare is a left-over of another model, such as the `sliding_window` of a Mistral that was turned into a Llama.
+
+    Args:
+        config: The config of the text model.
+
+    Returns:
+        None if some layer is neither full nor windowed attention: it is recurrent, chunked, compressed ...
+
+    >>> from transformers import MistralConfig
+    >>> attention_windows(MistralConfig(num_hidden_layers=2, sliding_window=4096))
+    [4096, 4096]
+    """
+    declared = {field.name for field in fields(config)}  # type: ignore[arg-type]  # every config is a dataclass
+    window = (getattr(config, "sliding_window", None) or None) if "sliding_window" in declared else None
+    kinds = getattr(config, "layer_types", None) if "layer_types" in declared else None
+    if not kinds:
+        return [window] * int(config.num_hidden_layers)
+    if not set(kinds) <= {"full_attention", "sliding_attention"}:
+        return None
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
 def can_pack(model: PreTrainedModel) -> bool:
     """Whether attention is all that connects the model's tokens, and whether it goes through transformers' interface.
 
-    Recurrent and convolutional layers would carry one episode's state into the next.
+    Recurrent and convolutional layers would carry one episode's state into the next. What SDPA cannot compute, such as soft caps
+    and sinks, packed attention cannot either.
     """
     config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     return (
         bool(model._supports_attention_backend)
-        and kinds <= {"full_attention", "sliding_attention"}
+        and not model._is_stateful
+        and config._attn_implementation in ("sdpa", PACKED)
+        and attention_windows(config) is not None
         and getattr(config, "attn_logit_softcapping", None) is None
     )
 
@@ -101,7 +130,8 @@ def packed_attention(
         attention_mask: Must be None with segments.
         dropout: Must be 0 with segments.
         scaling: The factor of the scores; by default 1 / sqrt(dim).
-        sliding_window: The number of tokens that a token sees, including itself; None for all.
+        sliding_window: The number of tokens that a token sees, including itself. None takes what the config says about the layer,
+            because some models, such as Qwen2-MoE, put their windows only into a mask.
         segments: The segments of the row; None calls transformers' own SDPA.
         **rest: Passed on to transformers' SDPA without segments.
 
@@ -127,6 +157,7 @@ def packed_attention(
     if strange or dropout or attention_mask is not None:
         what = strange or (["attention dropout"] if dropout else ["a mask of its own"])
         raise ConfigError(f"packed attention does not support {what[0]}, which this model uses; use --no-packing")
+    sliding_window = sliding_window or _window_of(module)
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
         return _varlen(query, key, value, scaling, sliding_window, segments)[None], None
     grouped = query.shape[1] != key.shape[1]
@@ -166,6 +197,13 @@ def _varlen(
     )
     assert isinstance(out, Tensor)
     return out
+
+
+def _window_of(layer: torch.nn.Module) -> int | None:
+    """The window that the config gives to an attention layer."""
+    config = getattr(layer, "config", None)
+    windows = attention_windows(config) if isinstance(config, PreTrainedConfig) else None
+    return windows[layer.layer_idx] if windows else None  # type: ignore[index]
 
 
 def _window(own: int, seen: int, window: int, device: torch.device) -> Tensor:

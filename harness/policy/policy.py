@@ -142,7 +142,7 @@ def load_policy(
     """
     try:
         tokenizer = _load_tokenizer(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)  # SDPA, if the model can do with it
         torch.nn.Module.to(model, torch.device(device))
         if packing and can_pack(model):
             model.set_attn_implementation(PACKED)

@@ -4,7 +4,8 @@ transformers' DynamicCache grows by concatenation: every new token copies the wh
 gaps that every later token attends over. Here each row is written at its own position in a buffer that is allocated once. A
 forward pass over adjacent rows reads a view, without a copy.
 
-The cache has no sliding windows and no recurrent state; `TransformersSampler` refuses models that need them.
+The cache keeps every token: layers with a sliding window get a mask. It has no recurrent state, so `TransformersSampler`
+refuses models that need one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class SlotCache(Cache):
         self._rows = 0
         self._capacity = 0
         self._taken: slice | Tensor = slice(0, 0)
-        self._columns: Tensor | None = None
+        self._places: tuple[Tensor, Tensor] | None = None
         self._width = 0
 
     @property
@@ -63,7 +64,8 @@ class SlotCache(Cache):
             columns: int64 [n, q], the columns where each row's q new tokens are written.
             width: The number of columns that are attended over.
         """
-        self._taken, self._columns, self._width = rows, columns, width
+        index = torch.arange(rows.start, rows.stop, device=columns.device) if isinstance(rows, slice) else rows
+        self._taken, self._places, self._width = rows, (index[:, None], columns), width
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -84,12 +86,15 @@ class SlotCache(Cache):
             buffer[a, :length] = buffer[b, :length]
             buffer[b, :length] = kept
 
+    def copy_row(self, source: int, target: int, start: int, stop: int) -> None:
+        """Copies the keys and values of one row's columns from `start` to before `stop` into the same columns of another."""
+        for buffer in (*self._keys, *self._values):
+            buffer[target, start:stop] = buffer[source, start:stop]
+
     def _write(self, buffer: Tensor, states: Tensor) -> Tensor:
-        assert self._columns is not None, "place() comes before the forward pass"
-        taken = self._taken
-        rows = torch.arange(taken.start, taken.stop, device=states.device) if isinstance(taken, slice) else taken
-        buffer[rows[:, None], self._columns] = states.transpose(1, 2)
-        return buffer[taken, : self._width].transpose(1, 2)
+        assert self._places is not None, "place() comes before the forward pass"
+        buffer[self._places] = states.transpose(1, 2)
+        return buffer[self._taken, : self._width].transpose(1, 2)
 
     def _like(self, states: Tensor) -> Tensor:
         _, heads, _, dim = states.shape

@@ -1,7 +1,8 @@
 """Samples with the same module that is trained, through transformers. It works on any device and needs no engine.
 
-The key-value cache is kept over the turns of an episode. Finished requests leave the batch at once. Each request draws from
-its own seed. For paged memory, CUDA graphs and tensor parallelism, use vLLM (`harness.sampling.vllm`).
+The key-value cache is kept over the turns of an episode. What several episodes begin with, such as the prompt of a group's task,
+is computed once. Finished requests leave the batch at once. Each request draws from its own seed. For paged memory, CUDA graphs
+and tensor parallelism, use vLLM (`harness.sampling.vllm`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
+from harness.policy.attention import attention_windows
 from harness.sampling.slot_cache import SlotCache
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 from harness.types.seeding import uniforms
 
 __all__ = ["TransformersSampler"]
+
+# Of fewer common tokens, each episode computes its own: the extra forward pass would cost more than it saves.
+_LEAST_SHARED = 32
 
 
 @dataclass
@@ -44,7 +49,7 @@ class _Running:
 
 
 class TransformersSampler:
-    """A `Sampler` over a decoder-only transformers model with full attention in every layer.
+    """A `Sampler` over a decoder-only transformers model whose layers attend to all tokens or to a sliding window.
 
     Args:
         model: The policy. It is used without gradients and left in eval mode; its weights are never copied.
@@ -53,23 +58,25 @@ class TransformersSampler:
         max_prefill_tokens: The most padded tokens of one forward pass over new prompts. It bounds the memory.
 
     Raises:
-        ConfigError: The model has layers without full attention, or `max_context` exceeds the model's positions.
+        ConfigError: The model has other layers, such as recurrent ones, or `max_context` exceeds the model's positions.
     """
 
     def __init__(
         self, model: PreTrainedModel, *, max_context: int | None = None, max_prefill_tokens: int = 16_384
     ) -> None:
         config = model.config.get_text_config()
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        if kinds != {"full_attention"}:
+        windows = attention_windows(config)
+        if windows is None or model._is_stateful:
+            kinds = sorted(set(getattr(config, "layer_types", None) or [])) or ["recurrent layers"]
             raise ConfigError(
-                f"TransformersSampler needs full attention in every layer, got {sorted(kinds)}; "
-                "use a model without sliding-window or recurrent layers"
+                f"TransformersSampler needs layers with full or sliding attention, got {kinds} in {config.model_type!r}; "
+                "use --sampler vllm, or another model"
             )
         positions = int(config.max_position_embeddings)
         if max_context is not None and not 1 < max_context <= positions:
             raise ConfigError(f"max_context must be in 2..{positions} (the model's positions), got {max_context}")
         self._model = model
+        self._windows = set(windows)
         self._vocab_size = int(config.vocab_size)
         self._max_context = max_context or positions
         self._max_prefill_tokens = max_prefill_tokens
@@ -111,15 +118,20 @@ class TransformersSampler:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[SampleRequest, Sample]]:
-        """Feeds new prompts; if there are none, one token of every running request. Returns the finished requests."""
+        """Feeds new prompts; if there are none, one token of every running request. Returns the finished requests.
+
+        A request whose prompt was taken from another's cache has one token left to feed. It draws with the running ones.
+        """
         if not self._running:
             return []
         if self._model.training:  # not switched back, which would walk over all modules; the trainer does that
             self._model.eval()
         running = list(self._running.values())
-        new = [r for r in running if not r.ids]
-        for batch in self._prefill_batches(new) if new else [running]:
-            self._forward(batch)
+        new = [r for r in running if len(r.feed) > 1]
+        if new:
+            self._prefill(new)
+        else:
+            self._forward(running)
         return [(r.request, self._finish(r)) for r in running if _is_finished(r)]
 
     @torch.inference_mode()
@@ -170,6 +182,36 @@ class TransformersSampler:
         ids, logprobs, versions = running.ids, running.logprobs, running.versions
         return Sample(ids, logprobs, reason, versions[0], spans(versions))  # type: ignore[arg-type]
 
+    def _prefill(self, new: list[_Running]) -> None:
+        """Computes prompts. What several begin with is computed for the first and then copied."""
+        while new:
+            for r in new:
+                self._take_over(r)
+            first: list[_Running] = []
+            begun: list[list[int]] = []  # the tokens of each of `first`
+            later: list[_Running] = []
+            for r in new:
+                if len(r.feed) > _LEAST_SHARED and any(_shared(r, tokens) for tokens in begun):
+                    later.append(r)
+                elif len(r.feed) > 1:
+                    first.append(r)
+                    begun.append(r.session.cached + r.feed)
+            for batch in self._prefill_batches(first) if first else []:
+                self._forward(batch)
+            new = later
+
+    def _take_over(self, running: _Running) -> None:
+        """Copies the keys and values of the longest beginning that another episode has computed."""
+        if len(running.feed) <= _LEAST_SHARED:
+            return
+        session = running.session
+        shared, donor = max(((_shared(running, s.cached), s.row) for s in self._rows), default=(0, 0))
+        if shared:
+            start = len(session.cached)
+            self._cache.copy_row(donor, session.row, start, start + shared)
+            session.cached += running.feed[:shared]
+            del running.feed[:shared]
+
     def _prefill_batches(self, new: list[_Running]) -> list[list[_Running]]:
         """Groups requests of similar length into forward passes of at most `max_prefill_tokens` padded tokens."""
         if len(new) * max(len(r.feed) for r in new) <= self._max_prefill_tokens:
@@ -203,16 +245,32 @@ class TransformersSampler:
         index = slice(first, first + n) if together else torch.tensor(rows, device=device)
         self._cache.place(index, positions.where(positions >= 0, self._cache.scrap_column), width)
         positions = positions.clamp_min(0)
-        mask = torch.arange(width, device=device) <= positions[:, None, :, None]
         output = self._model(
             input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=mask,
+            attention_mask=self._masks(positions, width),
             position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
         )
         self._draw(batch, output.logits[:, -1])
+
+    def _masks(self, positions: Tensor, width: int) -> Tensor | dict[str, Tensor]:
+        """Who sees whom, [n, 1, q, width]; one mask per kind of layer if the model has two.
+
+        transformers builds its own masks for rows that all begin at the same column. It hands on a mask of four dimensions as it
+        is, and would not narrow it to a window. Only eager attention adds the mask, so that it must be a number.
+        """
+        columns = torch.arange(width, device=positions.device)
+        last = positions[:, None, :, None]
+        masks = {}
+        for window in self._windows:
+            seen = columns <= last if window is None else (columns <= last) & (columns > last - window)
+            if self._model.config._attn_implementation == "eager":
+                least = torch.finfo(self._model.dtype).min
+                seen = torch.zeros(seen.shape, dtype=self._model.dtype, device=seen.device).masked_fill_(~seen, least)
+            masks["full_attention" if window is None else "sliding_attention"] = seen
+        return masks if len(masks) > 1 else seen
 
     def _draw(self, batch: list[_Running], logits: Tensor) -> None:
         """Draws one token per row: it inverts the cumulative distribution at the request's own uniform number."""
@@ -246,3 +304,14 @@ def _common_prefix(a: list[int], b: list[int]) -> int:
     if a[:n] == b[:n]:  # nearly always: a conversation only grows
         return n
     return next(i for i in range(n) if a[i] != b[i])
+
+
+def _shared(running: _Running, tokens: list[int]) -> int:
+    """How many of the tokens to feed `tokens` has too, after the same beginning; 0 if too few. The last one is always fed."""
+    start = len(running.session.cached)
+    if tokens[start : start + _LEAST_SHARED] != running.feed[:_LEAST_SHARED]:  # nearly always
+        return 0
+    if tokens[:start] != running.session.cached:
+        return 0
+    shared = _common_prefix(tokens[start:], running.feed[:-1])
+    return shared if shared >= _LEAST_SHARED else 0

@@ -11,7 +11,6 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
-from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
 
 VOCAB, STOP = 50, 7
@@ -257,10 +256,3 @@ def test_a_session_has_one_request_at_a_time(sampler: Sampler, ask: Ask) -> None
     sampler.submit(ask(0, [1]))
     with pytest.raises(ConfigError, match="already has a request"):
         sampler.submit(ask(0, [1, 2]))
-
-
-def test_sliding_windows_are_refused(made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]) -> None:
-    model = copy.deepcopy(made("transformers")[0])
-    model.config.layer_types = ["full_attention", "sliding_attention"]
-    with pytest.raises(ConfigError, match="needs full attention in every layer"):
-        TransformersSampler(model)

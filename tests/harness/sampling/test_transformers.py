@@ -10,7 +10,7 @@ from transformers import Qwen2ForCausalLM
 
 from harness.sampling.slot_cache import SlotCache
 from harness.sampling.transformers import TransformersSampler
-from harness.types.sampler import Sampler, SampleRequest
+from harness.types.sampler import Sampler, SampleRequest, sample_all
 
 Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
 
@@ -66,3 +66,71 @@ def test_no_cache_is_copied_for_those_that_run_while_others_wait(
     sampler.step()
     sampler.step()
     assert taken == [slice(0, 8), slice(0, 8), *[slice(0, 4)] * 3, slice(0, 3), slice(0, 3)]
+
+
+@pytest.fixture
+def fed(made: Made, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The rows and padded length of every forward pass."""
+    shapes: list[tuple[int, int]] = []
+    place = SlotCache.place
+    monkeypatch.setattr(
+        SlotCache,
+        "place",
+        lambda cache, rows, columns, width: (shapes.append(tuple(columns.shape)), place(cache, rows, columns, width))[
+            1
+        ],
+    )
+    return shapes
+
+
+def test_the_prompt_of_a_group_is_computed_once(
+    made: Made,
+    ask: Callable[..., SampleRequest],
+    forward_logprobs: Callable[..., list[float]],
+    fed: list[tuple[int, int]],
+) -> None:
+    model = made("transformers")[0]
+    sampler, prompt = TransformersSampler(model), list(range(8, 48)) * 2
+    requests = [ask(s, prompt, seed=s, stop_ids=frozenset()) for s in range(4)]
+    group = sample_all(sampler, requests)
+    # one prompt; the last token of the others together with the first's first one; the rest, a token later than the first
+    assert fed == [(1, 80), *[(4, 1)] * 5, (3, 1)]
+    for request, sample in zip(requests, group, strict=True):
+        assert sample.logprobs == pytest.approx(forward_logprobs(model, prompt, sample.ids), abs=1e-4)
+        assert sample_all(TransformersSampler(model), [request])[0].ids == sample.ids
+
+
+def test_prompts_share_what_they_begin_with_in_several_steps(
+    made: Made,
+    ask: Callable[..., SampleRequest],
+    forward_logprobs: Callable[..., list[float]],
+    fed: list[tuple[int, int]],
+) -> None:
+    """The rules are common to all tasks, the task to a group; an episode that is under way has both already."""
+    model = made("transformers")[0]
+    sampler, rules = TransformersSampler(model), list(range(8, 48))
+    tasks = [[*rules, *([9 + task] * 35)] for task in range(3)]
+    requests = [ask(s, tasks[s // 2], seed=s, stop_ids=frozenset()) for s in range(4)]
+    samples = sample_all(sampler, requests)
+    assert fed[:2] == [(1, 75), (1, 35)]
+    fed.clear()
+    late = [ask(9, tasks[1], stop_ids=frozenset()), ask(10, tasks[2], stop_ids=frozenset())]
+    samples += sample_all(sampler, late)
+    assert fed[0] == (1, 35)
+    for request, sample in zip(requests + late, samples, strict=True):
+        assert sample.logprobs == pytest.approx(forward_logprobs(model, list(request.prompt_ids), sample.ids), abs=1e-4)
+
+
+def test_new_weights_are_fed_in_passes_of_bounded_size(
+    made: Made, ask: Callable[..., SampleRequest], fed: list[tuple[int, int]]
+) -> None:
+    """Requests that run while the weights change have their whole text to feed again, as new ones have."""
+    sampler = TransformersSampler(made("transformers")[0], max_prefill_tokens=50)
+    for session in range(4):
+        sampler.submit(ask(session, [8 + session] * 20, stop_ids=frozenset()))
+    sampler.step()
+    sampler.step()
+    sampler.weights_changed()
+    fed.clear()
+    sampler.step()
+    assert fed == [(2, 22), (2, 22)]

@@ -1,0 +1,125 @@
+"""Tokens per CPU-second of sampling from a real model: this project's sampler compared with transformers' `generate`.
+
+    OMP_NUM_THREADS=1 python benchmarks/sampler.py MODEL [--dtype bfloat16]
+
+For each batch size, both continue prompts of 216 tokens by 32 tokens, in one thread. "apart" has random prompts with nothing in
+common, so that the sampler has nothing to share. "group" is one prompt for all, the first of a task of EH-Cabinet, as a group of
+GRPO begins. `generate` computes every prompt of the batch in either case, so it is timed once. Runs are interleaved, because the
+speed of a machine drifts; the median is printed. The last columns are the largest and the mean difference between the
+log-probabilities that the group was sampled with and those of a plain forward pass of the same model in the same type.
+With --dtype bfloat16, the float32 model is timed beside it, and the mean difference from its forward pass is printed too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import gymnasium as gym
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from harness.policy.policy import load_policy
+from harness.run.versions import cpu_name
+from harness.sampling.transformers import TransformersSampler
+from harness.types.sampler import Sample, SampleRequest, sample_all
+
+PROMPT, NEW = 216, 32
+
+
+def with_sampler(model: PreTrainedModel, prompts: list[list[int]]) -> list[Sample]:
+    """Samples NEW tokens for each prompt."""
+    requests = [SampleRequest(i, prompt, NEW, seed=i) for i, prompt in enumerate(prompts)]
+    return sample_all(TransformersSampler(model), requests)
+
+
+@torch.inference_mode()
+def with_generate(model: PreTrainedModel, prompts: list[list[int]]) -> None:
+    """Does the same with one call of `generate`."""
+    torch.manual_seed(0)
+    ids = torch.tensor(prompts)
+    model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=True,
+        top_k=0,
+        top_p=1.0,
+        min_new_tokens=NEW,
+        max_new_tokens=NEW,
+        pad_token_id=0,
+    )
+
+
+@torch.inference_mode()
+def forward_logprobs(model: PreTrainedModel, prompt: list[int], sample: Sample) -> Tensor:
+    """The log-probabilities of a sample's tokens, from one pass over the whole text."""
+    logits = model(input_ids=torch.tensor([prompt + sample.ids]), use_cache=False, logits_to_keep=NEW + 1).logits[0]
+    logp = torch.log_softmax(logits[:-1].float(), -1)
+    return logp.gather(1, torch.tensor(sample.ids)[:, None])[:, 0]
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", help="a Hugging Face folder")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    # Not packed, so that `generate` computes as it does for everybody.
+    policy = load_policy(args.model, dtype=getattr(torch, args.dtype), packing=False)
+    model = policy.model.eval()
+    exact = model if args.dtype == "float32" else load_policy(args.model, packing=False).model.eval()
+    observation, info = gym.make("EH-Cabinet-v0").reset(seed=0)
+    task = policy.chat.prompt_ids(info["system_prompt"], observation)
+    task = (task * -(-PROMPT // len(task)))[:PROMPT]  # with SmolLM2 it has 216 tokens as it is
+    draws = torch.Generator().manual_seed(0)
+    words = torch.randint(3, model.config.vocab_size, (max(args.batches), PROMPT), generator=draws).tolist()
+
+    print(f"prompts of {PROMPT} tokens and {NEW} sampled ones, {args.dtype}, one thread, median of {args.repeats}")
+    print(f"{cpu_name()}, torch {torch.__version__}, transformers {transformers.__version__}")
+    names = ["generate", "apart", "group", *(["group, float32"] if exact is not model else [])]
+    print(
+        f"{'':5} {'tokens per CPU-s':>17} {'':>{11 * len(names) - 17}} times generate     difference of log-probabilities"
+    )
+    print(
+        f"batch {''.join(f'{name:>11}' if len(name) < 11 else f'{name:>15}' for name in names)}   apart   group   max      mean"
+    )
+    for n in args.batches:
+        group = [task] * n
+        runs: dict[str, Callable[[], object]] = {
+            "generate": lambda n=n: with_generate(model, words[:n]),  # type: ignore[misc]
+            "apart": lambda n=n: with_sampler(model, words[:n]),  # type: ignore[misc]
+            "group": lambda group=group: with_sampler(model, group),  # type: ignore[misc]
+        }
+        if exact is not model:
+            runs["group, float32"] = lambda group=group: with_sampler(exact, group)  # type: ignore[misc]
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(args.repeats):
+            for name, run in runs.items():
+                start = time.process_time()
+                run()
+                seconds[name].append(time.process_time() - start)
+        rates = {name: n * NEW / statistics.median(values) for name, values in seconds.items()}
+        ratios = [
+            statistics.median(a / b for a, b in zip(seconds["generate"], seconds[name], strict=True))
+            for name in ("apart", "group")
+        ]
+        samples = with_sampler(model, group)[:4]
+        sampled = torch.tensor([sample.logprobs for sample in samples])
+        off = (sampled - torch.stack([forward_logprobs(model, task, sample) for sample in samples])).abs()
+        line = f"{n:5} {''.join(f'{rates[name]:{max(11, len(name) + 1)}.1f}' for name in rates)}"
+        line += f" {ratios[0]:7.2f} {ratios[1]:7.2f}   {off.max():.1e}  {off.mean():.1e}"
+        if exact is not model:
+            far = (sampled - torch.stack([forward_logprobs(exact, task, sample) for sample in samples])).abs()
+            line += f"   from float32: {far.max():.1e}  {far.mean():.1e}"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Sliding windows: the sampler and the trainer's packed rows against each model's own plain forward pass."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Cohere2Config,
+    FalconMambaConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GptOssConfig,
+    LlamaConfig,
+    MinistralConfig,
+    MistralConfig,
+    MixtralConfig,
+    Olmo3Config,
+    Phi3Config,
+    PhimoeConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2MoeConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    SmolLM3Config,
+    Starcoder2Config,
+)
+
+from eh_gym.errors import ConfigError
+from harness.policy.attention import PACKED, Segments, attention_windows, can_pack
+from harness.sampling.transformers import TransformersSampler
+from harness.types.sampler import SampleRequest, sample_all
+
+WINDOW = 5
+SHAPE = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "sliding_window": WINDOW,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+FEW = {"moe_intermediate_size": 16, "num_experts_per_tok": 1}
+# Of each config class: its own arguments, and the windows of its layers.
+MODELS: dict[type[PreTrainedConfig], tuple[dict[str, Any], list[int | None]]] = {
+    MistralConfig: ({}, [WINDOW] * 3),  # the first six have no `layer_types`
+    Phi3Config: ({}, [WINDOW] * 3),
+    MixtralConfig: ({"num_local_experts": 2}, [WINDOW] * 3),
+    Starcoder2Config: ({}, [WINDOW] * 3),
+    PhimoeConfig: ({"num_local_experts": 2}, [WINDOW] * 3),
+    Qwen3MoeConfig: ({"use_sliding_window": True, "num_experts": 2, **FEW}, [WINDOW] * 3),
+    Qwen2Config: ({"use_sliding_window": True, "max_window_layers": 1}, [None, WINDOW, WINDOW]),
+    Qwen2MoeConfig: (
+        {"use_sliding_window": True, "layer_types": MIXED, "num_experts": 2, **FEW},
+        [WINDOW, None, WINDOW],
+    ),
+    Qwen3Config: ({"use_sliding_window": True, "max_window_layers": 2, "head_dim": 8}, [None, None, WINDOW]),
+    Gemma2Config: ({"layer_types": MIXED, "head_dim": 8}, [WINDOW, None, WINDOW]),
+    Gemma3TextConfig: ({"layer_types": MIXED, "head_dim": 8}, [WINDOW, None, WINDOW]),
+    Cohere2Config: ({"layer_types": MIXED}, [WINDOW, None, WINDOW]),
+    MinistralConfig: ({"head_dim": 8}, [WINDOW] * 3),
+    Olmo3Config: ({"layer_types": MIXED}, [WINDOW, None, WINDOW]),
+    SmolLM3Config: ({"layer_types": MIXED, "use_sliding_window": True}, [WINDOW, None, WINDOW]),
+    GptOssConfig: (
+        {"layer_types": MIXED, "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1},
+        [WINDOW, None, WINDOW],
+    ),
+}
+UNPACKED = {Gemma2Config, GptOssConfig}  # soft caps and sinks, which SDPA does not have
+
+
+def new_model(kind: type[PreTrainedConfig], **changes: object) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(kind(**{**SHAPE, **changes})).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def plain_logprobs(model: PreTrainedModel, ids: list[int]) -> list[float]:
+    """The log-probability of each token after the first."""
+    with torch.no_grad():
+        logp = torch.log_softmax(model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float(), -1)
+    return [float(logp[i, token]) for i, token in enumerate(ids[1:])]
+
+
+@pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
+def test_samples_have_the_log_probabilities_of_a_plain_forward_pass(kind: type[PreTrainedConfig]) -> None:
+    changes, windows = MODELS[kind]
+    model = new_model(kind, **changes)
+    assert attention_windows(model.config) == windows
+    sampler = TransformersSampler(model)
+    prompts = [[3, 4, 5], list(range(6, 20)), *[list(range(5, 45))] * 2]  # the last two share what they begin with
+    for _ in range(2):
+        requests = [SampleRequest(i, prompt, max_tokens=6, seed=i) for i, prompt in enumerate(prompts)]
+        for i, sample in enumerate(sample_all(sampler, requests)):
+            ids = [*prompts[i], *sample.ids]
+            assert sample.logprobs == pytest.approx(plain_logprobs(model, ids)[-len(sample.ids) :], abs=1e-4)
+            prompts[i] = [*ids, 7, 8]
+
+
+@pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
+def test_packed_rows_have_the_log_probabilities_of_a_plain_forward_pass(kind: type[PreTrainedConfig]) -> None:
+    model = new_model(kind, **MODELS[kind][0])
+    assert can_pack(model) == (kind not in UNPACKED)
+    if kind in UNPACKED:
+        return
+    packed = copy.deepcopy(model)
+    packed.set_attn_implementation(PACKED)
+    begin, ends = list(range(3, 12)), [[20, 21, 22], [30, 31, 32, 33]]
+    row = [*begin, *ends[0], *ends[1], *begin]
+    segments = Segments([9, 3, 4, 9], [-1, 0, 0, -1], torch.device("cpu"))
+    positions = torch.tensor([[*range(9), *range(9, 12), *range(9, 13), *range(9)]])
+    with torch.no_grad():
+        output = packed.base_model(
+            input_ids=torch.tensor([row]), position_ids=positions, use_cache=False, segments=segments
+        ).last_hidden_state[0]
+        for start, stop, episode in ((9, 12, begin + ends[0]), (12, 16, begin + ends[1]), (16, 25, begin)):
+            plain = model.base_model(input_ids=torch.tensor([episode]), use_cache=False).last_hidden_state[0]
+            torch.testing.assert_close(output[start:stop], plain[start - stop :], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [Qwen2Config, Qwen3MoeConfig])
+def test_a_window_that_is_switched_off_is_none(kind: type[PreTrainedConfig]) -> None:
+    assert attention_windows(kind(**SHAPE, use_sliding_window=False)) == [None] * 3
+
+
+def test_a_window_left_over_in_the_config_of_a_model_without_windows_is_none() -> None:
+    """`LlamaConfig` keeps the key, and transformers' Llama does not read it."""
+    config = LlamaConfig(**SHAPE)
+    assert config.sliding_window == WINDOW  # type: ignore[attr-defined]
+    assert attention_windows(config) == [None] * 3
+
+
+@pytest.mark.parametrize("change", [lambda: new_model(Qwen2Config), lambda: new_model(FalconMambaConfig)])
+def test_layers_other_than_attention_are_refused(change: Callable[[], PreTrainedModel]) -> None:
+    model = change()
+    if isinstance(model.config, Qwen2Config):
+        model.config.layer_types = ["full_attention", "chunked_attention", "full_attention"]
+    with pytest.raises(ConfigError, match=r"full or sliding attention, got \[.*\] in '.*'; use --sampler vllm"):
+        TransformersSampler(model)
