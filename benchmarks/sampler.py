@@ -7,7 +7,7 @@ common, so that the sampler has nothing to share. "group" is one prompt for all,
 GRPO begins. `generate` computes every prompt of the batch in either case, so it is timed once. Runs are interleaved, because the
 speed of a machine drifts; the median is printed. The last columns are the largest and the mean difference between the
 log-probabilities that the group was sampled with and those of a plain forward pass of the same model in the same type.
-With --dtype bfloat16, the float32 model is timed beside it, and the mean difference from its forward pass is printed too.
+With --dtype bfloat16, the float32 model samples the group beside it, and the differences from its forward pass are printed too.
 """
 
 from __future__ import annotations
@@ -83,27 +83,24 @@ def main() -> None:
 
     print(f"prompts of {PROMPT} tokens and {NEW} sampled ones, {args.dtype}, one thread, median of {args.repeats}")
     print(f"{cpu_name()}, torch {torch.__version__}, transformers {transformers.__version__}")
-    names = ["generate", "apart", "group", *(["group, float32"] if exact is not model else [])]
+    runs: dict[str, Callable[[list[list[int]], list[list[int]]], object]] = {
+        "generate": lambda apart, group: with_generate(model, apart),
+        "apart": lambda apart, group: with_sampler(model, apart),
+        "group": lambda apart, group: with_sampler(model, group),
+    }
+    if exact is not model:
+        runs["float32"] = lambda apart, group: with_sampler(exact, group)
     print(
-        f"{'':5} {'tokens per CPU-s':>17} {'':>{11 * len(names) - 17}} times generate     difference of log-probabilities"
+        "tokens per CPU-s; their ratios to generate; largest and mean difference of a group's log-probabilities, in nats"
     )
-    print(
-        f"batch {''.join(f'{name:>11}' if len(name) < 11 else f'{name:>15}' for name in names)}   apart   group   max      mean"
-    )
+    print(f"{'batch':5}{''.join(f'{name:>10}' for name in runs)}{'apart':>9}{'group':>8}{'max':>11}{'mean':>9}")
     for n in args.batches:
-        group = [task] * n
-        runs: dict[str, Callable[[], object]] = {
-            "generate": lambda n=n: with_generate(model, words[:n]),  # type: ignore[misc]
-            "apart": lambda n=n: with_sampler(model, words[:n]),  # type: ignore[misc]
-            "group": lambda group=group: with_sampler(model, group),  # type: ignore[misc]
-        }
-        if exact is not model:
-            runs["group, float32"] = lambda group=group: with_sampler(exact, group)  # type: ignore[misc]
+        apart, group = words[:n], [task] * n
         seconds: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(args.repeats):
             for name, run in runs.items():
                 start = time.process_time()
-                run()
+                run(apart, group)
                 seconds[name].append(time.process_time() - start)
         rates = {name: n * NEW / statistics.median(values) for name, values in seconds.items()}
         ratios = [
@@ -113,11 +110,11 @@ def main() -> None:
         samples = with_sampler(model, group)[:4]
         sampled = torch.tensor([sample.logprobs for sample in samples])
         off = (sampled - torch.stack([forward_logprobs(model, task, sample) for sample in samples])).abs()
-        line = f"{n:5} {''.join(f'{rates[name]:{max(11, len(name) + 1)}.1f}' for name in rates)}"
-        line += f" {ratios[0]:7.2f} {ratios[1]:7.2f}   {off.max():.1e}  {off.mean():.1e}"
+        line = f"{n:5}{''.join(f'{rate:10.1f}' for rate in rates.values())}"
+        line += f"{ratios[0]:9.2f}{ratios[1]:8.2f}{off.max():11.1e}{off.mean():9.1e}"
         if exact is not model:
             far = (sampled - torch.stack([forward_logprobs(exact, task, sample) for sample in samples])).abs()
-            line += f"   from float32: {far.max():.1e}  {far.mean():.1e}"
+            line += f"   from float32: {far.max():.1e} {far.mean():.1e}"
         print(line, flush=True)
 
 
