@@ -9,7 +9,7 @@ that do not see each other. A block mask would do the same, but its memory grows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -81,7 +81,7 @@ def attention_windows(config: PreTrainedConfig) -> list[int | None] | None:
     >>> attention_windows(MistralConfig(num_hidden_layers=2, sliding_window=4096))
     [4096, 4096]
     """
-    declared = {field.name for field in fields(config)}  # type: ignore[arg-type]  # every config is a dataclass
+    declared = getattr(config, "__dataclass_fields__", {})
     window = (getattr(config, "sliding_window", None) or None) if "sliding_window" in declared else None
     kinds = getattr(config, "layer_types", None) if "layer_types" in declared else None
     if not kinds:
@@ -203,7 +203,7 @@ def _window_of(layer: torch.nn.Module) -> int | None:
     """The window that the config gives to an attention layer."""
     config = getattr(layer, "config", None)
     windows = attention_windows(config) if isinstance(config, PreTrainedConfig) else None
-    return windows[layer.layer_idx] if windows else None  # type: ignore[index]
+    return windows[getattr(layer, "layer_idx", 0)] if windows else None
 
 
 def _window(own: int, seen: int, window: int, device: torch.device) -> Tensor:
