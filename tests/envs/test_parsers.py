@@ -1,0 +1,93 @@
+"""The parsers of model text take a time that grows no faster than the text, whatever is repeated in it.
+
+A model that has fallen into a loop writes one token over and over. Its message is parsed where every other slot waits for
+Python's lock, or in a worker that several environments share.
+"""
+
+import time
+
+import pytest
+
+from envs.appworld.actions import code_of
+from envs.bfcl.calls import DecodeError, decode_hermes, decode_python
+from envs.cabinet.env import CabinetEnv
+
+LENGTH = 100_000
+BOUND_S = 1.0  # of processor time; tests/envs/appworld/attacks.py prints what they take
+TOKENS = (
+    *("a", "1", " ", "\n", "\t", "\r\n", "\\", "\x00", "é", "\u2028", "\ud800", "\U0001f600"),
+    *("(", ")", "()", "[", "]", "{", "}", "'", '"', "'''", "`", "```", "```a", "```\n", "```python\n", " ```", "#", "@"),
+    *(",", ".", ":", ";", "=", "-", "+", "~", "*", "**", "not ", "a.", "a,", "a;", "a<", "a[", "1+", "-1", "1_", "..."),
+    *("f(", "f(a=", "f(a=1),", "[f(", "[1,", "{1:", '{"a":', "lambda:", "x if x else ", "[x for x in ", "a := ", "'a' "),
+    *("<tool_call>", "<tool_call>\n", "\n</tool_call>", "<tool_call>\n{}\n</tool_call>", "<think>", "</think>"),
+    *("open(a)", "submit(", "print(1)\n", "if a:\n "),
+)
+
+
+def cabinet(text):
+    env = CabinetEnv()
+    env.reset(seed=0)
+    env.step(text)
+
+
+def decoded(decode):
+    def parse(text):
+        try:
+            decode(text)
+        except DecodeError:
+            pass
+
+    return parse
+
+
+PARSERS = {  # name -> the parser, and what a message may begin with
+    "cabinet": (cabinet, ("", "open(")),
+    "bfcl, python": (decoded(decode_python), ("", "[f(a='")),
+    "bfcl, hermes": (decoded(decode_hermes), ("", "<tool_call>\n", '<tool_call>\n{"name": "')),
+    "appworld": (code_of, ("", "```", "```python\n", "\t```python\n", "<think>")),
+}
+
+
+def texts(prefixes, length):
+    """Every prefix followed by every token, repeated to this length."""
+    for prefix in prefixes:
+        for token in TOKENS:
+            yield (prefix + token * (length // len(token) + 1))[:length]
+
+
+def slowest(name, length=LENGTH):
+    """(seconds of processor time, the text's beginning) of the text that takes the parser longest."""
+    parse, prefixes = PARSERS[name]
+    worst = (0.0, "")
+    for text in texts(prefixes, length):
+        began = time.thread_time()
+        parse(text)
+        worst = max(worst, (time.thread_time() - began, text[:40]))
+    return worst
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_no_repeated_text_takes_long(name):
+    seconds, text = slowest(name)
+    assert seconds < BOUND_S, text
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("```python\nprint(1)\n```", "print(1)\n"),
+        ("```\nprint(1)\n```", "print(1)\n"),
+        ("``` Python title=x\nprint(1)\n", "print(1)\n"),
+        ("```json\n{}\n```\n```py\nprint(1)\n```", "print(1)\n"),
+        ("```json\n{}\n```", "```json\n{}\n```"),
+        ("```python", "```python"),
+        ("```python print(1)```", "```python print(1)```"),
+        ("x = 1 ```python\nprint(1)\n```", "x = 1 ```python\nprint(1)\n```"),
+        ("```python\n```", ""),
+        ("```python\nprint('''\n```\n''')", "print('''\n"),
+        ("\t```python\n\tif 1:\n\t    print(1)\n\n\t```", "if 1:\n    print(1)\n\n"),
+        ("  ```python\nprint(1)\n x = 1\n  ```", "print(1)\nx = 1\n"),
+    ],
+)
+def test_the_code_of_a_message(message, code):
+    assert code_of(message) == code
