@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -27,6 +28,9 @@ __all__ = ["Fork", "Zygote"]
 
 _START_TIMEOUT_S = 180.0  # importing AppWorld takes 4 s on a quiet machine
 _SPAWN_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = (
+    10.0  # killing a process takes milliseconds; a zygote that does not answer is killed, with all its forks
+)
 _PREFIX = "eh-appworld-"
 # The environment variables that a zygote gets. Agents' code can read all of them, and a trainer's hold keys and tokens.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH")
@@ -53,13 +57,15 @@ class Zygote:
         # `env` calls exec, so the worker's process is the zygote itself.
         self._worker = Worker(["env", "-i", *fixed, *kept, *command], start_timeout_s=_START_TIMEOUT_S)
         self._folder: Path | None = None
+        self._ready = False  # whether `start` came to its end
+        self._abandoned: set[str] = set()  # forks that nobody can end any more, because their owner was interrupted
         self.layers: list[str] = []
         weakref.finalize(self, Worker.kill, self._worker)
 
     @property
     def alive(self) -> bool:
         """Whether the zygote is running and can fork."""
-        return self._worker.alive
+        return self._ready and self._worker.alive
 
     @property
     def pid(self) -> int | None:
@@ -74,10 +80,16 @@ class Zygote:
             ConfigError: The path of the temporary folder is too long for a socket.
         """
         with self._lock:
-            if self._worker.alive:
+            if self.alive:
                 return
+            self._ready = False
+            self._worker.kill()  # an interrupted start may have left it
             self._remove_folder()
-            self._folder = _folder()
+            self._abandoned.clear()
+            try:
+                self._folder = _folder()
+            except OSError as error:
+                raise WorkerDied(f"there can be no zygote: {error}") from error
             self._worker.start()
             try:
                 answer = self._worker.call("start", self._start | {"folder": str(self._folder)}, _START_TIMEOUT_S)
@@ -85,6 +97,7 @@ class Zygote:
                 self._worker.kill()
                 raise
             self.layers = answer["layers"]
+            self._ready = True
 
     def fork(self, options: Mapping[str, Any]) -> Fork:
         """Forks a new process, which does what the zygote's role and ``options`` say.
@@ -93,23 +106,35 @@ class Zygote:
             WorkerError: The zygote cannot be started, or fails.
         """
         self.start()
-        connection = socket.socket(socket.AF_UNIX)
+        name = secrets.token_hex(16)
+        connection = None
         try:
-            with self._lock:  # the zygote uses the connection that was made last
+            with self._lock:  # else another thread's start() could change the folder
+                connection = socket.socket(socket.AF_UNIX)
+                connection.settimeout(_SPAWN_TIMEOUT_S)
                 connection.connect(str(_known(self._folder) / "socket"))
-                pid = self._worker.call("spawn", options, _SPAWN_TIMEOUT_S)
-        except OSError as error:
-            connection.close()
-            raise WorkerDied(f"the zygote does not answer: {error}") from error
-        except BaseException:
-            connection.close()
+                connection.sendall(name.encode("ascii"))
+                abandoned = self._abandoned.copy()
+                request = {"name": name, "options": dict(options), "abandoned": sorted(abandoned)}
+                pid = self._worker.call("spawn", request, _SPAWN_TIMEOUT_S)
+                self._abandoned.difference_update(abandoned)
+            return Fork(self, connection, name, pid)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            self._abandoned.add(name)  # the zygote may have forked it
+            if isinstance(error, OSError):
+                raise WorkerDied(f"the zygote does not answer: {error}") from error
             raise
-        return Fork(self, connection, pid)
 
-    def end(self, pid: int) -> None:
+    def end(self, name: str) -> None:
         """Kills a forked process and waits until it is gone."""
         with contextlib.suppress(WorkerError):  # the forks die with their zygote
-            self._worker.call("end", {"pid": pid}, _SPAWN_TIMEOUT_S)
+            self._worker.call("end", {"name": name}, _END_TIMEOUT_S)
+
+    def abandon(self, name: str) -> None:
+        """Has a forked process killed when the next one is forked. Takes no lock, so that a finalizer may call it."""
+        self._abandoned.add(name)
 
     def close(self) -> None:
         """Ends the zygote and all its forks. It may be called while the zygote is starting."""
@@ -125,14 +150,36 @@ class Zygote:
 
 
 class Fork:
-    """The parent's side of a forked process. Only one thread at a time may use it."""
+    """The parent's side of a forked process. Only one thread at a time may use it.
 
-    def __init__(self, zygote: Zygote, connection: socket.socket, pid: int) -> None:
-        self._zygote, self._connection, self.pid = zygote, connection, pid
+    Args:
+        zygote: What has forked it.
+        connection: The socket to it.
+        name: What the zygote knows it by.
+        pid: Its process id, for a look at it. It may belong to another process once this one has ended.
+    """
+
+    def __init__(self, zygote: Zygote, connection: socket.socket, name: str, pid: int) -> None:
+        self._zygote, self._connection, self._name, self.pid = zygote, connection, name, pid
         self._ended = False
+        self._finalizer = weakref.finalize(self, zygote.abandon, name)
+        self._finalizer.atexit = False
 
-    def ask(self, message: Any | None, timeout_s: float) -> dict[str, Any]:
+    def ask(
+        self,
+        message: Any | None,
+        timeout_s: float,
+        *,
+        before: Sequence[bytes] = (),
+        max_bytes: int = wire.MAX_BYTES,
+    ) -> dict[str, Any]:
         """Sends a message (none if it is None) and returns the answer. A process that fails to answer is killed.
+
+        Args:
+            message: A JSON value.
+            timeout_s: The seconds for all messages and the answer.
+            before: Messages to send first, as frames (wire.py).
+            max_bytes: The longest answer that is read.
 
         Raises:
             WorkerTimeout: No answer came in time.
@@ -142,39 +189,47 @@ class Fork:
         """
         if self._ended:
             raise WorkerDied("the process was ended")
+        try:
+            return self._answer(message, timeout_s, before, max_bytes)
+        except BaseException:  # also an interrupt: the next question would get the answer to this one
+            self.end()
+            raise
+
+    def _answer(self, message: Any | None, timeout_s: float, before: Sequence[bytes], max_bytes: int) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
         try:
-            self._connection.settimeout(timeout_s)
-            if message is not None:
-                wire.send(self._connection, message)
+            frames = [*before, *([] if message is None else [wire.frame(wire.encode(message))])]
+            for frame in frames:
+                self._connection.settimeout(max(0.001, deadline - time.monotonic()))
+                self._connection.sendall(frame)
             left = max(0.001, deadline - time.monotonic())
-            answer = wire.receive(self._connection, left, wire.MAX_ANSWER_BYTES)
+            answer = wire.receive(self._connection, left, max_bytes)
         except TimeoutError as error:
-            self.end()
             raise WorkerTimeout(f"no answer after {timeout_s:g} s; the process was killed") from error
         except OSError as error:
-            self.end()
             raise WorkerDied(f"the process has gone away: {error}") from error
         except ValueError as error:
-            self.end()
-            raise WorkerProtocolError(f"the process sent {error}") from error
+            raise WorkerProtocolError(f"the process sent {_printable(str(error))}") from error
         if answer is None:
-            self.end()
             raise WorkerDied("the process has gone away")
         if not isinstance(answer, dict):
-            self.end()
-            raise WorkerProtocolError(f"the process sent {str(answer)[:200]}")
+            raise WorkerProtocolError(f"the process sent {_printable(str(answer)[:200])}")
         if "error" in answer:
-            self.end()
-            raise WorkerCallError(str(answer["error"])[:8000])
+            raise WorkerCallError(_printable(str(answer["error"])[:8000]))
         return answer
 
     def end(self) -> None:
         """Kills the process. Idempotent."""
         if not self._ended:
-            self._ended = True
             self._connection.close()
-            self._zygote.end(self.pid)
+            self._zygote.end(self._name)
+            self._ended = True
+            self._finalizer.detach()
+
+
+def _printable(text: str) -> str:
+    """The text without lone surrogates, which cannot be printed; an agent's code may have chosen it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _folder() -> Path:

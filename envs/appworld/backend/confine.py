@@ -46,8 +46,7 @@ class Limits:
         memory_bytes: Address space in addition to what the process has when it is confined (a zygote's child has most of a
             GB).
         cpu_s: Processor time in seconds of the whole episode, all threads together. After that comes SIGKILL.
-        file_bytes: The largest size that a regular file can get by writing to a descriptor that was left open; 0 allows no
-            writing.
+        file_bytes: The largest size that a regular file can get by writing to it; 0 allows no writing.
         open_files: Descriptor numbers must be below this.
         threads: The number of threads, if the world has a uid or a user namespace of its own. Otherwise only the user's total
             is limited.
@@ -136,6 +135,18 @@ def confine(
         inside.append("system calls")
         files = True
     return [*inside, "files"] if files else inside
+
+
+def limit(limits: Limits) -> None:
+    """Limits this process's resources and nothing else: a judge reads the ground truth and writes an evaluation's files.
+
+    If the machine's memory runs out, the kernel kills the largest of the worlds and judges, before the trainer.
+
+    Args:
+        limits: See ``Limits``. The number of threads is not limited, since a judge shares its user with the trainer.
+    """
+    _write("/proc/self/oom_score_adj", "1000")
+    _limit(limits, counts_threads_alone=False)
 
 
 def die_with(parent: int) -> None:

@@ -1,26 +1,23 @@
 """The zygote: imports AppWorld once, and then forks a process for every world and every verdict.
 
 It is a worker's backend (eh_gym/worker/child.py). Its only other thread is that worker's watching thread, which holds no lock
-while it sleeps. An environment connects to the zygote's socket and asks for a process; the new process then owns the
-connection. A forked process inherits everything that is the same for all tasks, so it only costs what it changes.
+while it sleeps. An environment connects to the zygote's socket and asks for a process (children.py); the new process then owns
+the connection. A forked process inherits everything that is the same for all tasks, so it only costs what it changes.
 The zygote has no deadlines: the environment (forks.py) ends a process that takes too long.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import os
 import shutil
-import signal
 import socket
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import adaptations, calls, confine, judge, wire, world
+from . import adaptations, calls, confine, judge, world
+from .children import Children
 
 # Modules that the engine imports late, modules that are imported late by those that the agent's code may import (the guard
 # lists these), and codecs, which ``"…".encode(name)`` imports. All are imported before any fork, because a world's user may be
@@ -41,10 +38,7 @@ class _Zygote:
     def __init__(self, root: str, role: str, chosen: list[str], folder: str, confined: bool) -> None:
         self.role, self.confined = role, confined
         self.folder = folder
-        self.children: dict[int, int] = {}  # pid -> slot
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(os.path.join(folder, "socket"))
-        self.listener.listen(256)
+        self.children = Children(folder, self._clean_up)
         # The engine writes its outputs next to its data. In this folder we can remove them, and the data's own root, which may
         # belong to the user, stays unchanged.
         own = os.path.join(folder, "root")
@@ -67,53 +61,26 @@ class _Zygote:
         gc.enable()
         self.pid = os.getpid()
 
-    def spawn(self, options: Mapping[str, Any]) -> int:
-        """Forks a process for the connection that was made last, and returns its pid."""
-        connection, _ = self.listener.accept()
-        slot = next(i for i in range(len(self.children) + 1) if i not in self.children.values())
-        pid = os.fork()
-        if pid == 0:
-            self._live(connection, slot, options)
-        connection.close()
-        self.children[pid] = slot
-        return pid
+    def spawn(self, name: str, options: Mapping[str, Any]) -> int:
+        """Forks a process with this name, and returns its pid."""
 
-    def _live(self, connection: socket.socket, slot: int, options: Mapping[str, Any]) -> None:
-        """The whole life of a forked process."""
-        try:
-            confine.die_with(self.pid)
-            scratch = os.path.join(self.folder, str(os.getpid()))
-            os.mkdir(scratch, 0o700)
-            os.chdir(scratch)
-            confine.keep_only([connection.fileno()])
-            sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-            try:
-                if self.role == "judge":
-                    judge.serve(connection, options, self.find)
-                else:
-                    world.serve(connection, options, lambda: self._confine(slot, scratch, options))
-            except Exception as error:
-                text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-                with contextlib.suppress(Exception):
-                    wire.send(connection, {"error": text[:8000]})
-        finally:
-            os._exit(0)
-
-    def _confine(self, slot: int, scratch: str, options: Mapping[str, Any]) -> None:
-        if self.confined:
+        def live(connection: socket.socket, slot: int, scratch: str) -> None:
             limits = confine.Limits(**options["limits"])
+            if self.role == "judge":
+                confine.limit(limits)
+                judge.serve(connection, options, self.find)
+            else:
+                world.serve(connection, options, lambda: self._confine(slot, scratch, limits))
+
+        return self.children.spawn(name, live)
+
+    def _confine(self, slot: int, scratch: str, limits: confine.Limits) -> None:
+        if self.confined:
             confine.confine(slot, scratch, limits, confine.interpreter_folders(), parent=self.pid)
 
-    def end(self, pid: int) -> None:
-        """Kills a process, unless it has ended, and removes its folder."""
-        if pid not in self.children:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)  # it was not reaped yet, so no other process has this pid
-        os.waitpid(pid, 0)
-        del self.children[pid]
-        for left in (str(pid), os.path.join("root", "experiments", "outputs", world.experiment_name(pid))):
-            shutil.rmtree(os.path.join(self.folder, left), ignore_errors=True)
+    def _clean_up(self, pid: int) -> None:
+        outputs = os.path.join(self.folder, "root", "experiments", "outputs", world.experiment_name(pid))
+        shutil.rmtree(outputs, ignore_errors=True)
 
 
 _AFTER_WARM_UP = ("inherit_databases", "keep_shell", "stay_frozen", "load_databases_once", "save_nothing")
@@ -129,9 +96,11 @@ def handle(method: str, params: dict[str, Any]) -> Any:
         return {"layers": _zygote.layers}
     assert _zygote is not None, "start comes first"
     if method == "spawn":
-        return _zygote.spawn(params)
+        for name in params["abandoned"]:
+            _zygote.children.end(name)
+        return _zygote.spawn(params["name"], params["options"])
     if method == "end":
-        return _zygote.end(params["pid"])
+        return _zygote.children.end(params["name"])
     raise ValueError(f"unknown method {method!r}")
 
 

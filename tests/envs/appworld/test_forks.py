@@ -21,15 +21,18 @@ class Zygote:
     def __init__(self):
         self.ended = []
 
-    def end(self, pid):
-        self.ended.append(pid)
+    def end(self, name):
+        self.ended.append(name)
+
+    def abandon(self, name):
+        self.ended.append(f"{name}, by the next fork")
 
 
 @pytest.fixture
 def pair():
     here, there = socket.socketpair()
     zygote = Zygote()
-    yield Fork(zygote, here, 7), there, zygote
+    yield Fork(zygote, here, "7", 12345), there, zygote
     here.close()
     there.close()
 
@@ -55,38 +58,39 @@ def test_silence_ends_the_process(pair):
     fork, _, zygote = pair
     with pytest.raises(WorkerTimeout, match=r"no answer after 0\.2 s"):
         fork.ask({"code": "while True: pass"}, 0.2)
-    assert zygote.ended == [7]
+    assert zygote.ended == ["7"]
     with pytest.raises(WorkerDied, match="was ended"):
         fork.ask({"code": "print(1)"}, 0.2)
     fork.end()
-    assert zygote.ended == [7]
+    assert zygote.ended == ["7"]
 
 
 def test_a_process_that_does_not_read_is_ended(pair):
     fork, _, zygote = pair
     with pytest.raises(WorkerTimeout):
         fork.ask({"code": "x" * (4 << 20)}, 0.2)  # more than a socket holds
-    assert zygote.ended == [7]
+    assert zygote.ended == ["7"]
 
 
 def test_asking_and_answering_share_one_deadline(pair, monkeypatch):
     fork, _, zygote = pair
     now, left = [100.0], []
 
-    def send(connection, message):
+    def frame(body):
         now[0] += 0.5
+        return b""
 
     def receive(connection, timeout_s, max_bytes):
         left.append(timeout_s)
         raise TimeoutError
 
-    monkeypatch.setattr(wire, "send", send)
+    monkeypatch.setattr(wire, "frame", frame)
     monkeypatch.setattr(wire, "receive", receive)
     monkeypatch.setattr(forks, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with pytest.raises(WorkerTimeout):
         fork.ask({"code": "print(1)"}, 0.8)
     assert left == [pytest.approx(0.3)]
-    assert zygote.ended == [7]
+    assert zygote.ended == ["7"]
 
 
 @pytest.mark.parametrize(("sent", "comes"), [(b'{"said": 1}', True), (b'{"said": 1', False)])
@@ -102,7 +106,7 @@ def test_what_came_while_the_caller_was_held_up_is_taken_and_nothing_more_is_wai
         with pytest.raises(WorkerTimeout):
             fork.ask(None, 60)
     assert fork._connection.gettimeout() == 0
-    assert zygote.ended == ([] if comes else [7])
+    assert zygote.ended == ([] if comes else ["7"])
 
 
 @pytest.mark.parametrize(
@@ -123,7 +127,7 @@ def test_anything_but_a_message_ends_the_process(pair, sent, error, message):
     there.shutdown(socket.SHUT_WR)
     with pytest.raises(error, match=message):
         fork.ask(None, 60)
-    assert zygote.ended == [7]
+    assert zygote.ended == ["7"]
 
 
 def test_a_temporary_folder_too_deep_for_a_socket_is_refused(tmp_path, monkeypatch):

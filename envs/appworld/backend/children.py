@@ -1,0 +1,119 @@
+"""A zygote's children: processes that are forked for one connection each, and known by a name.
+
+An environment makes a connection, says a name on it, and asks for a process with that name. If it was interrupted in between,
+its connection stays in the socket's queue: the name keeps the next process from getting that connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import confine, wire
+
+_ACCEPT_TIMEOUT_S = 10.0  # the connection is there before the request for its process; this only prevents a hang
+_LONGEST_ERROR = 8000  # characters
+
+
+@dataclass(frozen=True)
+class _Child:
+    pid: int
+    slot: int
+
+
+class Children:
+    """The processes that live, and the socket to which the environment connects.
+
+    Args:
+        folder: A private folder for the socket, and for a working directory of each process.
+        clean_up: Is called with the pid of a process that is gone.
+    """
+
+    def __init__(self, folder: str, clean_up: Callable[[int], None] = lambda pid: None) -> None:
+        self._folder, self._clean_up = folder, clean_up
+        self._pid = os.getpid()
+        self._living: dict[str, _Child] = {}
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(os.path.join(folder, "socket"))
+        self._listener.listen(256)
+        self._listener.settimeout(_ACCEPT_TIMEOUT_S)
+
+    def spawn(self, name: str, live: Callable[[socket.socket, int, str], None]) -> int:
+        """Forks a process for the connection that says ``name``, and returns its pid.
+
+        Args:
+            name: The name, which no other process has.
+            live: What the process does, with its connection, its slot (a number from 0 that no other living process has) and
+                its working directory. An exception is reported over the connection.
+
+        Raises:
+            OSError: The connection is not there, or the system refuses another process.
+        """
+        self._reap()
+        connection = self._accept(name)
+        taken = {child.slot for child in self._living.values()}
+        slot = next(i for i in range(len(taken) + 1) if i not in taken)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._live(connection, slot, live)
+        finally:
+            connection.close()
+        self._living[name] = _Child(pid, slot)
+        return pid
+
+    def end(self, name: str) -> None:
+        """Kills a process, unless it has ended, and removes its folder. An unknown name is ignored: that process is gone."""
+        child = self._living.get(name)
+        if child is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)  # it was not reaped yet, so no other process has this pid
+        os.waitpid(child.pid, 0)
+        self._forget(name)
+
+    def _reap(self) -> None:
+        """Forgets the processes that have ended: for example those whose environment was interrupted while it asked for them."""
+        for name, child in list(self._living.items()):
+            if os.waitpid(child.pid, os.WNOHANG)[0]:
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        pid = self._living.pop(name).pid
+        shutil.rmtree(os.path.join(self._folder, str(pid)), ignore_errors=True)
+        self._clean_up(pid)
+
+    def _accept(self, name: str) -> socket.socket:
+        while True:
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)  # the name was said before the process was asked for, or will never be said
+            with contextlib.suppress(OSError):
+                if connection.recv(len(name)) == name.encode("ascii"):
+                    connection.setblocking(True)
+                    return connection
+            connection.close()
+
+    def _live(self, connection: socket.socket, slot: int, live: Callable[[socket.socket, int, str], None]) -> None:
+        """The whole life of a forked process."""
+        try:
+            try:
+                confine.die_with(self._pid)
+                scratch = os.path.join(self._folder, str(os.getpid()))
+                os.mkdir(scratch, 0o700)
+                os.chdir(scratch)
+                confine.keep_only([connection.fileno()])
+                sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+                live(connection, slot, scratch)
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+                with contextlib.suppress(Exception):
+                    wire.send(connection, {"error": text[:_LONGEST_ERROR]})
+        finally:
+            os._exit(0)

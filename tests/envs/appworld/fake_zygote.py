@@ -1,0 +1,47 @@
+"""A zygote without AppWorld, for tests of what is said to one: its worlds start in milliseconds and say which task they have.
+
+It is a worker's backend, like envs/appworld/backend/zygote.py, and forks its worlds with the same code.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+_BACKEND = Path(__file__).resolve().parents[3] / "envs" / "appworld" / "backend"
+
+
+def _backend(name):
+    if "backend" not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            "backend", _BACKEND / "__init__.py", submodule_search_locations=[str(_BACKEND)]
+        )
+        sys.modules["backend"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["backend"])
+    return importlib.import_module(f"backend.{name}")
+
+
+children, wire = _backend("children"), _backend("wire")
+_children = None
+
+
+def handle(method, params):
+    """Answers the worker protocol as the real zygote does."""
+    global _children
+    if method == "start":
+        _children = children.Children(params["folder"])
+        return {"layers": []}
+    if method == "end":
+        return _children.end(params["name"])
+    for name in params["abandoned"]:
+        _children.end(name)
+    task_id = params["options"]["task_id"]
+    return _children.spawn(params["name"], lambda connection, slot, scratch: _live(connection, task_id))
+
+
+def _live(connection, task_id):
+    supervisor = {"first_name": "A", "last_name": "B", "email": "a@b", "phone_number": "1"}
+    about = {"instruction": task_id, "supervisor": supervisor, "datetime": "2023-05-18T12:00:00", "apps": {}}
+    wire.send(connection, {"ready": about})
+    while (request := wire.receive(connection)) is not None:
+        answer = {"output": f"{task_id}: {request['code']}", "malformed": False, "completed": False, "calls": []}
+        wire.send(connection, answer)

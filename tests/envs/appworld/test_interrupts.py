@@ -1,0 +1,146 @@
+"""A reset, a step or a close may be interrupted anywhere, as with Ctrl-C in a notebook: the next episode is the right one.
+
+Python delivers an interrupt when a function begins, and when a call returns. All these points of this project's code are
+tried in the campaign, and some of them always. (At a bytecode in between, such as those that leave a `with`, Python delivers
+none.)
+"""
+
+import socket
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import envs.appworld.env as appworld
+from envs.appworld import data, forks
+from envs.appworld.data import Roots
+from envs.appworld.hosts import LocalHost, Settings
+
+ROOT = Path(appworld.__file__).parents[2]
+OURS = (str(ROOT / "envs" / "appworld"), str(ROOT / "eh_gym" / "worker"))
+TASKS = ("a_1", "a_2")
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    """An environment whose worlds are those of fake_zygote.py."""
+    command, folder = forks.backend_command, tmp_path_factory.mktemp("roots")
+    fake = Path(__file__).with_name("fake_zygote.py")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forks, "backend_command", lambda python, backend: command(python, fake))
+        host = LocalHost(Path(sys.executable), Roots(folder, folder, "fake"), Settings())
+        patch.setattr(appworld, "local_host", lambda *_: host)
+        patch.setattr(appworld, "backend_python", lambda _: Path(sys.executable))
+        patch.setattr(data, "roots", lambda _: None)
+        patch.setattr(data, "task_ids", lambda _: TASKS)
+        env = appworld.AppWorldEnv()
+        yield env
+        env.close()
+        host.close()
+
+
+def interrupted(call, at):
+    """Makes a call and interrupts it at the point with this number, from 1; returns False if it has fewer."""
+    seen = 0
+
+    def ours(frame):
+        return frame is not None and frame.f_code.co_filename.startswith(OURS)
+
+    def profile(frame, event, _):
+        nonlocal seen
+        if event == "c_call" or not (ours(frame) or (event == "return" and ours(frame.f_back))):
+            return
+        seen += 1
+        if seen == at:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def begin(env, task_id):
+    said, info = env.reset(options={"task_id": task_id})
+    assert info["instruction"] == task_id
+    assert said.endswith(f"Task: {task_id}")
+
+
+CALLS = {
+    "reset": lambda env: env.reset(options={"task_id": "a_1"}),
+    "step": lambda env: env.step("old"),
+    "close": lambda env: env.close(),
+}
+
+
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupt_anywhere_leaves_the_next_episode_right(env, name, stride):
+    at, cut = 1, True
+    while cut:
+        begin(env, "a_1")
+        cut = interrupted(lambda: CALLS[name](env), at)
+        begin(env, "a_2")
+        assert env.step("new")[0] == "a_2: new", at
+        at += stride
+    assert at > 2 * stride
+    env.close()
+    zygote = psutil.Process(env._host.pids[0])
+    assert zygote.children(recursive=True) == []
+
+
+def test_a_connection_without_a_request_is_no_other_worlds(env):
+    begin(env, "a_1")
+    stale = []
+    for said in (b"", b"x", b"0" * 32):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(env._host._worlds._folder / "socket"))
+        connection.sendall(said)
+        stale.append(connection)
+    begin(env, "a_2")
+    assert env.step("new")[0] == "a_2: new"
+    assert [connection.recv(1) for connection in stale] == [b""] * 3
+    for connection in stale:
+        connection.close()
+
+
+def test_a_world_whose_owner_forgot_it_is_ended(env):
+    begin(env, "a_1")
+    world = env._host.open("a_1")
+    pid = world._fork.pid
+    assert psutil.pid_exists(pid)
+    del world
+    begin(env, "a_2")
+    assert [child.pid for child in psutil.Process(env._host.pids[0]).children()] == [env._world._fork.pid]
+
+
+def test_a_world_that_cannot_begin_says_why(env):
+    """As when the disk has no inodes left: the world's folder cannot be made."""
+    begin(env, "a_1")
+    folder, last = env._host._worlds._folder, env._world._fork.pid
+    there = [folder / str(pid) for pid in range(last + 1, last + 3000)]
+    for path in there:
+        path.touch()
+    try:
+        with pytest.raises(appworld.WorkerCallError, match="FileExistsError"):
+            env.reset()
+    finally:
+        for path in there:
+            path.unlink(missing_ok=True)
+    begin(env, "a_2")
+
+
+def test_a_stopped_zygote_does_not_hold_up_a_close(env, monkeypatch):
+    monkeypatch.setattr(forks, "_END_TIMEOUT_S", 0.2)
+    begin(env, "a_1")
+    zygote = psutil.Process(env._host.pids[0])
+    zygote.suspend()
+    env.close()
+    assert not zygote.is_running()
+    begin(env, "a_2")
