@@ -4,6 +4,7 @@ A model that has fallen into a loop writes one token over and over. Its message 
 Python's lock, or in a worker that several environments share.
 """
 
+import contextlib
 import time
 
 import pytest
@@ -16,9 +17,41 @@ LENGTH = 100_000
 BOUND_S = 1.0  # of processor time; tests/envs/appworld/attacks.py prints what they take
 TOKENS = (
     *("a", "1", " ", "\n", "\t", "\r\n", "\\", "\x00", "é", "\u2028", "\ud800", "\U0001f600"),
-    *("(", ")", "()", "[", "]", "{", "}", "'", '"', "'''", "`", "```", "```a", "```\n", "```python\n", " ```", "#", "@"),
+    *(
+        "(",
+        ")",
+        "()",
+        "[",
+        "]",
+        "{",
+        "}",
+        "'",
+        '"',
+        "'''",
+        "`",
+        "```",
+        "```a",
+        "```\n",
+        "```python\n",
+        " ```",
+        "#",
+        "@",
+    ),
     *(",", ".", ":", ";", "=", "-", "+", "~", "*", "**", "not ", "a.", "a,", "a;", "a<", "a[", "1+", "-1", "1_", "..."),
-    *("f(", "f(a=", "f(a=1),", "[f(", "[1,", "{1:", '{"a":', "lambda:", "x if x else ", "[x for x in ", "a := ", "'a' "),
+    *(
+        "f(",
+        "f(a=",
+        "f(a=1),",
+        "[f(",
+        "[1,",
+        "{1:",
+        '{"a":',
+        "lambda:",
+        "x if x else ",
+        "[x for x in ",
+        "a := ",
+        "'a' ",
+    ),
     *("<tool_call>", "<tool_call>\n", "\n</tool_call>", "<tool_call>\n{}\n</tool_call>", "<think>", "</think>"),
     *("open(a)", "submit(", "print(1)\n", "if a:\n "),
 )
@@ -32,10 +65,8 @@ def cabinet(text):
 
 def decoded(decode):
     def parse(text):
-        try:
+        with contextlib.suppress(DecodeError):
             decode(text)
-        except DecodeError:
-            pass
 
     return parse
 
