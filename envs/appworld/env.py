@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import EzPickle
 
-from eh_gym.errors import ConfigError, WorkerError, WorkerTimeout
+from eh_gym.errors import ConfigError, WorkerCallError, WorkerError
 from eh_gym.spaces import UnicodeText
 from envs.appworld import data, prompt
 from envs.appworld.actions import code_of
@@ -25,6 +25,7 @@ from envs.runtime import backend_python
 __all__ = ["AppWorldEnv"]
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
+_LONGEST_MESSAGE = 1_000_000  # characters; a longer message is not searched for code
 _LONGEST_CODE = 200_000  # characters; no sensible solution is that long
 _HARMLESS = (
     "print(apis.api_docs.show_app_descriptions())",
@@ -100,7 +101,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             memory_mb=memory_mb,
             confined=confined,
         )
-        self._split = split
+        self._split, self._settings = split, settings
         self._host: Host
         if url is None:
             self._host = local_host(backend_python("appworld"), data.roots(split), settings)
@@ -135,7 +136,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         about = self._world.about
         return prompt.first_message(about), {
             "task_id": task_id,
-            "system_prompt": prompt.system_prompt(about["apps"]),
+            "system_prompt": prompt.system_prompt(about["apps"], self._settings),
             "instruction": about["instruction"],
             "supervisor": dict(about["supervisor"]),
             "datetime": about["datetime"],
@@ -149,35 +150,13 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             gymnasium.error.ResetNeeded: The episode has ended, or none has begun.
         """
         world = self._live()
-        self._steps += 1
-        code = code_of(action) if isinstance(action, str) else ""  # an action that is not a text has no code
-        if len(code) > _LONGEST_CODE:
-            text = f"Not run: {len(code):,} characters of code; at most {_LONGEST_CODE:,} are allowed."
-            return text, 0.0, False, False, {"malformed": True, "api_calls": 0}
         try:
-            result = world.execute(code)
-        except WorkerError as error:
+            return self._step(world, action)
+        except (
+            BaseException
+        ):  # for example Ctrl-C: an answer that comes later would be taken for that to the next action
             self._leave()
-            if world.host_failed:
-                return _failed(error)
-            text = f"Your code has destroyed its world, and the episode is over: {error}"
-            lost = f"{type(error).__name__}: {error}"
-            return text, 0.0, True, False, {"malformed": False, "api_calls": 0, "success": False, "world_lost": lost}
-        info: dict[str, Any] = {"malformed": result["malformed"], "api_calls": result["api_calls"]}
-        if not result["completed"]:
-            return result["output"], 0.0, False, False, info
-        try:
-            verdict = dict(world.verdict())
-        except WorkerTimeout as error:  # the agent's code is to blame if its calls take so long
-            lost = f"{type(error).__name__}: {error}"
-            return result["output"], 0.0, True, False, {**info, "success": False, "world_lost": lost}
-        except WorkerError as error:
-            return _failed(error)
-        finally:
-            self._leave()
-        info["success"] = verdict.pop("success")
-        info["verdict"] = verdict
-        return result["output"], float(info["success"]), True, False, info
+            raise
 
     def prepare(self, task_ids: Sequence[str]) -> None:
         """Makes worlds ahead, one for each mention of a task, so that the resets with these tasks hardly wait.
@@ -210,6 +189,28 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         """Ends the episode's process. The processes that it was forked from go on for other environments until this one ends."""
         self._leave()
 
+    def _step(self, world: World, action: Any) -> _Result:
+        self._steps += 1
+        message = action if isinstance(action, str) else ""  # an action that is not a text has no code
+        if len(message) > _LONGEST_MESSAGE:
+            return _not_run(f"a message of {len(message):,} characters", _LONGEST_MESSAGE)
+        code = code_of(message)
+        if len(code) > _LONGEST_CODE:
+            return _not_run(f"{len(code):,} characters of code", _LONGEST_CODE)
+        try:
+            result = world.execute(code)
+            verdict = dict(world.verdict()) if result["completed"] else None
+        except WorkerError as error:
+            self._leave()
+            return _failed(error) if world.host_failed else _lost(error)
+        info: dict[str, Any] = {"malformed": result["malformed"], "api_calls": result["api_calls"]}
+        if verdict is None:
+            return result["output"], 0.0, False, False, info
+        self._leave()
+        info["success"] = verdict.pop("success")
+        info["verdict"] = verdict
+        return result["output"], float(info["success"]), True, False, info
+
     def _live(self) -> World:
         if self._world is None:
             raise gym.error.ResetNeeded("this environment has no running episode; call reset() before step()")
@@ -221,7 +222,30 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             world.close()
 
 
-def _failed(error: WorkerError) -> tuple[str, float, bool, bool, dict[str, Any]]:
-    text = f"The environment failed, and this episode is over: {error}"
+_Result = tuple[str, float, bool, bool, dict[str, Any]]
+
+
+def _not_run(what: str, most: int) -> _Result:
+    text = f"Not run: {what}; at most {most:,} are allowed."
+    return text, 0.0, False, False, {"malformed": True, "api_calls": 0}
+
+
+def _lost(error: WorkerError) -> _Result:
+    """The end of an episode whose code is to blame for it."""
+    text = f"Your code has destroyed its world, and the episode is over: {_reason(error)}"
+    name = f"{type(error).__name__}: {error}"
+    return text, 0.0, True, False, {"malformed": False, "api_calls": 0, "success": False, "world_lost": name}
+
+
+def _failed(error: WorkerError) -> _Result:
+    """The end of an episode whose host is to blame for it."""
+    text = f"The environment failed, and this episode is over: {_reason(error)}"
     name = f"{type(error).__name__}: {error}"
     return text, 0.0, False, True, {"malformed": False, "api_calls": 0, "success": False, "environment_error": name}
+
+
+def _reason(error: WorkerError) -> str:
+    """What the agent is told: not the text of another process, which may name the host's files."""
+    if isinstance(error, WorkerCallError):
+        return "a process reported that it failed"
+    return str(error).splitlines()[0]

@@ -6,27 +6,33 @@ What the agent sees of a world is decided in env.py.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from eh_gym.errors import ConfigError, WorkerProtocolError
+from eh_gym.errors import ConfigError, WorkerError, WorkerProtocolError
 from envs.appworld import data
 from envs.appworld.ahead import Ahead
+from envs.appworld.backend import wire
 from envs.appworld.backend.adaptations import ALL as ADAPTATIONS
 from envs.appworld.data import Roots
 from envs.appworld.forks import Fork, Zygote
+from envs.appworld.record import Record
 
 __all__ = ["ADAPTATIONS", "Host", "LocalHost", "Settings", "World", "close_hosts", "local_host", "shared_host"]
 
 _OPEN_TIMEOUT_S = 120.0
 _GRACE_S = 5.0  # gives the engine's own timeout time to answer before the process is killed
-_MAX_CALLS = 20_000  # API calls of an episode, all of which a judge makes again
-_MAX_CALL_CHARS = 2_000_000  # in all calls of an episode; JSON takes up to 12 bytes for each, and a message has a limit
+_CPU_STEPS = 100  # steps that use all of their time; a world's processor time lasts for so many
+_JUDGE_MEMORY_BYTES = 512 << 20  # for the evaluation, in addition to what the world had
+_JUDGE_FILE_BYTES = 256 << 20  # the evaluation reads the state from files, one for each app
+_JUDGE_OPEN_FILES = 1024
 
 
 @dataclass(frozen=True)
@@ -36,10 +42,11 @@ class Settings:
     Attributes:
         step_timeout_s: The seconds that one action's code may run. The engine then reports a timeout, and the episode goes
             on. Code that cannot be interrupted is killed 5 s later, and its episode is over.
-        judge_timeout_s: The seconds that a verdict may take.
+        judge_timeout_s: The seconds that a verdict may take, in addition to those that the episode's steps took.
         max_api_calls: The number of API calls that one action may make. Further calls raise.
         max_output_chars: Longer outputs lose their middle.
-        memory_mb: The address space that a world may take in addition to what it starts with, in MiB.
+        memory_mb: The address space that a world may take in addition to what it starts with, in MiB. A judge may take 512 MiB
+            more.
         adaptations: The names of the time-saving changes to the engine that are applied.
         confined: Whether to confine worlds as far as the host allows. If not, the agent's code can do what the user can.
     """
@@ -68,6 +75,11 @@ class Settings:
                 "add them or pass confined=False"
             )
 
+    @property
+    def cpu_s(self) -> int:
+        """The seconds of processor time that a world may use in the whole episode, all threads together."""
+        return math.ceil(_CPU_STEPS * self.step_timeout_s)
+
 
 class World(Protocol):
     """One episode's world."""
@@ -78,7 +90,7 @@ class World(Protocol):
 
     @property
     def host_failed(self) -> bool:
-        """Whether a lost world was lost because its host failed, and not because of its code."""
+        """Whether the host is to blame for the error that ``execute`` or ``verdict`` raised, and not the agent's code."""
 
     def execute(self, code: str) -> Mapping[str, Any]:
         """Runs code. Returns ``output``, ``malformed``, ``completed`` (it completed the task) and ``api_calls`` (a number).
@@ -91,7 +103,7 @@ class World(Protocol):
         """The official evaluation, with ``success``, ``passed``, ``total`` and ``failures``.
 
         Raises:
-            WorkerError: The judge failed.
+            WorkerError: There is no verdict, because of the code's API calls unless ``host_failed``.
         """
 
     def close(self) -> None:
@@ -125,48 +137,64 @@ class Host(Protocol):
         """Ends everything."""
 
 
-@dataclass
 class _LocalWorld:
-    """A world whose agent's code runs in a process forked here."""
+    """A world whose agent's code runs in a process forked here.
 
-    host: LocalHost
-    task_id: str
-    fork: Fork
-    zygote: int | None  # its process id; if the host's zygote has another one now, this world's zygote was lost
-    about: Mapping[str, Any]
-    calls: list[Mapping[str, Any]] = field(default_factory=list)
-    call_chars: int = 0
+    Args:
+        host: What has made it.
+        task_id: Its task.
+        fork: Its process.
+        zygote: The process id of its zygote; if the host's zygote has another one now, this world's zygote was lost.
+        about: See World.
+    """
+
+    def __init__(self, host: LocalHost, task_id: str, fork: Fork, zygote: int | None, about: Mapping[str, Any]) -> None:
+        self.about = about
+        self._host, self._task_id, self._fork, self._zygote = host, task_id, fork, zygote
+        self._record = Record(host.settings.max_api_calls)
+        self._spent_s = 0.0  # by all steps
+        self._judge_failed = False
 
     @property
     def host_failed(self) -> bool:
-        return not self.host.alive or self.host.pids[0] != self.zygote
+        return self._judge_failed or not self._host.alive or self._host.pids[0] != self._zygote
 
     def execute(self, code: str) -> Mapping[str, Any]:
-        settings = self.host.settings
-        answer = self.fork.ask({"code": code}, settings.step_timeout_s + _GRACE_S)
+        settings = self._host.settings
+        request = {"code": code, "room_bytes": self._record.room_bytes}
+        began = time.monotonic()
         try:
-            made = _checked(answer, settings.max_output_chars)
-        except (KeyError, TypeError, ValueError) as error:
-            self.fork.end()
+            # A character takes up to 12 bytes in JSON.
+            max_bytes = wire.MAX_CALLS_BYTES + 12 * settings.max_output_chars + 4096
+            answer = self._fork.ask(request, settings.step_timeout_s + _GRACE_S, max_bytes=max_bytes)
+        finally:
+            self._spent_s += time.monotonic() - began
+        try:
+            return _checked(answer, settings.max_output_chars) | {"api_calls": self._record.add(answer["calls"])}
+        except (KeyError, ValueError) as error:
+            self._fork.end()
             raise WorkerProtocolError(f"the world sent an answer that is none: {error}") from error
-        self.calls += made
-        self.call_chars += sum(len(text) for call in made for text in _texts(call))
-        if len(self.calls) > _MAX_CALLS or self.call_chars > _MAX_CALL_CHARS:
-            self.fork.end()
-            allowed = f"{_MAX_CALLS:,} API calls, or of {_MAX_CALL_CHARS:,} characters"
-            raise WorkerProtocolError(f"the episode made more than {allowed}")
-        return {
-            "output": answer["output"],
-            "malformed": answer["malformed"],
-            "completed": answer["completed"],
-            "api_calls": len(made),
-        }
 
     def verdict(self) -> Mapping[str, Any]:
-        return self.host.judge(self.task_id, self.calls)
+        """See World. A verdict that fails is tried again.
+
+        If it fails again, another judge evaluates the task without any calls. If that works, the host is well, and the calls are
+        to blame: they take more memory, time or disk than a judge may use.
+        """
+        # The judge makes the calls that the steps have made, so it gets as much time as they took.
+        timeout_s = self._host.settings.judge_timeout_s + self._spent_s
+        try:
+            return self._host.judge(self._task_id, self._record.frames, timeout_s)
+        except WorkerError:
+            pass
+        try:
+            return self._host.judge(self._task_id, self._record.frames, timeout_s)
+        except WorkerError as error:
+            self._judge_failed = not self._host.can_judge(self._task_id)
+            raise type(error)(f"a judge could not repeat the episode's API calls: {error}") from error
 
     def close(self) -> None:
-        self.fork.end()
+        self._fork.end()
 
 
 class LocalHost:
@@ -218,14 +246,34 @@ class LocalHost:
         """See Host."""
         self._ahead.prepare(task_ids)
 
-    def judge(self, task_id: str, calls: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """The official verdict on the state that these calls leave."""
-        fork = self._judges.fork({"task_id": task_id})
+    def judge(self, task_id: str, frames: Sequence[bytes], timeout_s: float) -> Mapping[str, Any]:
+        """The official verdict on the state that these calls (frames of a Record) leave.
+
+        Raises:
+            WorkerError: The judge could not be made, or failed.
+        """
+        settings = self.settings
+        limits = {
+            "memory_bytes": settings.memory_mb * 2**20 + _JUDGE_MEMORY_BYTES,
+            "cpu_s": math.ceil(timeout_s + settings.judge_timeout_s),
+            "file_bytes": _JUDGE_FILE_BYTES,
+            "open_files": _JUDGE_OPEN_FILES,
+        }
+        fork = self._judges.fork({"task_id": task_id, "limits": limits})
         try:
-            answer = fork.ask({"calls": list(calls)}, self.settings.judge_timeout_s)
+            fork.ask(None, _OPEN_TIMEOUT_S)
+            answer = fork.ask({"evaluate": True}, timeout_s, before=frames)
             return dict(answer["verdict"])
         finally:
             fork.end()
+
+    def can_judge(self, task_id: str) -> bool:
+        """Whether a judge gives a verdict on the task as it is, without any calls."""
+        try:
+            self.judge(task_id, (), self.settings.judge_timeout_s)
+        except WorkerError:
+            return False
+        return True
 
     def close(self) -> None:
         """See Host."""
@@ -237,6 +285,12 @@ class LocalHost:
     def _make(self, task_id: str) -> _LocalWorld:
         if self._judges.pid is None:
             self._starter.submit(self._judges.start)  # in parallel with the worlds' zygote
+        try:
+            return self._fork_world(task_id)
+        except WorkerError:  # for example, the zygote was killed since the last episode; no agent's code has run yet
+            return self._fork_world(task_id)
+
+    def _fork_world(self, task_id: str) -> _LocalWorld:
         settings = self.settings
         fork = self._worlds.fork(
             {
@@ -244,7 +298,7 @@ class LocalHost:
                 "timeout_s": settings.step_timeout_s,
                 "max_api_calls": settings.max_api_calls,
                 "max_output_chars": settings.max_output_chars,
-                "limits": {"memory_bytes": settings.memory_mb * 2**20},
+                "limits": {"memory_bytes": settings.memory_mb * 2**20, "cpu_s": settings.cpu_s},
             }
         )
         zygote, _ = self.pids
@@ -281,20 +335,10 @@ def close_hosts() -> None:
 atexit.register(close_hosts)
 
 
-def _checked(answer: Mapping[str, Any], max_output_chars: int) -> list[dict[str, Any]]:
-    """The calls of a world's answer. The agent's code may have forged the answer, so this raises if its form is wrong."""
+def _checked(answer: Mapping[str, Any], max_output_chars: int) -> dict[str, Any]:
+    """A world's answer without its calls. The agent's code may have forged it, so this raises if its form is wrong."""
     if not (isinstance(answer["output"], str) and len(answer["output"]) <= max_output_chars):
         raise ValueError("the output is no text, or too long")
     if not (isinstance(answer["malformed"], bool) and isinstance(answer["completed"], bool)):
         raise ValueError("a flag is none")
-    made = [{name: call[name] for name in ("method", "url", "headers", "body", "status")} for call in answer["calls"]]
-    for call in made:
-        if not (isinstance(call["headers"], dict) and isinstance(call["status"], int)):
-            raise ValueError("a call is none")
-        if not all(isinstance(text, str) for text in _texts(call)):
-            raise ValueError("a call is none")
-    return made
-
-
-def _texts(call: Mapping[str, Any]) -> list[str]:
-    return [call["method"], call["url"], call["body"], *call["headers"].keys(), *call["headers"].values()]
+    return {name: answer[name] for name in ("output", "malformed", "completed")}

@@ -151,21 +151,11 @@ class Leases:
             Refused: The lease is unknown or has ended, or the request is not its next one.
             WorkerError: The host failed.
         """
-
-        def work(lease: _Lease) -> Mapping[str, Any]:
-            world = _known(lease).world
-            try:
-                return dict(world.execute(code))
-            except WorkerError as error:
-                if world.host_failed:
-                    raise
-                return {"lost": type(error).__name__, "message": str(error)}
-
-        return self._next(lease_id, number, work)
+        return self._next(lease_id, number, lambda world: world.execute(code))
 
     def verdict(self, lease_id: str, number: int) -> Mapping[str, Any]:
-        """Returns World.verdict's answer. Errors as for ``execute``."""
-        return self._next(lease_id, number, lambda lease: dict(_known(lease).world.verdict()))
+        """Returns World.verdict's answer. ``lost`` and errors as for ``execute``."""
+        return self._next(lease_id, number, lambda world: world.verdict())
 
     def end(self, lease_id: str) -> None:
         """Ends a lease. Does nothing if it has ended already."""
@@ -258,7 +248,16 @@ class Leases:
                 if not any(each.ahead.drop() for each in [client, *others]):
                     raise
 
-    def _next(self, lease_id: str, number: int, work: Callable[[_Lease], Mapping[str, Any]]) -> Mapping[str, Any]:
+    def _next(self, lease_id: str, number: int, use: Callable[[World], Mapping[str, Any]]) -> Mapping[str, Any]:
+        def work(lease: _Lease) -> Mapping[str, Any]:
+            world = _known(lease).world
+            try:
+                return dict(use(world))
+            except WorkerError as error:
+                if world.host_failed:
+                    raise
+                return {"lost": type(error).__name__, "message": str(error)}
+
         with self._lock:
             self._refuse_if_closed()
             lease = self._leases.get(lease_id)

@@ -35,7 +35,8 @@ TOKEN_VARIABLE = "EH_APPWORLD_TOKEN"
 _ASK_TIMEOUT_S = 30.0  # for requests that need no world
 _OPEN_TIMEOUT_S = 400.0  # the server may have to start its processes first
 _STEP_GRACE_S = 20.0  # added to the step's timeout; the server kills a step after 5 s more and reports it
-_VERDICT_GRACE_S = 270.0  # added to the judge's timeout, for the judge's start
+_VERDICTS = 3  # a verdict that fails is tried again, and then without any calls
+_VERDICT_GRACE_S = 270.0  # added to the judges' timeouts, for their start
 _REUSE_S = 30.0  # a connection that was silent for longer may have been closed on the way
 _ERRORS: Mapping[str, type[WorkerError] | type[ConfigError]] = {
     kind.__name__: kind
@@ -49,16 +50,19 @@ class _RemoteWorld:
     def __init__(self, host: RemoteHost, lease: str, about: Mapping[str, Any]) -> None:
         self._host, self._lease, self.about = host, lease, about
         self._number = 0
+        self._spent_s = 0.0  # by all steps
         self.host_failed = False
 
     def execute(self, code: str) -> Mapping[str, Any]:
-        answer = self._ask("execute", {"code": code}, self._host.settings.step_timeout_s + _STEP_GRACE_S)
-        if "lost" in answer:
-            raise _told(answer["lost"], answer["message"])
-        return answer
+        began = time.monotonic()
+        try:
+            return self._ask("execute", {"code": code}, self._host.settings.step_timeout_s + _STEP_GRACE_S)
+        finally:
+            self._spent_s += time.monotonic() - began
 
     def verdict(self) -> Mapping[str, Any]:
-        return self._ask("verdict", {}, self._host.settings.judge_timeout_s + _VERDICT_GRACE_S)
+        judge_s = self._host.settings.judge_timeout_s + self._spent_s
+        return self._ask("verdict", {}, _VERDICTS * judge_s + _VERDICT_GRACE_S)
 
     def close(self) -> None:
         with contextlib.suppress(WorkerError, ConfigError):  # the server ends it when nobody uses it
@@ -73,6 +77,8 @@ class _RemoteWorld:
             if isinstance(error, WorkerError):
                 raise
             raise WorkerCallError(str(error)) from error
+        if "lost" in answer:
+            raise _told(answer["lost"], answer["message"])
         return dict(answer)
 
 

@@ -23,7 +23,7 @@ from envs.appworld.leases import Leases, Refused
 
 __all__ = ["HEADER", "MAX_BYTES", "PROTOCOL", "Server", "checked_token", "is_loopback"]
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 HEADER = "X-EH-AppWorld"  # carries PROTOCOL in requests and answers
 MAX_BYTES = 4 * 2**20  # of a request
 _QUIET_S = 60.0  # a connection that is silent for so long is closed; clients open a new one

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from . import wire
+
 # Headers that the client adds to every request and that no endpoint reads.
 _IGNORED_HEADERS = frozenset(
     ("host", "accept", "accept-encoding", "connection", "user-agent", "content-length", "cookie")
@@ -19,7 +21,11 @@ _IGNORED_HEADERS = frozenset(
 
 COMPLETE_TASK = "/supervisor/message"  # the path to which apis.supervisor.complete_task posts
 
-Call = Mapping[str, Any]  # {"method", "url": path and query, "headers": {...}, "body": str, "status": int}
+# {"method", "url": path and query, "headers": {...}, "body": str, "status"}. The status is 0 if the application raised instead
+# of answering, and None if the step's timeout came before the answer.
+Call = Mapping[str, Any]
+
+_STATUS_BYTES = 8  # at least as much as a status takes in JSON, with a comma
 
 
 class Line:
@@ -29,52 +35,90 @@ class Line:
     random generator: code that draws a number between two calls would change the second call's access token or file
     content, and a judge, which makes only the calls, would get other values. Code that draws no number sees no difference.
 
+    It holds the limits on calls where the agent sees them as an exception, and its episode goes on. The environment holds the
+    same limits against code that gets past this object (record.py).
+
     Args:
         transport: The client's own transport.
+        max_calls: The number of calls that one step may make.
     """
 
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
+    def __init__(self, transport: Any, max_calls: int) -> None:
+        self._transport, self._max_calls = transport, max_calls
         self._random_state = random.getstate()
         self._inside = False
+        self._room_bytes = 0
         self.recording: list[dict[str, Any]] | None = None
+
+    def record(self, room_bytes: int) -> None:
+        """Begins a step's record, which may have so many bytes of JSON."""
+        self.recording, self._room_bytes = [], room_bytes
 
     def handle_request(self, request: Any) -> Any:
         """Makes one request. It is part of httpx's transport interface."""
         if self._inside:
             return self._transport.handle_request(request)
+        entry = None if self.recording is None else self._entry(request)
         outer = random.getstate()
         random.setstate(self._random_state)
         self._inside = True
-        entry = None
-        if self.recording is not None:
-            entry = {
-                "method": request.method,
-                "url": request.url.raw_path.decode("ascii"),
-                "headers": {k: v for k, v in request.headers.items() if k not in _IGNORED_HEADERS},
-                "body": request.read().decode("utf-8", "surrogateescape"),
-                "status": 0,
-            }
-            self.recording.append(entry)
         try:
             response = self._transport.handle_request(request)
             if entry is not None:
                 entry["status"] = response.status_code
             return response
+        except Exception as error:
+            if entry is not None and not isinstance(error, _engine_timeout()):
+                entry["status"] = 0
+            raise
         finally:
             self._inside = False
             self._random_state = random.getstate()
             random.setstate(outer)
+
+    def _entry(self, request: Any) -> dict[str, Any]:
+        """Puts a call on the record.
+
+        Raises:
+            RuntimeError: The step has made as many calls as it may, or calls of as many bytes.
+        """
+        assert self.recording is not None
+        if len(self.recording) >= self._max_calls:
+            raise RuntimeError(
+                f"Not called: a step may make {self._max_calls:,} API calls, and this one has made them."
+            )
+        entry: dict[str, Any] = {
+            "method": request.method,
+            "url": request.url.raw_path.decode("ascii"),
+            "headers": {k: v for k, v in request.headers.items() if k not in _IGNORED_HEADERS},
+            "body": request.read().decode("utf-8", "surrogateescape"),
+            "status": None,
+        }
+        size = len(wire.encode(entry)) + _STATUS_BYTES
+        if size > self._room_bytes:
+            raise RuntimeError(
+                f"Not called: this API call takes {size:,} bytes, and the calls of this step may take {self._room_bytes:,} more."
+            )
+        self._room_bytes -= size
+        self.recording.append(entry)
+        return entry
 
     def close(self) -> None:
         """Closes the transport. It is part of httpx's transport interface."""
         self._transport.close()
 
 
-def tap(world: Any) -> Line:
-    """Puts a Line between a world's client and its apps."""
+def _engine_timeout() -> type[Exception]:
+    """What the engine raises in code that runs too long."""
+    from appworld.common.utils import TimeoutError as EngineTimeout
+
+    return EngineTimeout  # type: ignore[no-any-return]
+
+
+def tap(world: Any, max_calls: int) -> Line:
+    """Puts a Line between a world's client and its apps. One step may make ``max_calls`` calls."""
     client = world.requester.client
-    client._transport = Line(client._transport)
+    client._transport = Line(client._transport, max_calls)
     return client._transport  # type: ignore[no-any-return]
 
 
@@ -107,8 +151,8 @@ def make(world: Any, call: Call, find: Callable[[str, str], tuple[str, str] | No
     """Makes a recorded call in a world.
 
     Returns:
-        The call's status, 0 if the application raised instead of answering, or None if it is not a public API and was not
-        made.
+        The call's status, 0 if the application raised instead of answering, or None if the call was not made because it is no
+        public API. Calls of the API documents are not made either, and get the status that was recorded.
     """
     import httpx
 
@@ -125,7 +169,7 @@ def make(world: Any, call: Call, find: Callable[[str, str], tuple[str, str] | No
     if public is None:
         return None
     if public[0] == "api_docs":  # not made: it reads documents that nobody can change, and draws no random number
-        return int(call["status"])
+        return int(call["status"] or 0)
     try:
         return int(world.requester.client._transport.handle_request(request).status_code)
     except Exception:  # as in the agent's world: for example, an app gets a number that its database cannot hold

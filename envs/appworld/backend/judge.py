@@ -8,7 +8,7 @@ do not count.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import adaptations, calls, wire, world
@@ -16,42 +16,54 @@ from . import adaptations, calls, wire, world
 _TIMEOUT_S = 3600.0  # the engine's own timeout; the environment's is shorter
 
 
-def serve(
-    connection: socket.socket, options: Mapping[str, Any], find: Callable[[str, str], tuple[str, str] | None]
-) -> None:
-    """Answers one list of calls with one verdict."""
-    request = wire.receive(connection)
-    if request is not None:
-        wire.send(connection, {"verdict": verdict(options["task_id"], request["calls"], find)})
+Find = Callable[[str, str], tuple[str, str] | None]
 
 
-def verdict(
-    task_id: str, recorded: list[calls.Call], find: Callable[[str, str], tuple[str, str] | None]
-) -> dict[str, Any]:
-    """AppWorld's evaluation of the state that the recorded calls leave.
+def serve(connection: socket.socket, options: Mapping[str, Any], find: Find) -> None:
+    """Says that it is ready, makes the calls of each ``{"calls"}`` message, and answers ``{"evaluate"}`` with the verdict."""
+    replay = Replay(options["task_id"], find)
+    wire.send(connection, {"ready": True})
+    while (request := wire.receive(connection)) is not None:
+        if "evaluate" in request:
+            wire.send(connection, {"verdict": replay.verdict()})
+        else:
+            replay.make(request["calls"])
 
-    Returns:
-        ``success``; ``passed`` and ``total``, numbers of tests; ``failures``, the requirements that were not met;
-        ``differing``, how many calls got another status than in the agent's world; ``skipped``, how many were not public
-        APIs.
-    """
-    clean, _ = world.open_world(task_id, _TIMEOUT_S, 10**9, load_ground_truth=True)
-    differing = skipped = 0
-    clean.safety_guard.enable()  # as in the agent's world, where it also takes functions away from the apps
-    for call in recorded:
-        status = calls.make(clean, call, find)
-        skipped += status is None
-        differing += status is not None and status != call["status"]
-    clean.safety_guard.disable()
-    tracker = evaluate(clean)
-    return {
-        "success": bool(tracker.success),
-        "passed": tracker.pass_count,
-        "total": tracker.num_tests,
-        "failures": [failure["requirement"] for failure in tracker.failures],
-        "differing": differing,
-        "skipped": skipped,
-    }
+
+class Replay:
+    """A clean world of a task, in which recorded calls are made again."""
+
+    def __init__(self, task_id: str, find: Find) -> None:
+        self._find = find
+        self._world, _ = world.open_world(task_id, _TIMEOUT_S, 10**9, load_ground_truth=True)
+        self._differing = self._skipped = 0
+
+    def make(self, recorded: Iterable[calls.Call]) -> None:
+        """Makes calls."""
+        self._world.safety_guard.enable()  # as in the agent's world, where it also takes functions away from the apps
+        for call in recorded:
+            status = calls.make(self._world, call, self._find)
+            self._skipped += status is None
+            self._differing += status is not None and call["status"] is not None and status != call["status"]
+        self._world.safety_guard.disable()
+
+    def verdict(self) -> dict[str, Any]:
+        """AppWorld's evaluation of the state that the calls leave.
+
+        Returns:
+            ``success``; ``passed`` and ``total``, numbers of tests; ``failures``, the requirements that were not met;
+            ``differing``, how many calls got another status than in the agent's world; ``skipped``, how many were not public
+            APIs.
+        """
+        tracker = evaluate(self._world)
+        return {
+            "success": bool(tracker.success),
+            "passed": tracker.pass_count,
+            "total": tracker.num_tests,
+            "failures": [failure["requirement"] for failure in tracker.failures],
+            "differing": self._differing,
+            "skipped": self._skipped,
+        }
 
 
 def evaluate(opened: Any) -> Any:

@@ -14,16 +14,29 @@ from typing import Any
 
 _LENGTH = struct.Struct(">I")
 MAX_BYTES = 32 * 1024 * 1024
-# For an answer, which the agent's code may have forged: parsing 32 MiB of empty lists takes 0.8 GB and 7 s.
-MAX_ANSWER_BYTES = 4 * 1024 * 1024
+# What an agent's code may have forged is parsed in small pieces: 32 MiB of empty lists take 0.8 GB and 7 s.
+MAX_CALLS_BYTES = 3 * 1024 * 1024  # of the API calls of one step
+
+
+def encode(value: Any) -> bytes:
+    """A value as ASCII-only JSON, which keeps lone surrogates (a model can write them) as they are."""
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def frame(body: bytes) -> bytes:
+    """A message, as it is sent.
+
+    Raises:
+        ValueError: The message is too long.
+    """
+    if len(body) > MAX_BYTES:
+        raise ValueError(f"a message of {len(body):,} bytes; {MAX_BYTES:,} are allowed")
+    return _LENGTH.pack(len(body)) + body
 
 
 def send(connection: socket.socket, message: Any) -> None:
-    """Sends one message in ASCII-only JSON, which keeps lone surrogates (a model can write them) as they are."""
-    body = json.dumps(message, separators=(",", ":")).encode("ascii")
-    if len(body) > MAX_BYTES:
-        raise ValueError(f"a message of {len(body):,} bytes; {MAX_BYTES:,} are allowed")
-    connection.sendall(_LENGTH.pack(len(body)) + body)
+    """Sends one message."""
+    connection.sendall(frame(encode(message)))
 
 
 def receive(connection: socket.socket, timeout_s: float | None = None, max_bytes: int = MAX_BYTES) -> Any | None:

@@ -16,7 +16,7 @@ from . import calls, wire
 
 
 def serve(connection: socket.socket, options: Mapping[str, Any], confine: Any) -> None:
-    """Opens the task's world and answers ``{"code"}`` requests until the other side hangs up.
+    """Opens the task's world and answers ``{"code", "room_bytes"}`` requests until the other side hangs up.
 
     Args:
         connection: The socket to the environment.
@@ -30,7 +30,8 @@ def serve(connection: socket.socket, options: Mapping[str, Any], confine: Any) -
         request = wire.receive(connection)
         if request is None:
             return
-        wire.send(connection, step(world, line, request["code"], options["max_output_chars"]))
+        answer = step(world, line, request["code"], options["max_output_chars"], request["room_bytes"])
+        wire.send(connection, answer)
 
 
 def open_world(
@@ -47,7 +48,7 @@ def open_world(
         max_interactions=10**9,  # ElasticTimeLimit limits the steps
         max_api_calls_per_interaction=max_api_calls,
     )
-    return world, calls.tap(world)
+    return world, calls.tap(world, max_api_calls)
 
 
 def experiment_name(pid: int) -> str:
@@ -66,9 +67,11 @@ def about(world: Any) -> dict[str, Any]:
     }
 
 
-def step(world: Any, line: Any, code: str, max_output_chars: int) -> dict[str, Any]:
-    """Executes code with the engine and reports the outcome."""
-    line.recording = []
+def step(
+    world: Any, line: Any, code: str, max_output_chars: int, room_bytes: int = wire.MAX_CALLS_BYTES
+) -> dict[str, Any]:
+    """Executes code with the engine and reports the outcome. The calls may take ``room_bytes`` of JSON."""
+    line.record(room_bytes)
     try:
         output = world.execute(code)
     except BaseException as error:  # not caught by the engine (KeyboardInterrupt, say): its guard is still on
@@ -96,7 +99,8 @@ def shorten(text: str, limit: int) -> str:
 
 
 def _parses(code: str) -> bool:
-    if not code.strip():
+    code = code.strip()  # as the engine does before it runs the code
+    if not code:
         return False
     try:
         ast.parse(code)

@@ -73,7 +73,9 @@ def confined(request):
 
 
 def judge(request):
-    verdict = backend("judge").verdict(request["task_id"], request["calls"], backend("calls").public_routes())
+    replay = backend("judge").Replay(request["task_id"], backend("calls").public_routes())
+    replay.make(request["calls"])
+    verdict = replay.verdict()
     outputs = Path(os.environ["APPWORLD_ROOT"], "experiments", "outputs", backend("world").experiment_name(os.getpid()))
     return {"verdict": verdict, "state": state(outputs / "tasks" / request["task_id"] / "dbs")}
 

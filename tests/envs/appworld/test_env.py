@@ -7,14 +7,16 @@ import dataclasses
 import os
 import signal
 import time
+from pathlib import Path
 
 import gymnasium as gym
 import psutil
 import pytest
 
 import eh_gym  # noqa: F401 - registers the environments
-from eh_gym.errors import ConfigError, WorkerTimeout
-from envs.appworld import data, hosts
+from eh_gym.errors import ConfigError, WorkerDied, WorkerTimeout
+from envs.appworld import data, forks, hosts
+from envs.appworld.backend import wire
 from envs.appworld.hosts import LocalHost, Settings
 
 FINISH = "apis.supervisor.complete_task()"
@@ -275,12 +277,153 @@ def test_the_engine_runs_unadapted_too(appworld_python):
         host.close()
 
 
-def test_calls_that_take_a_judge_too_long_earn_nothing(env, monkeypatch):
-    def judge(*_):
-        raise WorkerTimeout("no answer after 120 s; the process was killed")
+@pytest.fixture
+def judge(env, monkeypatch):
+    """Has a judge fail whose number (from 1) and calls make a function say so; returns the list of the judges' calls."""
 
-    monkeypatch.setattr(env.unwrapped._host, "judge", judge)
-    _, reward, terminated, truncated, info = env.step(FINISH)
+    def replace(fails):
+        host, judged = env.unwrapped._host, []
+        original = host.judge
+
+        def judge(task_id, frames, timeout_s):
+            judged.append(len(frames))
+            if fails(len(judged), frames):
+                raise WorkerTimeout("no answer after 120 s; the process was killed")
+            return original(task_id, frames, timeout_s)
+
+        monkeypatch.setattr(host, "judge", judge)
+        return judged
+
+    return replace
+
+
+def test_calls_that_no_judge_can_repeat_are_the_agents_failure(env, judge):
+    judged = judge(lambda number, frames: frames)
+    text, reward, terminated, truncated, info = env.step(FINISH)
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
-    assert "WorkerTimeout" in info["world_lost"]
+    assert "WorkerTimeout: a judge could not repeat" in info["world_lost"]
     assert "environment_error" not in info
+    assert "destroyed its world" in text
+    assert judged == [1, 1, 0]
+
+
+def test_a_host_without_judges_is_the_environments_failure(env, judge):
+    judged = judge(lambda number, frames: True)
+    _, reward, terminated, truncated, info = env.step(FINISH)
+    assert (reward, terminated, truncated, info["success"]) == (0.0, False, True, False)
+    assert "WorkerTimeout" in info["environment_error"]
+    assert "world_lost" not in info
+    assert judged == [1, 1, 0]
+
+
+def test_a_verdict_that_failed_once_is_made_again(env, judge):
+    judged = judge(lambda number, frames: number == 1)
+    assert play_expert(env)[1] == 1.0
+    assert len(judged) == 2
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_lost_or_stopped_judges_zygote_costs_no_verdict(env, monkeypatch, fault):
+    env.step(FINISH)
+    os.kill(env.unwrapped._host.pids[1], fault)
+    monkeypatch.setattr(forks, "_SPAWN_TIMEOUT_S", 5.0)
+    env.reset(seed=0)
+    assert play_expert(env)[1] == 1.0
+
+
+def test_a_judge_has_limits_and_dies_before_the_trainer(env):
+    host = env.unwrapped._host
+    env.step(FINISH)  # the zygote runs
+    limits = {"memory_bytes": 2**30, "cpu_s": 77, "file_bytes": 2**20, "open_files": 500}
+    fork = host._judges.fork({"task_id": env.unwrapped.task_ids[0], "limits": limits})
+    try:
+        assert fork.ask(None, 120) == {"ready": True}
+        process = psutil.Process(fork.pid)
+        assert process.rlimit(psutil.RLIMIT_CPU) == (77, 77)
+        assert process.rlimit(psutil.RLIMIT_FSIZE) == (2**20, 2**20)
+        assert process.rlimit(psutil.RLIMIT_NOFILE) == (500, 500)
+        assert process.rlimit(psutil.RLIMIT_AS)[1] <= process.memory_info().vms + 2**30
+        assert Path(f"/proc/{fork.pid}/oom_score_adj").read_text() == "1000\n"
+    finally:
+        fork.end()
+
+
+def test_a_reset_begins_again_where_its_world_could_not_be_made(env, monkeypatch):
+    worlds, failures = env.unwrapped._host._worlds, [WorkerDied("the zygote does not answer")]
+    fork = worlds.fork
+
+    def fails_once(options):
+        if failures:
+            raise failures.pop()
+        return fork(options)
+
+    monkeypatch.setattr(worlds, "fork", fails_once)
+    env.reset(seed=0)
+    assert env.step("print(1)")[0] == "1\n"
+    failures += [WorkerDied("once"), WorkerDied("twice")]
+    with pytest.raises(WorkerDied, match="once"):
+        env.reset(seed=0)
+
+
+def test_calls_past_the_engines_count_are_refused_and_the_episode_goes_on(env):
+    code = """
+refused = 0
+for _ in range(50):
+    try:
+        requester.client.request("GET", "/supervisor/profile")
+    except Exception as error:
+        refused, last = refused + 1, error
+print(refused, last)
+"""
+    said, _, terminated, _, info = env.step(code)
+    assert said == "30 Not called: a step may make 20 API calls, and this one has made them.\n"
+    assert (terminated, info["api_calls"]) == (False, 20)
+
+
+def test_the_agent_is_told_what_it_may_do(env):
+    told = " ".join(env.reset(seed=0)[1]["system_prompt"].split())
+    assert "Outputs of more than 2,000 characters lose their middle." in told
+    assert "One block may run for 120 seconds and make 20 API calls. Their requests may take 3 MB" in told
+    assert "those of the whole task 32 MB" in told
+
+
+def test_a_message_too_long_to_be_searched_for_code_is_not_run(env):
+    text, _, terminated, _, info = env.step("```python\nprint(1)\n```" + "x" * 1_000_000)
+    assert text == "Not run: a message of 1,000,022 characters; at most 1,000,000 are allowed."
+    assert (terminated, info) == (False, {"malformed": True, "api_calls": 0})
+
+
+def test_indented_code_that_runs_is_not_malformed(env):
+    for action in ("   print(1)", "1. So:\n   ```python\n   for _ in [1]:\n       print(1)\n   ```"):
+        said, *_, info = env.step(action)
+        assert (said, info["malformed"]) == ("1\n", False)
+
+
+def test_what_a_world_says_at_its_end_can_be_printed_and_names_no_file(env):
+    code = """
+wire, connection = __import__("sys").modules["eh_backend.wire"], None
+for o in __import__("gc").get_objects():
+    if type(o).__name__ == "socket":
+        connection = o
+wire.send(connection, {"error": "\\ud800 /tmp/secret"})
+"""
+    text, *_, info = env.step(code)
+    assert text == "Your code has destroyed its world, and the episode is over: a process reported that it failed"
+    assert info["world_lost"].encode() == b"WorkerCallError: \\ud800 /tmp/secret"
+
+
+def test_an_interrupted_step_ends_the_episode_and_the_next_is_right(env, monkeypatch):
+    receive = wire.receive
+
+    def interrupted(*arguments):
+        monkeypatch.setattr(wire, "receive", receive)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(wire, "receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        env.step("print('old')")
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step("print('new')")
+    env.reset(seed=0)
+    assert env.step("print('new')")[0] == "new\n"

@@ -71,6 +71,8 @@ class FakeWorld:
     def verdict(self):
         if not self.host.alive:
             raise WorkerDied("the judge has gone away")
+        if "too much" in self.ran:
+            raise WorkerTimeout("a judge could not repeat the episode's API calls")
         return {"success": "right" in self.ran, "passed": 1, "total": 2, "failures": []}
 
     def close(self):
@@ -337,6 +339,16 @@ def test_code_that_loses_its_world_ends_the_episode_and_the_next_begins(serve):
         assert info["world_lost"].startswith(name)
         assert "environment_error" not in info
     assert all(world.closed for world in served.worlds)
+
+
+def test_calls_that_no_judge_can_repeat_are_the_agents_failure(serve):
+    env = make(serve())
+    env.reset()
+    env.step("too much")
+    _, reward, terminated, truncated, info = env.step("complete")
+    assert (reward, terminated, truncated) == (0.0, True, False)
+    assert info["world_lost"].startswith("WorkerTimeout: a judge could not repeat")
+    assert "environment_error" not in info
 
 
 def truncates(env, match):
@@ -636,11 +648,11 @@ def test_no_authorization_at_all(serve):
 
 def test_another_protocol_is_refused_on_both_sides(serve, connect, monkeypatch):
     served = serve()
-    status, answer = raw(served, "task_ids", {"split": "train"}, version="2")
+    status, answer = raw(served, "task_ids", {"split": "train"}, version="1")
     assert (status, answer["error"]["kind"]) == (400, "WorkerVersionMismatch")
     assert raw(served, "task_ids", {"split": "train"}, version=None)[0] == 400
-    monkeypatch.setattr(remote, "PROTOCOL", "2")
-    with pytest.raises(WorkerVersionMismatch, match="speaks protocol 1, this client 2"):
+    monkeypatch.setattr(remote, "PROTOCOL", "1")
+    with pytest.raises(WorkerVersionMismatch, match="speaks protocol 2, this client 1"):
         connect(served).task_ids("train")
 
 
