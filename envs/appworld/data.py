@@ -1,7 +1,8 @@
 """Finds AppWorld's data: the judge's folder and the agent's folder, the tasks of a split, and their reference solutions.
 
 The judge's folder holds everything. The agent's folder holds only what the engine reads to open a task's world, so the
-agent's code can find no answer, no solution and no evaluation there.
+agent's code can find no answer, no solution and no evaluation there. The judge's folder has a name that nobody can guess: no
+layer of confinement keeps code that runs as this user from asking for a file's size, and an answer's size tells yes from no.
 
 ``install.py`` builds and downloads the data. This module writes only one folder: if APPWORLD_ROOT names the data, the
 agent's folder is made from them in the cache at the first use.
@@ -13,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -30,6 +32,8 @@ __all__ = [
     "check_root",
     "difficulty",
     "given_root",
+    "hide",
+    "is_hidden",
     "mini_dir",
     "reference",
     "roots",
@@ -42,6 +46,7 @@ SPLITS = (*BENCHMARK, "mini")
 DATA_VERSION = "0.1.0"
 BUILDER = Path(__file__).parent / "mini" / "build.py"
 
+_HIDDEN = re.compile(r"judge-[0-9a-f]{32}")
 _TASK_ID = re.compile(r"[A-Za-z0-9]+_[0-9]+")
 # APPWORLD_ROOT -> the agent's folder made from it. Filled once per process, because the benchmark has 10,000 files.
 _made: dict[Path, Path] = {}
@@ -111,6 +116,17 @@ def task_ids(split: str) -> tuple[str, ...]:
             "choose another split, or another APPWORLD_ROOT"
         )
     return found
+
+
+def hide(folder: Path) -> None:
+    """Gives the judge's folder in an installed folder a name that nobody can guess, unless it has one."""
+    if (folder / "judge").is_dir():
+        os.rename(folder / "judge", folder / f"judge-{secrets.token_hex(16)}")
+
+
+def is_hidden(judge: Path) -> bool:
+    """Whether nobody can guess the name of a judge's folder."""
+    return _HIDDEN.fullmatch(judge.name) is not None
 
 
 def reference(split: str, task_id: str) -> list[str] | None:
@@ -207,7 +223,7 @@ def _place(split: str) -> tuple[Path, Path | None, str]:
                 f"AppWorld's mini world for this version of the project is not in {folder.parent}; "
                 "run: python -m envs install appworld"
             )
-        return folder / "judge", folder / "agent", folder.name
+        return _judge_of(folder), folder / "agent", folder.name
     given, folder = given_root(), benchmark_dir()
     if given is not None:
         return given, None, _version(given)
@@ -219,7 +235,13 @@ def _place(split: str) -> tuple[Path, Path | None, str]:
             "python -m envs install appworld; otherwise set EH_APPWORLD_DATA_URL to a mirror or a file before that command, or "
             "APPWORLD_ROOT to a folder that holds AppWorld's data; split 'mini' needs none of this"
         )
-    return folder / "judge", folder / "agent", _version(folder / "judge")
+    judge = _judge_of(folder)
+    return judge, folder / "agent", _version(judge)
+
+
+def _judge_of(folder: Path) -> Path:
+    """The judge's folder in an installed folder. Earlier versions of this project called it ``judge``."""
+    return next((path for path in folder.iterdir() if is_hidden(path)), folder / "judge")
 
 
 def _agent_files(data: Path) -> Iterator[Path]:

@@ -12,8 +12,8 @@ import shutil
 import tempfile
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eh_gym.errors import EHError, WorkerError
@@ -65,6 +65,7 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
 def _install_mini(python: Path, force: bool, say: Callable[[str], None]) -> None:
     target = data.mini_dir()
     if target.is_dir() and not force:
+        data.hide(target)  # a folder that an earlier version of this project has made
         say(f"appworld: the mini world ({len(data.task_ids('mini'))} tasks) is in {target}")
         return
     say(f"appworld: building the mini world in {target}")
@@ -84,6 +85,7 @@ def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -
         say(f"appworld: the benchmark is what APPWORLD_ROOT names, {given}")
         return
     if target.is_dir():
+        data.hide(target)
         say(f"appworld: the benchmark is in {target}")
         return
     if not wanted:
@@ -164,7 +166,8 @@ def _building(target: Path) -> Iterator[tuple[Path, Path]]:
         home.mkdir()
         yield world, home
         data.write_agent_root(world / "judge", world / "agent")
-        (world / "judge").chmod(0o700)  # a world that runs as another user cannot even list it
+        (world / "judge").chmod(0o700)  # a world that runs as another user can see nothing of it
+        data.hide(world)
         if target.exists():
             os.rename(target, scratch / "old")
         os.rename(world, target)
@@ -211,7 +214,32 @@ def isolation(python: Path) -> list[str]:
         return ["isolation: unknown, because its probe failed:", *(f"  {line}" for line in str(error).splitlines())]
     finally:
         worker.kill()
-    width = max(map(len, layers))
-    return ["isolation of the agent's code on this host:"] + [
-        f"  {layer:<{width}}  {'in force' if there else f'missing: {what}'}" for layer, (there, what) in layers.items()
+    lines = {layer: "in force" if there else f"missing: {what}" for layer, (there, what) in layers.items()}
+    if layers["files"][0]:
+        lines["files"] = "in force for contents and folders; names, sizes and times of single files can be asked for"
+    width = max(map(len, lines))
+    return [
+        "isolation of the agent's code on this host:",
+        *(f"  {layer:<{width}}  {said}" for layer, said in lines.items()),
+        *(f"  {_answers(judge, layers)}" for judge in _judges()),
     ]
+
+
+def _answers(judge: Path, layers: Mapping[str, tuple[bool, str]]) -> str:
+    """What the agent's code can find out about the answers in a judge's folder."""
+    what = f"answers in {judge}:"
+    if layers["user"][0] and judge.stat().st_mode & 0o077 == 0:
+        return f"{what} closed to the code's user"
+    if not layers["files"][0]:
+        return f"{what} OPEN to the code"
+    if data.is_hidden(judge):
+        return f"{what} closed, and their sizes too, because the folder's name cannot be guessed"
+    if data.given_root() == judge:
+        return f"{what} closed, but code that guesses this path can ask for their sizes; install the benchmark instead"
+    return f"{what} closed, but code that guesses this path can ask for their sizes; to fix it, run: {_COMMAND}"
+
+
+def _judges() -> Iterator[Path]:
+    for split in ("train", "mini"):
+        with suppress(EHError):
+            yield data.roots(split).judge

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import pytest
 
+from envs.appworld import data
 from envs.appworld.backend import confine, probing, seccomp
 
 NOBODY = 65534
@@ -452,6 +453,23 @@ def test_only_what_was_named_can_be_read(host, scratch):
         assert confined(host, scratch, content(other / "file"), readable=readable) == ("raised", errno.EACCES)
         write = open_with(os.O_WRONLY, named / "file")
         assert confined(host, scratch, write, readable=readable) == ("raised", errno.EACCES)
+
+
+def test_a_hidden_folder_cannot_be_found(host, scratch):
+    """A file's size can be asked for by its path, so an answer's path must be one that nobody can guess."""
+    with tempfile.TemporaryDirectory() as name:
+        installed = Path(name)
+        (installed / "judge").mkdir()
+        (installed / "judge" / "answer").write_text("yes")
+        data.hide(installed)
+        (hidden,) = installed.iterdir()
+        os.chmod(installed, 0o755)
+        os.chmod(hidden, 0o755)  # as for a world that runs as the folder's owner
+        assert data.is_hidden(hidden)
+        assert confined(host, scratch, lambda: os.stat(hidden / "answer").st_size) == ("returned", 3)
+        assert confined(host, scratch, lambda: os.stat(installed / "judge" / "answer")) == ("raised", errno.ENOENT)
+        for look in (os.listdir, os.scandir, lambda path: os.open(path, os.O_RDONLY | os.O_DIRECTORY)):
+            assert confined(host, scratch, lambda look=look: bool(look(installed))) == ("raised", errno.EACCES)
 
 
 # ------------------------------------------------------------------ what is limited

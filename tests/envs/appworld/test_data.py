@@ -60,6 +60,18 @@ def mini():
     return write_world(data.mini_dir() / "judge", mini=["m_1", "m_2"])
 
 
+def test_the_judges_folder_gets_a_name_that_nobody_can_guess(mini):
+    assert data.roots("mini").judge == mini  # as earlier versions of this project have installed it
+    assert not data.is_hidden(mini)
+    installed = mini.parent
+    data.hide(installed)
+    data.hide(installed)
+    (hidden,) = installed.iterdir()
+    assert data.roots("mini").judge == hidden
+    assert data.is_hidden(hidden)
+    assert data.task_ids("mini") == ("m_1", "m_2")
+
+
 def test_an_unknown_split_lists_the_splits():
     for ask in (data.roots, data.task_ids):
         with pytest.raises(ConfigError, match="one of train, dev, test_normal, test_challenge, mini, got 'test'"):

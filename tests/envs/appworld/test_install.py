@@ -142,8 +142,10 @@ def test_builds_the_mini_world_with_an_agents_half(cache, builder, said):
     world = data.mini_dir()
     assert there(cache) == [world.name]
     assert data.task_ids("mini") == ("mini_0", "mini_1")
-    assert (world / "judge" / "data" / "tasks" / "mini_0" / "ground_truth").is_dir()
-    assert (world / "judge").stat().st_mode & 0o777 == 0o700
+    judge = data.roots("mini").judge
+    assert (judge / "data" / "tasks" / "mini_0" / "ground_truth").is_dir()
+    assert judge.stat().st_mode & 0o777 == 0o700
+    assert data.is_hidden(judge)
     agents = [path.relative_to(world / "agent").as_posix() for path in (world / "agent").rglob("*") if path.is_file()]
     assert "data/tasks/mini_0/specs.json" in agents
     assert not [path for path in agents if "ground_truth" in path]
@@ -152,6 +154,45 @@ def test_builds_the_mini_world_with_an_agents_half(cache, builder, said):
         "appworld: the mini world has 2 tasks",
         "appworld: not downloading the benchmark because of --no-data; the mini world is installed",
     ]
+
+
+def test_a_judges_folder_of_an_earlier_version_is_hidden(cache, builder, said):
+    install.install(benchmark=False, say=said.append)
+    judge = data.roots("mini").judge
+    judge.rename(judge.parent / "judge")
+    install.install(benchmark=False, say=said.append)
+    assert data.is_hidden(data.roots("mini").judge)
+    assert builder.count() == 1
+
+
+LAYERS = ("limits", "user", "network", "system calls", "files")
+
+
+@pytest.mark.parametrize(
+    ("missing", "hidden", "says"),
+    [
+        ((), True, "closed to the code's user"),
+        ((), False, "closed to the code's user"),
+        (("user",), True, "closed, and their sizes too"),
+        (("user",), False, "can ask for their sizes; to fix it, run: python -m envs install appworld"),
+        (("user", "files"), True, "OPEN to the code"),
+    ],
+)
+def test_doctor_says_how_far_the_answers_are_closed(cache, builder, said, monkeypatch, missing, hidden, says):
+    install.install(benchmark=False, say=said.append)
+    judge = data.roots("mini").judge
+    if not hidden:
+        judge = judge.rename(judge.parent / "judge")
+    probed = {layer: (layer not in missing, "everything is possible") for layer in LAYERS}
+    monkeypatch.setattr(install.Worker, "start", lambda worker: None)
+    monkeypatch.setattr(install.Worker, "call", lambda worker, method: probed)
+    lines = install.isolation(Path(sys.executable))
+    found = {line.split("  ")[1].strip(): line.split("  ")[-1].strip() for line in lines[1:-1]}
+    in_force = dict.fromkeys(LAYERS, "in force")
+    in_force["files"] = "in force for contents and folders; names, sizes and times of single files can be asked for"
+    assert found == in_force | dict.fromkeys(missing, "missing: everything is possible")
+    assert lines[-1].startswith(f"  answers in {judge}: ")
+    assert says in lines[-1]
 
 
 def test_what_is_built_is_not_built_again_unless_forced(cache, builder, said):
@@ -257,7 +298,8 @@ def test_downloads_checks_and_splits_the_benchmark(cache, served, bundle, said):
     bundle(served.folder / BUNDLE)
     install.install(say=said.append)
     judge, agent = data.roots("train").judge, data.roots("train").agent
-    assert judge == data.benchmark_dir() / "judge"
+    assert judge.parent == data.benchmark_dir()
+    assert data.is_hidden(judge)
     assert len(data.task_ids("train")) == 3
     assert (judge / "data" / "tasks" / "dev_0" / "ground_truth" / "evaluation.py").is_file()
     assert (agent / "data" / "tasks" / "dev_0" / "specs.json").is_file()
