@@ -52,16 +52,18 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
     the action made). At the end also ``success`` and ``verdict`` (``passed`` and ``total``: numbers of tests; ``failures``:
     the requirements that were not met).
 
-    Code can destroy its world: it can end or hang the process, or forge the process's answers. The episode then ends with
-    reward 0 and ``info["world_lost"]``. If the host fails, the episode is truncated with ``info["environment_error"]``, and
-    the next reset starts the host again.
+    Code can destroy its world: it can end or hang the process, forge the process's answers, or make calls that no judge can
+    repeat. The episode then ends with reward 0 and ``info["world_lost"]``. If the host fails, the episode is truncated with
+    ``info["environment_error"]``, and the next reset starts the host again. docs/appworld.md says where the line is. An
+    interrupt (Ctrl-C) in a step ends the episode.
 
     Args:
         split: train (90 tasks), dev (57), test_normal (168), test_challenge (417), or mini: a small world of this project's
             own, whose scores are not AppWorld scores.
         step_timeout_s: The seconds that one action's code may run.
         max_observation_chars: Longer outputs lose their middle. A note takes its place.
-        max_api_calls: The number of API calls that one action may make.
+        max_api_calls: The number of API calls that one action may make. Their requests may take 3 MB, and those of an episode
+            32 MB. Further calls raise an exception in the code.
         memory_mb: The memory that one episode's code may take, in MiB.
         confined: Whether to confine the code as far as the host allows. ``python -m envs doctor`` says how far that is.
             False is for debugging only: the model's code can then do everything that you can do.
@@ -186,7 +188,11 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         return f"```python\n{text}\n```" if rng.random() < 0.5 else text
 
     def close(self) -> None:
-        """Ends the episode's process. The processes that it was forked from go on for other environments until this one ends."""
+        """Ends the episode's process.
+
+        The two processes that it was forked from (240 MB each) go on until this process ends, for other environments and later
+        ones. ``envs.appworld.hosts.close_hosts()`` ends them.
+        """
         self._leave()
 
     def _step(self, world: World, action: Any) -> _Result:

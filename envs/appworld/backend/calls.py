@@ -45,7 +45,7 @@ class Line:
 
     def __init__(self, transport: Any, max_calls: int) -> None:
         self._transport, self._max_calls = transport, max_calls
-        self._random_state = random.getstate()
+        self.random_state = random.getstate()
         self._inside = False
         self._room_bytes = 0
         self.recording: list[dict[str, Any]] | None = None
@@ -60,7 +60,7 @@ class Line:
             return self._transport.handle_request(request)
         entry = None if self.recording is None else self._entry(request)
         outer = random.getstate()
-        random.setstate(self._random_state)
+        random.setstate(self.random_state)
         self._inside = True
         try:
             response = self._transport.handle_request(request)
@@ -73,7 +73,7 @@ class Line:
             raise
         finally:
             self._inside = False
-            self._random_state = random.getstate()
+            self.random_state = random.getstate()
             random.setstate(outer)
 
     def _entry(self, request: Any) -> dict[str, Any]:

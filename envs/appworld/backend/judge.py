@@ -31,21 +31,50 @@ def serve(connection: socket.socket, options: Mapping[str, Any], find: Find) -> 
 
 
 class Replay:
-    """A clean world of a task, in which recorded calls are made again."""
+    """A clean world of a task, in which recorded calls are made again.
+
+    A call that changed nothing is not made again until another call has changed something: an application's answer depends on
+    its databases, the request and the random numbers alone. Code that waits in a loop, or looks up the same thing again and
+    again, makes thousands of such calls.
+    """
 
     def __init__(self, task_id: str, find: Find) -> None:
         self._find = find
-        self._world, _ = world.open_world(task_id, _TIMEOUT_S, 10**9, load_ground_truth=True)
+        self._world, self._line = world.open_world(task_id, _TIMEOUT_S, 10**9, load_ground_truth=True)
+        self._databases = [app.SQLModel.db for _, app in self._world.models.items()]
+        self._without_effect: dict[tuple[str, ...], int | None] = {}  # request -> status, since the last change
         self._differing = self._skipped = 0
 
     def make(self, recorded: Iterable[calls.Call]) -> None:
         """Makes calls."""
         self._world.safety_guard.enable()  # as in the agent's world, where it also takes functions away from the apps
         for call in recorded:
-            status = calls.make(self._world, call, self._find)
+            status = self._status(call)
             self._skipped += status is None
             self._differing += status is not None and call["status"] is not None and status != call["status"]
         self._world.safety_guard.disable()
+
+    def _status(self, call: calls.Call) -> int | None:
+        request = (
+            call["method"],
+            call["url"],
+            call["body"],
+            *(text for pair in call["headers"].items() for text in pair),
+        )
+        if request in self._without_effect:
+            return self._without_effect[request]
+        before = self._changes()
+        status = calls.make(self._world, call, self._find)
+        if self._changes() == before:
+            self._without_effect[request] = status
+        else:
+            self._without_effect.clear()
+        return status
+
+    def _changes(self) -> tuple[Any, ...]:
+        """Something that differs after a call that changed a database, or drew a random number."""
+        counts = [(db.connection.total_changes, len(db.tracker.changes)) for db in self._databases]
+        return self._line.random_state, counts
 
     def verdict(self) -> dict[str, Any]:
         """AppWorld's evaluation of the state that the calls leave.

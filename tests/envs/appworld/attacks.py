@@ -5,6 +5,7 @@ guard lets through (``__import__``), ends with ``complete_task`` where its world
 """
 
 import re
+import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -85,6 +86,13 @@ def _attack(name, kind, *steps, **named):
 
 def _lost(name, kind, *steps, **named):
     return _attack(name, kind, *steps, ends="world lost", **named)
+
+
+def _lost_out(name, code):
+    """An attack that loses its world in the step that completes the task, before the world can say so."""
+    return _attack(
+        name, "left out", "apis.supervisor.complete_task(answer=answer)\n" + code, ends="world lost or verdict"
+    )
 
 
 _ANSWERS = [
@@ -566,7 +574,7 @@ _AMOUNTS = [
         "answer with more than is allowed",
         "output",
         "send(b'[' + b' ' * 5_000_000 + b']')",
-        shows="4,194,304 are allowed",
+        shows="[0-9,]+ are allowed",
     ),
     _lost(
         "announce an endless answer", "output", "posix.write(connection.fileno(), b'\\xff' * 4)", shows="are allowed"
@@ -593,18 +601,18 @@ _AMOUNTS = [
         FORGED + "send(forged | {'calls': 5})",
         shows="an answer that is none",
     ),
-    _lost("answer with an error", "output", "send({'error': 'the host has failed'})", shows="the host has failed"),
+    _lost("answer with an error", "output", "send({'error': 'the host has failed'})", shows="a process reported"),
     _lost(
         "answer with 30,000 calls",
         "output",
         FORGED + "send(forged | {'calls': [complete] * 30_000})",
-        shows="more than 20,000",
+        shows="30,000 API calls in one step; 300 are allowed",
     ),
     _lost(
         "answer with calls of millions of characters",
         "output",
-        FORGED + "send(forged | {'calls': [complete | {'body': 'x' * 3_000_000}]})",
-        shows="characters",
+        FORGED + "send(forged | {'calls': [complete | {'body': 'x' * 3_200_000}]})",
+        shows="API calls of 3,200,[0-9]+ bytes",
     ),
     _attack(
         "call the API without end",
@@ -913,7 +921,162 @@ _ENGINE = [
     ),
 ]
 
-ATTACKS = [*_ANSWERS, *_VERDICTS, *_STATES, *_LOOPS, *_AMOUNTS, *_PROCESSES, *_NETWORK, *_ENDS, *_ENGINE]
+# From now on, code is not run: each step answers with these calls, and the step after TIMES completes the task.
+_FORGE = """
+backend, steps = sys.modules["eh_backend.world"], []
+def forge(world, line, code, *more):
+    steps.append(code)
+    return forged | {"output": f"forged {len(steps)}", "completed": len(steps) > TIMES, "calls": CALLS}
+backend.step = forge
+"""
+_FILES = """
+passwords = {p["account_name"]: p["password"] for p in apis.supervisor.show_account_passwords()}
+email = apis.supervisor.show_profile()["email"]
+token = apis.file_system.login(username=email, password=passwords["file_system"])["access_token"]
+folder = "~/doubled/"
+apis.file_system.create_directory(directory_path=folder, access_token=token)
+def double(n):
+    apis.file_system.compress_directory(
+        directory_path=folder, compressed_file_path=f"{folder}z{n}.zip", delete_directory=False, access_token=token
+    )
+"""
+
+
+def _forging(name, calls, times, shows, **named):
+    """An attack whose steps all answer with forged calls."""
+    code = FORGED + f"TIMES, CALLS = {times}, {calls}\n" + _FORGE
+    return _attack(name, "left out", code, *["print(1)"] * times, shows=shows, **{"ends": "world lost", **named})
+
+
+_LARGE = "[complete | {'body': 'x' * 30000}] * 100"  # 3 MB
+
+# Ways to have an episode counted as the environment's failure, which no figure and no loss would show.
+_LEFT_OUT = [
+    _forging("forge statuses of thousands of digits", "[complete | {'status': 10**4299}] * 900", 9, "900 API calls"),
+    _forging("forge one status of thousands of digits", "[complete | {'status': 10**4299}]", 1, "another form"),
+    _forging("forge a status that is no number", "[complete | {'status': True}]", 1, "another form"),
+    _forging(
+        "forge more calls than a step may make", "[complete] * 6000", 1, "6,000 API calls in one step; 300 are allowed"
+    ),
+    _forging(
+        "forge headers of one character each",
+        "[complete | {'headers': {chr(0x10000 + n): '' for n in range(220_000)}}]",
+        9,
+        "another form|are allowed",
+    ),
+    _forging(
+        "forge headers that grow when they are written down",
+        "[complete | {'headers': {chr(0x1F300 + n) * 200: '' for n in range(32)}}] * 30",
+        16,
+        "API calls of [0-9,]+ bytes",
+    ),
+    _forging(
+        "forge calls until the record is full",
+        "[complete | {'body': 'x' * 30000}] * 100",
+        12,
+        "API calls of [0-9,]+ bytes",
+    ),
+    _forging(
+        "fill the record to its edge, and complete",
+        "[complete | {'body': 'x' * 30000}] * 100",
+        10,
+        "forged 11",
+        ends="verdict",
+    ),
+    _attack(
+        "double an archive until the judge's memory is full",
+        "left out",
+        _FILES + 'apis.file_system.create_file(file_path=folder + "a.txt", content="x" * 10**6, access_token=token)',
+        *[
+            "for n in range(8):\n    attempt('doubling', double, n)",
+            "for n in range(8, 12):\n    attempt('doubling', double, n)",
+        ],
+        shows="doubling gave.*doubling failed",
+    ),
+    _attack(
+        "have only the judge double an archive",
+        "left out",
+        _FILES
+        + """
+double(0)
+template = line.recording[-1]
+for n in range(1, 16):
+    line.recording.append(template | {"body": template["body"].replace("z0.zip", f"z{n}.zip")})
+print("recorded", len(line.recording))
+""",
+        shows="recorded",
+        ends="verdict or world lost",
+    ),
+    _attack(
+        "have only the judge write a large file, and double it",
+        "left out",
+        _FILES
+        + """
+apis.file_system.create_file(file_path=folder + "a.txt", content="x", access_token=token)
+create = line.recording[-1]
+double(0)
+template = line.recording[-1]
+line.recording.append(create | {"body": create["body"].replace("a.txt", "b.txt").replace('"x"', '"' + "x" * 2 * 10**6 + '"')})
+for n in range(1, 16):
+    line.recording.append(template | {"body": template["body"].replace("z0.zip", f"z{n}.zip")})
+print("recorded", len(line.recording))
+""",
+        shows="recorded",
+        ends="verdict or world lost",
+    ),
+    _attack(
+        "make requests larger than a step's may be",
+        "left out",
+        _FILES
+        + """
+for n in range(3):
+    attempt("writing", lambda: apis.file_system.create_file(file_path=f"~/{n}", content="x" * 2 * 10**6, access_token=token))
+""",
+        shows="writing gave.*writing failed: RuntimeError Not called: this API call takes",
+    ),
+    _attack(
+        "have the judge read deep JSON",
+        "left out",
+        FORGED + "line.recording.extend([complete | {'body': '[' * 10**6}, complete | {'body': '{\"a\":' * 10**5}])",
+    ),
+    _attack(
+        "have the judge read huge numbers",
+        "left out",
+        FORGED
+        + """
+for number in ("1" * 10**5, "1e999999", "-0", "NaN"):
+    line.recording.append(complete | {"body": '{"answer": ' + number + "}", "status": 500})
+    line.recording.append(complete | {"method": "GET", "url": "/spotify/songs?page_limit=" + number, "body": ""})
+""",
+    ),
+    _attack(
+        "have the judge hear chunks, and lengths that are none",
+        "left out",
+        FORGED
+        + """
+for name, value in (("transfer-encoding", "chunked"), ("content-length", "99999999999"), ("expect", "100-continue")):
+    line.recording.append(complete | {"headers": {name: value}})
+""",
+    ),
+    _lost_out("end itself when the task is completed", "posix._exit(1)"),
+    _lost_out("kill itself when the task is completed", "posix.kill(posix.getpid(), signal.SIGKILL)"),
+    _lost_out("hang up when the task is completed", "posix.close(connection.fileno())"),
+    _lost_out("stop when the task is completed", "posix.kill(posix.getpid(), signal.SIGSTOP)"),
+    _lost_out(
+        "say half an answer when the task is completed",
+        "posix.write(connection.fileno(), struct.pack('>I', 99) + b'{')\nposix._exit(0)",
+    ),
+    _lost_out(
+        "say that the host has failed when the task is completed",
+        "send({'error': 'WorkerDied: the zygote does not answer'})",
+    ),
+    _lost_out("say that it is ready when the task is completed", "send({'ready': {}, 'environment_error': 'x'})"),
+    _lost_out(
+        "run out of memory when the task is completed", "hoard = []\nwhile True:\n    hoard.append(bytearray(2**20))"
+    ),
+]
+
+ATTACKS = [*_ANSWERS, *_VERDICTS, *_STATES, *_LOOPS, *_AMOUNTS, *_PROCESSES, *_NETWORK, *_ENDS, *_ENGINE, *_LEFT_OUT]
 
 
 @dataclass
@@ -1015,8 +1178,9 @@ def play(attacks, slots, **settings):
 
 
 def main():
-    """Plays all attacks and prints a line for each."""
-    outcomes = play(ATTACKS, slots=6)
+    """Plays all attacks, or those of the kinds that are named, and prints a line for each."""
+    kinds = sys.argv[1:] or {attack.kind for attack in ATTACKS}
+    outcomes = play([attack for attack in ATTACKS if attack.kind in kinds], slots=6)
     print(f"{'attack':<58}{'after':<11}{'reward':>6}  {'ended':<12}{'slowest':>8}  next episode")
     for outcome in outcomes:
         attack = outcome.attack
@@ -1024,7 +1188,8 @@ def main():
         print(f"{row}  {'' if outcome.healed is None else 'as before' if outcome.healed else 'HARMED'}")
     print(
         f"{len(outcomes)} attacks, {sum(o.reward > 0 for o in outcomes)} rewarded, "
-        f"{sum(o.healed is False for o in outcomes)} did harm"
+        f"{sum(o.healed is False for o in outcomes)} did harm, "
+        f"{sum(o.ended == 'environment error' for o in outcomes)} left out of the figures"
     )
 
 
