@@ -129,4 +129,4 @@ if __name__ == "__main__":
             f"{name:<14} {len(took)} texts of {LENGTH:,} characters: median {took[len(took) // 2][0] * 1000:.1f} ms, ",
             end="",
         )
-        print(f"slowest {seconds * 1000:.0f} ms, which begins {ascii(text)}")
+        print(f"slowest {seconds * 1000:.0f} ms, which begins {text!a}")
