@@ -181,6 +181,7 @@ class _LocalWorld:
         If it fails again, another judge evaluates the task without any calls. If that works, the host is well, and the calls are
         to blame: they take more memory, time or disk than a judge may use.
         """
+        self._fork.end()  # threads that its code has left would slow the judge down
         # The judge makes the calls that the steps have made, so it gets as much time as they took.
         timeout_s = self._host.settings.judge_timeout_s + self._spent_s
         try:
