@@ -41,4 +41,4 @@ def code_of(message: str) -> str:
 
 def _dedented(code: str, most: int) -> str:
     """The code without the first ``most`` blanks of each line, or as many as the line has."""
-    return "".join(line[min(most, len(line) - len(line.lstrip(" \t"))) :] for line in code.splitlines(keepends=True))
+    return "\n".join(line[min(most, len(line) - len(line.lstrip(" \t"))) :] for line in code.split("\n"))
