@@ -90,10 +90,12 @@ def main() -> None:
     options = parser.parse_args()
     gym.register(ENV, entry_point=ShortestTasks, disable_env_checker=True)
     config = settings(options)
-    prepare(config)
+    if (options.run_dir / "config.json").exists():  # a run that was stopped goes on
+        config = dataclasses.replace(config, resume=options.run_dir)
+    config, run_dir, resume = prepare(config)
     display = Display(Console(width=140))
-    display.plan(config, options.run_dir, resume=False)
-    train(config, options.run_dir, display)
+    display.plan(config, run_dir, resume=resume)
+    train(config, run_dir, display, resume=resume)
     rows = read_metrics(options.run_dir / "metrics.jsonl")
     third = len(rows) // 3
     for name, part in (("first", rows[:third]), ("middle", rows[third:-third]), ("last", rows[-third:])):

@@ -96,7 +96,7 @@ def clone(cloning: Cloning, console: Console) -> dict[str, float]:
 def default_for(words: Sequence[str]) -> Cloning:
     """Returns the defaults for a command line: the quick start's warm start for the tiny model, 200 demonstrations for others."""
     quick = preset(words)
-    start = quick.warm_start if quick.model == "tiny" else WarmStart(episodes=_EPISODES)
+    start = quick.warm_start if quick.warm_start.episodes else WarmStart(episodes=_EPISODES)
     return Cloning(warm_start=start, max_observation_tokens=quick.max_observation_tokens, threads=quick.threads)
 
 

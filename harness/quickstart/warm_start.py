@@ -159,7 +159,12 @@ def warm_start(
             trajectory
             for waste in (0.0, settings.polish_waste)
             for trajectory in demonstrations(
-                env, policy, short, waste=waste, count=settings.episodes // 2, seed=derive_seed(seed, f"mixed-{waste}")
+                env,
+                policy,
+                short,
+                waste=waste,
+                count=max(1, settings.episodes // 2),
+                seed=derive_seed(seed, f"mixed-{waste}"),
             )
         ]
         polished = _clone(
@@ -268,7 +273,11 @@ def _cache_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, seed
     key = hashlib.blake2b(digest_size=16)
     wrappers = [repr(w) for w in spec.additional_wrappers] if spec else []
     name = [spec.id, sorted((k, repr(v)) for k, v in spec.kwargs.items()), *wrappers] if spec else repr(env)
-    about = [_FORMAT, name, dataclasses.asdict(settings), seed, torch.__version__, torch.get_num_threads()]
+    how = [str(policy.model.dtype), policy.packs, has_lora(policy.model)]
+    # Texts as the demonstrations have them: they show the template, and how long observations are cut.
+    chat = policy.chat
+    texts = [chat.prompt_ids("s", "u"), chat.reply_ids("a"), chat.observation_ids("a long text " * 8192, stopped=True)]
+    about = [_FORMAT, name, dataclasses.asdict(settings), seed, torch.__version__, torch.get_num_threads(), how, texts]
     key.update(json.dumps(about).encode())
     key.update(json.dumps(sorted(policy.tokenizer.get_vocab().items())).encode())
     for weight in policy.model.state_dict().values():
