@@ -29,6 +29,7 @@ __all__ = [
     "backend_python",
     "cache_dir",
     "check",
+    "held",
     "install",
     "locked",
     "run",
@@ -303,12 +304,12 @@ def locked(name: str, say: Callable[[str], None] = print) -> Iterator[None]:
         raise ConfigError(
             f"the folder {path.parent} can't be made ({error.strerror}); set EH_CACHE_DIR to a folder that can be written to"
         ) from error
-    with _lock(path.with_name(f".{path.name}.lock"), say):
+    with held(path.with_name(f".{path.name}.lock"), say):
         yield
 
 
 @contextlib.contextmanager
-def _lock(path: Path, say: Callable[[str], None]) -> Iterator[None]:
+def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
     """A lock that one process holds at a time. The system frees it when that process ends, however it ends."""
     try:
         import fcntl

@@ -23,11 +23,11 @@ from envs.actors import in_actors, shared_actors
 from envs.runtime import cache_dir
 from harness.evaluation.held_out import HeldOut
 from harness.policy.head import Head
-from harness.policy.lora import add_lora
+from harness.policy.lora import add_lora, fold_lora, has_lora
 from harness.policy.policy import Policy, load_policy
 from harness.policy.ranks import Ranks, check_ranks
 from harness.quickstart.tiny import new_tiny_policy
-from harness.quickstart.warm_start import cached_warm_start
+from harness.quickstart.warm_start import cached_warm_start, is_pretrained, warm_start
 from harness.rollout.batches import Batches, BatchPlan
 from harness.rollout.environment import Environments, make_environment, tasks_of
 from harness.rollout.tasks import TaskStream
@@ -45,7 +45,7 @@ from harness.training.learner import Learner
 from harness.training.optimizer import make_optimizer
 from harness.types.seeding import derive_seed
 
-__all__ = ["Run", "build", "environment", "teacher"]
+__all__ = ["Run", "build", "clone_expert", "environment", "load", "teacher"]
 
 
 @dataclass
@@ -141,15 +141,15 @@ def build(
     held_out = HeldOut.choose(config, env_id)
 
     device = ranks.device(pick_device(config.device))
-    policy = _load(config, env, device, ranks)
+    policy = load(config, env, device, ranks)
     for note in policy.chat.notes:
         display.note(f"note: {note}")
     checkpoint = ranks.from_first(checkpoint_to_resume(folder) if resume and ranks.first else None)
     if checkpoint is None and config.warm_start.episodes and ranks.first:
-        _clone_expert(config, env, policy, device, display)
+        clone_expert(config, env, policy, device, display)
     env.close()
-    if config.lora_rank:
-        add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
+    if config.lora_rank and not has_lora(policy.model):
+        add_lora(policy.model, config.lora_rank, seed=_adapter_seed(config))
     reference = _reference_policy(policy, config, folder, device, ranks, first=checkpoint is None)
     weights = SampledWeights(policy, while_training=bool(config.async_steps), ranks=ranks)
     if config.sampler == "transformers":
@@ -217,7 +217,7 @@ def build(
     return run
 
 
-def _load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) -> Policy:
+def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) -> Policy:
     """Loads the policy on `device`. Under torchrun, rank 0 keeps it in host memory, and the others have it without weights."""
     policy = None
     if ranks.first:
@@ -238,14 +238,35 @@ def _load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks)
     return policy
 
 
-def _clone_expert(config: GRPOConfig, env: gym.Env[str, str], policy: Policy, device: str, display: Display) -> None:
-    """Clones the expert into the policy. The policy is on `device` meanwhile, and afterwards where it was."""
+def clone_expert(
+    config: GRPOConfig, env: gym.Env[str, str], policy: Policy, device: str, display: Display, *, cached: bool = True
+) -> dict[str, float]:
+    """Clones the expert into the policy, which is on `device` meanwhile. Returns the metrics of the warm start.
+
+    `cached` takes the result of an earlier run with the same settings, and keeps this one for later runs.
+
+    With LoRA, a pretrained model learns in its adapters, so that the optimizer holds nothing else. They are then added to the
+    frozen weights, and GRPO begins with new ones. So the KL term's reference, which is the frozen weights, includes the clone. A
+    tiny model has random weights, from which adapters alone learn little, so all of its weights are trained.
+    """
     home = policy.model.device
     torch.nn.Module.to(policy.model, torch.device(device))
-    with display.warm_start(config.warm_start.max_batches + config.warm_start.polish_batches) as on_batch:
-        cloned = cached_warm_start(cache_dir(), env, policy, config.warm_start, seed=config.seed, on_batch=on_batch)
+    in_adapters = config.lora_rank > 0 and is_pretrained(policy)
+    if in_adapters:
+        add_lora(policy.model, config.lora_rank, seed=_adapter_seed(config))
+    start = config.warm_start.for_model(policy.model.num_parameters(), lora=in_adapters)
+    with display.warm_start((start.updates or start.max_batches) + start.polish_batches) as on_batch:
+        how = functools.partial(cached_warm_start, cache_dir(), say=display.note) if cached else warm_start
+        cloned = how(env, policy, config.warm_start, seed=config.seed, on_batch=on_batch)
+    if in_adapters:
+        fold_lora(policy.model, seed=_adapter_seed(config))
     torch.nn.Module.to(policy.model, home)
-    display.note(f"warm start: loss {cloned['warm_start/loss']:.3f} after {cloned['warm_start/steps']:.0f} batches")
+    display.warm_started(cloned)
+    return cloned
+
+
+def _adapter_seed(config: GRPOConfig) -> int:
+    return derive_seed(config.seed, "adapters") % 2**31
 
 
 def _reference_policy(

@@ -27,6 +27,7 @@ from harness.settings.presets import preset
 from harness.simulate import Simulation
 from harness.simulate_beyond import Comparison
 from harness.sweep import Sweep
+from harness.warm_start import default_for as cloning_defaults
 
 ROOT = Path(__file__).parents[1]
 _NOTE = "`python tools/reference.py` makes this page from the code, and a test compares the two."
@@ -201,6 +202,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
     "harness.report": lambda _: Report(runs=tyro.MISSING),
     "harness.simulate": lambda _: Simulation(),
     "harness.simulate_beyond": lambda _: Comparison(),
+    "harness.warm_start": cloning_defaults,
 }
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown, "not-run.md": not_run_markdown}
 

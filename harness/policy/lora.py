@@ -21,6 +21,7 @@ __all__ = [
     "PlainWeights",
     "adapters",
     "add_lora",
+    "fold_lora",
     "frozen_parameters",
     "has_lora",
     "lora_rank",
@@ -51,6 +52,25 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model.add_adapter(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"), _ADAPTER)
+
+
+@torch.no_grad()
+def fold_lora(model: PreTrainedModel, *, seed: int) -> None:
+    """Adds the adapters to the frozen weights, and starts new adapters that change nothing at first.
+
+    Args:
+        model: A model with adapters, which is changed in place.
+        seed: Draws one matrix of each new pair, as in `add_lora`.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for layer in model.modules():
+            if isinstance(layer, LoraLayer):
+                weight = layer.get_base_layer().weight
+                weight.copy_(weight.float() + layer.get_delta_weight(_ADAPTER).float())
+                layer.reset_lora_parameters(_ADAPTER, init_lora_weights=True)
 
 
 def has_lora(model: PreTrainedModel) -> bool:

@@ -27,6 +27,7 @@ from harness.policy.attention import PACKED, can_pack
 from harness.policy.batch import Batch, collate, deal, microbatches, pack, padded_microbatches
 from harness.policy.chat import ChatFormat
 from harness.policy.head import Head, token_scores
+from harness.policy.installed import model_folder
 from harness.policy.lora import has_lora, plain_parameters
 from harness.types.trajectory import Trajectory
 
@@ -128,10 +129,10 @@ def load_policy(
     max_observation_tokens: int | None = None,
     packing: bool = True,
 ) -> Policy:
-    """Loads a Hugging Face folder or hub id.
+    """Loads a Hugging Face folder, an installed model or a hub id.
 
     Args:
-        path: The folder or id.
+        path: The folder, the name of a model that ``harness.models`` has installed, or the hub id.
         dtype: The type of the weights.
         device: The device of the weights.
         max_observation_tokens: A longer observation loses its middle; None keeps every observation whole.
@@ -140,6 +141,7 @@ def load_policy(
     Raises:
         ConfigError: There is no model at `path`, or its chat template can't be used.
     """
+    path = model_folder(path)
     try:
         tokenizer = _load_tokenizer(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)  # SDPA, if the model can do with it
@@ -149,7 +151,8 @@ def load_policy(
     except (OSError, ValueError) as error:  # transformers raises ValueError for a folder without tokenizer files
         raise ConfigError(
             f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give a folder with config.json, "
-            "model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, with 'tiny'"
+            "model.safetensors and tokenizer files, a hub id, or a name from python -m harness.models list; "
+            "harness.grpo can also make a new model, with 'tiny'"
         ) from error
     return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))
 

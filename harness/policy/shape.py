@@ -1,8 +1,8 @@
 """Shapes of dense language models. They give the numbers of parameters and activations without loading the model.
 
-It knows the sizes of Qwen2.5, and any folder whose config.json is Qwen2's or Llama's. It never asks a hub, because a plan must
-need no network. It refuses mixtures of experts and layers other than attention, because their activations are counted
-differently.
+It knows the sizes of Qwen2.5, the models that `harness.models` has installed, and any folder whose config.json is Qwen2's or
+Llama's. It never asks a hub, because a plan must need no network. It refuses mixtures of experts and layers other than
+attention, because their activations are counted differently.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eh_gym.errors import ConfigError
+from harness.policy.installed import model_folder
 
 __all__ = ["KNOWN", "ModelShape", "shape_of"]
 
@@ -100,7 +101,7 @@ _TINY = ModelShape(43, 64, 192, 2, 2, 2, tied=True, positions=2048)
 
 
 def shape_of(model: str) -> ModelShape:
-    """The shape of "tiny", of a known model, or of the model in a local folder.
+    """The shape of "tiny", of a known model, of an installed one, or of the model in a local folder.
 
     Args:
         model: The value of `--model`. A hub id is looked up in `KNOWN` by its name, with or without "-Instruct"; the hub is
@@ -111,7 +112,7 @@ def shape_of(model: str) -> ModelShape:
     """
     if model == "tiny":
         return _TINY
-    file = Path(model) / "config.json"
+    file = Path(model_folder(model)) / "config.json"
     if file.is_file():
         return _read(file)
     name = model.rsplit("/", 1)[-1].removesuffix("-Instruct")

@@ -1,8 +1,8 @@
 """Behaviour cloning from the environment's own expert, so that GRPO starts with successes to learn from.
 
-Without it, a model with random weights never succeeds: the rewards in every group are equal, and every advantage is 0. The warm
-start stops at a loss target and not after a number of steps, because the loss falls in a phase transition whose time varies with
-the seed. A pretrained model needs no warm start.
+Without it, a model with random weights never succeeds, and a small pretrained one hardly ever: the rewards in every group are
+equal, and every advantage is 0. The warm start stops at a loss target and not after a number of steps, because the loss of a
+tiny model falls in a phase transition whose time varies with the seed. A pretrained model with LoRA learns in its adapters.
 """
 
 from __future__ import annotations
@@ -10,28 +10,38 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
+import os
+import shutil
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import torch
 
-from harness.policy.batch import padded_microbatches
+from eh_gym.errors import ConfigError
+from harness.policy.batch import microbatches, padded_microbatches
+from harness.policy.lora import has_lora
 from harness.policy.policy import Policy
 from harness.quickstart.expert import demonstrate
 from harness.run.files import whole_folder
-from harness.settings.warm_start import WarmStart
+from harness.settings.warm_start import LEAST_PRETRAINED, WarmStart
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
 
-__all__ = ["cached_warm_start", "demonstrations", "warm_start"]
+__all__ = ["cached_warm_start", "demonstrations", "is_pretrained", "text_perplexity", "warm_start"]
 
-_FORMAT = (
-    2  # raise it when the demonstrations, the models or the optimizer settings change, so that old caches are ignored
-)
+# Raise it when the demonstrations, the models or the optimizer settings change, so that old caches are ignored.
+_FORMAT = 3
+_CACHE_BYTES = (
+    4 << 30
+)  # the cached warm starts of tiny models take a few MB each, those of others as much as their weights
+_PLAIN_TEXT = Path(__file__).with_name("plain_text.txt")
 
 
 def demonstrations(
@@ -46,9 +56,19 @@ def demonstrations(
         waste: The probability that a step is a random action.
         count: The most episodes; there is at most one per task.
         seed: Draws the tasks and the wasted steps.
+
+    Raises:
+        ConfigError: The environment has no expert, or no episode is short enough.
     """
+    missing = [name for name in ("task_ids", "expert", "random_action") if not hasattr(env.unwrapped, name)]
+    if missing:
+        raise ConfigError(
+            f"the warm start needs an environment with {', '.join(missing)}, which {env.unwrapped!r} lacks; leave it out "
+            "with --warm-start.episodes 0"
+        )
     task_ids = env.unwrapped.task_ids  # type: ignore[attr-defined]
     found: list[Trajectory] = []
+    shortest = math.inf
     for index in np.random.default_rng(derive_seed(seed, "tasks")).permutation(len(task_ids)):
         if len(found) >= count:
             break
@@ -63,8 +83,9 @@ def demonstrations(
         )
         if played is None:
             continue
-        trajectory = Trajectory(task_id, group=len(found))
-        trajectory.add_prompt(policy.chat.prompt_ids(played.info["system_prompt"], played.observations[0]))
+        prompt = played.info["system_prompt"]
+        trajectory = Trajectory(task_id, group=len(found), system_prompt=prompt)
+        trajectory.add_prompt(policy.chat.prompt_ids(prompt, played.observations[0]))
         for step, action in enumerate(played.actions, 1):
             reply = policy.chat.reply_ids(action)
             trajectory.ids += reply
@@ -72,9 +93,24 @@ def demonstrations(
             trajectory.logprobs += [0.0] * len(reply)
             if step < len(played.actions) or not played.ended:
                 trajectory.add_prompt(policy.chat.observation_ids(played.observations[step], stopped=True))
+        shortest = min(shortest, len(trajectory.ids))
         if len(trajectory.ids) <= settings.max_tokens:
             found.append(trajectory)
+    if count and not found and shortest < math.inf:
+        raise ConfigError(
+            f"no demonstration has at most {settings.max_tokens} tokens; the shortest has {shortest}; raise "
+            "--warm-start.max-tokens"
+        )
+    if count and not found:
+        raise ConfigError(
+            f"the expert solves no task within {settings.max_optimal_steps} steps; raise --warm-start.max-optimal-steps"
+        )
     return found
+
+
+def is_pretrained(policy: Policy) -> bool:
+    """Whether the model is too large to be one of the tiny ones, whose weights were random at first."""
+    return policy.model.num_parameters() >= LEAST_PRETRAINED
 
 
 def warm_start(
@@ -85,7 +121,7 @@ def warm_start(
     seed: int,
     on_batch: Callable[[int, float], None] = lambda batch, loss: None,
 ) -> dict[str, float]:
-    """Trains the policy to imitate the expert, in place.
+    """Trains the policy to imitate the expert, in place: its adapters if it has some, otherwise all weights.
 
     Args:
         env: An environment with the training split.
@@ -95,18 +131,25 @@ def warm_start(
         on_batch: Called after each batch with its number and its loss.
 
     Returns:
-        ``warm_start/loss`` (the mean of the last 10 batches) and ``warm_start/steps`` (the number of batches).
+        The metrics ``warm_start/...``, which the glossary explains. Those of the plain text are for pretrained models only.
+
+    Raises:
+        ConfigError: There are no demonstrations, see `demonstrations`.
     """
+    pretrained = is_pretrained(policy)
+    settings = settings.for_model(policy.model.num_parameters(), lora=has_lora(policy.model))
+    perplexity = {"warm_start/perplexity_before": text_perplexity(policy)} if pretrained else {}
     clean = demonstrations(
         env, policy, settings, waste=0.0, count=settings.episodes, seed=derive_seed(seed, "demonstrations")
     )
-    batches, loss = _clone(
+    cpu_s, seconds = time.process_time(), time.perf_counter()
+    done = _clone(
         policy,
         clean,
         settings,
         learning_rate=settings.learning_rate,
-        limit=settings.max_batches,
-        target=settings.loss_target,
+        limit=settings.updates or settings.max_batches,
+        target=0.0 if settings.updates else settings.loss_target,
         seed=derive_seed(seed, "clone"),
         on_batch=on_batch,
     )
@@ -116,10 +159,15 @@ def warm_start(
             trajectory
             for waste in (0.0, settings.polish_waste)
             for trajectory in demonstrations(
-                env, policy, short, waste=waste, count=settings.episodes // 2, seed=derive_seed(seed, f"mixed-{waste}")
+                env,
+                policy,
+                short,
+                waste=waste,
+                count=max(1, settings.episodes // 2),
+                seed=derive_seed(seed, f"mixed-{waste}"),
             )
         ]
-        more, loss = _clone(
+        polished = _clone(
             policy,
             mixed,
             settings,
@@ -127,10 +175,35 @@ def warm_start(
             limit=settings.polish_batches,
             target=0.0,
             seed=derive_seed(seed, "polish"),
-            on_batch=lambda batch, loss: on_batch(batches + batch, loss),
+            on_batch=lambda batch, loss: on_batch(done.batches + batch, loss),
         )
-        batches += more
-    return {"warm_start/loss": loss, "warm_start/steps": float(batches)}
+        done = _Cloned(done.batches + polished.batches, polished.loss, done.tokens + polished.tokens)
+    cpu_s, seconds = time.process_time() - cpu_s, time.perf_counter() - seconds
+    if pretrained:
+        perplexity["warm_start/perplexity_after"] = text_perplexity(policy)
+    return {
+        "warm_start/loss": done.loss,
+        "warm_start/steps": float(done.batches),
+        "warm_start/demonstrations": float(len(clean)),
+        "warm_start/tokens": float(done.tokens),
+        "warm_start/cpu_s": cpu_s,
+        "warm_start/seconds": seconds,
+        **perplexity,
+    }
+
+
+@torch.no_grad()
+def text_perplexity(policy: Policy) -> float:
+    """The perplexity of a plain English text of some 400 tokens, which no environment holds.
+
+    It shows whether cloning has cost the model what it knew: exp of the mean cross-entropy per token, without chat format.
+    """
+    ids = policy.tokenizer(_PLAIN_TEXT.read_text(encoding="utf-8"), add_special_tokens=False).input_ids
+    text = Trajectory("plain text", 0, ids=ids, action_mask=[1] * len(ids), logprobs=[0.0] * len(ids))
+    policy.model.eval()
+    batch = policy.batch([text])
+    logp, _ = policy.score(batch, 1.0)
+    return math.exp(-float(logp.sum() / batch.action_mask.sum()))
 
 
 def cached_warm_start(
@@ -141,22 +214,58 @@ def cached_warm_start(
     *,
     seed: int,
     on_batch: Callable[[int, float], None] = lambda batch, loss: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, float]:
     """Like `warm_start`, but reuses the result of an earlier run with the same environment, model, settings and seed.
 
     The key of the cache covers the initial weights and the vocabulary. So a model with other weights or another vocabulary never
-    uses an old entry. An entry is written completely or not at all.
+    uses an old entry. An entry is written completely or not at all, and holds the trained weights alone. If all entries together
+    have more than 4 GiB, those that were used the longest time ago are deleted.
+
+    Args:
+        cache: The entries are in its folder ``warm_start``.
+        env: As for `warm_start`, like the arguments that are not listed.
+        policy: The policy. Its model is trained, or gets the weights of the entry.
+        settings: See `WarmStart`.
+        seed: Draws the demonstrations and the batches.
+        on_batch: Called after each batch.
+        say: Called with a line on the entry of a pretrained model: where it is, and how large.
     """
     entry = cache / "warm_start" / _cache_key(env, policy, settings, seed)
-    if (entry / "metrics.json").exists():
+    with suppress(FileNotFoundError):  # there is none, or another process deletes it now
+        metrics = dict(json.loads((entry / "metrics.json").read_text()))
         weights = torch.load(entry / "model.pt", weights_only=True, map_location=policy.model.device)
-        policy.model.load_state_dict(weights)
-        return dict(json.loads((entry / "metrics.json").read_text()))
+        policy.model.load_state_dict(weights, strict=False)
+        os.utime(entry)
+        if is_pretrained(policy):
+            say(f"warm start: taken from {entry}, where an earlier run left it")
+        return metrics
     metrics = warm_start(env, policy, settings, seed=seed, on_batch=on_batch)
+    trained = {name for name, p in policy.model.named_parameters() if p.requires_grad}
+    adapted = has_lora(policy.model)  # then the frozen weights are those of the model's folder
+    kept = {name: w for name, w in policy.model.state_dict().items() if name in trained or not adapted}
     with whole_folder(entry) as part:
-        torch.save(policy.model.state_dict(), part / "model.pt")
+        torch.save(kept, part / "model.pt")
         (part / "metrics.json").write_text(json.dumps(metrics))
+    if is_pretrained(policy):
+        say(f"warm start: kept in {entry} ({_size(entry) / 1e6:.0f} MB), for runs with the same settings")
+    _forget_oldest(entry.parent, keep=entry)
     return metrics
+
+
+def _forget_oldest(folder: Path, *, keep: Path) -> None:
+    """Deletes the entries that were used the longest time ago until the folder has at most `_CACHE_BYTES`."""
+    entries = sorted((e for e in folder.iterdir() if e != keep), key=lambda e: e.stat().st_mtime, reverse=True)
+    total = _size(keep)
+    for entry in entries:
+        total += _size(entry)
+        if total > _CACHE_BYTES:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _size(folder: Path) -> int:
+    """The bytes of the files in a folder."""
+    return sum(file.stat().st_size for file in folder.iterdir())
 
 
 def _cache_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, seed: int) -> str:
@@ -164,12 +273,31 @@ def _cache_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, seed
     key = hashlib.blake2b(digest_size=16)
     wrappers = [repr(w) for w in spec.additional_wrappers] if spec else []
     name = [spec.id, sorted((k, repr(v)) for k, v in spec.kwargs.items()), *wrappers] if spec else repr(env)
-    about = [_FORMAT, name, dataclasses.asdict(settings), seed, torch.__version__, torch.get_num_threads()]
+    how = [str(policy.model.dtype), policy.packs, has_lora(policy.model)]
+    # Texts as the demonstrations have them: they show the template, and how long observations are cut.
+    chat = policy.chat
+    texts = [chat.prompt_ids("s", "u"), chat.reply_ids("a"), chat.observation_ids("a long text " * 8192, stopped=True)]
+    about = [_FORMAT, name, dataclasses.asdict(settings), seed, torch.__version__, torch.get_num_threads(), how, texts]
     key.update(json.dumps(about).encode())
     key.update(json.dumps(sorted(policy.tokenizer.get_vocab().items())).encode())
     for weight in policy.model.state_dict().values():
         key.update(weight.detach().cpu().float().numpy().tobytes())
     return key.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cloned:
+    """What cloning has done.
+
+    Attributes:
+        batches: The number of batches.
+        loss: The mean loss of the last 10 of them, in nats per token.
+        tokens: The number of tokens that went through the model, padding included.
+    """
+
+    batches: int
+    loss: float
+    tokens: int
 
 
 def _clone(
@@ -182,20 +310,17 @@ def _clone(
     target: float,
     seed: int,
     on_batch: Callable[[int, float], None],
-) -> tuple[int, float]:
-    """Minimises the cross-entropy of the demonstrations' action tokens.
-
-    Returns:
-        The number of batches, and the mean loss of the last 10.
-    """
+) -> _Cloned:
+    """Minimises the cross-entropy of the demonstrations' action tokens."""
     optimizer = make_optimizer(policy.model, learning_rate=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
-    recent: deque[float] = deque(maxlen=10)
+    recent: deque[float] = deque(maxlen=min(10, settings.min_batches))
     policy.model.train()
-    source = _shuffled_batches(demos, settings.batch_tokens, np.random.default_rng(seed))
-    batches = 0
+    cut = _packed if is_pretrained(policy) and policy.packs else _padded
+    source = cut(demos, settings.batch_tokens, np.random.default_rng(seed))
+    batches = tokens = 0
     while batches < limit:
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * min(1.0, (batches + 1) / 20)
+            group["lr"] = learning_rate * min(1.0, (batches + 1) / settings.min_batches)
         batch = policy.batch(next(source))
         logp, _ = policy.score(batch, 1.0)
         loss = -logp.sum() / batch.action_mask.sum()
@@ -205,20 +330,30 @@ def _clone(
         optimizer.step()
         recent.append(loss.item())
         batches += 1
+        tokens += batch.ids.numel()
         on_batch(batches, recent[-1])
-        if batches > 20 and sum(recent) / len(recent) < target:
+        if batches > settings.min_batches and sum(recent) / len(recent) < target:
             break
     optimizer.zero_grad(set_to_none=True)
-    return batches, sum(recent) / max(1, len(recent))
+    return _Cloned(batches, sum(recent) / max(1, len(recent)), tokens)
 
 
-def _shuffled_batches(
-    demos: list[Trajectory], batch_tokens: int, rng: np.random.Generator
-) -> Iterator[list[Trajectory]]:
+def _padded(demos: list[Trajectory], batch_tokens: int, rng: np.random.Generator) -> Iterator[list[Trajectory]]:
     """Batches of similar length in random order, pass after pass. Lengths are jittered, so that the batches differ."""
     while True:
         order = [demos[i] for i in rng.permutation(len(demos))]
         lengths = [len(t.ids) + int(8 * rng.random()) for t in order]
         batches = list(padded_microbatches(lengths, batch_tokens))
+        for i in rng.permutation(len(batches)):
+            yield [order[j] for j in batches[i]]
+
+
+def _packed(demos: list[Trajectory], batch_tokens: int, rng: np.random.Generator) -> Iterator[list[Trajectory]]:
+    """Batches in random order, pass after pass. Demonstrations with the same system prompt share its tokens."""
+    prompts = {t.system_prompt: number for number, t in enumerate(demos)}
+    demos = [dataclasses.replace(t, group=prompts[t.system_prompt]) for t in demos]
+    while True:
+        order = [demos[i] for i in rng.permutation(len(demos))]
+        batches = microbatches(order, batch_tokens)
         for i in rng.permutation(len(batches)):
             yield [order[j] for j in batches[i]]

@@ -6,6 +6,7 @@ Everything that is shown is also in the run folder. If the output goes to a file
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,9 @@ from harness.settings.grpo import GRPOConfig
 from harness.types.trajectory import Trajectory
 
 __all__ = ["Display", "UpdateBars"]
+
+_LINE_EVERY_S = 30.0
+_FORGETFUL = 1.25  # a plain text's perplexity may grow by a quarter before the display warns
 
 _HEADER = (
     f"{'update':>6} {'K':>4} {'success':>8} {'ceiling':>8} {'length':>7} {'of succ.':>8} {'cut off':>8} "
@@ -79,10 +83,39 @@ class Display:
 
     @contextmanager
     def warm_start(self, batches: int) -> Iterator[Callable[[int, float], None]]:
-        """Shows a bar over at most `batches` batches. Yields a function to call after each batch, with its number and loss."""
+        """Shows a bar over at most `batches` batches, or without a terminal a line every half minute.
+
+        Yields a function to call after each batch, with its number and loss.
+        """
+        said = time.monotonic()
+
+        def on_batch(batch: int, loss: float) -> None:
+            nonlocal said
+            bars.update(bar, completed=batch, description=f"warm start, loss {loss:.3f}")
+            if not self._console.is_terminal and time.monotonic() - said >= _LINE_EVERY_S:
+                said = time.monotonic()
+                self.note(f"warm start: batch {batch} of at most {batches}, loss {loss:.3f}")
+
         with self._progress() as bars:
             bar = bars.add_task("warm start", total=batches)
-            yield lambda batch, loss: bars.update(bar, completed=batch, description=f"warm start, loss {loss:.3f}")
+            yield on_batch
+
+    def warm_started(self, m: dict[str, float]) -> None:
+        """Prints what the warm start has done and what it cost, from its metrics `m`, and warns if the model has forgotten."""
+        self.note(
+            f"warm start: loss {m['warm_start/loss']:.3f} after {m['warm_start/steps']:.0f} batches of "
+            f"{m['warm_start/demonstrations']:.0f} demonstrations; {m['warm_start/tokens']:,.0f} tokens, "
+            f"{m['warm_start/cpu_s']:.0f} CPU seconds, {m['warm_start/seconds']:.0f} seconds"
+        )
+        if "warm_start/perplexity_after" not in m:
+            return
+        before, after = m["warm_start/perplexity_before"], m["warm_start/perplexity_after"]
+        self.note(f"warm start: the perplexity of a plain text went from {before:.1f} to {after:.1f}")
+        if after > _FORGETFUL * before:
+            self.note(
+                "warning: the model has forgotten much of what it knew; lower --warm-start.learning-rate, or stop earlier with "
+                "--warm-start.updates or a higher --warm-start.loss-target"
+            )
 
     @contextmanager
     def episodes(self, what: str, count: int) -> Iterator[Callable[[Trajectory], None]]:

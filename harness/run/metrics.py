@@ -210,6 +210,24 @@ _ALL = (
         "The cross-entropy per trained token, as the mean of the last 10 batches. It is shown, not logged.",
     ),
     Metric("warm_start/steps", "batches", "The number of batches of the warm start. It is shown, not logged."),
+    Metric("warm_start/demonstrations", "episodes", "The number of demonstrations to clone. It is shown, not logged."),
+    Metric(
+        "warm_start/tokens", "tokens", "The tokens that cloning computed, padding included. It is shown, not logged."
+    ),
+    Metric(
+        "warm_start/cpu_s", "seconds", "The processor time of the cloning, over all cores. It is shown, not logged."
+    ),
+    Metric("warm_start/seconds", "seconds", "The time of the cloning. It is shown, not logged."),
+    Metric(
+        "warm_start/perplexity_before",
+        "ratio",
+        "The perplexity of a plain text before the warm start, for pretrained models. It is shown, not logged.",
+    ),
+    Metric(
+        "warm_start/perplexity_after",
+        "ratio",
+        "The same after the warm start. If it has grown much, the model has forgotten what it knew. It is shown, not logged.",
+    ),
 )
 
 GLOSSARY: dict[str, Metric] = {metric.name: metric for metric in _ALL}

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
-__all__ = ["WarmStart"]
+from eh_gym.errors import ConfigError
+
+__all__ = ["LEAST_PRETRAINED", "WarmStart"]
+
+LEAST_PRETRAINED = 10_000_000
+"""A model with fewer parameters is a tiny one, which this project has made with random weights."""
+
+_SMOLLM2, _RATE = 135e6, 1e-4  # cloning with this learning rate was measured for this many parameters
+_LORA_FACTOR = 10  # adapters want about 10 times the learning rate (thinkingmachines.ai/blog/lora, 2025)
 
 
 @dataclass(frozen=True)
 class WarmStart:
     """How the environment's expert is cloned before the first update.
+
+    A value that is 0 by default depends on the number of the model's parameters; `for_model` fills it in.
 
     Attributes:
         episodes: The number of expert demonstrations; 0 turns the warm start off.
@@ -17,24 +28,68 @@ class WarmStart:
             clone has seen only short tasks, GRPO has to learn the long ones.
         max_steps: A demonstration is stopped after this many steps.
         max_tokens: A longer demonstration is dropped.
-        loss_target: Cloning stops when the mean loss of 10 batches is below this target, in nats per token.
-        max_batches: Cloning stops after this many batches in any case.
-        learning_rate: The learning rate of the cloning.
-        batch_tokens: The number of tokens per batch, padding included.
+        updates: Cloning takes exactly this many batches, whatever the loss is; 0 stops at the loss target.
+        loss_target: Cloning stops when the mean loss of the last 10 batches, or of the last `min_batches` if these are fewer, is
+            below this target, in nats per token.
+        min_batches: Cloning does not stop before this batch, and the learning rate rises until then. 0 takes 20 for a tiny
+            model and 4 for others.
+        max_batches: Cloning stops after this many batches in any case. 0 takes 500 for a tiny model and 60 for others.
+        learning_rate: The learning rate of the cloning. 0 takes 3e-3 for a tiny model and 1e-4 for 135 million parameters; it
+            falls with the square root of the parameters, and is 10 times that for LoRA.
+        batch_tokens: The number of tokens per batch, padding included. 0 takes 600 for a tiny model and 4096 for others.
         polish_batches: The number of further batches, in which half of the demonstrations waste steps, so that the policy
             explores.
         polish_waste: The probability that a step of a wasteful demonstration is a random action.
-        polish_learning_rate: The learning rate of these last batches.
+        polish_learning_rate: The learning rate of these last batches. 0 takes a third of `learning_rate`.
     """
 
     episodes: int = 0
     max_optimal_steps: int = 0
     max_steps: int = 60
     max_tokens: int = 4096
+    updates: int = 0
     loss_target: float = 0.03
-    max_batches: int = 500
-    learning_rate: float = 3e-3
-    batch_tokens: int = 600
+    min_batches: int = 0
+    max_batches: int = 0
+    learning_rate: float = 0.0
+    batch_tokens: int = 0
     polish_batches: int = 0
     polish_waste: float = 0.6
-    polish_learning_rate: float = 1e-3
+    polish_learning_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            least = 1 if field.name in ("max_steps", "max_tokens") else 0
+            if not least <= value < float("inf"):  # NaN is not
+                raise ConfigError(
+                    f"warm_start.{field.name} must be a finite number >= {least}, got {value}; change "
+                    f"--warm-start.{field.name.replace('_', '-')}"
+                )
+        if self.polish_waste > 1:
+            raise ConfigError(f"warm_start.polish_waste must be <= 1, got {self.polish_waste}; it is a probability")
+
+    def for_model(self, parameters: int, *, lora: bool = False) -> WarmStart:
+        """Returns the settings for a model of this size, with no 0 left that stands for a default.
+
+        Args:
+            parameters: The number of the model's parameters, its frozen ones included.
+            lora: Whether only adapters are trained.
+
+        >>> tiny, real = WarmStart(episodes=9).for_model(100_000), WarmStart(episodes=9).for_model(7_600_000_000)
+        >>> (tiny.min_batches, tiny.max_batches, tiny.learning_rate, tiny.batch_tokens)
+        (20, 500, 0.003, 600)
+        >>> (real.min_batches, real.max_batches, round(real.learning_rate, 6), real.batch_tokens)
+        (4, 60, 1.3e-05, 4096)
+        """
+        tiny = parameters < LEAST_PRETRAINED
+        rate = 3e-3 if tiny else _RATE * (_SMOLLM2 / parameters) ** 0.5 * (_LORA_FACTOR if lora else 1)
+        rate = self.learning_rate or rate
+        return dataclasses.replace(
+            self,
+            min_batches=self.min_batches or (20 if tiny else 4),
+            max_batches=self.max_batches or (500 if tiny else 60),
+            learning_rate=rate,
+            batch_tokens=self.batch_tokens or (600 if tiny else 4096),
+            polish_learning_rate=self.polish_learning_rate or rate / 3,
+        )

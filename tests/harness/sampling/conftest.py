@@ -103,6 +103,12 @@ def need_vllm() -> None:
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # vLLM reads it once
 
 
+@pytest.fixture
+def vllm() -> None:
+    """For tests that make an engine of their own."""
+    need_vllm()
+
+
 class Server:
     """A `vllm serve` process on this machine."""
 

@@ -23,6 +23,7 @@ PANELS = {
     "harness.simulate": "law controller runs tables",
     "harness.simulate_beyond": "",
     "harness.sweep": "sweep environment model horizon",
+    "harness.warm_start": "environment model clone warm-start",
 }
 
 

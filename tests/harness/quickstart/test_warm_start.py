@@ -1,0 +1,166 @@
+"""The warm start: when it stops, what it says, what it keeps, and the command. A real model is in sampling/test_pretrained.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from rich.console import Console
+
+import eh_gym  # noqa: F401 - registers the environments
+from eh_gym.errors import ConfigError
+from harness.policy.policy import load_policy
+from harness.quickstart import warm_start as module
+from harness.quickstart.tiny import new_tiny_policy
+from harness.quickstart.warm_start import cached_warm_start, demonstrations, text_perplexity, warm_start
+from harness.run import display as display_module
+from harness.run.display import Display
+from harness.settings.warm_start import WarmStart
+from harness.warm_start import Cloning, clone, default_for
+
+FEW = WarmStart(episodes=6, max_optimal_steps=4, updates=3)
+
+
+@pytest.fixture
+def env() -> gym.Env[str, str]:
+    return gym.make("EH-Cabinet-v0", split="train")
+
+
+def shown(act: Any) -> str:
+    """What a display prints into a file."""
+    file = io.StringIO()
+    act(Display(Console(file=file, width=200)))
+    return file.getvalue()
+
+
+def test_a_number_of_updates_is_exact_and_a_loss_target_stops_earlier(env: gym.Env[str, str]) -> None:
+    assert warm_start(env, new_tiny_policy(env, seed=0), FEW, seed=0)["warm_start/steps"] == 3
+    loose = dataclasses.replace(FEW, updates=0, min_batches=2, max_batches=9, loss_target=1e3)
+    done = warm_start(env, new_tiny_policy(env, seed=0), loose, seed=0)
+    assert done["warm_start/steps"] == 3  # the first after min_batches
+    assert done["warm_start/demonstrations"] == 6
+    assert done["warm_start/tokens"] > 0
+    tight = dataclasses.replace(loose, loss_target=1e-9)
+    assert warm_start(env, new_tiny_policy(env, seed=0), tight, seed=0)["warm_start/steps"] == 9
+
+
+def test_without_a_demonstration_the_error_says_which_limit_to_raise(env: gym.Env[str, str]) -> None:
+    policy = new_tiny_policy(env, seed=0)
+    for limit, message in (
+        (
+            {"max_tokens": 3},
+            r"no demonstration has at most 3 tokens; the shortest has \d+; raise --warm-start.max-tokens",
+        ),
+        ({"max_optimal_steps": 1}, "the expert solves no task within 1 steps; raise --warm-start.max-optimal-steps"),
+    ):
+        env.unwrapped.task_ids = env.unwrapped.task_ids[:20]  # type: ignore[attr-defined]
+        with pytest.raises(ConfigError, match=message):
+            demonstrations(env, policy, WarmStart(episodes=2, **limit), waste=0.0, count=2, seed=0)  # type: ignore[arg-type]
+
+
+def test_an_environment_without_an_expert_is_an_error(env: gym.Env[str, str]) -> None:
+    class Silent(gym.Env[str, str]):
+        task_ids = ("a",)
+
+    with pytest.raises(ConfigError, match=r"needs an environment with expert, random_action, which .* lacks"):
+        warm_start(Silent(), new_tiny_policy(env, seed=0), FEW, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learning_rate": float("nan")}, "learning_rate must be a finite number >= 0, got nan"),
+        ({"updates": -1}, "updates must be a finite number >= 0, got -1; change --warm-start.updates"),
+        ({"polish_waste": 1.5}, "polish_waste must be <= 1, got 1.5"),
+    ],
+)
+def test_settings_out_of_range_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        WarmStart(**change)
+
+
+def test_a_file_gets_lines_and_not_only_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    def two_batches(display: Display) -> None:
+        with display.warm_start(60) as on_batch:
+            on_batch(1, 1.5)
+            on_batch(2, 0.25)
+
+    assert shown(two_batches) == ""  # half a minute has not gone by
+    monkeypatch.setattr(display_module, "_LINE_EVERY_S", 0.0)
+    assert shown(two_batches).splitlines() == [
+        "warm start: batch 1 of at most 60, loss 1.500",
+        "warm start: batch 2 of at most 60, loss 0.250",
+    ]
+
+
+def test_a_model_that_has_forgotten_much_is_warned_about(env: gym.Env[str, str]) -> None:
+    cost = warm_start(env, new_tiny_policy(env, seed=0), FEW, seed=0)
+    assert "perplexity" not in shown(lambda display: display.warm_started(cost))  # tiny models know no plain text
+    for after, warned in ((12.0, False), (13.0, True)):
+        told = cost | {"warm_start/perplexity_before": 10.0, "warm_start/perplexity_after": after}
+        text = shown(lambda display, told=told: display.warm_started(told))
+        assert f"the perplexity of a plain text went from 10.0 to {after}" in text
+        assert ("warning: the model has forgotten much" in text) is warned
+
+
+def test_the_perplexity_is_that_of_the_models_own_distribution(env: gym.Env[str, str]) -> None:
+    """With all weights 0 every token has the probability 1 / vocabulary, so the perplexity is the vocabulary's size."""
+    policy = new_tiny_policy(env, seed=0)
+    for parameter in policy.model.parameters():
+        parameter.data.zero_()
+    assert text_perplexity(policy) == pytest.approx(policy.model.config.vocab_size, rel=1e-4)
+
+
+def test_the_oldest_entries_of_the_cache_are_deleted_above_its_limit(
+    env: gym.Env[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def entry(seed: int) -> Path:
+        before = set(folder.glob("*"))
+        cached_warm_start(tmp_path, env, new_tiny_policy(env, seed=0), FEW, seed=seed)
+        (new,) = set(folder.glob("*")) - before
+        os.utime(new, (seed, seed))  # as if it was used then
+        return new
+
+    folder = tmp_path / "warm_start"
+    first, second = entry(1), entry(2)
+    size = sum(file.stat().st_size for file in first.iterdir())
+    monkeypatch.setattr(module, "_CACHE_BYTES", int(2.5 * size))
+    cached_warm_start(tmp_path, env, new_tiny_policy(env, seed=0), FEW, seed=1)  # now it is the newest
+    third = entry(3)
+    assert set(folder.iterdir()) == {first, third}
+    assert not second.exists()
+
+
+def test_other_observations_or_another_type_never_meet_an_old_cache(env: gym.Env[str, str], tmp_path: Path) -> None:
+    for cut, entries in ((None, 1), (64, 2), (None, 2)):
+        cached_warm_start(tmp_path, env, new_tiny_policy(env, seed=0, max_observation_tokens=cut), FEW, seed=0)
+        assert len(list((tmp_path / "warm_start").iterdir())) == entries
+    padded = new_tiny_policy(env, seed=0, packing=False)
+    cached_warm_start(tmp_path, env, padded, FEW, seed=0)
+    assert len(list((tmp_path / "warm_start").iterdir())) == 3
+
+
+def test_the_command_leaves_a_model_folder_and_its_cost(tmp_path: Path) -> None:
+    cloning = dataclasses.replace(default_for([]), out=tmp_path / "clone", warm_start=FEW)
+    text = shown(lambda display: clone(cloning, display._console))
+    assert "warm start: loss" in text
+    assert f"model: {tmp_path / 'clone'}; train it with python -m harness.grpo --env EH-Cabinet-v0 --model" in text
+    saved = json.loads((tmp_path / "clone" / "warm_start.json").read_text())
+    assert saved["metrics"]["warm_start/steps"] == 3
+    assert saved["settings"]["warm_start"]["episodes"] == 6
+    policy = load_policy(tmp_path / "clone")
+    assert policy.model.num_parameters() < 1_000_000
+    with pytest.raises(ConfigError, match="already holds a model; choose another --out"):
+        clone(cloning, Console(quiet=True))
+
+
+def test_the_command_needs_demonstrations() -> None:
+    with pytest.raises(ConfigError, match=r"needs demonstrations; give --warm-start.episodes, such as 200"):
+        clone(Cloning(), Console(quiet=True))
+    assert default_for(["--model", "X"]).warm_start.episodes == 200

@@ -1,0 +1,232 @@
+"""A real pretrained chat model through the harness: SmolLM2-135M-Instruct, both samplers, warm start, GRPO, evaluation."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+from rich.console import Console
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import eh_gym  # noqa: F401 - registers the environments
+from harness.build import clone_expert
+from harness.evaluate import Evaluation
+from harness.evaluate import run as evaluate
+from harness.evaluation.play import evaluation_requests, play_policy
+from harness.grpo import train
+from harness.policy.installed import is_installed, model_folder
+from harness.policy.lora import plain_parameters
+from harness.policy.policy import Policy, load_policy
+from harness.quickstart.warm_start import text_perplexity, warm_start
+from harness.rollout.environment import Environments
+from harness.run.display import Display
+from harness.run.metrics import read_metrics
+from harness.run.run_folder import prepare
+from harness.sampling.transformers import TransformersSampler
+from harness.sampling.vllm import VLLMSampler
+from harness.settings.grpo import GRPOConfig
+from harness.settings.warm_start import WarmStart
+from harness.types.rules import Rules
+from harness.types.sampler import Sampler
+from harness.types.trajectory import Trajectory
+from harness.warm_start import Cloning, clone
+
+NAME = "smollm2-135m"
+CABINET, BFCL = "EH-Cabinet-v0", "EH-BFCL-v0"
+in_campaign = pytest.mark.campaign
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Policy:
+    """The installed model in float32. Tests that train it copy its model first."""
+    if not is_installed(NAME):
+        mend = f"python -m harness.models install {NAME}"
+        assert not os.environ.get("EH_REQUIRE_BACKENDS"), f"the model is not installed; run: {mend}"
+        pytest.skip(f"the model is not installed: {mend}")
+    return load_policy(NAME)
+
+
+@pytest.fixture
+def trainable(smollm2: Policy) -> Policy:
+    """A copy of the model that a test may change."""
+    return Policy(copy.deepcopy(smollm2.model), smollm2.tokenizer, smollm2.chat)
+
+
+def play(sampler: Sampler, policy: Policy, env: str, *, episodes: int, steps: int) -> list[Trajectory]:
+    """Sampled episodes of the environment's first training task."""
+    environments = Environments(env, {"split": "train"}, slots=4, threads=0)
+    task = gym.make(env, split="train").unwrapped.task_ids[:1]  # type: ignore[attr-defined]
+    requests = evaluation_requests(task, episodes, seed=0)
+    return play_policy(environments, sampler, policy.chat, requests, Rules(1.0, 12), horizon=steps)
+
+
+@torch.no_grad()
+def plain_logprobs(trajectory: Trajectory) -> list[float]:
+    """Those of the written tokens from transformers' own forward pass over the whole episode, without any of our code."""
+    model = AutoModelForCausalLM.from_pretrained(model_folder(NAME), dtype=torch.float32, attn_implementation="eager")
+    logp = torch.log_softmax(model.eval()(torch.tensor([trajectory.ids])).logits[0], -1)
+    return [float(logp[i - 1, token]) for i, token in enumerate(trajectory.ids) if trajectory.action_mask[i]]
+
+
+def sampled_logprobs(trajectory: Trajectory) -> list[float]:
+    return [p for p, written in zip(trajectory.logprobs, trajectory.action_mask, strict=True) if written]
+
+
+@torch.no_grad()
+def packed_logprobs(policy: Policy, trajectories: Sequence[Trajectory]) -> list[list[float]]:
+    policy.model.eval()
+    batch = policy.batch(trajectories)
+    logp, _ = policy.score(batch, 1.0)
+    return [row[mask].tolist() for row, mask in zip(logp, batch.action_mask, strict=True)]
+
+
+@pytest.mark.parametrize("env", [CABINET, pytest.param(BFCL, marks=in_campaign)])
+def test_sampler_trainer_and_a_plain_forward_pass_agree(smollm2: Policy, env: str) -> None:
+    """Three ways to the same numbers: sampled in turns from a cache, packed with a shared prompt, and one plain pass."""
+    assert smollm2.packs
+    played = play(TransformersSampler(smollm2.model), smollm2, env, episodes=2, steps=2)
+    assert all(sum(t.action_mask) >= 4 for t in played)
+    packed = packed_logprobs(smollm2, played)
+    for trajectory, scored in zip(played, packed, strict=True):
+        plain = plain_logprobs(trajectory)
+        assert sampled_logprobs(trajectory) == pytest.approx(plain, abs=3e-4)
+        assert scored == pytest.approx(plain, abs=3e-4)
+
+
+@pytest.mark.parametrize("env", [CABINET, BFCL])
+def test_vllm_agrees_with_a_plain_forward_pass(vllm: None, smollm2: Policy, env: str) -> None:
+    sampler = VLLMSampler(smollm2.model, smollm2.tokenizer, max_context=2048)
+    for trajectory in play(sampler, smollm2, env, episodes=2, steps=2):
+        assert sampled_logprobs(trajectory) == pytest.approx(plain_logprobs(trajectory), abs=3e-4)
+
+
+def test_it_is_the_chat_model_that_it_says_it_is(smollm2: Policy) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_folder(NAME))
+    said = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
+    text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    assert smollm2.tokenizer.decode(smollm2.chat.prompt_ids("Be short.", "Hi")) == text
+    assert text.startswith("<|im_start|>system\nBe short.<|im_end|>")
+    assert smollm2.chat.stop_ids == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    assert text_perplexity(smollm2) < 25  # a model with shuffled weights has thousands
+
+
+def test_adapters_learn_the_expert_and_become_part_of_the_weights(smollm2: Policy, trainable: Policy) -> None:
+    """With LoRA the optimizer of the warm start has the adapters alone; what they learnt is then in the frozen weights."""
+    start = WarmStart(episodes=8, max_optimal_steps=3, updates=3, min_batches=1, learning_rate=2e-3, batch_tokens=500)
+    config = GRPOConfig(model=NAME, env=CABINET, lora_rank=4, warm_start=start, eval_tasks=0)
+    env = gym.make(CABINET, split="train")
+    losses: list[float] = []
+
+    class Watched(Display):
+        def warm_start(self, batches: int) -> Any:
+            return nullcontext(lambda batch, loss: losses.append(loss))
+
+    cloned = clone_expert(config, env, trainable, "cpu", Watched(Console(quiet=True)), cached=False)
+    assert cloned["warm_start/steps"] == len(losses) == 3
+    assert losses[-1] < losses[0] / 2
+    assert {n for n, p in trainable.model.named_parameters() if p.requires_grad} == {
+        n for n, _ in trainable.model.named_parameters() if ".lora_" in n
+    }
+    before = dict(smollm2.model.named_parameters())
+    changed = {name for name, p in plain_parameters(trainable.model) if not p.equal(before[name])}
+    assert len(changed) == 7 * 30  # each matrix of each layer, and nothing else
+    assert all(not p.any() for n, p in trainable.model.named_parameters() if ".lora_B." in n)
+
+
+def run_of(tmp_path: Path, **changes: Any) -> GRPOConfig:
+    """A run of one update with two short episodes."""
+    few: dict[str, Any] = {
+        "model": NAME,
+        "updates": 1,
+        "tasks_per_update": 1,
+        "group_size": 2,
+        "max_action_tokens": 4,
+        "max_context": 2048,
+        "k0": 2,
+        "k_min": 2,
+        "k_max": 2,
+        "eval_tasks": 0,
+        "learning_rate": 1e-4,
+        "threads": 1,
+        "env_threads": 0,
+        "rollout": "lockstep",
+        "kl_coef": 0.01,  # a gradient even if both episodes fail
+        "run_dir": tmp_path / "run",
+    }
+    return GRPOConfig(**{**few, **changes})
+
+
+def train_and_load(config: GRPOConfig) -> Policy:
+    """Trains, and loads the saved model."""
+    assert config.run_dir is not None
+    prepare(config)
+    train(config, config.run_dir, Display(Console(quiet=True)))
+    (row,) = read_metrics(config.run_dir / "metrics.jsonl")
+    assert row["train/logp_difference_max"] < 3e-4
+    return load_policy(config.run_dir / "model")
+
+
+def test_adapters_are_trained_saved_and_loaded(smollm2: Policy, tmp_path: Path) -> None:
+    learned = train_and_load(run_of(tmp_path, lora_rank=2, temperature=1.2))
+    before = smollm2.model.state_dict()
+    assert {name: p.shape for name, p in learned.model.state_dict().items()} == {n: p.shape for n, p in before.items()}
+    assert text_perplexity(learned) == pytest.approx(text_perplexity(smollm2), rel=0.1)
+
+
+@in_campaign
+@pytest.mark.parametrize("env", [CABINET, BFCL])
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_grpo_on_all_weights_and_on_adapters(smollm2: Policy, tmp_path: Path, env: str, lora_rank: int) -> None:
+    learned = train_and_load(run_of(tmp_path, env=env, lora_rank=lora_rank, kl_coef=0.0))
+    assert text_perplexity(learned) == pytest.approx(text_perplexity(smollm2), rel=0.1)
+
+
+@pytest.mark.parametrize("handover", ["merged", "adapters"])
+def test_grpo_with_vllm(vllm: None, smollm2: Policy, tmp_path: Path, handover: str) -> None:
+    train_and_load(run_of(tmp_path, sampler="vllm", lora_rank=4, lora_handover=handover, env=BFCL))
+
+
+def test_the_model_is_evaluated_by_its_name(smollm2: Policy) -> None:
+    few = Evaluation(policy=NAME, tasks=1, rollouts=2, horizon=2, max_action_tokens=4, slots=2)
+    assert evaluate(few, Console(quiet=True)).episodes == 2
+
+
+@in_campaign
+def test_a_warm_start_reaches_what_a_horizon_allows(trainable: Policy) -> None:
+    """The expert's own tasks of EH-Cabinet, cloned with the settings that the size chooses."""
+    env = gym.make(CABINET, split="train")
+    start = WarmStart(episodes=30, max_optimal_steps=5, loss_target=0.1)
+    before = text_perplexity(trainable)
+    cloned = warm_start(env, trainable, start, seed=0)
+    assert cloned["warm_start/loss"] < 0.1
+    assert cloned["warm_start/perplexity_before"] == pytest.approx(before)
+    assert cloned["warm_start/perplexity_after"] < 1.5 * before
+    assert cloned["warm_start/cpu_s"] > 0
+
+
+@in_campaign
+@pytest.mark.parametrize("env", [BFCL, "EH-AppWorld-v0"])
+def test_the_command_leaves_a_model_and_says_what_it_cost(smollm2: Policy, tmp_path: Path, env: str) -> None:
+    start = WarmStart(episodes=1, updates=1, max_tokens=8192)
+    split = "mini" if "AppWorld" in env else "train"
+    with (tmp_path / "said").open("w") as said:
+        clone(
+            Cloning(env=env, model=NAME, split=split, out=tmp_path / "clone", warm_start=start, threads=1, lora_rank=2),
+            Console(file=said, width=200),
+        )
+    text = (tmp_path / "said").read_text()
+    assert "after 1 batches of 1 demonstrations" in text
+    assert "CPU seconds" in text
+    metrics = json.loads((tmp_path / "clone" / "warm_start.json").read_text())["metrics"]
+    assert metrics["warm_start/tokens"] > 1000
+    assert text_perplexity(load_policy(tmp_path / "clone")) == pytest.approx(
+        metrics["warm_start/perplexity_after"], rel=1e-3
+    )
