@@ -18,7 +18,7 @@ RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.txt"))
 
 Run = Callable[..., str]
 # What the last table of each shows. gpu_rollout, gpu_train and rank_memory have tests of their own, with more to check.
-QUICK = {"controller": "SharedHorizon.record", "generation": "ratio", "rollout": "1 ms"}
+QUICK = {"controller": "SharedHorizon.record", "generation": "ratio", "rollout": "1 ms", "sampler": "2 "}
 SLOW = {
     "appworld": "a further world",
     "bfcl": "episodes/s",
@@ -86,7 +86,7 @@ def test_a_hand_over_without_vllm_is_refused(run: Run) -> None:
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_a_result_names_a_command_that_there_is(run: Run, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    commands = re.findall(r"^\$ (?:\w+=\w+ )*python ((?:.+\\\n)*.+)", path.read_text(), re.MULTILINE)
+    commands = re.findall(r"^\$ (?:\w+=\w+ )*python (?:-u )?((?:.+\\\n)*.+)", path.read_text(), re.MULTILINE)
     assert commands
     for words in (command.replace("\\\n", " ").split() for command in commands):
         if words[0] == "-m":
