@@ -1,6 +1,6 @@
 """AppWorld: this project's worlds compared with the engine as its README uses it, its HTTP server, and a process per episode.
 
-    python benchmarks/appworld.py > benchmarks/results/appworld-cpu.txt      (--quick: a tenth of everything)
+    python benchmarks/appworld.py > benchmarks/results/appworld-cpu.txt
 
 All players play the mini world's tasks with the same code:
 
@@ -21,7 +21,6 @@ clocks. No model takes part. The benchmark's own tasks are not played, because a
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -39,8 +38,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-
-from machine import cpu_name
 
 PRINT = "print(1)"
 LOGIN = """\
@@ -639,38 +636,45 @@ def main() -> None:
     """Prints the tables."""
     from importlib.metadata import version
 
+    from flags import (  # not above: AppWorld's process also loads this file, and it finds no other modules
+        command,
+        new_parser,
+        parse,
+    )
+
     from envs.appworld import data
     from envs.runtime import BACKENDS
+    from harness.run.versions import cpu_name
 
     parts = ("fresh", "latencies", "throughput", "memory", "endurance", "adaptations")
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="run a tenth of the rounds and episodes")
-    parser.add_argument("--only", choices=parts, action="append", help="print only this table; may be repeated")
-    options = parser.parse_args()
-    tasks, tenth = data.task_ids("mini"), 10 if options.quick else 1
-    chosen = options.only or parts
+    parser = new_parser(__doc__)
+    parser.add_argument("--only", choices=parts, nargs="+", help="print only these tables")
+    options = parse(parser, only=["fresh", "latencies", "memory"])  # the other tables take minutes
+    tasks, chosen = data.task_ids("mini"), options.only or parts
 
-    print("command     python benchmarks/appworld.py", *sys.argv[1:])
+    print(command())
     print(f"machine     {cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
     print(f"versions    Python {platform.python_version()}, gymnasium {version('gymnasium')}", end="")
     print(f", appworld {BACKENDS['appworld'].version}; the mini world, {len(tasks)} tasks")
     folder = Path(tempfile.mkdtemp(prefix="eh-benchmark-"))
     try:
         if "fresh" in chosen:
-            fresh(folder, tasks, max(2, 6 // tenth))
+            fresh(folder, tasks, 1 if options.smoke else 6)
         if "latencies" in chosen:
-            latencies(folder, tasks, max(4, 40 // tenth))
+            latencies(folder, tasks, 1 if options.smoke else 40)
         if "throughput" in chosen:
-            throughput(folder, tasks, max(8, 32 // tenth), 3)
+            throughput(folder, tasks, 32, 3)
         if "memory" in chosen:
             footprint(folder, tasks)
         if "endurance" in chosen:
-            endurance(folder, tasks, 1000 // tenth)
+            endurance(folder, tasks, 1000)
         if "adaptations" in chosen:
-            one_by_one(tasks, max(3, 12 // tenth))
+            one_by_one(tasks, 12)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main()
+    from flags import run
+
+    run(main)

@@ -3,10 +3,10 @@
     python benchmarks/bfcl.py > benchmarks/results/bfcl-cpu.txt
 
 The first part runs in one process with bfcl-eval's virtualenv. bfcl-eval and our code take turns at playing each ground-truth
-episode from reset to verdict, so both see the same machine. bfcl-eval's code is the one that the tests compare with
-(tests/envs/bfcl/official.py). Its printed output is discarded, and its optional logs are off. Ours is shown cold, when the
-ground truth is replayed (once per entry), and warm. The second part plays through `gym.make` from 64 threads, with worker
-processes on all cores. No model takes part: the messages are ground truth, made beforehand.
+episode from reset to verdict, so both see the same machine. The times are CPU seconds. bfcl-eval's code is the one that the
+tests compare with (tests/envs/bfcl/official.py). Its printed output is discarded, and its optional logs are off. Ours is shown
+cold, when the ground truth is replayed (once per entry), and warm. The second part plays through `gym.make` from 64 threads,
+with worker processes on all cores. No model takes part: the messages are ground truth, made beforehand.
 """
 
 from __future__ import annotations
@@ -23,17 +23,12 @@ import types
 from pathlib import Path
 from typing import Any
 
-from machine import cpu_name
-
 ROOT = Path(__file__).resolve().parents[1]
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
-ROUNDS = 5
-ENVIRONMENTS = 64
-EPISODES = 3200  # the number of episodes in the second part
 
 
-def one_process() -> None:
-    """Runs inside the virtualenv and prints the seconds of each category as JSON."""
+def one_process(rounds: int, entries: int) -> None:
+    """Runs inside the virtualenv and prints the CPU seconds of each category as JSON. A cold round comes first."""
     package: Any = types.ModuleType("eh_backend")
     package.__path__ = [str(ROOT / "envs" / "bfcl")]
     sys.modules["eh_backend"] = package
@@ -53,26 +48,28 @@ def one_process() -> None:
 
     table = {}
     for category in CATEGORIES:
-        tasks = [f"multi_turn_{category}_{i}" for i in range(200)]
+        tasks = [f"multi_turn_{category}_{i}" for i in range(entries)]
         for task_id in tasks:
             official.entry_of(task_id)  # both have read the files before the clock starts
         seconds = {"official": 0.0, "cold": 0.0, "warm": 0.0}
         scripts = {task_id: script(ours, task_id) for task_id in tasks}
         importlib.import_module("eh_backend.episode").task_of.cache_clear()
         steps = solved = 0
-        for round_ in range(ROUNDS + 1):
+        for round_ in range(rounds + 1):
             random.Random(round_).shuffle(tasks)
             for task_id in tasks:
-                start = time.perf_counter()
+                start = time.process_time()
                 success, count = play(task_id, [m for turn in scripts[task_id] for m in turn])
-                middle = time.perf_counter()
+                middle = time.process_time()
                 verdict = official.play(task_id, scripts[task_id], "python")
-                end = time.perf_counter()
+                end = time.process_time()
                 seconds["cold" if round_ == 0 else "warm"] += middle - start
                 seconds["official"] += end - middle if round_ else 0.0
                 steps += count if round_ else 0
                 solved += success and verdict["valid"]
-        assert solved >= 199 * (ROUNDS + 1), solved  # upstream fails a few entries because of its own aliasing
+        assert solved >= (entries - 1) * (rounds + 1), (
+            solved
+        )  # upstream fails a few entries because of its own aliasing
         table[category] = {**seconds, "steps": steps}
     print(json.dumps(table))
 
@@ -91,21 +88,21 @@ def script(ours: Any, task_id: str) -> list[list[str]]:
             turns.append([])
 
 
-def through_gym(workers: int) -> tuple[float, int]:
-    """Plays EPISODES ground-truth episodes in ENVIRONMENTS environments, each in a thread; returns seconds and steps."""
+def through_gym(workers: int, environments: int, episodes: int, entries: int) -> tuple[float, int]:
+    """Plays ground-truth episodes, each environment in a thread; returns seconds and steps."""
     from concurrent.futures import ThreadPoolExecutor
 
     import gymnasium as gym
 
     import eh_gym  # noqa: F401 - registers the ids
 
-    envs = [gym.make("EH-BFCL-v0", split="all", workers=workers, disable_env_checker=True) for _ in range(ENVIRONMENTS)]
-    tasks = envs[0].unwrapped.task_ids  # type: ignore[attr-defined]
+    envs = [gym.make("EH-BFCL-v0", split="all", workers=workers, disable_env_checker=True) for _ in range(environments)]
+    tasks = [f"multi_turn_{category}_{i}" for category in CATEGORIES for i in range(entries)]
     scripts: dict[str, list[str]] = {}
 
     def record(index: int) -> None:
         env = envs[index]
-        for task_id in tasks[index::ENVIRONMENTS]:
+        for task_id in tasks[index::environments]:
             env.reset(options={"task_id": task_id})
             scripts[task_id], done = [], False
             while not done:
@@ -114,8 +111,8 @@ def through_gym(workers: int) -> tuple[float, int]:
 
     def play(index: int) -> int:
         env, steps = envs[index], 0
-        for i in range(EPISODES // ENVIRONMENTS):
-            task_id = tasks[(index + i * ENVIRONMENTS) % len(tasks)]
+        for i in range(episodes // environments):
+            task_id = tasks[(index + i * environments) % len(tasks)]
             env.reset(options={"task_id": task_id})
             for message in scripts[task_id]:
                 _, reward, _, _, _ = env.step(message)
@@ -123,11 +120,11 @@ def through_gym(workers: int) -> tuple[float, int]:
             steps += len(scripts[task_id])
         return steps
 
-    with ThreadPoolExecutor(ENVIRONMENTS) as threads:
-        list(threads.map(record, range(ENVIRONMENTS)))
-        list(threads.map(play, range(ENVIRONMENTS)))  # so that every worker has replayed every ground truth
+    with ThreadPoolExecutor(environments) as threads:
+        list(threads.map(record, range(environments)))
+        list(threads.map(play, range(environments)))  # so that every worker has replayed every ground truth
         start = time.perf_counter()
-        steps = sum(threads.map(play, range(ENVIRONMENTS)))
+        steps = sum(threads.map(play, range(environments)))
         seconds = time.perf_counter() - start
     for env in envs:
         env.close()
@@ -139,19 +136,30 @@ def main() -> None:
     import os
     from importlib.metadata import version
 
-    from envs.runtime import BACKENDS, backend_python
+    from flags import command, new_parser, parse
 
+    from envs.runtime import BACKENDS, backend_python
+    from harness.run.versions import cpu_name
+
+    parser = new_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="the interleaved rounds of the first part")
+    parser.add_argument("--entries", type=int, default=200, help="the number of tasks of each category, at most 200")
+    parser.add_argument("--environments", type=int, default=64, help="the environments of the second part")
+    parser.add_argument("--episodes", type=int, default=3200, help="the episodes of the second part")
+    args = parse(parser, rounds=1, entries=4, environments=4, episodes=16)
     cores = os.cpu_count() or 1
-    print("command     python benchmarks/bfcl.py")
+    print(command())
     print(f"machine     {cpu_name()}, {cores} cores")
     print(f"versions    Python {platform.python_version()}, gymnasium {version('gymnasium')}", end="")
     print("".join(f", {name} {pinned}" for name, pinned in BACKENDS["bfcl"].requirements.items()))
 
-    command = [str(backend_python("bfcl")), str(Path(__file__).resolve()), "--one-process"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    process = [str(backend_python("bfcl")), str(Path(__file__).resolve()), "--one-process"]
+    process += [str(args.rounds), str(args.entries)]
+    done = subprocess.run(process, stdout=subprocess.PIPE, text=True, check=True)
     table = json.loads(done.stdout)
     print(
-        f"\nOne process, ground-truth episodes from reset to verdict, {ROUNDS} rounds of 200 interleaved, ms an episode"
+        f"\nOne process, ground-truth episodes from reset to verdict, "
+        f"{args.rounds} rounds of {args.entries} interleaved, CPU ms an episode"
     )
     print(
         f"{'category':<14}{'bfcl-eval':>10}{'ours cold':>11}{'ours':>7}{'ratio':>8}{'ours, episodes/s':>18}{'steps/s':>9}"
@@ -160,18 +168,19 @@ def main() -> None:
     for name, row in table.items():
         for key, value in row.items():
             total[key] = total.get(key, 0.0) + value
-        _row(name, row, 200)
-    _row("all", total, 200 * len(table))
+        _row(name, row, args.rounds, args.entries)
+    _row("all", total, args.rounds, args.entries * len(table))
 
-    seconds, steps = through_gym(cores)
+    seconds, steps = through_gym(cores, args.environments, args.episodes, args.entries)
     print(
-        f"\nThrough gym: {ENVIRONMENTS} environments, a thread each, {cores} worker processes, {EPISODES} episodes, all splits"
+        f"\nThrough gym: {args.environments} environments, a thread each, {cores} worker processes, "
+        f"{args.episodes} episodes, all splits"
     )
-    print(f"{EPISODES / seconds:,.0f} episodes/s, {steps / seconds:,.0f} steps/s")
+    print(f"{args.episodes / seconds:,.0f} episodes/s, {steps / seconds:,.0f} steps/s")
 
 
-def _row(name: str, row: dict[str, float], tasks: int) -> None:
-    episodes = tasks * ROUNDS
+def _row(name: str, row: dict[str, float], rounds: int, tasks: int) -> None:
+    episodes = tasks * rounds
     official, warm = 1000 * row["official"] / episodes, 1000 * row["warm"] / episodes
     cold = 1000 * row["cold"] / tasks
     print(f"{name:<14}{official:>10.2f}{cold:>11.2f}{warm:>7.2f}{official / warm:>7.1f}x{1000 / warm:>18,.0f}", end="")
@@ -179,7 +188,9 @@ def _row(name: str, row: dict[str, float], tasks: int) -> None:
 
 
 if __name__ == "__main__":
-    if "--one-process" in sys.argv:
-        one_process()
+    if "--one-process" in sys.argv:  # then it is bfcl-eval's Python, which has neither gymnasium nor our packages
+        one_process(*map(int, sys.argv[2:]))
     else:
-        main()
+        from flags import run
+
+        run(main)

@@ -2,28 +2,27 @@
 
     python benchmarks/controller.py [--repeats 15]
 
-Every figure is a ratio between two things that are timed in turn in this one process, so that a busy machine slows both. The
+Every figure is a ratio between two things that are timed in turn in this one process, in CPU seconds. The
 table gives the median of the repeats and their range. The environments do almost nothing. With real environments every ratio
 is smaller.
 """
 
 from __future__ import annotations
 
-import argparse
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from flags import command, new_parser, parse, run
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
-from machine import cpu_name
 
 from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, HorizonController, LinearHorizon, SharedHorizon
 from eh_gym.wrappers import ElasticTimeLimit
+from harness.run.versions import cpu_name
 
 K = 50
 PAPER_STEP_S = 320 / 8 / 200 * 3600  # "320 device-hours", 8 devices, 200 training steps
@@ -74,14 +73,14 @@ def repeat(call: Callable[[], object], times: int) -> Callable[[], int]:
 
 
 def compare(ours: Callable[[], int], base: Callable[[], int], repeats: int) -> tuple[list[float], list[float]]:
-    """Runs both in turn and returns the seconds per call of each. The first round does not count."""
+    """Runs both in turn and returns the CPU seconds per call of each. The first round does not count."""
     times: tuple[list[float], list[float]] = ([], [])
     for i in range(repeats + 1):
-        for which, run in enumerate((ours, base)):
-            start = time.perf_counter()
-            calls = run()
+        for which, timed in enumerate((ours, base)):
+            start = time.process_time()
+            calls = timed()
             if i:
-                times[which].append((time.perf_counter() - start) / calls)
+                times[which].append((time.process_time() - start) / calls)
     return times
 
 
@@ -94,9 +93,9 @@ def full(controller: ElasticHorizon) -> ElasticHorizon:
 
 def main() -> None:
     """Times everything and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=15, help="the number of interleaved repeats of each comparison")
-    repeats = parser.parse_args().repeats
+    repeats = parse(parser, repeats=1).repeats
 
     elastic = full(ElasticHorizon())
     linear = LinearHorizon(10, K, 0.2)
@@ -138,7 +137,7 @@ def main() -> None:
          repeat(lambda: plain.record(OUTCOME), 2_000)),
     ]  # fmt: skip
 
-    print(f"command     python {' '.join(sys.argv)}")
+    print(command())
     print(f"cpu         {cpu_name()}")
     print(f"versions    python {platform.python_version()}, gymnasium {gym.__version__}, numpy {np.__version__}")
     print(f"repeats     {repeats}, interleaved; K = {K}; medians, ratios with their range")
@@ -161,4 +160,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

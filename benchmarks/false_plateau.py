@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from flags import SMALL_RUN, command, new_parser, parse, run
 
 from envs.cabinet.tasks import make_task, task_ids
 from harness.evaluation.play import evaluation_requests, play_policy
@@ -94,8 +95,8 @@ class Result:
     short: float
 
 
-def train(folder: Path, seed: int, flags: list[str]) -> Result:
-    """Trains and measures one run, unless its result exists."""
+def train(folder: Path, seed: int, flags: list[str], tasks: int) -> Result:
+    """Trains and measures one run, unless its result exists. Measures with `tasks` long tasks."""
     done = folder / "result.json"
     if not done.exists():
         begun = (folder / "config.json").exists()
@@ -104,12 +105,13 @@ def train(folder: Path, seed: int, flags: list[str]) -> Result:
         command = [sys.executable, "-m", "harness.grpo", *(["--resume", str(folder)] if begun else new)]
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
         # In a separate process, so that evaluations also run in parallel.
-        subprocess.run([sys.executable, __file__, "--measure", str(folder)], check=True, env=environment)
+        measuring = [sys.executable, __file__, "--measure", str(folder), "--tasks", str(tasks)]
+        subprocess.run(measuring, check=True, env=environment)
     return Result(**json.loads(done.read_text()))
 
 
-def measure(folder: Path) -> None:
-    """Plays held-out tasks with the trained policy and writes ``result.json``."""
+def measure(folder: Path, tasks: int) -> None:
+    """Plays held-out tasks with the trained policy, so many of them long, and writes ``result.json``."""
     set_threads(1)
     policy = load_policy(folder / "model", dtype=pick_dtype("float32"), device="cpu")
     held_out = task_ids("test")[:2000]
@@ -126,8 +128,8 @@ def measure(folder: Path) -> None:
         )
         return float(np.mean([t.success for t in played]))
 
-    long = [task for task in held_out if optima[task] >= LONG][:96]
-    short = [task for task in held_out if optima[task] < LONG][:64]
+    long = [task for task in held_out if optima[task] >= LONG][:tasks]
+    short = [task for task in held_out if optima[task] < LONG][: tasks * 2 // 3]
     last = read_metrics(folder / "metrics.jsonl")[-1]
     result = Result(
         last["tokens/total"], last["horizon/k"], success(long, 1.0, 2), success(long, 0.0, 1), success(short, 1.0, 1)
@@ -163,32 +165,37 @@ def table(results: dict[tuple[str, int], Result], seeds: list[int]) -> str:
 
 def main() -> None:
     """Runs what is missing and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/false-plateau"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--settings", nargs="+", default=DEFAULT, choices=list(SETTINGS))
     parser.add_argument("--jobs", type=int, default=1, help="the number of runs at once, each on its own core")
+    parser.add_argument("--tasks", type=int, default=96, help="held-out long tasks; of short ones two thirds as many")
     parser.add_argument("--measure", type=Path, default=None, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parse(parser, runs=Path("runs/false-plateau-smoke"), seeds=[0], settings=[DEFAULT[1]], tasks=3)
     if args.measure is not None:
-        measure(args.measure)
+        measure(args.measure, args.tasks)
         return
     names = list(dict.fromkeys([next(iter(SETTINGS)), *args.settings]))
     wanted = [(name, seed) for seed in args.seeds for name in names]
     with ThreadPoolExecutor(args.jobs) as pool:
         found = pool.map(
             lambda w: train(
-                args.runs / f"{re.sub(r'[^a-z0-9.]+', '-', w[0].lower())}-seed{w[1]}", w[1], SETTINGS[w[0]]
+                args.runs / f"{re.sub(r'[^a-z0-9.]+', '-', w[0].lower())}-seed{w[1]}",
+                w[1],
+                [*SETTINGS[w[0]], *(SMALL_RUN if args.smoke else [])],
+                args.tasks,
             ),
             wanted,
         )
         results = dict(zip(wanted, found, strict=True))
+    print(command())
     print(
-        f"{ENV}, 64 episodes an update; tokens of training; success at K = 50 on held-out tasks: 96 long ones, two sampled "
-        f"episodes each and one greedy, and 64 short ones; {cpu_name()}"
+        f"{ENV}, 64 episodes an update; tokens of training; success at K = 50 on held-out tasks: {args.tasks} long ones, "
+        f"two sampled episodes each and one greedy, and {args.tasks * 2 // 3} short ones; {cpu_name()}"
     )
     print(table(results, args.seeds))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

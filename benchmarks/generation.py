@@ -9,7 +9,6 @@ conversation again. Repeats are interleaved, because the speed of a machine drif
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from collections.abc import Callable
 import gymnasium as gym
 import torch
 import transformers
+from flags import command, new_parser, parse, run
 
 import eh_gym
 from eh_gym import FixedHorizon
@@ -51,10 +51,10 @@ def with_generate(policy: Policy, tasks: list[str], k: int) -> int:
         env = gym.make("EH-Cabinet-v0")
         observation, info = env.reset(options={"task_id": task})
         live.append((env, policy.chat.prompt_ids(info["system_prompt"], observation)))
-    sampled = 0
+    sampled, pad = 0, policy.tokenizer.pad_token_id
     for _ in range(k):
         width = max(len(ids) for _, ids in live)
-        prompt = torch.tensor([[policy.pad_id] * (width - len(ids)) + ids for _, ids in live])
+        prompt = torch.tensor([[pad] * (width - len(ids)) + ids for _, ids in live])
         mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for _, ids in live])
         output = policy.model.generate(
             prompt,
@@ -65,7 +65,7 @@ def with_generate(policy: Policy, tasks: list[str], k: int) -> int:
             top_p=1.0,
             max_new_tokens=6,
             eos_token_id=sorted(policy.chat.stop_ids),
-            pad_token_id=policy.pad_id,
+            pad_token_id=pad,
         )
         going = []
         for (env, ids), row in zip(live, output[:, width:].tolist(), strict=True):
@@ -83,15 +83,16 @@ def with_generate(policy: Policy, tasks: list[str], k: int) -> int:
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--horizon", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=5)
-    args = parser.parse_args()
+    args = parse(parser, episodes=4, horizon=4, repeats=1)
     torch.set_num_threads(1)
     env = gym.make("EH-Cabinet-v0")
     policy = new_tiny_policy(env, seed=derive_seed(0, "weights") % 2**31)
-    cached_warm_start(cache_dir(), env, policy, preset([]).warm_start, seed=0)
+    if not args.smoke:
+        cached_warm_start(cache_dir(), env, policy, preset([]).warm_start, seed=0)
     tasks = [f"train-{i:06d}" for i in range(args.episodes)]
 
     players: dict[str, Callable[[Policy, list[str], int], int]] = {"sampler": with_sampler, "generate": with_generate}
@@ -104,6 +105,7 @@ def main() -> None:
                 rates[name].append(tokens / (time.process_time() - start))
     ratios = [a / b for a, b in zip(rates["sampler"], rates["generate"], strict=True)]
 
+    print(command())
     print(
         f"{args.episodes} episodes of EH-Cabinet-v0, K = {args.horizon}, {args.repeats} interleaved repeats, one thread"
     )
@@ -119,4 +121,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

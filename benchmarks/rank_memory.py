@@ -10,18 +10,20 @@ code is the code that ranks run. The tensors have shapes and no data (FakeTensor
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+import tempfile
 from types import MethodType
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+from flags import command, new_parser, parse, run
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import Qwen2Config
 
 from harness.experiments.cost import lengths_of, memory_of
 from harness.policy.attention import PACKED, Segments
@@ -71,39 +73,56 @@ def counted(plan: Plan, tokens: int) -> dict[str, int]:
     return {str(getattr(part, "value", part)): size for part, size in snapshot.items()}
 
 
+def small_model(folder: str) -> str:
+    """Writes the configuration of a model of 150 million parameters into a folder, and returns the folder."""
+    Qwen2Config(
+        vocab_size=32_000,
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=6,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+    ).save_pretrained(folder)
+    return folder
+
+
 def main() -> None:
     """Parses the command line and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--models", nargs="+", default=["Qwen2.5-7B", "Qwen2.5-14B"])
     parser.add_argument("--ranks", nargs="+", type=int, default=[8])
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
     parser.add_argument("--tokens", type=int, default=16_384, help="the tokens of a micro-batch, which is one episode")
-    arguments = parser.parse_args()
+    arguments = parse(parser, models=[], ranks=[2], tokens=1024)
+    print(command())
     print(f"GB on one rank, a micro-batch of {arguments.tokens} tokens, gradient checkpointing; AdamW, servers sample")
     names = "".join(f"{part:>16}" for part in _PARTS)
     print(f"{'':28}{'plan':>8}{'counted':>9}{names}")
-    for model in arguments.models:
-        for dtype in arguments.dtypes:
-            for ranks in arguments.ranks:
-                train = dataclasses.replace(
-                    preset(["--model", model]),
-                    model=model,
-                    env="EH-BFCL-v0",
-                    dtype=dtype,
-                    gradient_checkpointing=True,
-                    sampler="vllm-server",
-                    url="http://127.0.0.1:8000",
-                    max_context=arguments.tokens,
-                    tokens_per_microbatch=arguments.tokens,
-                )
-                plan = Plan(gpus=ranks, train=train)
-                found, planned = counted(plan, arguments.tokens), sum(memory_of(plan).update.values())
-                parts = "".join(f"{found.get(part, 0) / 1e9:16.1f}" for part in _PARTS)
-                print(
-                    f"{model:13}{dtype:>9} x {ranks:<3}{planned / 1e9:8.1f}{found['Total'] / 1e9:9.1f}{parts}",
-                    flush=True,
-                )
+    with tempfile.TemporaryDirectory() as folder:
+        for model in arguments.models or [small_model(folder)]:
+            for dtype in arguments.dtypes:
+                for ranks in arguments.ranks:
+                    train = dataclasses.replace(
+                        preset(["--model", model]),
+                        model=model,
+                        env="EH-BFCL-v0",
+                        dtype=dtype,
+                        gradient_checkpointing=True,
+                        sampler="vllm-server",
+                        url="http://127.0.0.1:8000",
+                        max_context=arguments.tokens,
+                        tokens_per_microbatch=arguments.tokens,
+                    )
+                    plan = Plan(gpus=ranks, train=train)
+                    found, planned = counted(plan, arguments.tokens), sum(memory_of(plan).update.values())
+                    parts = "".join(f"{found.get(part, 0) / 1e9:16.1f}" for part in _PARTS)
+                    print(
+                        f"{model:13}{dtype:>9} x {ranks:<3}{planned / 1e9:8.1f}{found['Total'] / 1e9:9.1f}{parts}",
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

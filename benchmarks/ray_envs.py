@@ -24,14 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+from flags import command, new_parser, parse, run
 
 import eh_gym  # noqa: F401 - registers the ids
 from envs.actors import ActorPool, in_actors
 from harness.run.versions import cpu_name
 
-MANY = 64
-REPEATS = 5
-EPISODES = {1: 20, MANY: 2}  # the episodes of each environment in one repeat
 ENVS: dict[str, dict[str, Any]] = {"EH-Cabinet-v0": {"split": "dev"}, "EH-BFCL-v0": {"split": "dev"}}
 Script = tuple[str, list[str]]
 
@@ -72,16 +70,16 @@ def microseconds(envs: Sequence[gym.Env[str, str]], some: Sequence[Script], coun
         return 1e6 * (time.perf_counter() - start) / steps
 
 
-def compare(env_id: str, actors: int, envs: int, some: Sequence[Script]) -> tuple[float, float]:
+def compare(env_id: str, actors: int, envs: int, some: Sequence[Script], repeats: int) -> tuple[float, float]:
     """Returns the median microseconds per step, local and in actors."""
-    count = EPISODES[envs]
+    count = 20 if envs == 1 else 2  # the episodes of each environment in one repeat
     pool = ActorPool(actors, cpus=0)
     arguments = ENVS[env_id]
     here = [gym.make(env_id, disable_env_checker=True, **arguments) for _ in range(envs)]
     there = [gym.make(in_actors(env_id, pool), disable_env_checker=True, **arguments) for _ in range(envs)]
     for some_envs in (here, there):
         microseconds(some_envs, some, count)  # warms the caches
-    times = [(microseconds(here, some, count), microseconds(there, some, count)) for _ in range(REPEATS)]
+    times = [(microseconds(here, some, count), microseconds(there, some, count)) for _ in range(repeats)]
     for env in (*here, *there):
         env.close()
     pool.close()
@@ -90,13 +88,20 @@ def compare(env_id: str, actors: int, envs: int, some: Sequence[Script]) -> tupl
 
 
 def processes(mark: str) -> Iterator[int]:
-    """Yields the ids of the processes whose command line contains `mark`."""
+    """Yields the ids of this process's descendants whose command line contains `mark`."""
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and mark in (folder / "cmdline").read_text():
+            if folder.name.isdigit() and mark in (folder / "cmdline").read_text() and ours(int(folder.name)):
                 yield int(folder.name)
         except OSError:
             continue
+
+
+def ours(pid: int) -> bool:
+    """Whether a process descends from this one. Others may use Ray on the same machine."""
+    while pid > 1 and pid != os.getpid():
+        pid = parent(pid)
+    return pid == os.getpid()
 
 
 def pss_mb(pid: int) -> float:
@@ -151,19 +156,25 @@ def median_of(measure: Callable[[], tuple[float, float]], repeats: int) -> tuple
 
 def main() -> None:
     """Prints all tables."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--envs", nargs="+", default=list(ENVS), choices=list(ENVS))
+    parser.add_argument("--many", type=int, default=64, help='the environments that play "at once"')
+    parser.add_argument("--actors", type=int, nargs="+", default=[1, 4, 8], help="the actors that play these")
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parse(parser, envs=["EH-Cabinet-v0"], many=4, actors=[2], repeats=1)
     packages = ", ".join(f"{name} {version(name)}" for name in ("gymnasium", "ray"))
-    print("command     OMP_NUM_THREADS=1 python benchmarks/ray_envs.py")
+    print(command())
     print(f"machine     {cpu_name()}, {os.cpu_count()} cores")
     print(f"versions    Python {platform.python_version()}, {packages}")
     print("\nMicroseconds of a step, resets included: in this process, in actors")
     print(f"{'environment':<15}{'played':<16}{'actors':>6}{'local':>9}{'ray':>9}{'ratio':>8}{'more':>9}")
-    for env_id in ENVS:
+    for env_id in args.envs:
         some = scripts(env_id, ENVS[env_id])
         for name, envs, actors in (
             ("one at a time", 1, 1),
-            *((f"{MANY} at once", MANY, actors) for actors in (1, 4, 8)),
+            *((f"{args.many} at once", args.many, actors) for actors in args.actors),
         ):
-            local, remote = compare(env_id, actors, envs, some)
+            local, remote = compare(env_id, actors, envs, some, args.repeats)
             print(
                 f"{env_id:<15}{name:<16}{actors:>6}{local:>9.0f}{remote:>9.0f}{remote / local:>7.1f}x{remote - local:>9.0f}",
                 flush=True,
@@ -176,13 +187,15 @@ def main() -> None:
         ("EH-BFCL-v0", 16, {"workers": 1}),
         ("EH-BFCL-v0", 16, {}),
     ):
+        if env_id not in args.envs:
+            continue
         actor, workers = memory(2, env_id, 2 * envs, **arguments)
         told = f"{workers:.0f} ({arguments.get('workers', 4)})" if workers else "-"
         print(f"{env_id:<15}{envs:>13}{actor:>9.0f}{told:>23}", flush=True)
-    noticed, again = median_of(loss, 5)
+    noticed, again = median_of(loss, args.repeats)
     print(f"\nA killed actor: noticed after {noticed:.2f} s, a new one plays after {again:.1f} s")
     print(f"Load average at the end: {os.getloadavg()[1]:.0f}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

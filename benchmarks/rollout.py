@@ -14,7 +14,6 @@ and model are artificial: this script measures only the waiting.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import statistics
@@ -28,6 +27,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from flags import command, new_parser, parse, run
 from rich.console import Console
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
@@ -178,15 +178,16 @@ def memory(updates: int) -> None:
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--sampler", choices=["transformers", "vllm"], default="transformers")
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--latency-ms", type=float, nargs="+", default=[0.0, 50.0, 200.0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--memory", type=int, metavar="UPDATES", help="measure a training run's memory instead")
-    args = parser.parse_args()
+    args = parse(parser, episodes=4, slots=4, latency_ms=[1.0], repeats=1)
     torch.set_num_threads(1)
+    print(command())
     if args.memory:
         memory(args.memory)
         return
@@ -241,4 +242,4 @@ def spread(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,18 +12,22 @@ With --dtype bfloat16, the float32 model samples the group beside it, and the di
 
 from __future__ import annotations
 
-import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import gymnasium as gym
 import torch
 import transformers
+from flags import command, new_parser, parse, run
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from eh_gym.errors import ConfigError
 from harness.policy.policy import load_policy
+from harness.quickstart.tiny import new_tiny_policy
 from harness.run.versions import cpu_name
 from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import Sample, SampleRequest, sample_all
@@ -64,13 +68,19 @@ def forward_logprobs(model: PreTrainedModel, prompt: list[int], sample: Sample) 
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("model", help="a Hugging Face folder")
+    parser = new_parser(__doc__)
+    parser.add_argument("model", nargs="?", default="", help="a Hugging Face folder")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--repeats", type=int, default=3)
-    args = parser.parse_args()
+    args = parse(parser, batches=[2], repeats=1)
+    if not args.smoke and not args.model:
+        raise ConfigError("the model is missing; give a Hugging Face folder, or --smoke for a tiny one")
     torch.set_num_threads(1)
+    folder = tempfile.TemporaryDirectory(prefix="eh-benchmark-")
+    if not args.model:
+        args.model = folder.name
+        new_tiny_policy(gym.make("EH-Cabinet-v0"), seed=0).save(Path(folder.name))
     # Not packed, so that `generate` computes as it does for everybody.
     policy = load_policy(args.model, dtype=getattr(torch, args.dtype), packing=False)
     model = policy.model.eval()
@@ -81,6 +91,7 @@ def main() -> None:
     draws = torch.Generator().manual_seed(0)
     words = torch.randint(3, model.config.vocab_size, (max(args.batches), PROMPT), generator=draws).tolist()
 
+    print(command())
     print(f"prompts of {PROMPT} tokens and {NEW} sampled ones, {args.dtype}, one thread, median of {args.repeats}")
     print(f"{cpu_name()}, torch {torch.__version__}, transformers {transformers.__version__}")
     runs: dict[str, Callable[[list[list[int]], list[list[int]]], object]] = {
@@ -98,9 +109,9 @@ def main() -> None:
         apart, group = words[:n], [task] * n
         seconds: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(args.repeats):
-            for name, run in runs.items():
+            for name, play in runs.items():
                 start = time.process_time()
-                run(apart, group)
+                play(apart, group)
                 seconds[name].append(time.process_time() - start)
         rates = {name: n * NEW / statistics.median(values) for name, values in seconds.items()}
         ratios = [
@@ -119,4 +130,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

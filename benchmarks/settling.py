@@ -8,7 +8,6 @@ also draws the README's figure.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -16,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flags import SMALL_RUN, command, new_parser, parse, run
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -25,7 +25,7 @@ from harness.run.versions import cpu_name
 _COLOURS = {10: "#0072B2", 50: "#D55E00"}  # Okabe and Ito's blue and vermilion
 
 
-def run(folder: Path, *flags: str) -> Path:
+def trained(folder: Path, *flags: str) -> Path:
     """Trains one run, unless it is finished; returns the run's folder."""
     if not (folder / "evaluation.json").exists():
         begun = (folder / "config.json").exists()
@@ -73,17 +73,19 @@ def draw(runs: dict[tuple[int, int], Path], out: Path) -> None:
 
 def main() -> None:
     """Runs what is missing, prints the table and draws the figure."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/settling"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--figure", type=Path, default=None)
-    args = parser.parse_args()
+    args = parse(parser, runs=Path("runs/settling-smoke"), seeds=[0])
+    smoke = [*SMALL_RUN, "--eval-tasks", "1", "--eval-rollouts", "1"] if args.smoke else []
     runs = {
-        (seed, k0): run(args.runs / f"seed{seed}-k{k0}", "--seed", str(seed), "--k0", str(k0))
+        (seed, k0): trained(args.runs / f"seed{seed}-k{k0}", "--seed", str(seed), "--k0", str(k0), *smoke)
         for seed in args.seeds
         for k0 in (10, 50)
     }
-    stall = run(args.runs / "floor", "--seed", "0", "--k0", "10", "--rounding", "floor-state")
+    stall = trained(args.runs / "floor", "--seed", "0", "--k0", "10", "--rounding", "floor-state", *smoke)
+    print(command())
     print(f"EH-Cabinet-v0, 60 updates of 64 episodes; success on 128 held-out tasks at K = 50; {cpu_name()}")
     print(f"{'':28} {'K0':>4} {'final K':>8} {'before':>8} {'after':>8} {'greedy':>8} {'tokens':>9} {'seconds':>8}")
     for (seed, _), folder in runs.items():
@@ -94,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

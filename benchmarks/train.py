@@ -24,7 +24,6 @@ benchmarks/gpu_train.py measures the update on GPUs.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import json
@@ -41,6 +40,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from flags import command, new_parser, parse, run
 from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
@@ -255,9 +255,9 @@ def compare_updates(tasks: int, repeats: int, at_once: Sequence[int], budgets: S
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     norms: dict[str, float] = {}
     for repeat in range(repeats + 1):
-        for name, run in ways.items():
+        for name, update in ways.items():
             start = time.process_time()
-            norms[name] = run()
+            norms[name] = update()
             if repeat:  # the first repeat allocates the memory
                 seconds[name].append(time.process_time() - start)
     first = next(iter(ways))
@@ -292,7 +292,7 @@ def compare_heads(repeats: int) -> None:
 
 def main() -> None:
     """Prints both tables."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4])
@@ -300,11 +300,12 @@ def main() -> None:
     parser.add_argument(
         "--head", choices=["plain", "chunked"], help="print one measurement of the second table as JSON"
     )
-    args = parser.parse_args()
+    args = parse(parser, tasks=1, repeats=1, at_once=[4], tokens=[4096])
     torch.set_num_threads(1)
     if args.head:
         print(json.dumps(head(args.head)))
         return
+    print(command())
     load = os.getloadavg()[0]
     print(f"one torch thread, {cpu_name()}, {os.cpu_count()} cores, load {load:.1f} at the start; CPU seconds")
     print(", ".join(f"{name} {version(name)}" for name in ("torch", "transformers")))
@@ -314,4 +315,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -7,7 +7,7 @@ that says nothing. With `--out` every episode is kept as soon as it ends, and th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,6 +35,8 @@ _NOT_DECISIVE = (
     *("base_url", "api_key_env", "retries", "deadline_s"),
     *("url", "tensor_parallel", "gpu_memory_utilization"),
 )
+
+_SMALL = 50_000_000  # parameters
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,9 @@ class PolicyFlags:
     """The device of a model: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The type of the model's weights."""
-    threads: int = 1
-    """The number of torch threads. 0 leaves torch's default."""
+    threads: int | None = None
+    """The number of torch threads. 0 leaves torch's default, which a model of 50 million parameters or more also has without
+    this flag. A smaller one has one thread, since more would slow it down."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ class OutputFlags:
     """Where the episodes are kept."""
 
     out: Path | None = None
-    """A folder for the result and the episodes. After a stop, the same command plays the missing episodes."""
+    """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it, only
+    the episodes of a stopped evaluation are kept, in a new folder under runs/."""
 
 
 @dataclass(frozen=True)
@@ -159,21 +163,23 @@ def run(config: Evaluation, console: Console) -> EvalResult:
 
     script = config.policy in SCRIPTS
     split = config.split or _default_split(config.env, script)
-    hint = "" if script or config.policy == "openai" else config.budget_hint
-    environments = Environments(config.env, {"split": split, **args}, config.slots, config.slots, hint)
+    environments = Environments(config.env, {"split": split, **args}, config.slots, config.slots, config.budget_hint)
     tasks = held_out_tasks(environments, config.tasks)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
     rollouts = config.rollouts or (1 if alike else 8)
     requests = evaluation_requests(tasks, rollouts, config.seed)
-    folder = EvaluationFolder(config.out, {**config.decisive(), "split": split}) if config.out else None
+    settings = {**config.decisive(), "split": split}
+    folder = EvaluationFolder(config.out, settings) if config.out else None
     missing = folder.missing(requests) if folder else requests
     if len(missing) < len(requests):
         console.print(f"{config.out}: {len(requests) - len(missing)} of {len(requests)} episodes are already there")
+    ended: list[Trajectory] = []
     try:
         with Progress(console=console, transient=True) as progress:
             bar = progress.add_task("episodes", total=len(requests), completed=len(requests) - len(missing))
 
             def on_end(trajectory: Trajectory) -> None:
+                ended.append(trajectory)
                 if folder:
                     folder.add(trajectory)
                 progress.advance(bar)
@@ -184,14 +190,33 @@ def run(config: Evaluation, console: Console) -> EvalResult:
         if folder:
             folder.end({"config": asdict(config), "result": asdict(result)})
     except SamplerError as error:
-        rest = "run the same command again for the rest" if folder else "with --out FOLDER the played episodes are kept"
-        raise SamplerError(f"{error}; {rest}") from error
+        raise SamplerError(f"{error}; {_how_to_go_on(config.out, settings, ended)}") from error
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_go_on(config.out, settings, ended)) from None
     finally:
         if folder:
             folder.close()
     name = config.model if config.policy == "openai" else config.policy
     console.print(result_table(f"{name} on {config.env}, split {split}, K = {config.horizon}", result))
     return result
+
+
+def _how_to_go_on(out: Path | None, settings: Mapping[str, Any], ended: Sequence[Trajectory]) -> str:
+    """Says how a stopped evaluation goes on. Without --out, first keeps its episodes in a new folder under ``runs/``."""
+    if out:
+        return "run the same command again for the rest"
+    if not ended:
+        return "no episode had ended"
+
+    from harness.evaluation.folder import EvaluationFolder
+    from harness.run.run_folder import free_folder
+
+    kept = free_folder(Path("runs") / "stopped-evaluation")
+    folder = EvaluationFolder(kept, settings)
+    for trajectory in ended:
+        folder.add(trajectory)
+    folder.close()
+    return f"{len(ended)} episodes had ended and are kept; run the same command with --out {kept} for the rest"
 
 
 def _default_split(env_id: str, script: bool) -> str:
@@ -221,13 +246,14 @@ def _play(
     from harness.run.runtime import pick_device, pick_dtype, set_threads
     from harness.sampling.make import make_sampler
 
-    set_threads(config.threads)
     policy = load_policy(
         config.policy,
         dtype=pick_dtype(config.dtype),
         device=pick_device(config.device),
         max_observation_tokens=config.max_observation_tokens or None,
     )
+    small = policy.model.num_parameters() < _SMALL
+    set_threads(int(small) if config.threads is None else config.threads)
     rules = Rules(config.temperature, config.max_action_tokens, mode=config.rollout)
     sampler = make_sampler(config, policy)
     return play_policy(environments, sampler, policy.chat, requests, rules, horizon=config.horizon, on_end=on_end), None

@@ -113,7 +113,8 @@ def _carry_out(wanted: GRPOConfig, words: Sequence[str], console: Console) -> No
     from harness.run.runtime import pick_device
 
     disable_progress_bar()  # the run has its own
-    begun, run_dir = None, Path()  # `begun` is the folder of a run that this process has begun
+    begun: Path | None = None  # the folder of a run that this process has begun
+    run_dir: Path | None = None
     try:
         settings = wanted if wanted.resume is None else saved_config(wanted.resume)
         ranks = join(device=pick_device(settings.device), timeout_s=settings.rank_timeout_s)
@@ -134,7 +135,14 @@ def _carry_out(wanted: GRPOConfig, words: Sequence[str], console: Console) -> No
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        end_with_error(console, f"{error}; free some space, then continue with --resume {run_dir}")
+        mend = f"continue with --resume {run_dir}" if run_dir else "run the command again"
+        end_with_error(console, f"{error}; free some space, then {mend}")
+    except KeyboardInterrupt:
+        if run_dir is None:
+            raise
+        if not ranks.first:
+            sys.exit(130)  # the first rank says it
+        raise KeyboardInterrupt(f"continue with --resume {run_dir}") from None
 
 
 if __name__ == "__main__":

@@ -262,12 +262,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console(width=None if sys.stdout.isatty() else 160)  # a log file has room for the tables
-    try:
-        with errors_in_one_line(console):
+    with errors_in_one_line(console):
+        try:
             failed = sweep(parse(words), console)
-    except KeyboardInterrupt:
-        console.print("stopped; the same command continues from here")
-        sys.exit(130)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("the same command continues from here") from None
     sys.exit(1 if failed else 0)
 
 

@@ -104,6 +104,8 @@ class Policy:
             config.save_pretrained(folder)
             weights = {name: p.contiguous() for name, p in plain_parameters(self.model)}
             save_file(weights, folder / "model.safetensors", {"format": "pt"})
+            if self.model.can_generate():
+                self.model.generation_config.save_pretrained(folder)
         else:
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)

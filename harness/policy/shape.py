@@ -127,10 +127,11 @@ def _read(file: Path) -> ModelShape:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         kind = values["model_type"]
-        if kind not in ("qwen2", "llama") or values.get("mlp_bias") or values.get("attention_bias"):
+        biases = [name for name in ("attention_bias", "mlp_bias") if values.get(name)]
+        if kind not in ("qwen2", "llama") or biases:
             raise ConfigError(
-                f"{file} has the model_type {kind!r} and the attention_bias {values.get('attention_bias', 'unset')}; "
-                "plans support qwen2, and llama without biases"
+                f"{file} has the model_type {' with '.join([repr(kind), *biases])}; plans support qwen2, and llama without "
+                "attention_bias and mlp_bias"
             )
         return ModelShape(
             vocab=int(values["vocab_size"]),

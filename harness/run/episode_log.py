@@ -29,9 +29,10 @@ def write_episodes(
 ) -> Path:
     """Writes ``update-000012.jsonl`` and returns its path. The file is written completely or not at all.
 
-    A line has the task, group, seed, K, reward, success, the reason of the end, and the ``turns``. A turn has its action, its
-    observation, their numbers of tokens, and whether the action was cut or malformed. ``system_prompt`` names a file under
-    ``system-prompts/``, because thousands of episodes share one. ``advantage`` is null if the episode is not in the loss.
+    A line has the task, group, seed, K, reward, success, the reason of the end, the check that failed if the environment names
+    it, and the ``turns``. A turn has its action, its observation, their numbers of tokens, and whether the action was cut or
+    malformed. ``system_prompt`` names a file under ``system-prompts/``, because thousands of episodes share one.
+    ``advantage`` is null if the episode is not in the loss.
 
     Args:
         folder: The folder ``episodes`` of the run.
@@ -45,7 +46,7 @@ def write_episodes(
     path = folder / f"update-{update:06d}.jsonl"
     lines = (_line(update, t, advantages.get(id(t)), names[t.system_prompt]) for t in trajectories)
     with whole_file(path) as part, part.open("w", encoding="utf-8", errors=_ESCAPED) as file:
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        file.writelines(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
     return path
 
 
@@ -65,7 +66,7 @@ class EpisodeWriter:
     def write(self, trajectory: Trajectory) -> None:
         """Writes one episode. If the process is killed after this, the episode is not lost."""
         line = _line(None, trajectory, None, _write_system_prompt(self._folder, trajectory.system_prompt))
-        self._file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", _ESCAPED) + b"\n")
+        self._file.write(json.dumps(line, ensure_ascii=False, default=str).encode("utf-8", _ESCAPED) + b"\n")
         self._file.flush()
 
     def close(self) -> None:
@@ -126,6 +127,7 @@ def _line(update: int | None, t: Trajectory, advantage: float | None, system_pro
         "success": t.success,
         "end": t.end,
         "error": t.error,
+        "failure": t.failure,
         "optimal_steps": t.optimal_steps,
         "advantage": advantage,
         "tokens": len(t.ids),

@@ -89,7 +89,8 @@ _ALL = (
     Metric(
         "rollout/environment_errors",
         "episodes",
-        "The number of episodes that were lost because their environment failed. They are in no other metric.",
+        "The number of episodes that were lost because their environment failed. Of the other metrics only "
+        "`rollout/environment_retries`, `rollout/policy_lag` and `tokens/failed_attempts` count them.",
     ),
     Metric(
         "rollout/environment_retries",
@@ -160,7 +161,7 @@ _ALL = (
         "train/logp_difference_max",
         "nats",
         "The maximum of |trainer's log-probability - sampler's log-probability| before the first optimizer step, over the "
-        "tokens of that step. With tis_cap it is over the tokens of all steps.",
+        "tokens of that step. With tis_cap it is over the tokens of all steps. Null if the loss has no episode.",
     ),
     Metric("train/logp_difference_mean", "nats", "The mean of the same differences."),
     *(

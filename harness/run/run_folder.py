@@ -23,6 +23,7 @@ __all__ = [
     "checkpoint_to_resume",
     "checkpoints_in",
     "forget",
+    "free_folder",
     "ignored_flags",
     "latest_checkpoint",
     "prepare",
@@ -41,7 +42,7 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
     """
     if config.resume is not None:
         return saved_config(config.resume), config.resume, True
-    run_dir = config.run_dir or _free_folder(Path("runs") / f"{config.env}-{config.wrapper}-seed{config.seed}")
+    run_dir = config.run_dir or free_folder(Path("runs") / f"{config.env}-{config.wrapper}-seed{config.seed}")
     if (run_dir / "config.json").exists():
         raise ConfigError(
             f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --run-dir"
@@ -133,7 +134,7 @@ def forget(run_dir: Path) -> None:
             run_dir.rmdir()
 
 
-def _free_folder(name: Path) -> Path:
+def free_folder(name: Path) -> Path:
     """Returns the folder `name`. If it exists, returns the first of `name-2`, `name-3`, ... that does not."""
     numbered = (name.with_name(f"{name.name}-{n}") for n in itertools.count(2))
     return next(folder for folder in itertools.chain([name], numbered) if not folder.exists())

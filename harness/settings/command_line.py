@@ -56,11 +56,17 @@ def parser_of(default: Any) -> Any:
 
 @contextmanager
 def errors_in_one_line(console: Console) -> Iterator[None]:
-    """Ends the process with exit code 2 and one line if the block raises an error that is meant for the user."""
+    """Ends the process with one line if the block raises an error that is meant for the user, or is interrupted.
+
+    The exit code is 2, and 130 after an interrupt. A command that can go on says how: it raises ``KeyboardInterrupt(HOW)``.
+    """
     try:
         yield
     except EHError as error:
         end_with_error(console, str(error))
+    except KeyboardInterrupt as stop:
+        console.print("; ".join(["stopped", *map(str, stop.args)]), highlight=False, soft_wrap=True, markup=False)
+        sys.exit(130)
 
 
 def end_with_error(console: Console, text: str) -> NoReturn:

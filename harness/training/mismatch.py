@@ -70,17 +70,17 @@ class Mismatch:
         return found
 
     def metrics(self, *, weighted: bool) -> dict[str, float]:
-        """The ``train/logp_difference_…`` metrics, and with `weighted` ``train/tis_…``; NaN for a bin without an episode."""
+        """The ``train/logp_difference_…`` metrics, and with `weighted` ``train/tis_…``; NaN where nothing was compared."""
         tokens = sum(self._tokens)
         found = {
-            "train/logp_difference_max": self._max,
-            "train/logp_difference_mean": sum(self._difference) / max(1, tokens),
+            "train/logp_difference_max": self._max if tokens else math.nan,
+            "train/logp_difference_mean": sum(self._difference) / tokens if tokens else math.nan,
         }
         for (name, _), total, count in zip(LENGTH_BINS, self._difference, self._tokens, strict=True):
             found[f"train/logp_difference_{name}"] = total / count if count else math.nan
         if weighted:
             found["train/tis_weight_mean"] = self._weight / tokens if tokens else math.nan
-            found["train/tis_capped"] = sum(self._capped) / max(1, tokens)
+            found["train/tis_capped"] = sum(self._capped) / tokens if tokens else math.nan
             for (name, _), capped, count in zip(LENGTH_BINS, self._capped, self._tokens, strict=True):
                 found[f"train/tis_capped_{name}"] = capped / count if count else math.nan
         return found

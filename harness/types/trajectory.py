@@ -74,6 +74,7 @@ class Trajectory:
         error: The environment's error, if `end` is "environment-error".
         retries: How often the episode was started again because its environment had failed.
         failed_tokens: All tokens of the failed attempts, this one included if `end` is "environment-error".
+        failure: What the environment says about the check that failed, ``info["failure"]`` at the end; None if it says nothing.
         optimal_steps: The number of steps that the expert takes, if the environment knows it. It is not a lower bound: a
             lucky guess can be shorter.
         info: The info that the reset returned, without the system prompt.
@@ -96,6 +97,7 @@ class Trajectory:
     error: str | None = None
     retries: int = 0
     failed_tokens: int = 0
+    failure: Any = None
     optimal_steps: int | None = None
     info: dict[str, Any] = field(default_factory=dict)
 
@@ -125,7 +127,7 @@ class Trajectory:
             return self.fail(f"the environment gave the reward {reward}, which is not a finite number")
         self.reward += float(reward)
         if terminated:
-            self.success = bool(info["success"])
+            self.success, self.failure = bool(info["success"]), info.get("failure")
             self.end = "terminated"
         elif truncated:
             self.end = "horizon" if info.get("TimeLimit.truncated") else "truncated"

@@ -13,6 +13,7 @@ def run(monkeypatch, capsys):
     """Runs a benchmark by name, with its flags; returns what it printed."""
 
     def run(name, *flags):
+        monkeypatch.syspath_prepend(BENCHMARKS)  # as when Python runs the script by its path
         monkeypatch.setattr("sys.argv", [f"{name}.py", *flags])
         runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
         return capsys.readouterr().out

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 
 def test_both_ways_play_the_same_and_the_shares_add_up(run: Callable[..., str]) -> None:
-    settings = ["--shape", "tiny", "--sampler", "transformers", "--device", "cpu", "--dtype", "float32"]
-    out = run("gpu_rollout", *settings, "--episodes", "8", "--latency-ms", "1", "--repeats", "1")
+    out = run("gpu_rollout", "--smoke")
     rows = {m[1]: m[2].split() for m in re.finditer(r"1 ms  (lockstep|streaming) +([\d. ]+)\n", out)}
     assert set(rows) == {"lockstep", "streaming"}
     for _, turns, tokens, _, occupancy, *shares in rows.values():

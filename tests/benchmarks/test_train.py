@@ -7,21 +7,22 @@ import runpy
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_train.py"
 
 
 def test_every_way_of_the_gpu_benchmark_has_a_row(run: Callable[..., str]) -> None:
-    settings = ["--shape", "tiny", "--episodes", "8", "--lengths", "64", "--device", "cpu", "--dtype", "float32"]
-    out = run("gpu_train", *settings, "--repeats", "1", "--tokens-per-microbatch", "999")
+    out = run("gpu_train", "--smoke", "--tokens-per-microbatch", "999")
     rows = {m[1]: float(m[2]) * float(m[3]) for m in re.finditer(r"64  (\w+) +([\d.]+) +(\d+) ", out)}
     assert set(rows) == {"packed", "unshared", "padded", "plain"}
     assert all(tokens > 0 for tokens in rows.values())
 
 
-def test_model_flops_by_hand() -> None:
+def test_model_flops_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny shape, two episodes of one group."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     gpu_train = runpy.run_path(str(SCRIPT))
     model, episodes = gpu_train["new_model"]("tiny", "cpu", torch.float32), gpu_train["new_episodes"](2, 128, 512)
     shared, unshared = (gpu_train["model_flops"](model, episodes, 999, shared=s) for s in (True, False))

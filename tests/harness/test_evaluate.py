@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
+from rich.progress import Progress
 
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
@@ -16,6 +19,7 @@ from harness.evaluation.play import evaluation_requests, play_policy
 from harness.policy.policy import Policy
 from harness.rollout.environment import Environments
 from harness.rollout.rollout import rollout
+from harness.run.episode_log import read_episodes
 from harness.sampling.transformers import TransformersSampler
 from harness.types.rules import Rules
 from harness.types.trajectory import Trajectory
@@ -163,6 +167,82 @@ def test_an_environment_without_an_expert_is_refused_where_it_would_play(monkeyp
     monkeypatch.delattr("envs.cabinet.env.CabinetEnv.expert")
     with pytest.raises(ConfigError, match=r"--policy expert needs an environment with expert\(\), which .* lacks"):
         quiet(tasks=1)
+
+
+def stopped_after(episodes: int, monkeypatch: pytest.MonkeyPatch, capsys: Any, words: list[str]) -> str:
+    """Runs the command line, and presses Ctrl-C when so many episodes have ended; returns the last line."""
+    plain, ended = Progress.advance, []
+
+    def advance(*arguments: Any) -> None:
+        plain(*arguments)
+        ended.append(arguments)
+        if len(ended) == episodes:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "advance", advance)
+        with pytest.raises(SystemExit) as exit_:
+            main(words)
+    assert exit_.value.code == 130
+    return str(capsys.readouterr().out).splitlines()[-1]
+
+
+def test_an_interrupted_evaluation_keeps_its_episodes_without_out_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--policy", "expert", "--tasks", "5"]
+    assert stopped_after(3, monkeypatch, capsys, words) == (
+        "stopped; 3 episodes had ended and are kept; run the same command with --out runs/stopped-evaluation for the rest"
+    )
+    main([*words, "--out", "runs/stopped-evaluation"])
+    assert "3 of 5 episodes are already there" in capsys.readouterr().out
+    assert len(read_episodes(tmp_path / "runs" / "stopped-evaluation" / "episodes" / "evaluation.jsonl")) == 5
+    assert stopped_after(1, monkeypatch, capsys, words).endswith("--out runs/stopped-evaluation-2 for the rest")
+
+
+def test_a_stopped_lockstep_evaluation_keeps_what_ended(
+    trained: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained.save(tmp_path / "model")
+    words = ["--policy", str(tmp_path / "model"), "--tasks", "4", "--rollouts", "2", "--max-action-tokens", "6"]
+    out = tmp_path / "out"
+    last = stopped_after(2, monkeypatch, capsys, [*words, "--slots", "3", "--out", str(out)])
+    assert last == "stopped; run the same command again for the rest"
+    assert len(read_episodes(out / "episodes" / "evaluation.jsonl")) == 2
+
+
+def test_a_script_is_told_the_budget_that_the_flag_asks_for(tmp_path: Path) -> None:
+    quiet(policy="expert", tasks=1, budget_hint=" [{left} of {horizon} left]", horizon=9, out=tmp_path)
+    (episode,) = read_episodes(tmp_path / "episodes" / "evaluation.jsonl")
+    assert episode["prompt"].endswith(" [9 of 9 left]")
+    assert episode["turns"][0]["observation"].endswith(" [8 of 9 left]")
+
+
+@pytest.mark.parametrize(
+    ("smaller_than", "given", "threads"), [(0, None, None), (10**9, None, 1), (0, 3, 3), (10**9, 0, None)]
+)
+def test_only_a_small_model_has_one_thread_by_default(
+    trained: Policy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    smaller_than: int,
+    given: int | None,
+    threads: int | None,
+) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.setattr("harness.evaluate._SMALL", smaller_than)
+    trained.save(tmp_path)
+    quiet(policy=str(tmp_path), tasks=1, rollouts=1, max_action_tokens=6, horizon=1, threads=given)
+    assert chosen == ([] if threads is None else [threads])
+
+
+@pytest.mark.usefixtures("bfcl_python")
+def test_the_log_names_the_check_that_failed(tmp_path: Path) -> None:
+    quiet(env="EH-BFCL-v0", policy="empty", split="test", tasks=1, env_args='{"categories": ["base"]}', out=tmp_path)
+    (episode,) = read_episodes(tmp_path / "episodes" / "evaluation.jsonl")
+    assert episode["failure"] == {"turn": 0, "kind": "no_call"}
 
 
 def test_the_environments_own_limit_is_not_called_the_horizon(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.grpo import train
@@ -140,6 +140,12 @@ def test_only_the_adapters_are_trained_and_left_out_they_leave_the_model_as_it_w
     with without_lora(adapted.model):
         assert torch.equal(score(adapted), score(trained))
     assert (score(adapted) - score(trained)).abs().max() > 0.01
+
+
+def test_what_is_saved_has_the_model_s_generation_settings(adapted: Policy, tmp_path: Path) -> None:
+    adapted.save(tmp_path)
+    loaded = GenerationConfig.from_pretrained(tmp_path)
+    assert loaded.eos_token_id == adapted.model.generation_config.eos_token_id is not None
 
 
 def test_what_is_handed_over_and_saved_is_a_plain_model(trained: Policy, adapted: Policy, tmp_path: Path) -> None:

@@ -46,6 +46,9 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
     with pytest.raises(ConfigError, match="mamba"):
         shape_of(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "mlp_bias": True}))
+    with pytest.raises(ConfigError, match="has the model_type 'llama' with mlp_bias; plans support"):
+        shape_of(str(tmp_path))
 
 
 def kept(shape: ModelShape, dtype: torch.dtype, rank: int, tokens: int) -> int:

@@ -34,6 +34,13 @@ def test_the_numbers_of_tokens_are_the_mask(tmp_path: Path) -> None:
     assert (line["update"], line["horizon"], line["length"], line["tokens"], line["action_tokens"]) == (3, 9, 2, 14, 6)
 
 
+def test_the_check_that_failed_is_named(tmp_path: Path) -> None:
+    t, other = played(reward=0.0), played()
+    t.add_answer(("", 0.0, True, False, {"success": False, "failure": {"turn": 2, "kind": "no_call"}}))
+    lines = read_episodes(write_episodes(tmp_path, 0, [t, other]))
+    assert [line["failure"] for line in lines] == [{"turn": 2, "kind": "no_call"}, None]
+
+
 def test_the_advantage_is_of_the_episodes_in_the_loss(tmp_path: Path) -> None:
     inside, outside = played(), played(reward=0.0)
     lines = read_episodes(write_episodes(tmp_path, 0, [outside, inside], [(inside, 0.5)]))

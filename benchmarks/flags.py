@@ -1,0 +1,52 @@
+"""What the command lines of all benchmarks have in common: --help, --smoke, and the line that says how to make a result again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import EHError
+
+SMALL_RUN = shlex.split(
+    "--updates 1 --tasks-per-update 2 --group-size 2 --slots 4 "
+    "--warm-start.episodes 20 --warm-start.max-batches 2 --warm-start.polish-batches 0"
+)
+"""Flags of `harness.grpo` for a run of seconds, for --smoke."""
+
+
+def new_parser(text: str | None) -> argparse.ArgumentParser:
+    """Returns a parser whose --help shows the benchmark's docstring as it is written."""
+    return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def parse(parser: argparse.ArgumentParser, **smoke: Any) -> argparse.Namespace:
+    """Adds --smoke, and parses the command line.
+
+    Args:
+        parser: The benchmark's own flags.
+        smoke: The defaults under --smoke, by the name of their flag. They make the benchmark take seconds.
+    """
+    parser.add_argument("--smoke", action="store_true", help="try the script in seconds; the figures then mean nothing")
+    if "--smoke" in sys.argv:
+        parser.set_defaults(**smoke)
+    return parser.parse_args()
+
+
+def command() -> str:
+    """Returns the command that runs, as a result's first line names it."""
+    threads = os.environ.get("OMP_NUM_THREADS")
+    words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
+    return f"$ {f'OMP_NUM_THREADS={threads} ' if threads else ''}{shlex.join(words)}"
+
+
+def run(main: Callable[[], None]) -> None:
+    """Runs a benchmark. An error that is meant for the user, such as a missing backend, ends it with one line."""
+    try:
+        main()
+    except EHError as error:
+        sys.exit(f"error: {error}")

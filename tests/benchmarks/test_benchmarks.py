@@ -1,0 +1,99 @@
+"""Every benchmark explains itself, runs for seconds with --smoke, and refuses what it cannot do in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem != "flags")
+RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.txt"))
+
+Run = Callable[..., str]
+# What the last table of each shows. gpu_rollout, gpu_train and rank_memory have tests of their own, with more to check.
+QUICK = {"controller": "SharedHorizon.record", "generation": "ratio", "rollout": "1 ms", "sampler": "2 "}
+SLOW = {
+    "appworld": "a further world",
+    "bfcl": "episodes/s",
+    "false_plateau": "P90 + 15, alpha 0.5",
+    "ray_envs": "A killed actor",
+    "settling": "Algorithm 2's rounding",
+    "train": "plain / chunked, mib",
+}
+NEEDS = {"appworld": "appworld_python", "bfcl": "bfcl_python", "ray_envs": "ray"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_says_what_is_measured(run: Run, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    if name == "ray_envs":
+        pytest.importorskip("ray")
+    with pytest.raises(SystemExit, match=r"^0$"):
+        run(name, "--help")
+    text = capsys.readouterr().out
+    assert f"python benchmarks/{name}.py" in text
+    assert "--smoke" in text
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_smoke(run: Run, name: str) -> None:
+    out = run(name, "--smoke")
+    assert out.startswith("$ ")
+    assert re.search(rf"^ *{QUICK[name]}", out, re.MULTILINE)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", SLOW)
+def test_smoke_of_what_starts_processes(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    if name == "ray_envs":
+        pytest.importorskip("ray")
+    elif name in NEEDS:
+        request.getfixturevalue(NEEDS[name])
+    runs = ["--runs", str(tmp_path)] if name in ("settling", "false_plateau") else []
+    done = subprocess.run(
+        [sys.executable, f"benchmarks/{name}.py", "--smoke", *runs],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert SLOW[name] in done.stdout
+
+
+def test_every_benchmark_is_tried() -> None:
+    assert {*QUICK, *SLOW, "gpu_rollout", "gpu_train", "rank_memory", "lora_handover"} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", ["gpu_rollout", "gpu_train"])
+def test_a_real_model_s_shape_without_a_gpu_is_refused(run: Run, name: str) -> None:
+    with pytest.raises(SystemExit, match=r"^error: the shape 0\.5b needs a GPU; --smoke tries the script without one$"):
+        run(name, "--device", "cpu")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is there")
+def test_a_hand_over_without_vllm_is_refused(run: Run) -> None:
+    with pytest.raises(SystemExit, match=r"^error: vLLM is not installed here"):
+        run("lora_handover", "--smoke")
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_a_result_names_a_command_that_there_is(run: Run, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    commands = re.findall(r"^\$ (?:\w+=\w+ )*python (?:-u )?((?:.+\\\n)*.+)", path.read_text(), re.MULTILINE)
+    assert commands
+    for words in (command.replace("\\\n", " ").split() for command in commands):
+        if words[0] == "-m":
+            continue  # tests/docs tries the commands of the package
+        assert (ROOT / words[0]).is_file(), words
+        if words[0].startswith("benchmarks/") and words[0] != "benchmarks/ray_envs.py":
+            with pytest.raises(SystemExit, match=r"^0$"):
+                run(Path(words[0]).stem, "--help")
+            known = capsys.readouterr().out
+            assert [word for word in words if word.startswith("--") and word not in known] == [], words
