@@ -15,6 +15,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from eh_gym.errors import ConfigError, EHError, MissingExtraError
 from envs.runtime import held, run
@@ -162,10 +163,11 @@ def _check(name: str, folder: Path) -> None:
     from harness.policy.policy import load_policy
 
     policy = load_policy(folder, packing=False)
-    parameters = sum(p.numel() for p in policy.model.parameters())
+    model: Any = policy.model  # transformers types `generate` as a tensor
+    parameters = sum(p.numel() for p in model.parameters())
     prompt = torch.tensor([policy.chat.prompt_ids("You are a helpful assistant.", "What is the capital of France?")])
     with torch.no_grad():
-        reply = policy.model.generate(prompt, max_new_tokens=16, do_sample=False)[0, prompt.shape[1] :]
+        reply = model.generate(prompt, max_new_tokens=16, do_sample=False)[0, prompt.shape[1] :]
     answer = policy.tokenizer.decode(reply)
     missing = [file for file in _FILES if not (folder / file).is_file()]
     if missing or parameters != MODELS[name].parameters or "Paris" not in answer:

@@ -19,7 +19,7 @@ __all__ = ["ElasticToolCalls"]
 RewardFunction = Callable[..., list[float | None]]
 
 
-class ElasticToolCalls(TrainerCallback, ExportableState):  # type: ignore[misc]
+class ElasticToolCalls(TrainerCallback, ExportableState):
     """Gives each generation of a `trl.GRPOTrainer` the controller's K, and tells the controller how its episodes ended.
 
     A step is a round of tool calls that were answered. An episode without tool calls has one step. TRL stops an episode after
@@ -79,7 +79,7 @@ class ElasticToolCalls(TrainerCallback, ExportableState):  # type: ignore[misc]
         messages, ids = columns["completions"][i], columns["completion_ids"][i]
         roles = [message["role"] for message in messages]
         rounds = sum(a != "tool" and b == "tool" for a, b in itertools.pairwise(roles))
-        environment = columns["environments"][i] if "environments" in columns else None
+        environment: Any = columns["environments"][i] if "environments" in columns else None
         if getattr(environment, "ended", False):  # the agent may have gone on to call tools
             return max(1, min(rounds, environment.steps)), False
         calls = not messages or roles[-1] == "tool" or bool(messages[-1].get("tool_calls"))

@@ -66,8 +66,9 @@ def fold_lora(model: PreTrainedModel, *, seed: int) -> None:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for layer in model.modules():
-            if isinstance(layer, LoraLayer):
+        for module in model.modules():
+            if isinstance(module, LoraLayer):
+                layer: Any = module
                 weight = layer.get_base_layer().weight
                 weight.copy_(weight.float() + layer.get_delta_weight(_ADAPTER).float())
                 layer.reset_lora_parameters(_ADAPTER, init_lora_weights=True)
