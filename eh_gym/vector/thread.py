@@ -287,8 +287,9 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             return [None] * self.num_envs
         if isinstance(seed, (int, np.integer)):
             return [int(seed) + slot for slot in range(self.num_envs)]
-        if not isinstance(seed, (Sequence, np.ndarray)) or isinstance(seed, str) or len(seed) != self.num_envs:
-            raise ConfigError(f"expected an int, None or {self.num_envs} seeds, one a slot, got {seed!r}")
+        given: Any = seed  # anything may come, such as a text
+        if not isinstance(given, (Sequence, np.ndarray)) or isinstance(given, str) or len(given) != self.num_envs:
+            raise ConfigError(f"expected an int, None or {self.num_envs} seeds, one a slot, got {given!r}")
         return seed
 
     def _split_options(self, options: Mapping[str, Any] | None) -> tuple[NDArray[Any], list[dict[str, Any] | None]]:

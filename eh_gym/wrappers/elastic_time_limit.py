@@ -137,7 +137,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self.recorded = EpisodeCount()
         self._heard = False  # has recorded before
 
-    @property
+    @property  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
     def spec(self) -> EnvSpec | None:
         """The environment's spec with this wrapper, for ``gymnasium.make``, which uses the same controller again."""
         spec = super().spec
