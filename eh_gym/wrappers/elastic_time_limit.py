@@ -137,8 +137,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self.recorded = EpisodeCount()
         self._heard = False  # has recorded before
 
-    @property  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
-    def spec(self) -> EnvSpec | None:
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
         """The environment's spec with this wrapper, for ``gymnasium.make``, which uses the same controller again."""
         spec = super().spec
         return spec and _SpecWithController(
