@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ProbedHorizon,
         SharedHorizon,
         StagedHorizon,
+        make_controller,
     )
     from eh_gym.spaces import UnicodeText
     from eh_gym.vector import ThreadVectorEnv, make_vec
@@ -44,6 +45,7 @@ __all__ = [
     "ThreadVectorEnv",
     "UnicodeText",
     "errors",
+    "make_controller",
     "make_vec",
 ]
 
@@ -62,6 +64,7 @@ _HOME = {
     "StagedHorizon": "eh_gym.horizon",
     "ThreadVectorEnv": "eh_gym.vector",
     "UnicodeText": "eh_gym.spaces",
+    "make_controller": "eh_gym.horizon",
     "make_vec": "eh_gym.vector",
 }
 

@@ -139,6 +139,8 @@ def build(
     env = teacher(config, env_id)
     stream = TaskStream(tasks_of(env), per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
     held_out = HeldOut.choose(config, env_id)
+    if len(held_out[1]) < config.eval_tasks:
+        display.note(f"note: split {config.eval_split} has {len(held_out[1])} tasks; the evaluation plays all of them")
 
     device = ranks.device(pick_device(config.device))
     policy = load(config, env, device, ranks)
@@ -225,7 +227,13 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) 
         limit, dtype = config.max_observation_tokens or None, pick_dtype(config.dtype)
         if config.model == "tiny":
             seed = derive_seed(config.seed, "weights") % 2**31
-            policy = new_tiny_policy(env, seed=seed, max_observation_tokens=limit, packing=config.packing)
+            policy = new_tiny_policy(
+                env,
+                seed=seed,
+                max_observation_tokens=limit,
+                max_action_tokens=config.max_action_tokens,
+                packing=config.packing,
+            )
             torch.nn.Module.to(policy.model, torch.device(home), dtype)
         else:
             policy = load_policy(

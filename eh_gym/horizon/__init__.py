@@ -3,6 +3,7 @@
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
 from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.keyed import KeyedHorizon
+from eh_gym.horizon.make import make_controller
 from eh_gym.horizon.probed import ProbedHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.horizon.shared import SharedHorizon
@@ -18,4 +19,5 @@ __all__ = [
     "ProbedHorizon",
     "SharedHorizon",
     "StagedHorizon",
+    "make_controller",
 ]

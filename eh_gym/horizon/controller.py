@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
+import numpy as np
+
 from eh_gym.errors import ConfigError
 
-__all__ = ["EpisodeOutcome", "HorizonController", "episode_horizon", "is_controller"]
+__all__ = ["EpisodeOutcome", "HorizonController", "check_outcome", "episode_horizon", "is_controller", "is_whole"]
 
 
 @dataclass(frozen=True)
@@ -20,12 +22,16 @@ class EpisodeOutcome:
     """How one finished episode ended.
 
     Attributes:
-        length: Steps taken, >= 1.
+        length: Steps taken, in 1..horizon.
         horizon: The K that the episode was given at its reset, >= 1.
-        success: The environment's own verdict; False for every truncated episode.
+        success: The environment's own verdict. A truncated episode is a success only in tasks of survival; see
+            `ElasticTimeLimit`.
         truncated: Stopped by K (or by the environment's own truncation) rather than ended by the task's rules.
         task_id: The task, where the environment names it.
         info: What the environment's reset said of the episode; empty where nobody kept it. Not compared, not shown.
+
+    Raises:
+        ConfigError: No episode can have ended so, such as one of 0 steps, or of more steps than its K.
     """
 
     length: int
@@ -35,13 +41,26 @@ class EpisodeOutcome:
     task_id: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        if not is_whole(self.horizon) or self.horizon < 1:
+            raise ConfigError(f"horizon must be the episode's K, a whole number >= 1, got {self.horizon!r}")
+        if not is_whole(self.length) or not 1 <= self.length <= self.horizon:
+            raise ConfigError(
+                f"length must be a whole number of steps in 1..horizon ({self.horizon}), got {self.length!r}; count the "
+                "calls of step() since the reset, and give the K that the episode had at its reset"
+            )
+        for name in ("success", "truncated"):
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}; decide it before")
+
 
 @runtime_checkable
 class HorizonController(Protocol):
     """Decides how many steps the next episodes may take.
 
     A controller that does not give all of them the same has one method more, ``horizon_for(info, seed) -> int``; see
-    `episode_horizon`.
+    `episode_horizon`. One that is no use as a copy in another process says in ``made_in`` which process made it
+    (``os.getpid()`` in its ``__init__``); `ElasticTimeLimit` then warns where a copy records.
     """
 
     @property
@@ -85,6 +104,21 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
             f"the {source} of {controller!r} must be a whole number of steps >= 1, got {k!r}; round it there"
         )
     return int(k)
+
+
+def check_outcome(outcome: object) -> EpisodeOutcome:
+    """`outcome`, if it is an EpisodeOutcome; for `record`, which is called by other people's code."""
+    if not isinstance(outcome, EpisodeOutcome):
+        raise ConfigError(
+            f"record() takes an eh_gym.EpisodeOutcome, got {outcome!r}; "
+            "pass EpisodeOutcome(length=9, horizon=15, success=True)"
+        )
+    return outcome
+
+
+def is_whole(value: object) -> bool:
+    """Whether `value` is a whole number, numpy's included."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_controller(value: object) -> TypeGuard[HorizonController]:

@@ -6,6 +6,7 @@ Left out: any view of failures, tasks or the update index; the paper's controlle
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon.controller import EpisodeOutcome
+from eh_gym.horizon.controller import EpisodeOutcome, check_outcome, is_whole
 from eh_gym.horizon.product_limit import product_limit
 from eh_gym.horizon.schedules import bounds, check_state, floor_to_steps, is_number, positive_int
 
@@ -122,6 +123,7 @@ class ElasticHorizon:
             )
         self.estimator, self.cold_growth, self.count_truncated = estimator, float(cold_growth), bool(count_truncated)
         self.alpha, self.delta, self.statistic, self.rounding = float(alpha), float(delta), statistic, rounding
+        self.made_in = os.getpid()
         self._k = float(self.k0)
         self._successes: deque[tuple[int, int]] = deque(maxlen=self.buffer_size)  # length, K
         self._lock = threading.Lock()
@@ -138,6 +140,7 @@ class ElasticHorizon:
 
     def record(self, outcome: EpisodeOutcome) -> None:
         """Remembers the length of a success (and of a truncated episode, if those count). Thread-safe."""
+        check_outcome(outcome)
         if outcome.success or (self.count_truncated and outcome.truncated):
             with self._lock:
                 self._successes.append((int(outcome.length), int(outcome.horizon)))
@@ -187,13 +190,18 @@ class ElasticHorizon:
         """
         check_state(state, type(self).__name__, self._settings(), {"k_real", "lengths", "horizons"})
         k, lengths, horizons = state["k_real"], state["lengths"], state["horizons"]
-        if not isinstance(k, (int, float)) or not self.k_min <= k <= self.k_max:
+        if not is_number(k) or not self.k_min <= k <= self.k_max:
             raise StateError(f"k_real must be in {self.k_min}..{self.k_max}, got {k!r}; the state was cut or edited")
         for name, values in (("lengths", lengths), ("horizons", horizons)):
-            if not isinstance(values, list) or not all(isinstance(n, int) for n in values):
-                raise StateError(f"{name} must be a list of whole numbers, got {values!r}; the state was cut or edited")
+            if not isinstance(values, list) or not all(is_whole(n) and n >= 1 for n in values):
+                raise StateError(
+                    f"{name} must be a list of whole numbers >= 1, got {values!r}; the state was cut or edited"
+                )
         if len(lengths) != len(horizons):
             raise StateError(f"got {len(lengths)} lengths and {len(horizons)} horizons; the state was cut or edited")
+        longer = [pair for pair in zip(lengths, horizons, strict=True) if pair[0] > pair[1]]
+        if longer:
+            raise StateError(f"a length is above its horizon: {longer[0]}; the state was cut or edited")
         with self._lock:
             self._k = float(k)
             self._successes = deque(zip(lengths, horizons, strict=True), maxlen=self.buffer_size)
@@ -202,8 +210,7 @@ class ElasticHorizon:
         successes = np.array(self._successes)  # [n, 2]
         lengths = successes[:, 0]
         if self.estimator == "product-limit":
-            # An environment that lets an episode go on beyond its K has shown that K did not hide that length.
-            x, share = product_limit(lengths, successes.max(axis=1))
+            x, share = product_limit(lengths, successes[:, 1])
             if self.statistic == "mean":
                 return float(np.diff(share, prepend=0.0) @ x)
             return float(x[np.searchsorted(share, _PERCENTILE[self.statistic] / 100 - 1e-9)])

@@ -5,12 +5,13 @@ Left out: borrowing between the kinds; each needs successes of its own before it
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon, is_controller
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, check_outcome, episode_horizon, is_controller
 from eh_gym.horizon.schedules import check_state
 
 __all__ = ["KeyedHorizon"]
@@ -41,6 +42,7 @@ class KeyedHorizon:
             raise ConfigError("make must return a HorizonController; pass ElasticHorizon, or a lambda with settings")
         if not isinstance(key, str) or not key:
             raise ConfigError(f"key must be a key of the reset's info, such as 'difficulty', got {key!r}")
+        self.made_in = os.getpid()
         self._make, self._key = make, key
         self._fresh = made  # of a kind that has not been met
         self._controllers: dict[str, HorizonController] = {}
@@ -65,7 +67,7 @@ class KeyedHorizon:
 
     def record(self, outcome: EpisodeOutcome) -> None:
         """Tells the controller of the task's kind. Thread-safe."""
-        kind = self._kind(outcome.info)
+        kind = self._kind(check_outcome(outcome).info)
         with self._lock:
             controller = self._controllers.get(kind) or self._controllers.setdefault(kind, self._make())
         controller.record(outcome)

@@ -6,12 +6,13 @@ Left out: weights. Each outcome carries its K, and `ElasticHorizon(estimator="pr
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon, is_controller
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon, is_controller, is_whole
 from eh_gym.horizon.schedules import check_state, is_number, positive_int
 
 __all__ = ["ProbedHorizon"]
@@ -47,6 +48,7 @@ class ProbedHorizon:
             raise ConfigError(
                 f"probe_fraction must be in [0, 1], got {probe_fraction!r}; 0.125 is one episode in eight"
             )
+        self.made_in = os.getpid()
         self.controller = controller
         self.probe_k = positive_int("probe_k", probe_k)
         self.probe_fraction = float(probe_fraction)
@@ -95,7 +97,7 @@ class ProbedHorizon:
             StateError: `state` comes from another kind of controller or from other settings, or was edited.
         """
         check_state(state, type(self).__name__, self._settings(), {"controller", "unseeded"})
-        if not isinstance(state["unseeded"], int) or state["unseeded"] < 0:
+        if not is_whole(state["unseeded"]) or state["unseeded"] < 0:
             raise StateError(f"unseeded must be a whole number >= 0, got {state['unseeded']!r}; the state was edited")
         self.controller.load_state_dict(state["controller"])
         self._unseeded = state["unseeded"]

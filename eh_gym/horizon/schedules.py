@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon.controller import EpisodeOutcome
+from eh_gym.horizon.controller import EpisodeOutcome, check_outcome, is_whole
 
 __all__ = ["FixedHorizon", "LinearHorizon", "MultiplicativeHorizon", "StagedHorizon"]
 
@@ -21,6 +22,7 @@ class _Schedule:
     """Counts updates; a subclass says what K that makes."""
 
     def __init__(self) -> None:
+        self.made_in = os.getpid()
         self._updates = 0
         self._lock = threading.Lock()
 
@@ -35,6 +37,7 @@ class _Schedule:
 
     def record(self, outcome: EpisodeOutcome) -> None:
         """Does nothing: a schedule looks at no outcome."""
+        check_outcome(outcome)
 
     def update(self) -> dict[str, float]:
         """Counts one update. Returns ``horizon/k``, the K of the next episodes."""
@@ -54,7 +57,7 @@ class _Schedule:
         """
         check_state(state, type(self).__name__, self._settings(), {"updates"})
         updates = state["updates"]
-        if not isinstance(updates, int) or updates < 0:
+        if not is_whole(updates) or updates < 0:
             raise StateError(f"updates must be a whole number >= 0, got {updates!r}; the state was cut or edited")
         self._updates = updates
 
@@ -173,7 +176,7 @@ class StagedHorizon(_Schedule):
         if not isinstance(stages, Mapping):
             raise ConfigError(f"stages must be {{update: K}}, got {stages!r}; {{0: 15, 50: 20}} has two stages")
         for update in stages:
-            if not _is_whole(update) or update < 0:
+            if not is_whole(update) or update < 0:
                 raise ConfigError(f"stages must be keyed by updates, whole and >= 0, got {update!r}; use {{update: K}}")
         if 0 not in stages:
             raise ConfigError(f"stages must say K at update 0, got updates {sorted(stages)}; add 0: K")
@@ -189,7 +192,7 @@ class StagedHorizon(_Schedule):
 
 def positive_int(name: str, value: int) -> int:
     """`value`, if it is a whole number >= 1, numpy's included."""
-    if not _is_whole(value) or value < 1:
+    if not is_whole(value) or value < 1:
         raise ConfigError(f"{name} must be a whole number >= 1, got {value!r}; pass an int such as 15")
     return int(value)
 
@@ -197,10 +200,6 @@ def positive_int(name: str, value: int) -> int:
 def is_number(value: object) -> bool:
     """Whether `value` is a finite real number, numpy's included."""
     return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def bounds(k_min: int, k_max: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon, is_controller
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, check_outcome, episode_horizon, is_controller
 
 __all__ = ["SharedHorizon"]
 
@@ -83,8 +83,10 @@ class SharedHorizon:
         """Appends the outcome to the journal, from any process and thread.
 
         Raises:
+            ConfigError: It is no EpisodeOutcome.
             OSError: The file system is full; the outcome is not counted.
         """
+        check_outcome(outcome)
         fields = [
             int(outcome.length),
             int(outcome.horizon),

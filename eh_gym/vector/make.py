@@ -5,6 +5,7 @@ Left out: ``gymnasium.make_vec``, which refuses wrappers together with a vector 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import HorizonController
+from eh_gym.horizon.schedules import positive_int
 from eh_gym.vector.thread import ThreadVectorEnv
 
 __all__ = ["make_vec"]
@@ -23,8 +25,10 @@ def make_vec(
     num_envs: int,
     controller: HorizonController | None = None,
     *,
-    record: bool = True,
     success: str | Callable[[Any, float, bool, bool, dict[str, Any]], bool] = "success",
+    update_every: int | None = None,
+    record: bool = True,
+    zero_reward_on_truncation: bool = True,
     budget_hint: str = "",
     max_workers: int | None = None,
     **env_kwargs: Any,
@@ -35,15 +39,18 @@ def make_vec(
         env_id: Any id or spec that ``gymnasium.make`` knows, of this project or not.
         num_envs: Slots, >= 1.
         controller: Puts every environment into an ElasticTimeLimit of this one controller; None leaves them unlimited.
-        record: As for ElasticTimeLimit; without a controller it has no effect.
-        success: As for ElasticTimeLimit; without a controller it has no effect.
+        success: As for ElasticTimeLimit; without a controller it has no effect, like the next three.
+        update_every: Call ``controller.update()`` after so many episodes of all slots together; None if somebody else does.
+        record: As for ElasticTimeLimit: False for evaluations.
+        zero_reward_on_truncation: As for ElasticTimeLimit: False for dense rewards.
         budget_hint: Puts a BudgetHint with this template around each; needs a controller. Empty for none.
         max_workers: As for ThreadVectorEnv; 0 steps in the caller's thread.
         **env_kwargs: For ``gymnasium.make``, such as ``split="test"``. gymnasium's passive checker is left out, as in
             ``gymnasium.make_vec``: it breaks the step after a first reset that raised (1.4.0).
 
     Raises:
-        ConfigError: ``num_envs`` is below 1, or there is a hint and no controller.
+        ConfigError: ``num_envs`` is no whole number >= 1, there is a hint and no controller, or neither this function nor the
+            environment knows an argument.
 
     Example:
         >>> from eh_gym.horizon import FixedHorizon
@@ -54,17 +61,36 @@ def make_vec(
         >>> envs.close()
     """
     from eh_gym.wrappers import BudgetHint, ElasticTimeLimit
+    from eh_gym.wrappers.elastic_time_limit import EpisodeCount
 
-    if num_envs < 1:
-        raise ConfigError(f"num_envs must be >= 1, got {num_envs}")
+    num_envs = positive_int("num_envs", num_envs)
     if budget_hint and controller is None:
         raise ConfigError("budget_hint tells the steps left of a K, and there is no controller; give one, or no hint")
 
+    recorded = EpisodeCount()
+
     def build() -> gym.Env[Any, Any]:
-        env = gym.make(env_id, disable_env_checker=True, **env_kwargs)
+        try:
+            env = gym.make(env_id, disable_env_checker=True, **env_kwargs)
+        except TypeError as error:
+            if "unexpected keyword argument" not in str(error):
+                raise
+            own = ", ".join(list(inspect.signature(make_vec).parameters)[:-1])
+            raise ConfigError(
+                f"make_vec hands {', '.join(env_kwargs)} on to the environment, which refuses ({error}); "
+                f"make_vec's own arguments are {own}"
+            ) from error
         if controller is None:
             return env
-        limited = ElasticTimeLimit(env, controller, record=record, success=success)
+        limited = ElasticTimeLimit(
+            env,
+            controller,
+            success=success,
+            update_every=update_every,
+            record=record,
+            zero_reward_on_truncation=zero_reward_on_truncation,
+        )
+        limited.recorded = recorded
         return BudgetHint(limited, budget_hint) if budget_hint else limited
 
     return ThreadVectorEnv([build] * num_envs, max_workers)

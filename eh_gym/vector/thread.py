@@ -19,6 +19,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from numpy.typing import NDArray
 
 from eh_gym.errors import ConfigError
+from eh_gym.horizon.controller import is_whole
 from eh_gym.vector.lanes import Lanes
 
 __all__ = ["ThreadVectorEnv"]
@@ -45,7 +46,7 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             environment that computes for microseconds, a thread costs more than it brings.
 
     Raises:
-        ConfigError: No environments, spaces that differ, or a bad ``max_workers``.
+        ConfigError: No environments, one environment in two slots, spaces that differ, or a bad ``max_workers``.
 
     Example:
         >>> envs = ThreadVectorEnv([lambda: gym.make("eh_gym:EH-Cabinet-v0", split="dev")] * 2)
@@ -65,12 +66,15 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             raise ConfigError("env_fns must have at least one function, got none")
         if max_workers is None:
             max_workers = min(len(self.env_fns), _MOST_THREADS)
-        elif max_workers < 0:
-            raise ConfigError(f"max_workers must be >= 0 (0: in the caller's thread), got {max_workers}")
+        elif not is_whole(max_workers) or max_workers < 0:
+            raise ConfigError(
+                f"max_workers must be a whole number >= 0 (0: in the caller's thread), got {max_workers!r}"
+            )
         self.envs: list[gym.Env[Any, Any]] = []
         try:
             for env_fn in self.env_fns:
                 self.envs.append(env_fn())
+            self._require_one_each()
             self._require_same_spaces()
         except BaseException:
             for env in self.envs:
@@ -184,6 +188,10 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         if ended:
             mask = 'reset(options={"reset_mask": terminations | truncations})'
             raise ResetNeeded(f"slots {ended} have no running episode; {mask} resets those that a step has ended")
+        if isinstance(actions, str):
+            raise ConfigError(
+                f"expected {self.num_envs} actions, one a slot, got the one text {actions!r}; pass a list"
+            )
         each = list(iterate(self.action_space, actions))
         if len(each) != self.num_envs:
             raise ConfigError(f"expected {self.num_envs} actions, one a slot, got {len(each)}")
@@ -248,6 +256,16 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     # Checks and batching
 
+    def _require_one_each(self) -> None:
+        slot_of: dict[int, int] = {}
+        for slot, env in enumerate(self.envs):
+            first = slot_of.setdefault(id(env.unwrapped), slot)
+            if first != slot:
+                raise ConfigError(
+                    f"slots {first} and {slot} have the same environment, {env.unwrapped!r}, whose episodes would mix; every "
+                    'function of env_fns must make a new one, such as lambda: gym.make("EH-Cabinet-v0")'
+                )
+
     def _require_same_spaces(self) -> None:
         for kind in ("observation_space", "action_space"):
             first = getattr(self.envs[0], kind)
@@ -269,8 +287,9 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             return [None] * self.num_envs
         if isinstance(seed, (int, np.integer)):
             return [int(seed) + slot for slot in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ConfigError(f"expected {self.num_envs} seeds, one a slot, got {len(seed)}")
+        given: Any = seed  # anything may come, such as a text
+        if not isinstance(given, (Sequence, np.ndarray)) or isinstance(given, str) or len(given) != self.num_envs:
+            raise ConfigError(f"expected an int, None or {self.num_envs} seeds, one a slot, got {given!r}")
         return seed
 
     def _split_options(self, options: Mapping[str, Any] | None) -> tuple[NDArray[Any], list[dict[str, Any] | None]]:
@@ -278,6 +297,8 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         everyone = np.ones(self.num_envs, dtype=np.bool_)
         if options is None:
             return everyone, [None] * self.num_envs
+        if not isinstance(options, Mapping):
+            raise ConfigError(f"options must be a dict, such as {{'task_ids': [...]}}, got {options!r}")
         shared = dict(options)
         mask = shared.pop("reset_mask", everyone)
         if not isinstance(mask, np.ndarray) or mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
@@ -289,7 +310,11 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             return mask, [dict(shared) for _ in range(self.num_envs)]
         if "task_id" in shared:
             raise ConfigError("expected options['task_id'] (one for all) or options['task_ids'] (one a slot), got both")
-        if isinstance(task_ids, str) or len(task_ids) != self.num_envs:
+        if (
+            not isinstance(task_ids, (Sequence, np.ndarray))
+            or isinstance(task_ids, str)
+            or len(task_ids) != self.num_envs
+        ):
             raise ConfigError(f"options['task_ids'] must have {self.num_envs} ids, one a slot, got {task_ids!r}")
         return mask, [shared | ({} if task_id is None else {"task_id": task_id}) for task_id in task_ids]
 

@@ -5,17 +5,26 @@ Left out: telling the agent how many steps are left (that changes the observatio
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import numbers
+import os
+import threading
+import warnings
 from collections.abc import Callable
-from typing import Any, SupportsFloat, TypeVar
+from typing import Any, NoReturn, SupportsFloat, TypeVar
 
 import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Text
 from gymnasium.utils import RecordConstructorArgs
 
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon, is_controller
 from eh_gym.horizon.schedules import positive_int
 
-__all__ = ["ElasticTimeLimit"]
+__all__ = ["ElasticTimeLimit", "EpisodeCount"]
 
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
@@ -31,10 +40,11 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     is reset before its end is dropped: it is not recorded. Nor is one with ``info["environment_error"]``, which says nothing
     about the agent.
 
-    The reset's info gets ``info["horizon"]``, the episode's K. The last step's info gets ``info["episode"]`` =
-    ``{"length", "horizon", "success", "truncated", "task_id", "r", "l"}`` (r: the return, l: the length), added to what an
-    inner wrapper put there, and ``info["TimeLimit.truncated"]``: whether K stopped it. The environment's own info is left as
-    it is.
+    Every info gets ``info["horizon"]``, the episode's K: an int where observations are texts, else an ``np.int64``, because
+    TorchRL's ``auto_register_info_dict`` takes numpy's scalars alone. The last step's info gets ``info["episode"]`` =
+    ``{"length", "horizon", "success", "truncated", "r", "l"}`` (r: the return, l: the length) and the ``"task_id"``, where the
+    reset's info names it, added to what an inner wrapper put there. It also gets ``info["TimeLimit.truncated"]``: whether K
+    stopped it. No value is None, which Tianshou's buffers refuse. The environment's own info is left as it is.
 
     Stable-Baselines3 logs r and l, and bootstraps the value of the last observation where ``TimeLimit.truncated`` is true.
     Its `Monitor` replaces ``info["episode"]``, and gymnasium's `RecordEpisodeStatistics` fails where there is one: put
@@ -44,16 +54,23 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     Args:
         env: Any environment, text or not.
         controller: Where K comes from. Several environments of one process may share it; in other processes each has a copy,
-            which nobody hears, so wrap it in a `SharedHorizon` there.
-        success: Where the verdict of an ended episode stands: a key of the info, or a function of
-            ``(observation, reward, terminated, truncated, info)``. A truncated episode is never a success.
+            which nobody hears, so wrap it in a `SharedHorizon` there. A copy that records gives a warning.
+        success: Where the verdict of an ended episode stands: a key of the info, or a function. The key is read if the
+            episode ended by the environment's rules; an episode that was stopped is then no success. The function is asked
+            at every end, also where K stopped the episode, and gets ``(observation, reward, terminated, truncated, info)``
+            of the last step, the reward as the agent gets it. So a task of survival, whose success is to last until K, has
+            ``lambda observation, reward, terminated, truncated, info: not terminated``. The verdict is a bool, or 0 or 1.
         update_every: Call ``controller.update()`` after so many episodes of this environment; None if somebody else does,
             as the training harness does once an update.
-        record: Tell the controller how episodes end. False if the owner does it, in an order of its own.
+        record: Tell the controller how episodes end. False for evaluations, which must not move K, and where the owner
+            records the outcomes in an order of its own.
         zero_reward_on_truncation: False keeps the environment's reward on step K, for dense rewards.
 
+    Attributes:
+        recorded: Counts the episodes for `update_every`; environments that hold the same count share it.
+
     Raises:
-        ConfigError: An argument is wrong, or an episode ended and no success can be read.
+        ConfigError: An argument is wrong, an episode ended and no success can be read, or ``spec.to_json()`` was called.
         gymnasium.error.ResetNeeded: `step` was called after the end, or before the first reset.
 
     >>> from eh_gym.horizon import FixedHorizon
@@ -82,6 +99,14 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             raise ConfigError(
                 f"success must be a key of the info or a function, got {success!r}; the default is 'success'"
             )
+        if callable(success) and not _takes_five(success):
+            raise ConfigError(
+                f"success must take (observation, reward, terminated, truncated, info), got {success!r}; "
+                "write success=lambda observation, reward, terminated, truncated, info: ..."
+            )
+        for name, flag in (("record", record), ("zero_reward_on_truncation", zero_reward_on_truncation)):
+            if not isinstance(flag, (bool, np.bool_)):
+                raise ConfigError(f"{name} must be True or False, got {flag!r}")
         if update_every is not None and positive_int("update_every", update_every) and not record:
             raise ConfigError(
                 f"update_every needs record=True, got {update_every} with record={record}; "
@@ -106,7 +131,19 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self._left = 0  # steps until K; 0 where no episode is running
         self._return = 0.0
         self._start: dict[str, Any] = {}  # the info of the reset
-        self._episodes = 0
+        # JSON, in which agents of text log, has no numpy numbers.
+        self._in_info: Callable[[int], Any] = int if isinstance(env.observation_space, Text) else np.int64
+        self._shown: Any = 0  # K as the infos show it
+        self.recorded = EpisodeCount()
+        self._heard = False  # has recorded before
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
+        """The environment's spec with this wrapper, for ``gymnasium.make``, which uses the same controller again."""
+        spec = super().spec
+        return spec and _SpecWithController(
+            **{field.name: getattr(spec, field.name) for field in dataclasses.fields(spec) if field.init}
+        )
 
     @property
     def horizon(self) -> int:
@@ -120,7 +157,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self._left = 0  # should the environment's reset fail, the old episode must not go on
         observation, info = self.env.reset(seed=seed, options=options)
         self._horizon = episode_horizon(self.controller, info, seed)
-        self._start = {**info, "horizon": self._horizon}
+        self._shown = self._in_info(self._horizon)
+        self._start = {**info, "horizon": self._shown}
         self._left, self._return = self._horizon, 0.0
         return observation, dict(self._start)
 
@@ -135,7 +173,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self._left = left
         if reward:  # sparse rewards are nearly all zeros, and this line is a fifth of the wrapper's cost
             self._return += float(reward)
-        return observation, reward, terminated, truncated, info
+        return observation, reward, terminated, truncated, {**info, "horizon": self._shown}
 
     def _end(
         self, observation: ObsType, reward: SupportsFloat, terminated: bool, truncated: bool, info: dict[str, Any]
@@ -151,7 +189,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         outcome = EpisodeOutcome(
             length=steps,
             horizon=self._horizon,
-            success=terminated and not truncated and self._verdict(observation, float(reward), info),
+            success=not failed and self._verdict(observation, float(reward), terminated, truncated, info),
             truncated=truncated,
             task_id=self._start.get("task_id"),
             info=self._start,
@@ -162,25 +200,95 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             "horizon": outcome.horizon,
             "success": outcome.success,
             "truncated": outcome.truncated,
-            "task_id": outcome.task_id,
             "r": self._return,
             "l": outcome.length,
         }
+        if outcome.task_id is not None:
+            episode["task_id"] = outcome.task_id
         if self._record and not failed:
-            self.controller.record(outcome)
-            self._episodes += 1
-            if self._update_every is not None and self._episodes % self._update_every == 0:
-                self.controller.update()
+            self._tell(outcome)
         # A mark set further in stands: a limit in there stopped the episode before K did.
         limit = stopped or bool(info.get("TimeLimit.truncated", False))
-        return observation, reward, terminated, truncated, {**info, "episode": episode, "TimeLimit.truncated": limit}
+        info = {**info, "horizon": self._shown, "episode": episode, "TimeLimit.truncated": limit}
+        return observation, reward, terminated, truncated, info
 
-    def _verdict(self, observation: ObsType, reward: float, info: dict[str, Any]) -> bool:
+    def _tell(self, outcome: EpisodeOutcome) -> None:
+        made_in = getattr(self.controller, "made_in", None)
+        if not self._heard and made_in is not None and made_in != os.getpid():
+            warnings.warn(
+                f"this environment records in process {os.getpid()} with a copy of the {type(self.controller).__name__} that "
+                f"process {made_in} made: the original hears nothing, and its K stays apart from the copy's. Wrap it in "
+                "eh_gym.SharedHorizon before the environments are made, or keep them in one process (eh_gym.make_vec). "
+                "Where a controller was pickled to a file, save its state_dict() instead",
+                stacklevel=4,
+            )
+        self._heard = True
+        self.controller.record(outcome)
+        if self._update_every is not None and self.recorded.add() % self._update_every == 0:
+            self.controller.update()
+
+    def _verdict(
+        self, observation: ObsType, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]
+    ) -> bool:
         if callable(self._success):
-            return bool(self._success(observation, reward, True, False, info))
+            return _as_bool("success()", self._success(observation, reward, terminated, truncated, info))
+        if truncated or not terminated:
+            return False
         if self._success not in info:
             raise ConfigError(
                 f"the episode ended and its info has no {self._success!r} (it has {sorted(info)}); pass "
                 "ElasticTimeLimit(..., success=KEY) or success=lambda obs, reward, terminated, truncated, info: ..."
             )
-        return bool(info[self._success])
+        return _as_bool(f"info[{self._success!r}]", info[self._success])
+
+
+class EpisodeCount:
+    """How many episodes were recorded, by one environment or by all that share the count. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def add(self) -> int:
+        """Counts one more; returns the new number."""
+        with self._lock:
+            self._count += 1
+            return self._count
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"count": self._count}
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        self._count, self._lock = state["count"], threading.Lock()
+
+
+class _SpecWithController(EnvSpec):
+    """A spec that ``gymnasium.make`` and pickle take, and JSON cannot hold."""
+
+    def to_json(self) -> NoReturn:
+        raise ConfigError(
+            "a spec with ElasticTimeLimit holds its controller, which JSON cannot; save env.unwrapped.spec.to_json() and "
+            "controller.state_dict(), and wrap the environment again"
+        )
+
+
+def _takes_five(function: Callable[..., Any]) -> bool:
+    """Whether a success rule can be called as the wrapper does; True where Python cannot tell, as for builtins."""
+    try:
+        inspect.signature(function).bind(None, 0.0, True, False, {})
+    except ValueError:
+        return True
+    except TypeError:
+        return False
+    return True
+
+
+def _as_bool(source: str, verdict: Any) -> bool:
+    """A verdict as a bool. ``bool()`` alone would make a success of the text "False" and of NaN."""
+    value = verdict.item() if isinstance(verdict, np.ndarray) and verdict.size == 1 else verdict
+    if isinstance(value, (numbers.Real, np.bool_)) and value in (0, 1):
+        return bool(value)
+    raise ConfigError(
+        f"{source} must say whether the episode succeeded, True or False (or 0 or 1), got {verdict!r}; pass "
+        "success=lambda observation, reward, terminated, truncated, info: ..., which makes a bool of it"
+    )

@@ -20,6 +20,7 @@ from envs.appworld import data, prompt
 from envs.appworld.actions import code_of
 from envs.appworld.hosts import Host, Settings, World, local_host
 from envs.appworld.remote import remote_host
+from envs.options import named_task
 from envs.runtime import backend_python
 
 __all__ = ["AppWorldEnv"]
@@ -124,7 +125,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             WorkerError: No world could be made.
         """
         super().reset(seed=seed)
-        task_id = (options or {}).get("task_id")
+        task_id = named_task(options)
         if task_id is None:
             task_id = self.task_ids[int(self.np_random.integers(len(self.task_ids)))]
         elif task_id not in self.task_ids:

@@ -23,6 +23,7 @@ from eh_gym.spaces import UnicodeText
 from eh_gym.worker import Session, backend_command, shared_pool
 from envs.bfcl.calls import LONGEST
 from envs.bfcl.splits import task_ids
+from envs.options import named_task
 from envs.runtime import backend_python
 
 __all__ = ["BFCLEnv"]
@@ -119,7 +120,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             WorkerError: No worker could be started, or the worker failed while loading the entry.
         """
         super().reset(seed=seed)
-        task_id = (options or {}).get("task_id")
+        task_id = named_task(options)
         if task_id is None:
             task_id = self.task_ids[int(self.np_random.integers(len(self.task_ids)))]
         elif task_id not in _every_task():

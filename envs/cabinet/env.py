@@ -16,6 +16,7 @@ import numpy as np
 from eh_gym.errors import ConfigError
 from eh_gym.spaces import UnicodeText
 from envs.cabinet.tasks import DRAWERS, CabinetTask, TaskIds, make_task, success_ceiling, task_ids
+from envs.options import named_task
 
 __all__ = ["CabinetEnv", "CabinetLockedEnv", "success_ceiling"]
 
@@ -102,7 +103,7 @@ class CabinetEnv(gym.Env[str, str]):
             ``optimal_steps``.
         """
         super().reset(seed=seed)
-        task_id = (options or {}).get("task_id")
+        task_id = named_task(options)
         if task_id is None:
             task_id = self.task_ids[int(self.np_random.integers(len(self.task_ids)))]
         elif task_id not in task_ids("all"):

@@ -2,8 +2,8 @@
 
 It shows every part of training on one CPU core within minutes, with nothing to download. It can do nothing outside its
 environment. The tokenizer is built from transcripts of the environment's own expert and of random actions. If the environment
-uses only a few dozen words, it has whole words; otherwise it is a byte-level BPE. A word that no transcript holds is `<unk>`,
-such as the cabinet's `empty`, because experts open no empty drawer.
+uses only a few dozen words, and no blanks in its actions, it has whole words; otherwise it is a byte-level BPE. A word that no
+transcript holds is `<unk>`, such as the cabinet's `empty`, because experts open no empty drawer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.policy.attention import PACKED
 from harness.policy.chat import ChatFormat
 from harness.policy.policy import Policy
 from harness.policy.shape import ModelShape
-from harness.quickstart.expert import demonstrate
+from harness.quickstart.expert import Demonstration, demonstrate
 
 __all__ = [
     "TINY_BPE",
@@ -165,23 +165,45 @@ def transcripts(env: gym.Env[str, str], tasks: Iterable[str], *, waste: float, m
         waste: The probability that a step is a random action.
         max_steps: The number of steps after which an episode is stopped.
     """
+    for played in _played(env, tasks, waste=waste, max_steps=max_steps):
+        yield from _texts(played)
+
+
+def _played(env: gym.Env[str, str], tasks: Iterable[str], *, waste: float, max_steps: int) -> Iterator[Demonstration]:
     rng = np.random.default_rng(0)
     for task in tasks:
         played = demonstrate(env, task, waste=waste, max_steps=max_steps, rng=rng)
         assert played is not None
-        yield played.observations[0]
-        for action, observation in zip(played.actions, played.observations[1:], strict=True):
-            yield action
-            yield observation
+        yield played
+
+
+def _texts(played: Demonstration) -> Iterator[str]:
+    yield played.observations[0]
+    for action, observation in zip(played.actions, played.observations[1:], strict=True):
+        yield action
+        yield observation
 
 
 def new_tiny_policy(
-    env: gym.Env[str, str], *, seed: int, max_observation_tokens: int | None = None, packing: bool = True
+    env: gym.Env[str, str],
+    *,
+    seed: int,
+    max_observation_tokens: int | None = None,
+    max_action_tokens: int | None = None,
+    packing: bool = True,
 ) -> Policy:
     """Makes a tiny model with random weights and a tokenizer for `env`. The tasks of `env` must be the training split's.
 
+    Args:
+        env: An environment with ``task_ids``, ``expert()`` and ``random_action(rng)``.
+        seed: Draws the weights.
+        max_observation_tokens: As for `ChatFormat`.
+        max_action_tokens: The most tokens of an action; None for no limit.
+        packing: Use the attention for packed episodes.
+
     Raises:
-        ConfigError: `env` has no expert, so that the tokenizer can't be built from its transcripts.
+        ConfigError: `env` has no expert, so that the tokenizer can't be built from its transcripts. Or the model could not
+            write the expert's actions: a tokenizer changes one of them, or more than half are longer than `max_action_tokens`.
     """
     base = env.unwrapped
     missing = [name for name in ("task_ids", "expert", "random_action") if not hasattr(base, name)]
@@ -191,13 +213,44 @@ def new_tiny_policy(
             "give --model a folder or hub id"
         )
     task_ids: Sequence[str] = base.task_ids  # type: ignore[attr-defined]
-    texts = list(transcripts(env, itertools.islice(task_ids, _TINY_TASKS), waste=0.3, max_steps=60))
+    demonstrations = list(_played(env, itertools.islice(task_ids, _TINY_TASKS), waste=0.3, max_steps=60))
+    texts = [text for played in demonstrations for text in _texts(played)]
+    actions = [action for played in demonstrations for action in played.actions]
     few = len(set(" ".join(texts).split())) < _FEW_WORDS
     shape = TINY_WORDS if few else TINY_BPE
     tokenizer = tiny_tokenizer(shape, texts)
+    if few and _changed(tokenizer, actions):  # such as blanks, which the words leave out
+        shape = TINY_BPE
+        tokenizer = tiny_tokenizer(shape, texts)
+    _check_actions(tokenizer, actions, max_action_tokens)
     model = tiny_model(
         shape, vocab_size=len(tokenizer), pad_id=tokenizer.pad_token_id, eos_id=tokenizer.eos_token_id, seed=seed
     )
     if packing:
         model.set_attn_implementation(PACKED)
     return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))
+
+
+def _changed(tokenizer: PreTrainedTokenizerFast, actions: Iterable[str]) -> list[str]:
+    """Returns the actions that are other texts once they are encoded and decoded as the sampler does."""
+    chat = ChatFormat(tokenizer)
+    return [action for action in set(actions) if chat.reply_text(chat.reply_ids(action)) != action]
+
+
+def _check_actions(tokenizer: PreTrainedTokenizerFast, actions: Sequence[str], max_action_tokens: int | None) -> None:
+    """Raises ConfigError if the model could not write the expert's actions."""
+    chat = ChatFormat(tokenizer)
+    if changed := _changed(tokenizer, actions):
+        text = min(changed)
+        raise ConfigError(
+            f"--model tiny can't write the expert's action {text!r}: its tokenizer makes "
+            f"{chat.reply_text(chat.reply_ids(text))!r} of it; leave {', '.join(_SPECIAL)} out of actions, or give --model a "
+            "folder or hub id"
+        )
+    lengths = {action: len(chat.reply_ids(action)) for action in set(actions)}
+    long = [action for action in actions if max_action_tokens is not None and lengths[action] > max_action_tokens]
+    if 2 * len(long) > len(actions):
+        raise ConfigError(
+            f"{len(long)} of the expert's {len(actions)} actions are longer than --max-action-tokens {max_action_tokens}, such "
+            f"as {long[0]!r} with {lengths[long[0]]} tokens; pass --max-action-tokens {max(lengths.values())}"
+        )

@@ -67,7 +67,7 @@ class Display:
             )
         table.add_row(
             "evaluation",
-            f"{config.eval_tasks} tasks of split {config.eval_split}, K = {config.k_max}"
+            f"up to {config.eval_tasks} tasks of split {config.eval_split}, K = {config.k_max}"
             if config.eval_tasks
             else "none",
         )
@@ -222,4 +222,4 @@ def _horizon_words(c: GRPOConfig) -> str:
         "multiplicative": f"multiplicative: {c.k_min} more every {c.stage_updates} updates, at most {c.k_max}",
         "tti": f"stages {c.tti_stages}",
         "none": "no limit",
-    }[c.wrapper]
+    }.get(c.wrapper, f"{c.wrapper} {c.wrapper_args}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import eh_gym
 from eh_gym import (
     ElasticHorizon,
     FixedHorizon,
@@ -20,13 +22,18 @@ from eh_gym.errors import ConfigError
 
 __all__ = ["HorizonFlags", "make_controller"]
 
+_NAMES = ("elastic", "fixed", "linear", "multiplicative", "tti", "none")
+
 
 @dataclass(frozen=True)
 class HorizonFlags:
     """How many steps an episode may take, and how this is decided."""
 
-    wrapper: Literal["elastic", "fixed", "linear", "multiplicative", "tti", "none"] = "elastic"
-    """What sets K: the successes (elastic), one number (fixed), a schedule (linear, multiplicative, tti), or nothing (none)."""
+    wrapper: str = "elastic"
+    """What sets K: the successes (elastic), one number (fixed), a schedule (linear, multiplicative, tti), nothing (none), or a
+    controller of your own, MODULE:CLASS."""
+    wrapper_args: str = "{}"
+    """With --wrapper MODULE:CLASS: what the class takes, as a JSON object, such as '{"k0": 5}'."""
     k0: int = 15
     """The horizon at the start, in steps. With --wrapper fixed it is the horizon of the whole run."""
     k_min: int = 5
@@ -75,8 +82,29 @@ class HorizonFlags:
                 f"tti_stages must be UPDATE:K pairs such as 0:15,50:20, got {self.tti_stages!r}"
             ) from error
 
+    @property
+    def wrapper_name(self) -> str:
+        """`wrapper` without its module, for the names of folders."""
+        return self.wrapper.rpartition(":")[2]
+
+    def controller_args(self) -> dict[str, Any]:
+        """`wrapper_args` as a dict."""
+        try:
+            args = json.loads(self.wrapper_args)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"wrapper_args is not JSON ({error}); write --wrapper-args '{{\"k0\": 5}}'") from error
+        if not isinstance(args, dict):
+            raise ConfigError(f"wrapper_args must be a JSON object, got {self.wrapper_args!r}")
+        return args
+
     def check_horizon(self) -> None:
         """Raises ConfigError if the flags contradict each other or describe no controller."""
+        if self.wrapper not in _NAMES and ":" not in self.wrapper:
+            raise ConfigError(f"--wrapper must be one of {', '.join(_NAMES)}, or MODULE:CLASS, got {self.wrapper!r}")
+        if self.wrapper in _NAMES and self.controller_args():
+            raise ConfigError(
+                f"--wrapper-args is for --wrapper MODULE:CLASS, got --wrapper {self.wrapper}; it has flags of its own"
+            )
         for name in ("estimator", "cold_growth", "count_truncated", "probe_fraction", "horizon_key"):
             if self.wrapper != "elastic" and getattr(self, name) != getattr(HorizonFlags, name):
                 flag = f"--{name.replace('_', '-')}"
@@ -95,7 +123,11 @@ class HorizonFlags:
 
 
 def make_controller(flags: HorizonFlags) -> HorizonController | None:
-    """Makes the horizon controller that `wrapper` names; None for "none"."""
+    """Makes the horizon controller that `wrapper` names; None for "none".
+
+    Raises:
+        ConfigError: A setting is out of range, or the class of MODULE:CLASS can't be imported or made.
+    """
     if flags.wrapper == "none":
         return None
     if flags.wrapper == "fixed":
@@ -106,6 +138,8 @@ def make_controller(flags: HorizonFlags) -> HorizonController | None:
         return MultiplicativeHorizon(flags.k_min, flags.k_max, flags.stage_updates)
     if flags.wrapper == "tti":
         return StagedHorizon(flags.stages())
+    if flags.wrapper != "elastic":
+        return eh_gym.make_controller(flags.wrapper, **flags.controller_args())
     paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
     settings = {name: getattr(flags, name) for name in (*paper, "estimator", "cold_growth", "count_truncated")}
     controller: HorizonController = ElasticHorizon(**settings)

@@ -60,6 +60,13 @@ class TestEveryEnvironment(ExpertEnvContract):
     def test_an_unknown_task_is_refused(self, task_id):
         self.check_refuses_task(task_id)
 
+    @pytest.mark.parametrize("options", [{"task_idd": "x"}, {"task_id": None, "difficulty": 1}, ["task_id"], "task_id"])
+    def test_an_option_that_no_reset_has_is_refused(self, options):
+        with pytest.raises(
+            ConfigError, match=r'options must be None or {"task_id": id}, the one option of a reset, got'
+        ):
+            self.new().reset(options=options)
+
     def test_an_unknown_split_or_argument_is_refused(self):
         with pytest.raises(ConfigError, match="split"):
             self.make(split="nope")

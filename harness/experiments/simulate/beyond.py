@@ -94,7 +94,7 @@ def play(case: Case, law: LengthLaw, *, updates: int, episodes: int, seed: int) 
     controller, rng = case.make(), np.random.default_rng(derive_seed(seed, "beyond"))
     rows = np.zeros((updates, 3))
     for n in law.draw(rng, 1, case.prefill)[0].tolist() if case.prefill else []:
-        controller.record(EpisodeOutcome(n, K_MAX, n <= K_MAX, n > K_MAX, info={"kind": n > 14}))
+        controller.record(EpisodeOutcome(min(n, K_MAX), K_MAX, n <= K_MAX, n > K_MAX, info={"kind": n > 14}))
     for update in range(updates):
         for i, n in enumerate(law.draw(rng, 1, episodes)[0].tolist()):
             info = {"kind": n > 14}

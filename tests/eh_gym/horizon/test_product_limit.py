@@ -80,10 +80,3 @@ def test_a_share_that_is_met_exactly_is_met(n):
     for length in range(1, n + 1):
         controller.record(EpisodeOutcome(length, n, True))
     assert controller.update()["horizon/boundary"] == n * 9 // 10
-
-
-def test_a_success_beyond_its_k_counts_as_one_that_k_could_show():
-    controller = ElasticHorizon(estimator="product-limit", min_successes=1, statistic="mean")
-    for length, horizon in ((20, 10), (5, 25)):
-        controller.record(EpisodeOutcome(length, horizon, True))
-    assert controller.update()["horizon/boundary"] == 12.5

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from eh_gym import ElasticHorizon, ElasticTimeLimit, FixedHorizon, make_vec
+from eh_gym import ElasticHorizon, ElasticTimeLimit, FixedHorizon, StagedHorizon, make_vec
 from eh_gym.errors import ConfigError
 
 
@@ -62,15 +62,42 @@ def test_any_registered_environment_with_a_success_rule():
     envs.close()
 
 
-@pytest.mark.parametrize("num_envs", [0, -2])
-def test_no_slots_are_refused(num_envs):
-    with pytest.raises(ConfigError, match="num_envs must be >= 1"):
+@pytest.mark.parametrize("num_envs", [0, -2, "3", 2.0, True, None])
+def test_a_wrong_number_of_slots_is_refused(num_envs):
+    with pytest.raises(ConfigError, match=f"num_envs must be a whole number >= 1, got {num_envs!r}"):
         make_vec("EH-Cabinet-v0", num_envs)
 
 
-def test_unknown_environment_arguments_fail():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'spilt'"):
+def test_an_argument_that_nobody_knows_is_refused_with_the_names_that_make_vec_has():
+    with pytest.raises(
+        ConfigError,
+        match=r"make_vec hands spilt on .*unexpected keyword argument 'spilt'.*own arguments are .*update_every",
+    ):
         make_vec("EH-Cabinet-v0", 1, spilt="dev")
+
+
+def test_update_every_counts_the_episodes_of_all_slots():
+    # Eight slots end together: after 8, 16 and 24 episodes.
+    controller = StagedHorizon({0: 2})
+    envs = make_vec("EH-Cabinet-v0", 8, controller, update_every=12, max_workers=0)
+    updates = []
+    for _ in range(3):
+        envs.reset(seed=0)
+        for _ in range(2):
+            envs.step(["list()"] * 8)
+        updates.append(controller.state_dict()["updates"])
+    envs.close()
+    assert updates == [0, 1, 2]
+
+
+def test_dense_rewards_can_be_kept_on_step_k():
+    for zero in (True, False):
+        envs = make_vec(
+            "CartPole-v1", 2, FixedHorizon(1), success=lambda *_: False, zero_reward_on_truncation=zero, max_workers=0
+        )
+        envs.reset(seed=0)
+        assert envs.step(np.array([0, 1]))[1].tolist() == [0.0 if zero else 1.0] * 2
+        envs.close()
 
 
 class _FailsOnce(gym.Env):

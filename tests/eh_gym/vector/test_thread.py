@@ -208,7 +208,11 @@ def test_no_options_stay_none(toys):
 @pytest.mark.parametrize(
     ("seed", "options", "message"),
     [
-        ([1, 2], None, "expected 3 seeds, one a slot, got 2"),
+        ([1, 2], None, r"expected an int, None or 3 seeds, one a slot, got \[1, 2\]"),
+        ("123", None, "expected an int, None or 3 seeds, one a slot, got '123'"),
+        (1.5, None, "expected an int, None or 3 seeds, one a slot, got 1.5"),
+        (None, ["task_ids"], r"options must be a dict, such as .*, got \['task_ids'\]"),
+        (None, {"task_ids": 3}, "must have 3 ids"),
         (None, {"reset_mask": [True, False, True]}, r"reset_mask'\] must be a bool array of shape \(3,\)"),
         (None, {"reset_mask": np.ones(4, bool)}, r"must be a bool array of shape \(3,\)"),
         (None, {"reset_mask": np.ones(3, int)}, "must be a bool array"),
@@ -240,7 +244,7 @@ def test_stepping_before_the_first_reset_is_refused(toys):
         toys.step(("x", "x", "x"))
 
 
-@pytest.mark.parametrize("actions", [("x", "x"), ("x",) * 4])
+@pytest.mark.parametrize("actions", [("x", "x"), ("x",) * 4, "abc"])
 def test_a_wrong_number_of_actions_is_refused(toys, actions):
     toys.reset()
     with pytest.raises(ConfigError, match="expected 3 actions"):
@@ -407,7 +411,16 @@ def test_different_spaces_are_refused():
         ThreadVectorEnv([Toy, lambda: gym.make("CartPole-v1")])
 
 
-@pytest.mark.parametrize(("fns", "max_workers"), [([], None), ([Toy], -1)])
+def test_one_environment_in_two_slots_is_refused():
+    env = Toy()
+    with pytest.raises(
+        ConfigError, match=r"slots 0 and 2 have the same environment, <.*Toy.*every function of env_fns"
+    ):
+        ThreadVectorEnv([lambda: env, Toy, lambda: gym.Wrapper(env)])
+    assert env.log == ["close"] * 2
+
+
+@pytest.mark.parametrize(("fns", "max_workers"), [([], None), ([Toy], -1), ([Toy], "2"), ([Toy], 1.5)])
 def test_bad_arguments_are_refused(fns, max_workers):
     with pytest.raises(ConfigError, match="must"):
         ThreadVectorEnv(fns, max_workers)

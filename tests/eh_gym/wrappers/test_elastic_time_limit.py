@@ -1,7 +1,10 @@
+import contextlib
 import copy
 import json
+import os
 import pickle
 import threading
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eh_gym.errors import ConfigError
-from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, SharedHorizon, StagedHorizon
+from eh_gym.horizon import (
+    ElasticHorizon,
+    EpisodeOutcome,
+    FixedHorizon,
+    KeyedHorizon,
+    ProbedHorizon,
+    SharedHorizon,
+    StagedHorizon,
+)
 from eh_gym.wrappers import ElasticTimeLimit
 
 ON = (0.0, False, False, {})
@@ -41,13 +52,14 @@ def test_reaching_k_truncates_with_reward_zero(scripted, journal):
         scripted((0.5, False, False, {}), (0.25, False, False, {}), (9.0, False, False, {"x": 1})), controller
     )
     first, second, third = play(env, 3)
-    assert first[1:] == (0.5, False, False, {})
-    assert second[1:] == (0.25, False, False, {})
+    assert first[1:] == (0.5, False, False, {"horizon": 3})
+    assert second[1:] == (0.25, False, False, {"horizon": 3})
     assert third[1:4] == (0.0, False, True)
     assert third[4] == {
         "x": 1,
+        "horizon": 3,
         "TimeLimit.truncated": True,
-        "episode": {"length": 3, "horizon": 3, "success": False, "truncated": True, "task_id": None, "r": 0.75, "l": 3},
+        "episode": {"length": 3, "horizon": 3, "success": False, "truncated": True, "r": 0.75, "l": 3},
     }
     assert controller.outcomes == [EpisodeOutcome(3, 3, success=False, truncated=True, task_id=None)]
 
@@ -229,8 +241,143 @@ def test_a_verdict_that_is_not_there_is_asked_for(scripted, journal):
         play(env, 1)
 
 
-def test_no_verdict_is_asked_for_where_k_stopped_it(scripted, journal):
-    assert play(ElasticTimeLimit(scripted(), journal(1), success=lambda *_: 1 / 0), 1)[0][3] is True
+def test_no_key_is_read_where_k_stopped_it(scripted, journal):
+    assert play(ElasticTimeLimit(scripted(), journal(1)), 1)[0][4]["episode"]["success"] is False
+
+
+def test_to_last_until_k_can_be_the_success(scripted, journal):
+    """CartPole's kind of task: only a fall ends it."""
+
+    def upright(observation, reward, terminated, truncated, info):
+        asked.append((reward, terminated, truncated))
+        return not terminated
+
+    asked, controller = [], journal(2)
+    fell, own_limit = (1.0, True, False, {}), (1.0, False, True, {})
+    for script in ([fell], [], [own_limit], [ON, fell]):
+        play(
+            ElasticTimeLimit(scripted(*script), controller, success=upright),
+            1 if script in ([fell], [own_limit]) else 2,
+        )
+    assert controller.outcomes == [
+        EpisodeOutcome(1, 2, success=False),
+        EpisodeOutcome(2, 2, success=True, truncated=True),
+        EpisodeOutcome(1, 2, success=True, truncated=True),
+        EpisodeOutcome(2, 2, success=False),
+    ]
+    # The reward as the agent gets it: K took away the second one.
+    assert asked == [(1.0, True, False), (0.0, False, True), (1.0, False, True), (1.0, True, False)]
+
+
+def test_k_grows_with_the_agent_in_a_task_of_survival():
+    controller = ElasticHorizon(k0=5, k_max=30, min_successes=1, alpha=0.5)
+    env = ElasticTimeLimit(
+        gym.make("CartPole-v1"), controller, success=lambda obs, r, terminated, *_: not terminated, update_every=1
+    )
+    ks = []
+    for seed in range(12):
+        env.reset(seed=seed)
+        ended = False
+        while not ended:
+            *_, terminated, truncated, info = env.step(0)
+            ended = terminated or truncated
+        ks.append(info["episode"]["horizon"])
+    assert ks[0] == 5
+    # Falling to one side takes 8 to 10 steps, so beyond that nothing succeeds and K stays.
+    assert ks[-1] == ks[-5] > 10
+
+
+@pytest.mark.parametrize("verdict", ["False", "", None, float("nan"), 0.5, 2, np.array([True, False]), [1]])
+def test_a_verdict_that_is_no_bool_is_refused(scripted, journal, verdict):
+    for success in ("success", lambda *_: verdict):
+        env = ElasticTimeLimit(scripted(won(success=verdict)), journal(5), success=success)
+        with pytest.raises(ConfigError, match="must say whether the episode succeeded, True or False"):
+            play(env, 1)
+
+
+@pytest.mark.parametrize(
+    "kind", [bool, int, float, np.bool_, np.float32, np.array, lambda verdict: np.array([verdict])]
+)
+def test_the_numbers_that_environments_report_as_success_are_read(scripted, journal, kind):
+    for verdict in (True, False):
+        info = play(ElasticTimeLimit(scripted(won(success=kind(verdict))), journal(5)), 1)[0][4]
+        assert info["episode"]["success"] is verdict
+
+
+def test_the_infos_of_arrays_have_numpy_numbers_and_those_of_texts_plain_ones(scripted, journal):
+    # TorchRL's auto_register_info_dict takes numpy's scalars alone; text agents' logs are JSON, which has none.
+    env = ElasticTimeLimit(scripted(), journal(2))
+    for info in (env.reset()[1], env.step(0)[4], env.step(0)[4]):
+        assert type(info["horizon"]) is np.int64
+        assert info["horizon"] == 2
+    env = ElasticTimeLimit(gym.make("EH-Cabinet-v0"), FixedHorizon(2))
+    for info in (env.reset(seed=0)[1], env.step("list()")[4], env.step("list()")[4]):
+        assert json.loads(json.dumps(info)) == info
+        assert info["horizon"] == 2
+
+
+def test_no_value_of_an_info_is_none(scripted, journal):
+    # Tianshou's buffers take None for a NaN, and refuse it.
+    info = play(ElasticTimeLimit(scripted(), journal(1)), 1)[0][4]
+    assert None not in [*info.values(), *info["episode"].values()]
+
+
+@pytest.mark.parametrize("make", [lambda: ElasticHorizon(k0=5), lambda: KeyedHorizon(ElasticHorizon, "task_id"),
+                                  lambda: FixedHorizon(5), lambda: ProbedHorizon(FixedHorizon(5), 9, 0.5)])  # fmt: skip
+@pytest.mark.parametrize("how", ["fork", "pickle"])
+def test_a_copy_in_another_process_warns_once_that_nobody_hears_it(scripted, monkeypatch, make, how):
+    controller = make()
+    if how == "pickle":
+        controller = pickle.loads(pickle.dumps(controller))
+    env = ElasticTimeLimit(scripted(won(), reset_info={"task_id": "t"}), controller)
+    with warnings.catch_warnings(record=True) as here:
+        warnings.simplefilter("always")
+        play(env, 1)
+    assert here == []
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as a forked or spawned child sees it
+    env = ElasticTimeLimit(scripted(won(), reset_info={"task_id": "t"}), controller)
+    with warnings.catch_warnings(record=True) as there:
+        warnings.simplefilter("always")
+        play(env, 1)
+        play(env, 1)
+    assert len(there) == 1
+    assert "the original hears nothing" in str(there[0].message)
+    assert "Wrap it in eh_gym.SharedHorizon before the environments are made" in str(there[0].message)
+
+
+def test_a_real_child_process_warns_and_a_shared_controller_does_not():
+    with SharedHorizon(FixedHorizon(1)) as shared:
+        for controller, warned in ((FixedHorizon(1), True), (shared, False)):
+
+            def make(controller=controller):
+                warnings.filterwarnings(
+                    "error", "this environment records"
+                )  # so that the child's comes back as an exception
+                return ElasticTimeLimit(gym.make("CartPole-v1"), controller, success=never)
+
+            envs = gym.vector.AsyncVectorEnv([make], context="fork")
+            try:
+                envs.reset(seed=0)
+                with pytest.raises(UserWarning, match="a copy of the Fixed") if warned else contextlib.nullcontext():
+                    envs.step(np.array([0]))
+            finally:
+                envs.close(terminate=True)
+
+
+def test_no_warning_without_recording_or_from_a_controller_that_does_not_say(scripted, journal, monkeypatch, recwarn):
+    quiet = [ElasticTimeLimit(scripted(), FixedHorizon(1), record=False), ElasticTimeLimit(scripted(), journal(1))]
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    for env in quiet:
+        play(env, 1)
+    assert not recwarn.list
+
+
+def test_a_spec_with_a_controller_says_that_json_cannot_hold_it():
+    env = ElasticTimeLimit(gym.make("EH-Cabinet-v0"), FixedHorizon(3))
+    for outer in (env, TimeLimit(env, 9)):
+        with pytest.raises(ConfigError, match=r"save env.unwrapped.spec.to_json\(\) and controller.state_dict\(\)"):
+            outer.spec.to_json()
+    assert gym.envs.registration.EnvSpec.from_json(env.unwrapped.spec.to_json()).id == "EH-Cabinet-v0"
 
 
 def test_update_every_counts_this_wrappers_recorded_episodes(scripted, journal):
@@ -266,6 +413,12 @@ def test_numpy_flags_and_rewards_become_plain_values_in_the_episode(scripted, jo
     [
         ({"controller": 15}, r"controller must have horizon, record.*got 15; eh_gym.FixedHorizon\(K\)"),
         ({"success": None}, r"success must be a key of the info or a function, got None"),
+        (
+            {"success": lambda info: True},
+            r"success must take \(observation, reward, terminated, truncated, info\), got",
+        ),
+        *(({"record": flag}, f"record must be True or False, got {flag!r}") for flag in ("no", 1, None)),
+        ({"zero_reward_on_truncation": "no"}, "zero_reward_on_truncation must be True or False, got 'no'"),
         ({"controller": FixedHorizon}, r"controller must have horizon, record.*got <class"),
         *(
             ({"update_every": n}, rf"update_every must be a whole number >= 1, got {n!r}")
@@ -320,7 +473,7 @@ def test_it_equals_a_slow_implementation(scripted, journal, horizons, ends, rewa
         total = sum(rewards[:length]) - (rewards[length - 1] if reached else 0.0)
         assert steps[-1][4]["episode"] == {
             "length": length, "horizon": k, "success": success, "truncated": reached or (how == "truncated" and end <= k),
-            "task_id": None, "r": total, "l": length,
+            "r": total, "l": length,
         }  # fmt: skip
         assert sum(s[1] for s in steps) == total
         assert steps[-1][4]["TimeLimit.truncated"] is reached

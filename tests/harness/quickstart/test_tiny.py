@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
-import eh_gym  # noqa: F401
+from eh_gym import UnicodeText
 from eh_gym.errors import ConfigError
 from harness.policy.policy import load_policy
 from harness.policy.shape import ModelShape
 from harness.quickstart.tiny import TINY_BPE, TINY_WORDS, fresh_qwen2, new_tiny_policy, tiny_model, tiny_tokenizer
+from harness.quickstart.warm_start import demonstrations
+from harness.settings.warm_start import WarmStart
 
 
 @pytest.mark.parametrize("env_id", ["EH-Cabinet-v0", "EH-CabinetLocked-v0"])
@@ -71,6 +75,61 @@ def test_a_saved_tiny_policy_loads_as_it_was(tmp_path: Path) -> None:
     assert loaded.chat.stop_ids == policy.chat.stop_ids
     ids = torch.tensor([policy.chat.prompt_ids("", "start c")])
     assert torch.equal(policy.model.eval()(ids).logits, loaded.model.eval()(ids).logits)
+
+
+class Shop(gym.Env[str, str]):
+    """Few words, and actions that mean nothing without their blanks."""
+
+    observation_space = action_space = UnicodeText(100)
+    task_ids = ("apple", "pear")
+    action = "sql SELECT price FROM {task}"
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.task = (options or {}).get("task_id", "apple")
+        return f"price of {self.task}", {"task_id": self.task, "system_prompt": "", "instruction": ""}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        success = action == self.expert()
+        return "done", float(success), True, False, {"success": success}
+
+    def expert(self) -> str:
+        return self.action.format(task=self.task)
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        return self.expert()
+
+
+def test_actions_with_blanks_get_a_tokenizer_that_keeps_them() -> None:
+    policy = new_tiny_policy(Shop(), seed=0)
+    text = "sql SELECT price FROM pear"
+    assert policy.chat.reply_text(policy.chat.reply_ids(text)) == text
+
+
+def test_a_warm_start_shows_the_model_the_expert_s_own_actions() -> None:
+    env = Shop()
+    policy = new_tiny_policy(env, seed=0)
+    for demonstration in demonstrations(env, policy, WarmStart(episodes=2), waste=0.0, count=2, seed=0):
+        ids = [i for i, written in zip(demonstration.ids, demonstration.action_mask, strict=True) if written]
+        assert policy.chat.reply_text(ids) == f"sql SELECT price FROM {demonstration.task_id}"
+
+
+def test_actions_that_do_not_fit_are_refused_with_the_number_that_does() -> None:
+    env = Shop()
+    with pytest.raises(
+        ConfigError, match=r"2 of the expert's 2 actions are longer than --max-action-tokens 3, such as 'sql"
+    ):
+        new_tiny_policy(env, seed=0, max_action_tokens=3)
+    with pytest.raises(ConfigError, match=r"pass --max-action-tokens (\d+)$") as refused:
+        new_tiny_policy(env, seed=0, max_action_tokens=3)
+    new_tiny_policy(env, seed=0, max_action_tokens=int(str(refused.value).rpartition(" ")[2]))
+
+
+def test_actions_that_no_tokenizer_keeps_are_refused() -> None:
+    env = Shop()
+    env.action = "say <eos> to {task}"
+    with pytest.raises(ConfigError, match=r"can't write the expert's action 'say <eos> to apple'.*leave .*<eos>"):
+        new_tiny_policy(env, seed=0)
 
 
 def test_an_environment_without_an_expert_is_refused() -> None:

@@ -69,6 +69,31 @@ def test_the_fixed_length_does_not_move_with_k() -> None:
     assert dataclasses.replace(c, fixed_length=7).loss_settings().fixed_length == 7
 
 
+def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
+    config = parse(
+        "--wrapper", "eh_gym.horizon:LinearHorizon", "--wrapper-args", '{"k_min": 4, "k_max": 9, "delta": 0.5}'
+    )
+    assert make_controller(config).state_dict() == LinearHorizon(4, 9, 0.5).state_dict()
+    assert config.wrapper_name == "LinearHorizon"
+    assert GRPOConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"wrapper": "elastc"}, r"--wrapper must be one of elastic, fixed, .*none, or MODULE:CLASS, got 'elastc'"),
+        ({"wrapper": "no_module:Seeking"}, "no_module:Seeking can't be imported"),
+        ({"wrapper": "eh_gym:FixedHorizon"}, "eh_gym:FixedHorizon takes k, got {}"),
+        ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": "5"}, "wrapper_args must be a JSON object, got '5'"),
+        ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": "k=5"}, "wrapper_args is not JSON"),
+        ({"wrapper_args": '{"k0": 5}'}, "--wrapper-args is for --wrapper MODULE:CLASS, got --wrapper elastic"),
+    ],
+)
+def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GRPOConfig(**settings)
+
+
 @pytest.mark.parametrize(
     ("wrapper", "kind", "k"),
     [

@@ -86,7 +86,7 @@ def test_a_recipe_s_model_and_environment_choose_the_preset(tmp_path: Path) -> N
         ("learning_rate = true", r"learning_rate must be float, got True"),
         ("updates = 7.5", r"updates must be int, got 7.5"),
         ("normalize_std = 1", r"normalize_std must be bool, got 1"),
-        ('wrapper = "elastc"', r"wrapper must be one of 'elastic', 'fixed'.*got 'elastc'"),
+        ('wrapper = "elastc"', r"--wrapper must be one of elastic, fixed, .*, or MODULE:CLASS, got 'elastc'"),
         ("warm_start = 3", r"warm_start must be a table, \[warm_start\], got 3"),
         ('run_dir = "x"', r"run_dir is for one run, not for a recipe; give it as --run-dir"),
         ("updates = 0", r"mine.toml: updates must be >= 1, got 0"),

@@ -1,0 +1,69 @@
+"""make_controller: a controller by its name, this project's or anybody's."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from eh_gym.errors import ConfigError
+from eh_gym.horizon.controller import HorizonController, is_controller
+from eh_gym.horizon.elastic import ElasticHorizon
+from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
+
+__all__ = ["make_controller"]
+
+_NAMED: dict[str, Callable[..., HorizonController]] = {
+    "elastic": ElasticHorizon,
+    "fixed": FixedHorizon,
+    "linear": LinearHorizon,
+    "multiplicative": MultiplicativeHorizon,
+    "staged": StagedHorizon,
+}
+
+
+def make_controller(name: str, **settings: Any) -> HorizonController:
+    """Makes a controller from text, such as a configuration file's.
+
+    Args:
+        name: elastic, fixed, linear, multiplicative or staged, or ``"MODULE:CLASS"`` for a controller of one's own: the
+            class, or a function that returns a controller, in a module that Python can import.
+        **settings: What the class takes.
+
+    Raises:
+        ConfigError: The name or a setting is wrong, or what was made is no controller.
+
+    >>> make_controller("fixed", k=15), make_controller("eh_gym.horizon:FixedHorizon", k=15)
+    (FixedHorizon(k=15), FixedHorizon(k=15))
+    """
+    make = _find(name)
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} can't be called ({error}); name a class or a function") from error
+    try:
+        signature.bind(**settings)
+    except TypeError as error:
+        raise ConfigError(f"{name} takes {', '.join(signature.parameters)}, got {settings} ({error})") from error
+    made = make(**settings)
+    if not is_controller(made):
+        raise ConfigError(
+            f"{name} made {made!r}, which is no controller; it needs horizon, record, update, state_dict and load_state_dict"
+        )
+    return made
+
+
+def _find(name: str) -> Callable[..., Any]:
+    if name in _NAMED:
+        return _NAMED[name]
+    module, _, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if not module or not attribute:
+        raise ConfigError(f"a controller's name must be one of {', '.join(_NAMED)}, or MODULE:CLASS, got {name!r}")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{name} can't be imported ({error}); the module must be installed or in this folder"
+        ) from error
+    return found
