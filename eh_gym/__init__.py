@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         SharedHorizon,
         StagedHorizon,
     )
+    from eh_gym.replies import split_reply
     from eh_gym.spaces import UnicodeText
     from eh_gym.vector import ThreadVectorEnv, make_vec
     from eh_gym.wrappers import BudgetHint, ElasticTimeLimit
@@ -45,6 +46,7 @@ __all__ = [
     "UnicodeText",
     "errors",
     "make_vec",
+    "split_reply",
 ]
 
 _HOME = {
@@ -63,6 +65,7 @@ _HOME = {
     "ThreadVectorEnv": "eh_gym.vector",
     "UnicodeText": "eh_gym.spaces",
     "make_vec": "eh_gym.vector",
+    "split_reply": "eh_gym.replies",
 }
 
 
