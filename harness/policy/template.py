@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ class Template:
             raise ConfigError(f"{self.name} has no chat template; use an instruction-tuned model or add a template")
         self.source = str(tokenizer.get_chat_template(tools=[]))
         for name in self._kwargs:
-            if name not in self.source:
+            if not re.search(rf"\b{re.escape(name)}\b", self.source):
                 raise ConfigError(
                     f"--chat-template-kwargs has {name!r}, which the chat template of {self.name} does not use; leave it out"
                 )

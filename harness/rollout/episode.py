@@ -18,7 +18,7 @@ from harness.types.sampler import Sample, SampleRequest
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import EndReason, Trajectory, Turn
 
-__all__ = ["UNFINISHED", "Episode", "Next", "seen"]
+__all__ = ["UNFINISHED", "Episode", "Next", "answer_ids"]
 
 Next = Literal["turn", "reset", "over"]
 """What an episode needs after its environment has answered."""
@@ -129,17 +129,14 @@ class Episode:
         trajectory, sample = self.trajectory, self._last
         assert sample is not None, "act() comes before the answer"
         end = trajectory.add_answer(answered)
+        trajectory.turns[-1].malformed |= self._reply.malformed
         if end == "environment-error":
             return self._failed(trajectory.error or "")
         if end is not None:
             return "over"
-        turn, info, stopped = trajectory.turns[-1], answered[4], sample.finish_reason == "stop"
-        turn.malformed |= self._reply.malformed
-        if results := info.get("tool_results"):
-            ids = self._chat.results_ids(turn.action, results, stopped=stopped)
-        else:
-            turn.observation = seen(turn, info, self._tools)
-            ids = self._chat.observation_ids(turn.observation, stopped=stopped)
+        turn = trajectory.turns[-1]
+        stopped = sample.finish_reason == "stop"
+        ids = answer_ids(self._chat, turn, answered[4], self._tools, stopped=stopped)
         if len(trajectory.ids) + len(ids) >= self._max_context:
             return self._over("context")  # the observation is not added: no action would follow it
         trajectory.add_prompt(ids)
@@ -176,16 +173,22 @@ class Episode:
         return Trajectory(self.request.task_id, self.request.group, seed=self.request.seed)
 
 
-def seen(turn: Turn, info: Mapping[str, Any], tools: list[Any]) -> str:
-    """The text that the model sees after an action without results.
+def answer_ids(chat: ChatFormat, turn: Turn, info: Mapping[str, Any], tools: list[Any], *, stopped: bool) -> list[int]:
+    """The ids of the environment's answer to a turn. What the model sees of it becomes the turn's observation.
 
     Args:
+        chat: Turns texts into ids.
         turn: The turn, with the environment's answer.
         info: The info of the answer. Its ``tools`` may have functions that were not on offer before: a conversation that only
             grows can't change its beginning, so the model reads about them here.
         tools: The functions on offer so far. New ones are added.
+        stopped: Whether the reply ended with a stop token.
     """
+    if results := info.get("tool_results"):
+        return chat.results_ids(turn.action, results, stopped=stopped)
     new = [tool for tool in info.get("tools", ()) if tool not in tools]
     tools += new
     notes = [UNFINISHED] if turn.unfinished else []
-    return "\n".join([*notes, *(json.dumps(tool["function"], ensure_ascii=False) for tool in new), turn.observation])
+    functions = [json.dumps(tool["function"], ensure_ascii=False) for tool in new]
+    turn.observation = "\n".join([*notes, *functions, turn.observation])
+    return chat.observation_ids(turn.observation, stopped=stopped)
