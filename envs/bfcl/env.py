@@ -191,8 +191,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             observation = self._shortened(observation, self._max_chars)
         if result["results"]:
             each = self._max_chars and max(200, self._max_chars // len(result["results"]))
-            info["tool_results"] = [self._shortened(text, each) for text in result["results"]]
-            observation = "\n".join(info["tool_results"])
+            results = [self._shortened(text, each) for text in result["results"]]
+            info["tool_results"], observation = results, "\n".join(results)
         if (
             self._action_format == "native"
             and result["turn"] != self._turn
