@@ -72,7 +72,7 @@ def with_generate(policy: Policy, tasks: list[str], k: int) -> int:
             ends = [i for i, token in enumerate(row) if token in policy.chat.stop_ids]
             reply = row[: ends[0] + 1] if ends else row
             sampled += len(reply)
-            observation, _, terminated, _, _ = env.step(policy.chat.reply_text(reply))
+            observation, _, terminated, _, _ = env.step(policy.chat.read(reply).action)
             if not terminated:
                 going.append((env, ids + reply + policy.chat.observation_ids(observation, stopped=bool(ends))))
         live = going

@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,7 @@ from transformers import PreTrainedTokenizerFast
 from eh_gym import ThreadVectorEnv
 from eh_gym.errors import ConfigError
 from eh_gym.spaces import UnicodeText
-from harness.policy.chat import ChatFormat
+from harness.policy.chat import ChatFormat, Reply
 from harness.policy.policy import Policy
 from harness.policy.shape import KNOWN, ModelShape
 from harness.quickstart.tiny import fresh_qwen2
@@ -67,7 +67,7 @@ class Chat:
     stop_ids: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
 
-    def prompt_ids(self, system_prompt: str, observation: str) -> list[int]:
+    def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
         """Returns the ids that the text names."""
         return [int(word) for word in observation.split()]
 
@@ -75,9 +75,9 @@ class Chat:
         """Returns the ids that the text names."""
         return [int(word) for word in observation.split()]
 
-    def reply_text(self, ids: list[int]) -> str:
-        """Returns an empty text, because nobody reads it."""
-        return ""
+    def read(self, ids: list[int], tools: Sequence[Any] = ()) -> Reply:
+        """Returns an empty action, because nobody reads it."""
+        return Reply("")
 
 
 class Conversation(gym.Env[str, str]):

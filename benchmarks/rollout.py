@@ -35,6 +35,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 from eh_gym import ThreadVectorEnv
 from eh_gym.spaces import UnicodeText
 from harness.grpo import train
+from harness.policy.chat import Reply
 from harness.policy.shape import ModelShape
 from harness.quickstart.tiny import fresh_qwen2
 from harness.rollout.rollout import rollout
@@ -58,7 +59,7 @@ class Chat:
 
     stop_ids = STOPS
 
-    def prompt_ids(self, system_prompt: str, observation: str) -> list[int]:
+    def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
         """Returns the ids that the text names."""
         return [int(word) for word in observation.split()]
 
@@ -66,9 +67,9 @@ class Chat:
         """Returns the ids that the text names."""
         return [int(word) for word in observation.split()]
 
-    def reply_text(self, ids: Sequence[int]) -> str:
-        """Returns an empty text, because nobody reads it."""
-        return ""
+    def read(self, ids: Sequence[int], tools: Sequence[Any] = ()) -> Reply:
+        """Returns an empty action, because nobody reads it."""
+        return Reply("")
 
 
 class Conversation(gym.Env[str, str]):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         StagedHorizon,
         make_controller,
     )
+    from eh_gym.replies import split_reply
     from eh_gym.spaces import UnicodeText
     from eh_gym.vector import ThreadVectorEnv, make_vec
     from eh_gym.wrappers import BudgetHint, ElasticTimeLimit
@@ -47,6 +48,7 @@ __all__ = [
     "errors",
     "make_controller",
     "make_vec",
+    "split_reply",
 ]
 
 _HOME = {
@@ -66,6 +68,7 @@ _HOME = {
     "UnicodeText": "eh_gym.spaces",
     "make_controller": "eh_gym.horizon",
     "make_vec": "eh_gym.vector",
+    "split_reply": "eh_gym.replies",
 }
 
 

@@ -41,6 +41,7 @@ from harness.sampling.make import make_sampler
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import make_controller
+from harness.settings.reasoning import read_template_kwargs
 from harness.training.learner import Learner
 from harness.training.optimizer import make_optimizer
 from harness.types.seeding import derive_seed
@@ -237,7 +238,13 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) 
             torch.nn.Module.to(policy.model, torch.device(home), dtype)
         else:
             policy = load_policy(
-                config.model, dtype=dtype, device=home, max_observation_tokens=limit, packing=config.packing
+                config.model,
+                dtype=dtype,
+                device=home,
+                max_observation_tokens=limit,
+                packing=config.packing,
+                template_kwargs=read_template_kwargs(config.chat_template_kwargs),
+                reasoning_format=config.reasoning_format,
             )
         Head.check(policy.model)
     policy = ranks.hand_out(policy)

@@ -18,6 +18,7 @@ from rich.progress import Progress
 from eh_gym.errors import ConfigError, SamplerError
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.environment import read_env_args
+from harness.settings.reasoning import ReasoningFlags, read_template_kwargs
 from harness.settings.sampling import SamplingFlags
 from harness.types.rules import EpisodeRequest, RolloutMode, Rules
 from harness.types.trajectory import Trajectory
@@ -118,7 +119,7 @@ class OutputFlags:
 
 
 @dataclass(frozen=True)
-class Evaluation(OutputFlags, SamplingFlags, RolloutFlags, EndpointFlags, PolicyFlags, TasksFlags):
+class Evaluation(OutputFlags, SamplingFlags, ReasoningFlags, RolloutFlags, EndpointFlags, PolicyFlags, TasksFlags):
     """Measures a policy on held-out tasks: mean@k, best@k and their 95 % intervals."""
 
     def decisive(self) -> dict[str, Any]:
@@ -134,7 +135,14 @@ class Evaluation(OutputFlags, SamplingFlags, RolloutFlags, EndpointFlags, Policy
         if self.policy != "openai":
             unused, why = {"base_url", "model"}, "is for --policy openai"
         else:
-            unused = {"sampler", "url", "max_context", "max_observation_tokens"}
+            unused = {
+                "sampler",
+                "url",
+                "max_context",
+                "max_observation_tokens",
+                "reasoning_format",
+                "max_reasoning_tokens",
+            }
             why = "is not for --policy openai, whose server has limits of its own"
         for name in sorted(unused):
             if getattr(self, name) != getattr(Evaluation, name):
@@ -147,6 +155,7 @@ class Evaluation(OutputFlags, SamplingFlags, RolloutFlags, EndpointFlags, Policy
                 )
         if not 0 <= self.temperature <= 2:
             raise ConfigError(f"temperature must be >= 0 and <= 2, got {self.temperature}; 0 samples greedily")
+        self.check_reasoning(self.max_action_tokens)
         return read_env_args(self.env_args)
 
 
@@ -251,10 +260,17 @@ def _play(
         dtype=pick_dtype(config.dtype),
         device=pick_device(config.device),
         max_observation_tokens=config.max_observation_tokens or None,
+        template_kwargs=read_template_kwargs(config.chat_template_kwargs),
+        reasoning_format=config.reasoning_format,
+    )
+    rules = Rules(
+        config.temperature,
+        config.max_action_tokens,
+        mode=config.rollout,
+        max_reasoning_tokens=config.max_reasoning_tokens,
     )
     small = policy.model.num_parameters() < _SMALL
     set_threads(int(small) if config.threads is None else config.threads)
-    rules = Rules(config.temperature, config.max_action_tokens, mode=config.rollout)
     sampler = make_sampler(config, policy)
     return play_policy(environments, sampler, policy.chat, requests, rules, horizon=config.horizon, on_end=on_end), None
 
@@ -270,6 +286,7 @@ def _endpoint(config: Evaluation) -> ChatEndpoint:
         max_tokens=config.max_action_tokens,
         retries=config.retries,
         deadline_s=config.deadline_s,
+        template_kwargs=read_template_kwargs(config.chat_template_kwargs),
     )
 
 

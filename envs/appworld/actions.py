@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from eh_gym.replies import split_reply
+
 __all__ = ["code_of"]
 
 # Every line that begins with a fence matches to its end, so that the search never goes back.
@@ -17,8 +19,9 @@ _PYTHON = ("python", "python3", "py", "")
 def code_of(message: str) -> str:
     r"""The first Python block of a message, or all of it if it has none.
 
-    The text before the last ``</think>`` is ignored. A block that the model did not close goes on to the end of the message.
-    If the fence is indented, its lines lose so much of their own indentation, as in Markdown.
+    A thought in front is cut off, and a thought that is never closed has no code (`eh_gym.split_reply`). A block that the model
+    did not close goes on to the end of the message. If the fence is indented, its lines lose so much of their own indentation,
+    as in Markdown.
 
     >>> code_of("I look it up.\n```python\nprint(1)\n```\nThen I go on.")
     'print(1)\n'
@@ -29,7 +32,7 @@ def code_of(message: str) -> str:
     >>> code_of("1. I look.\n   ```python\n   for x in [5]:\n       print(x)\n   ```")
     'for x in [5]:\n    print(x)\n'
     """
-    message = message.rpartition("</think>")[2]
+    message = split_reply(message)[1]
     fences = _FENCE.finditer(message)
     for opening in fences:
         closing = next(fences, None)

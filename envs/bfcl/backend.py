@@ -15,8 +15,8 @@ _episodes: dict[int, Episode] = {}
 def handle(method: str, params: dict[str, Any]) -> Any:
     """Answers one call of the environment.
 
-    ``describe(task_id)`` -> instruction, functions; ``start(session, task_id, action_format)`` -> the first message;
-    ``step(session, action)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
+    ``describe(task_id)`` -> instruction, functions, held_out (turn -> functions); ``start(session, task_id, action_format)`` ->
+    the first message; ``step(session, action)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
     """
     if method == "step":
         return vars(_episodes[params["session"]].step(params["action"]))
@@ -31,5 +31,9 @@ def handle(method: str, params: dict[str, Any]) -> Any:
         return None
     if method == "describe":
         entry = task_of(params["task_id"]).entry
-        return {"instruction": instruction(entry), "functions": [compact_document(d) for d in entry.functions]}
+        return {
+            "instruction": instruction(entry),
+            "functions": [compact_document(d) for d in entry.functions],
+            "held_out": {str(turn): [compact_document(d) for d in held] for turn, held in entry.held_out.items()},
+        }
     raise ValueError(f"unknown method {method!r}")

@@ -25,8 +25,10 @@ __all__ = [
     "PlainCall",
     "arithmetic",
     "decode_hermes",
+    "decode_native",
     "decode_python",
     "to_hermes",
+    "to_native",
     "to_python",
 ]
 
@@ -101,7 +103,32 @@ def decode_hermes(text: str) -> list[Call]:
         raise DecodeError(str(error)) from error
 
 
-FORMATS: dict[str, Callable[[str], list[Call]]] = {"python": decode_python, "hermes": decode_hermes}
+def decode_native(text: str) -> list[Call]:
+    r"""The ``tool_calls`` of an assistant's message as JSON, in OpenAI's form; any other text has no call.
+
+    As in upstream's handlers for function calling, arguments that are no JSON object make the whole message undecodable.
+
+    >>> decode_native('{"tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}')
+    [PlainCall(name='f', arguments={'a': 1})]
+    """
+    if len(text) > LONGEST:
+        raise DecodeError("too long")
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError):
+        return []  # words
+    try:
+        calls = (message.get("tool_calls") or []) if isinstance(message, dict) else []
+        return [_call(_hermes_call(call["function"]), _hermes_text) for call in calls]
+    except Exception as error:
+        raise DecodeError(str(error)) from error
+
+
+FORMATS: dict[str, Callable[[str], list[Call]]] = {
+    "python": decode_python,
+    "hermes": decode_hermes,
+    "native": decode_native,
+}
 """The action formats by name."""
 
 
@@ -112,13 +139,13 @@ def to_python(calls: list[str], methods: Methods) -> str:
 
 def to_hermes(calls: list[str], methods: Methods) -> str:
     """Ground-truth calls as a message in the hermes format."""
-    blocks = []
-    for call in calls:
-        node = _by_keyword(call, methods)
-        arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
-        body = json.dumps({"name": ast.unparse(node.func), "arguments": arguments})
-        blocks.append(f"<tool_call>\n{body}\n</tool_call>")
-    return "\n".join(blocks)
+    return "\n".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in _as_json(calls, methods))
+
+
+def to_native(calls: list[str], methods: Methods) -> str:
+    """Ground-truth calls as an assistant's message in JSON, with ``tool_calls`` in OpenAI's form."""
+    tool_calls = [{"type": "function", "function": call} for call in _as_json(calls, methods)]
+    return json.dumps({"role": "assistant", "content": "", "tool_calls": tool_calls})
 
 
 # ---- decoding -------------------------------------------------------------------------------------------------------
@@ -244,6 +271,15 @@ def arithmetic(node: ast.expr, depth: int = 0) -> Any:
     if isinstance(node.op, ast.Mod) and isinstance(a, str):
         raise DecodeError("formatted text")  # '%999999999d' % 1 is a gigabyte
     return _OPERATORS[type(node.op)](a, b)
+
+
+def _as_json(calls: list[str], methods: Methods) -> Iterator[dict[str, Any]]:
+    for call in calls:
+        node = _by_keyword(call, methods)
+        yield {
+            "name": ast.unparse(node.func),
+            "arguments": {k.arg: ast.literal_eval(k.value) for k in node.keywords},
+        }
 
 
 def _by_keyword(call: str, methods: Methods) -> ast.Call:

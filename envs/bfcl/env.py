@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 
 from eh_gym.errors import ConfigError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
+from eh_gym.replies import split_reply
 from eh_gym.spaces import UnicodeText
 from eh_gym.worker import Session, backend_command, shared_pool
 from envs.bfcl.calls import LONGEST
@@ -30,17 +31,18 @@ __all__ = ["BFCLEnv"]
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _RULES = """\
-You solve a user's requests by calling functions. In each message, call one or more of the functions below, or say in \
+You solve a user's requests by calling functions. In each message, call one or more of the functions{below}, or say in \
 words that you are done with the user's present request. After a message with calls you get their results; after a message \
 without a call the user speaks next. Use only what the user or a result tells you: if a needed value is missing or no \
 function fits, say so instead of guessing. At most 20 messages with calls are allowed per request. Nothing is confirmed or \
-asked back; what counts is the state that your calls leave and the results that they return.
+asked back; what counts is the state that your calls leave and the results that they return."""
+_FUNCTIONS = """
 
 {format}
 
 The functions, one JSON document each:
 {functions}"""
-_FORMAT_RULES = {
+_WRITTEN_FORMATS = {
     "python": (
         "Write calls as a Python list and nothing else, every argument by keyword:\n"
         "[first_function(name='value', number=3), second_function()]"
@@ -50,6 +52,11 @@ _FORMAT_RULES = {
         '<tool_call>\n{"name": "first_function", "arguments": {"name": "value", "number": 3}}\n</tool_call>'
     ),
 }
+
+
+_ACTION_FORMATS = (*_WRITTEN_FORMATS, "native")
+# BFCL's documents name some types as Python does. These are JSON Schema's names for them.
+_JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 
 
 class BFCLEnv(gym.Env[str, str], EzPickle):
@@ -64,10 +71,18 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
     action executed), ``malformed`` (the action looks like calls but holds none), and at the end ``success``. If the worker
     fails, the episode is truncated with ``info["environment_error"]``, and the next reset gets a new worker.
 
+    With ``action_format="native"``, the functions are not in the system prompt. ``info["tools"]`` at reset has them, as OpenAI
+    and chat templates take them: ``{"type": "function", "function": {"name", "description", "parameters"}}``, with a JSON Schema
+    of the parameters. The action is the assistant's message as JSON, ``{"content": …, "tool_calls": [{"type": "function",
+    "function": {"name": …, "arguments": {…}}}]}``; any other text is a message without a call. After calls,
+    ``info["tool_results"]`` has the result of each call, in order. When the user reveals functions, ``info["tools"]`` of that
+    step has the longer list.
+
     Args:
         split: train (120 scenarios), dev (32), test (48) or all (200). No scenario is in two of the first three.
         categories: Some of base, miss_func, miss_param, long_context; None for all four.
-        action_format: "python" (``[f(a=1), g()]``) or "hermes" (``<tool_call>{json}</tool_call>``).
+        action_format: "python" (``[f(a=1), g()]``), "hermes" (``<tool_call>{json}</tool_call>``) or "native" (the calls as data,
+            so that each model writes them in its own form). In the first two, a closed thought before the calls is ignored.
         workers: The number of worker processes. All environments of this process with the same number share them. None means
             one for each core, 4 at most.
         step_timeout_s: The seconds that a call of the worker may take. After that the worker is killed.
@@ -92,8 +107,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         max_observation_chars: int | None = None,
     ) -> None:
         EzPickle.__init__(self, split, categories, action_format, workers, step_timeout_s, max_observation_chars)
-        if action_format not in _FORMAT_RULES:
-            raise ConfigError(f"action_format must be one of {', '.join(_FORMAT_RULES)}, got {action_format!r}")
+        if action_format not in _ACTION_FORMATS:
+            raise ConfigError(f"action_format must be one of {', '.join(_ACTION_FORMATS)}, got {action_format!r}")
         if step_timeout_s <= 0:
             raise ConfigError(f"step_timeout_s must be > 0, got {step_timeout_s}")
         if max_observation_chars is not None and max_observation_chars < 200:
@@ -109,7 +124,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         self._max_chars = max_observation_chars
         self._command = backend_command(backend_python("bfcl"), Path(__file__).with_name("backend.py"))
         self._session: Session | None = None
-        self._functions: tuple[str, ...] = ()
+        self._about: Mapping[str, Any] = {}  # what is the same in all episodes of the present entry
+        self._turn = 0
         self._running = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -130,20 +146,22 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             )
         self._running = False
         try:
-            observation, about = self._begin(task_id)
+            observation = self._begin(task_id)
         except (WorkerDied, WorkerTimeout, WorkerProtocolError):
             # Another environment's call may have hung, so that the shared worker was killed. This episode has not begun
             # yet, so begin it in a new session on a new worker. If that fails too, something is wrong.
             self._leave()
-            observation, about = self._begin(task_id)
-        self._running = True
-        self._functions = about["names"]
-        return observation, {
+            observation = self._begin(task_id)
+        self._running, self._turn = True, 0
+        info: dict[str, Any] = {
             "task_id": task_id,
-            "system_prompt": _RULES.format(format=_FORMAT_RULES[self._action_format], functions=about["functions"]),
-            "instruction": about["instruction"],
+            "system_prompt": self._system_prompt(),
+            "instruction": self._about["instruction"],
             "category": task_id.removeprefix("multi_turn_").rsplit("_", 1)[0],
         }
+        if self._action_format == "native":
+            info["tools"] = self._tools()
+        return observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Sends one message. A text without a call ends the user's turn.
@@ -153,6 +171,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         """
         session = self._live()
         said = action if isinstance(action, str) else ""  # an action that is not a text has no call
+        if self._action_format != "native":
+            said = split_reply(said)[1]
         try:
             # LONGEST + 1 characters are enough for the worker to see that the text is too long for a call.
             result = session.call("step", {"action": said[: LONGEST + 1]}, self._timeout_s)
@@ -167,7 +187,20 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             info["success"] = result["success"]
             if result["failure"] is not None:
                 info["failure"] = dict(zip(("turn", "kind"), result["failure"], strict=True))
-        observation = self._shortened(result["observation"]) if result["calls"] else result["observation"]
+        observation = result["observation"]
+        if result["calls"]:
+            observation = self._shortened(observation, self._max_chars)
+        if result["results"]:
+            each = self._max_chars and max(200, self._max_chars // len(result["results"]))
+            results = [self._shortened(text, each) for text in result["results"]]
+            info["tool_results"], observation = results, "\n".join(results)
+        if (
+            self._action_format == "native"
+            and result["turn"] != self._turn
+            and str(result["turn"]) in self._about["held_out"]
+        ):
+            self._turn = result["turn"]
+            info["tools"] = self._tools()
         return observation, float(result["success"]), result["done"], False, info
 
     def expert(self) -> str:
@@ -180,25 +213,45 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
 
     def random_action(self, rng: np.random.Generator) -> str:
         """With probability 2/3 a call of one of the entry's functions without arguments, otherwise a message without a call."""
-        if not self._functions or rng.random() < 1 / 3:
+        names = self._about.get("names")
+        if not names or rng.random() < 1 / 3:
             return "Done."
-        name = self._functions[int(rng.integers(len(self._functions)))]
+        name = names[int(rng.integers(len(names)))]
         if self._action_format == "python":
             return f"[{name}()]"
+        if self._action_format == "native":
+            return json.dumps({"tool_calls": [{"type": "function", "function": {"name": name, "arguments": {}}}]})
         return f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
 
     def close(self) -> None:
         """Ends the episode. The workers go on for other environments."""
         self._leave()
 
-    def _begin(self, task_id: str) -> tuple[str, Mapping[str, Any]]:
-        """Starts the entry on a living worker. Returns the first message, and what is the same in all episodes of the entry."""
+    def _begin(self, task_id: str) -> str:
+        """Starts the entry on a living worker. Returns the first message."""
         if self._session is None or not self._session.alive:
             self._leave()
             self._session = shared_pool(self._workers, self._command).session()
-        about = self._describe(self._session, task_id)
+        self._about = self._describe(self._session, task_id)
         start = {"task_id": task_id, "action_format": self._action_format}
-        return str(self._session.call("start", start, self._timeout_s)), about
+        return str(self._session.call("start", start, self._timeout_s))
+
+    def _system_prompt(self) -> str:
+        if self._action_format == "native":
+            return _RULES.format(below="")
+        written = _FUNCTIONS.format(
+            format=_WRITTEN_FORMATS[self._action_format],
+            functions="\n".join(json.dumps(d, separators=(",", ":")) for d in self._about["functions"]),
+        )
+        return _RULES.format(below=" below") + written
+
+    def _tools(self) -> list[dict[str, Any]]:
+        """The functions that are offered in the present turn, as OpenAI and chat templates take them."""
+        revealed = [d for turn, held in self._about["held_out"].items() if int(turn) <= self._turn for d in held]
+        return [
+            {"type": "function", "function": {**d, "parameters": _json_schema(d["parameters"])}}
+            for d in (*self._about["functions"], *revealed)
+        ]
 
     def _live(self) -> Session:
         if self._session is None or not self._running:
@@ -221,20 +274,27 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         """What is the same in all episodes of an entry. It is most of a reset's bytes, so a process asks for it only once."""
         if task_id not in _described:
             about = session.call("describe", {"task_id": task_id}, self._timeout_s)
-            documents = about["functions"]
-            _described[task_id] = {
-                "instruction": about["instruction"],
-                "names": tuple(d["name"] for d in documents),
-                "functions": "\n".join(json.dumps(d, separators=(",", ":")) for d in documents),
-            }
+            _described[task_id] = {**about, "names": tuple(d["name"] for d in about["functions"])}
         return _described[task_id]
 
-    def _shortened(self, results: str) -> str:
-        limit = self._max_chars
+    @staticmethod
+    def _shortened(results: str, limit: int | None) -> str:
         if limit is None or len(results) <= limit:
             return results
         half = (limit - 60) // 2  # the note takes less than 60 characters
         return f"{results[:half]}\n[{len(results) - 2 * half} characters left out]\n{results[-half:]}"
+
+
+def _json_schema(document: Any) -> Any:
+    """A copy of a document's parameters in which every type has JSON Schema's name."""
+    if isinstance(document, list):
+        return [_json_schema(part) for part in document]
+    if not isinstance(document, dict):
+        return document
+    schema = {name: _json_schema(part) for name, part in document.items()}
+    if isinstance(schema.get("type"), str):  # a parameter may be called "type"; its document is no text
+        schema["type"] = _JSON_TYPES.get(schema["type"], schema["type"])
+    return schema
 
 
 _described: dict[str, Mapping[str, Any]] = {}

@@ -17,11 +17,11 @@ import inspect
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .calls import FORMATS, DecodeError, to_hermes, to_python
+from .calls import FORMATS, DecodeError, to_hermes, to_native, to_python
 from .data import Entry, load_entry
 from .execution import execute
 
@@ -29,8 +29,9 @@ __all__ = ["Episode", "StepResult", "instruction", "task_of"]
 
 STEP_LIMIT = 20  # bfcl_eval.constants.default_prompts.MAXIMUM_STEP_LIMIT
 REVEAL = "I have updated some more functions you can choose from. What about now?"
-END_OF_TURN = "Done."  # not a call in either format
+END_OF_TURN = "Done."  # not a call in any format
 _STEPS_PER_TURN = 18  # if a turn has more calls than this, the expert puts several calls into each step
+_WRITERS = {"python": to_python, "hermes": to_hermes, "native": to_native}
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class StepResult:
         calls: The number of calls that this message executed.
         malformed: Whether the message looks like calls but holds none.
         failure: The first failed check as (turn, kind), once the episode is over; None if none failed.
+        results: In the native format, the result of each call; otherwise empty.
     """
 
     observation: str
@@ -70,6 +72,7 @@ class StepResult:
     calls: int
     malformed: bool
     failure: tuple[int, str] | None
+    results: tuple[str, ...] = ()
 
 
 class Episode:
@@ -77,7 +80,7 @@ class Episode:
 
     Args:
         task_id: The official entry id.
-        action_format: "python" or "hermes".
+        action_format: One of `FORMATS`.
     """
 
     def __init__(self, task_id: str, action_format: str) -> None:
@@ -97,13 +100,18 @@ class Episode:
 
     def step(self, action: str) -> StepResult:
         """Carries out one message of the agent."""
+        undecodable = False
         try:
             calls = FORMATS[self._format](action)
         except DecodeError:
-            calls = []
+            calls, undecodable = [], True
         if not calls:
-            malformed = ("[" in action and "(" in action) if self._format == "python" else "<tool_call>" in action
-            return self._end_turn(malformed)
+            looks_like_calls = {
+                "python": "[" in action and "(" in action,
+                "hermes": "<tool_call>" in action,
+                "native": undecodable,
+            }
+            return self._end_turn(malformed=looks_like_calls[self._format])
         results = [execute(call, self._methods) for call in calls]
         self._results.update(results)
         self._steps += 1
@@ -112,8 +120,8 @@ class Episode:
             self._check_turn()
             if self._turn < len(self._task.entry.turns) - 1:
                 self._fail("step_limit")
-            return self._result(observation, done=True, calls=len(calls))
-        return self._result(observation, done=False, calls=len(calls))
+            return self._result(observation, done=True, results=results)
+        return self._result(observation, done=False, results=results)
 
     def expert(self) -> str:
         """The ground truth's next message: usually one call for each step, then a message without a call to end the turn."""
@@ -122,15 +130,15 @@ class Episode:
         due = calls[self._steps * per_step : (self._steps + 1) * per_step]
         if not due:
             return END_OF_TURN
-        return (to_python if self._format == "python" else to_hermes)(due, self._methods)
+        return _WRITERS[self._format](due, self._methods)
 
-    def _end_turn(self, malformed: bool) -> StepResult:
+    def _end_turn(self, *, malformed: bool) -> StepResult:
         self._check_turn()
         self._turn += 1
         self._steps = 0
         done = self._turn >= len(self._task.entry.turns)
         observation = "The conversation is over." if done else self._user_message()
-        return self._result(observation, done=done, calls=0, malformed=malformed)
+        return self._result(observation, done=done, malformed=malformed)
 
     def _check_turn(self) -> None:
         check = self._task.checks[self._turn]
@@ -155,14 +163,19 @@ class Episode:
     def _fail(self, kind: str) -> None:
         self._failure = self._failure or (self._turn, kind)
 
-    def _result(self, observation: str, *, done: bool, calls: int, malformed: bool = False) -> StepResult:
-        success = done and self._failure is None
-        return StepResult(observation, done, success, self._turn, calls, malformed, self._failure if done else None)
+    def _result(
+        self, observation: str, *, done: bool, results: Sequence[str] = (), malformed: bool = False
+    ) -> StepResult:
+        success, failure = done and self._failure is None, self._failure if done else None
+        apart = tuple(results) if self._format == "native" else ()
+        return StepResult(observation, done, success, self._turn, len(results), malformed, failure, apart)
 
     def _user_message(self) -> str:
         revealed = self._task.entry.held_out.get(self._turn)
         if revealed is None:
             return self._task.entry.turns[self._turn]
+        if self._format == "native":
+            return REVEAL  # the documents are added to the list of tools
         return "\n".join([*(json.dumps(d, separators=(",", ":")) for d in map(compact_document, revealed)), REVEAL])
 
     def _show(self, results: list[str]) -> str:

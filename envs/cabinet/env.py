@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from eh_gym.errors import ConfigError
+from eh_gym.replies import split_reply
 from eh_gym.spaces import UnicodeText
 from envs.cabinet.tasks import DRAWERS, CabinetTask, TaskIds, make_task, success_ceiling, task_ids
 from envs.options import named_task
@@ -54,9 +55,9 @@ class CabinetEnv(gym.Env[str, str]):
     anything else           ``error``; costs a step, and ``info["malformed"]`` is True
     ======================  ==============================================================
 
-    White space around an action is ignored. The expert takes 3 steps for each drawer (``info["optimal_steps"]`` at reset).
-    An agent that guesses a code or the next drawer may need fewer. The info of the last step has ``info["success"]``. An
-    environment can be pickled and copied at any moment, also during an episode.
+    White space around an action is ignored, and so is a closed thought before it. The expert takes 3 steps for each drawer
+    (``info["optimal_steps"]`` at reset). An agent that guesses a code or the next drawer may need fewer. The info of the last
+    step has ``info["success"]``. An environment can be pickled and copied at any moment, also during an episode.
 
     Args:
         split: The split from which a seed draws a task: train, dev, test or all. ``options={"task_id": ...}`` may name a
@@ -132,7 +133,7 @@ class CabinetEnv(gym.Env[str, str]):
         """
         if self._over:
             raise gym.error.ResetNeeded("this cabinet has no running episode; call reset() before step()")
-        match = _CALL.fullmatch(action.strip()) if isinstance(action, str) else None
+        match = _CALL.fullmatch(split_reply(action)[1].strip()) if isinstance(action, str) else None
         if match is None:
             return _MALFORMED, 0.0, False, False, {"malformed": True}
         function, argument = match.groups()

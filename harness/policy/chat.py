@@ -1,4 +1,4 @@
-"""Turns messages into token ids, each message once.
+"""Turns messages into token ids, each message once, and what the model wrote into an action.
 
 An episode is one list of token ids that only grows: the prompt, what the model sampled, the next observation, and so on.
 What the model sampled is kept as it was sampled; only new text is tokenised. The text that the template puts between two
@@ -9,68 +9,126 @@ As a result, the ids of a conversation are always a prefix of the ids of its nex
 templates would render earlier messages differently when later ones follow: Qwen3's strips the thinking of earlier replies.
 This is detected at the start and reported in `ChatFormat.notes`; nothing is removed from what the model wrote.
 
-The tool-call fields of templates are not used. Environments state their action format in the system prompt, as text.
+`harness.policy.reasoning` knows how models write their thoughts, `harness.policy.tools` how they write function calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from eh_gym.errors import ConfigError
+from harness.policy.reasoning import find_reasoning
+from harness.policy.template import Message, Template
+from harness.policy.tools import ToolFormat, call_names
+from harness.settings.reasoning import ReasoningFormat
 
-__all__ = ["ChatFormat"]
+__all__ = ["ChatFormat", "Reply"]
 
 # The markers have upper and lower case, so that a template that changes the case is detected.
 _REPLY, _OBSERVATION = "Eh-Reply-Mark", "Eh-Observation-Mark"
-_THOUGHT = "Eh-Thought-Mark"
-# Llama 3's templates state a date, by default today's. This is their own fallback for when there is no clock. Other templates
-# ignore it.
-_DATE = "26 Jul 2024"
+_THOUGHT, _SYSTEM = "Eh-Thought-Mark", "Eh-System-Mark"
+_ASKED: Message = {"role": "user", "content": "question"}
 
 
 @dataclass(frozen=True)
-class _Template:
-    """The template's text around an observation: ``after_reply + observation + before_reply``."""
+class Reply:
+    """What the model wrote in one turn.
 
-    after_reply: str
-    before_reply: str
+    Attributes:
+        action: What the environment gets: the answer without the thought. With tools it is the assistant's message as JSON.
+        reasoning: The thought, without its tags.
+        thought_tokens: How many of the reply's ids are its thought, including the tags.
+        unfinished: Whether a thought began and did not end. Then there is no action.
+        malformed: Whether the reply has calls that can't be read.
+    """
+
+    action: str
+    reasoning: str = ""
+    thought_tokens: int = 0
+    unfinished: bool = False
+    malformed: bool = False
 
 
 class ChatFormat:
-    """Turns the messages of one episode into token ids.
+    """Turns the messages of one episode into token ids, and replies into actions.
 
     Args:
         tokenizer: A tokenizer with a chat template.
         max_observation_tokens: A longer observation keeps its first and its last ``max_observation_tokens // 2`` tokens; a
             note replaces the middle. None keeps every observation whole.
+        template_kwargs: Further variables of the chat template, such as ``{"enable_thinking": False}``.
+        reasoning_format: How the model writes its thoughts; "auto" finds it from the template.
+        stop_ids: Further tokens that end a reply, such as those of the model's generation config.
 
     Attributes:
         stop_ids: The tokens that end a reply.
+        reasoning: How the model writes its thoughts.
         notes: What the template would change in a growing conversation, but is not changed here; one sentence each.
 
     Raises:
         ConfigError: The tokenizer has no chat template, or its template rewrites the messages.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, max_observation_tokens: int | None = None) -> None:
-        if not tokenizer.chat_template:
-            raise ConfigError("the tokenizer has no chat template; use an instruction-tuned model or add a template")
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_observation_tokens: int | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        reasoning_format: ReasoningFormat = "auto",
+        stop_ids: Iterable[int] = (),
+    ) -> None:
         if max_observation_tokens is not None and max_observation_tokens < 16:
             raise ConfigError(f"max_observation_tokens must be >= 16, got {max_observation_tokens}")
         self._tokenizer = tokenizer
-        self._template = _template_of(tokenizer)
+        self._template = Template(tokenizer, template_kwargs)
         self._max_observation_tokens = max_observation_tokens
-        self.notes = _notes(tokenizer)
-        self.stop_ids = self._find_stop_ids()
+        self._after_reply, self._before_reply = self._around_observation()
+        self.reasoning = find_reasoning(
+            self._template.source, self._before_reply, list(tokenizer.added_tokens_encoder), reasoning_format
+        )
+        self._system_apart = self._takes_system()
+        self.notes = self._notes()
+        # `all_special_ids` has only the named ones: if Llama's eos is <|end_of_text|>, <|eot_id|> is not among them.
+        added = tokenizer.added_tokens_decoder
+        self._special = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+        self.stop_ids = self._find_stop_ids(stop_ids)
 
-    def prompt_ids(self, system_prompt: str, observation: str) -> list[int]:
-        """The ids of the first prompt, up to the place where the model starts to write."""
-        messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        messages.append({"role": "user", "content": self._cut(observation)})
-        return self._ids(_rendered(self._tokenizer, messages))
+    @functools.cached_property
+    def tools(self) -> ToolFormat:
+        """How the model writes function calls.
+
+        Raises:
+            ConfigError: Its template has none, or no parser for them is known.
+            MissingExtraError: The parser needs TRL.
+        """
+        tools = ToolFormat(self._tokenizer, self._template, self._special)
+        self.stop_ids |= {tools.end_id}
+        self._ends |= {tools.end_id}
+        return tools
+
+    def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
+        """The ids of the first prompt, up to the place where the model starts to write.
+
+        Args:
+            system_prompt: The system prompt; empty for none. A template without a system role gets it in the first message.
+            observation: The environment's first message.
+            tools: The functions that the model may call.
+        """
+        observation = self._cut(observation)
+        if tools:
+            self.tools  # noqa: B018 - a model without calls is refused here
+        if system_prompt and not self._system_apart:
+            system_prompt, observation = "", f"{system_prompt}\n\n{observation}"
+        messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        messages.append({"role": "user", "content": observation})
+        return self._ids(self._template(messages, tools=tools))
 
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
         """The ids that follow a reply, up to the place where the model writes again.
@@ -80,17 +138,58 @@ class ChatFormat:
             stopped: Whether the reply ended with a stop token. If it was cut off, the template's end of a reply is added; the
                 model did not write it.
         """
-        ids = self._ids(self._template.after_reply + self._cut(observation) + self._template.before_reply)
-        return ids[1:] if stopped and ids[0] in self.stop_ids else ids
+        return self._following(self._after_reply + self._cut(observation) + self._before_reply, stopped)
 
-    def reply_ids(self, text: str) -> list[int]:
+    def results_ids(self, action: str, results: Sequence[str], *, stopped: bool) -> list[int]:
+        """As `observation_ids`, for the results of an action with calls, which the template renders with the role tool.
+
+        Args:
+            action: The action, as `read` returned it.
+            results: The result of each call.
+            stopped: Whether the reply ended with a stop token.
+        """
+        shown = [self._cut(result, share=len(results)) for result in results]
+        return self._following(self.tools.results_text(call_names(action), shown), stopped)
+
+    def reply_ids(self, action: str) -> list[int]:
         """The ids of a reply that the model did not write (a demonstration), including the stop token."""
-        return [*self._ids(text), self._end_id]
+        if call_names(action):
+            return [*self._ids(self.tools.call_text(json.loads(action))), self.tools.end_id]
+        begin = self.reasoning.end if self.reasoning.name == "opened" else self.reasoning.answer
+        return [*self._ids(begin + action), self._end_id]
 
-    def reply_text(self, ids: Sequence[int]) -> str:
-        """The text of a sampled reply, as the environment receives it."""
-        ids = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    def read(self, ids: Sequence[int], tools: Sequence[Any] = ()) -> Reply:
+        """Splits a sampled reply into its thought and its action.
+
+        Args:
+            ids: The reply, with its stop token if there is one.
+            tools: The functions on offer. If there are any, the action is the assistant's message as JSON.
+        """
+        body = list(ids[:-1] if ids and ids[-1] in self.stop_ids else ids)
+        length = self.reasoning.thought(self._tokenizer, body)
+        thought = self.reasoning.text(self.text(body[:length])) if length != 0 else ""
+        if length is None:
+            return Reply("", thought, len(body), unfinished=True)
+        answer = str(
+            self._tokenizer.decode(body[length:], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        )
+        answer = answer.lstrip() if length else answer
+        if not tools:
+            return Reply(answer, thought, length)
+        parsed = self.tools.parse(self.text(ids), tools)
+        if parsed is None:
+            return Reply(answer, thought, length, malformed=True)
+        words, calls = parsed
+        message: Message = {"role": "assistant", "content": words}
+        if calls:
+            message["tool_calls"] = calls
+        return Reply(json.dumps(message), thought, length)
+
+    def end_of_thought(self, ids: Sequence[int]) -> list[int]:
+        """The ids that close the thought of a reply that has not ended; none if no thought is open."""
+        if self.reasoning.thought(self._tokenizer, ids) is not None:
+            return []
+        return self._ids(self.reasoning.end)
 
     def text(self, ids: Sequence[int]) -> str:
         """All ids as text, including special tokens; for logs."""
@@ -99,8 +198,13 @@ class ChatFormat:
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def _cut(self, observation: str) -> str:
-        limit = self._max_observation_tokens
+    def _following(self, text: str, stopped: bool) -> list[int]:
+        """The ids of the text from the end of a reply on. The reply's own stop token stands for the template's."""
+        ids = self._ids(text)
+        return ids[1:] if stopped and ids[0] in self._ends else ids
+
+    def _cut(self, observation: str, share: int = 1) -> str:
+        limit = self._max_observation_tokens and max(16, self._max_observation_tokens // share)
         # A token holds at least one byte, so a text with no more bytes than the limit fits.
         if limit is None or len(observation.encode("utf-8", "surrogatepass")) <= limit:
             return observation
@@ -112,56 +216,72 @@ class ChatFormat:
         tail = str(self._tokenizer.decode(ids[-(limit // 2) :])).lstrip("\ufffd")
         return f"{head}\n[{len(ids) - 2 * (limit // 2)} tokens left out]\n{tail}"
 
-    def _find_stop_ids(self) -> frozenset[int]:
-        """The tokenizer's end-of-sequence token and the token with which the template ends a reply."""
-        after = self._ids(self._template.after_reply)
-        # `all_special_ids` has only the named ones: if Llama's eos is <|end_of_text|>, <|eot_id|> is not among them.
-        added = self._tokenizer.added_tokens_decoder
-        special = set(self._tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+    def _find_stop_ids(self, more: Iterable[int]) -> frozenset[int]:
+        """The tokenizer's end-of-sequence token, the token with which the template ends a reply, and `more`."""
+        after = self._ids(self._after_reply)
         eos = self._tokenizer.eos_token_id
-        if after and after[0] in special:
+        ends = frozenset({int(eos)} if eos is not None else set()) | frozenset(more)
+        # In channels, the template's own end of a reply also ends its parts, such as a thought.
+        if after and after[0] in self._special and not (self.reasoning.answer and ends):
             self._end_id = after[0]
         elif eos is not None:
             self._end_id = int(eos)
         else:
-            raise ConfigError("the chat template ends a reply with no special token and the tokenizer has no eos_token")
-        return frozenset({self._end_id} | ({int(eos)} if eos is not None else set()))
+            raise ConfigError(
+                f"the chat template of {self._template.name} ends a reply with no special token and the tokenizer has no "
+                "eos_token; set tokenizer.eos_token and save the tokenizer"
+            )
+        self._ends = ends | {self._end_id} | (set(after[:1]) & self._special)
+        return ends | {self._end_id}
+
+    def _around_observation(self) -> tuple[str, str]:
+        """The template's text before an observation, from the end of the reply on, and after it."""
+        text = self._template(_conversation(_REPLY))
+        if text.count(_REPLY) != 1 or text.count(_OBSERVATION) != 1 or text.index(_REPLY) > text.index(_OBSERVATION):
+            raise ConfigError(
+                f"the chat template of {self._template.name} does not keep the messages as they are, one after the other; "
+                "a growing conversation can't be built from it"
+            )
+        after_reply, before_reply = text.split(_REPLY)[1].split(_OBSERVATION)
+        return after_reply, before_reply
+
+    def _takes_system(self) -> bool:
+        try:
+            self._template([{"role": "system", "content": _SYSTEM}, _ASKED])
+        except ConfigError:
+            return False
+        return True
+
+    def _notes(self) -> tuple[str, ...]:
+        """What the template does to messages when later ones follow. This is found by rendering marker texts."""
+        found = []
+        if not self._system_apart:
+            found.append(
+                "the chat template has no system role; the system prompt is at the beginning of the first message"
+            )
+        else:
+            text = self._template([{"role": "system", "content": _SYSTEM}, *_conversation(_REPLY)])
+            if _SYSTEM in text and text.index(_SYSTEM) > text.index(_REPLY):
+                found.append(
+                    "the chat template moves the system prompt to the latest message; here it stays in the first one, so that "
+                    "the conversation only grows"
+                )
+        style = self.reasoning
+        if style.answer:
+            thinking = self._template(_conversation(_REPLY, reasoning_content=_THOUGHT))
+        else:
+            opening, end = (style.opening, style.end) if style.opening else ("<think>\n", "\n</think>\n\n")
+            thinking = self._template(_conversation(f"{opening}{_THOUGHT}{end}{_REPLY}"))
+        if _THOUGHT not in thinking:
+            found.append(
+                "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it was "
+                "sampled, so that the model is trained on exactly what it sampled"
+            )
+        padded = f" \n{_REPLY}\n "
+        if padded not in self._template(_conversation(padded)):
+            found.append("the chat template strips blanks around messages; here replies stay as they were sampled")
+        return tuple(found)
 
 
-def _template_of(tokenizer: PreTrainedTokenizerBase) -> _Template:
-    text = _rendered(tokenizer, _conversation(_REPLY))
-    if text.count(_REPLY) != 1 or text.count(_OBSERVATION) != 1 or text.index(_REPLY) > text.index(_OBSERVATION):
-        raise ConfigError(
-            "the chat template does not keep the messages as they are, one after the other; "
-            "a growing conversation can't be built from it"
-        )
-    after_reply, before_reply = text.split(_REPLY)[1].split(_OBSERVATION)
-    return _Template(after_reply, before_reply)
-
-
-def _notes(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """What the template does to earlier replies. This is found by rendering replies with marker texts."""
-    found = []
-    thinking = _rendered(tokenizer, _conversation(f"<think>\n{_THOUGHT}\n</think>\n\n{_REPLY}"))
-    if _THOUGHT not in thinking:
-        found.append(
-            "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it was "
-            "sampled, so that the model is trained on exactly what it sampled"
-        )
-    padded = f" \n{_REPLY}\n "
-    if padded not in _rendered(tokenizer, _conversation(padded)):
-        found.append("the chat template strips blanks around messages; here replies stay as they were sampled")
-    return tuple(found)
-
-
-def _conversation(reply: str) -> list[dict[str, str]]:
-    return [
-        {"role": "user", "content": "question"},
-        {"role": "assistant", "content": reply},
-        {"role": "user", "content": _OBSERVATION},
-    ]
-
-
-def _rendered(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> str:
-    """The conversation as text, up to the place where the model starts to write."""
-    return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, date_string=_DATE))
+def _conversation(reply: str, **more: str) -> list[Message]:
+    return [_ASKED, {"role": "assistant", "content": reply, **more}, {"role": "user", "content": _OBSERVATION}]

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -29,6 +30,7 @@ from harness.policy.chat import ChatFormat
 from harness.policy.head import Head, token_scores
 from harness.policy.installed import model_folder
 from harness.policy.lora import has_lora, plain_parameters
+from harness.settings.reasoning import ReasoningFormat
 from harness.types.trajectory import Trajectory
 
 __all__ = ["Policy", "load_policy", "score_batch"]
@@ -130,6 +132,8 @@ def load_policy(
     device: str = "cpu",
     max_observation_tokens: int | None = None,
     packing: bool = True,
+    template_kwargs: Mapping[str, Any] | None = None,
+    reasoning_format: ReasoningFormat = "auto",
 ) -> Policy:
     """Loads a Hugging Face folder, an installed model or a hub id.
 
@@ -139,6 +143,8 @@ def load_policy(
         device: The device of the weights.
         max_observation_tokens: A longer observation loses its middle; None keeps every observation whole.
         packing: Whether to train on packed episodes, if the model can.
+        template_kwargs: Further variables of the chat template.
+        reasoning_format: How the model writes its thoughts; "auto" finds it from the chat template.
 
     Raises:
         ConfigError: There is no model at `path`, or its chat template can't be used.
@@ -156,7 +162,15 @@ def load_policy(
             "model.safetensors and tokenizer files, a hub id, or a name from python -m harness.models list; "
             "harness.grpo can also make a new model, with 'tiny'"
         ) from error
-    return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    chat = ChatFormat(
+        tokenizer,
+        max_observation_tokens=max_observation_tokens,
+        template_kwargs=template_kwargs,
+        reasoning_format=reasoning_format,
+        stop_ids=[] if ends is None else ends if isinstance(ends, list) else [ends],
+    )
+    return Policy(model, tokenizer, chat)
 
 
 def _load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:

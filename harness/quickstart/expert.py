@@ -28,12 +28,14 @@ class Demonstration:
         info: The info of the reset.
         observations: The first message, and the answer to every action.
         actions: The actions; one fewer than the observations.
+        infos: The info of the answer to each action.
         ended: Whether the environment ended the episode; False if `max_steps` did.
     """
 
     info: dict[str, Any]
     observations: list[str]
     actions: list[str] = field(default_factory=list)
+    infos: list[dict[str, Any]] = field(default_factory=list)
     ended: bool = False
 
 
@@ -89,6 +91,7 @@ def _play(
         if "environment_error" in info:
             raise WorkerError(str(info["environment_error"]))
         played.actions.append(action)
+        played.infos.append(info)
         played.observations.append(observation)
         played.ended = terminated or truncated
     return played

@@ -28,11 +28,12 @@ from harness.policy.batch import microbatches, padded_microbatches
 from harness.policy.lora import has_lora
 from harness.policy.policy import Policy
 from harness.quickstart.expert import demonstrate
+from harness.rollout.episode import answer_ids
 from harness.run.files import whole_folder
 from harness.settings.warm_start import LEAST_PRETRAINED, WarmStart
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.types.seeding import derive_seed
-from harness.types.trajectory import Trajectory
+from harness.types.trajectory import Trajectory, Turn
 
 __all__ = ["cached_warm_start", "demonstrations", "is_pretrained", "text_perplexity", "warm_start"]
 
@@ -83,16 +84,17 @@ def demonstrations(
         )
         if played is None:
             continue
-        prompt = played.info["system_prompt"]
+        prompt, tools = played.info["system_prompt"], list(played.info.get("tools", ()))
         trajectory = Trajectory(task_id, group=len(found), system_prompt=prompt)
-        trajectory.add_prompt(policy.chat.prompt_ids(prompt, played.observations[0]))
+        trajectory.add_prompt(policy.chat.prompt_ids(prompt, played.observations[0], tools))
         for step, action in enumerate(played.actions, 1):
             reply = policy.chat.reply_ids(action)
             trajectory.ids += reply
             trajectory.action_mask += [1] * len(reply)
             trajectory.logprobs += [0.0] * len(reply)
             if step < len(played.actions) or not played.ended:
-                trajectory.add_prompt(policy.chat.observation_ids(played.observations[step], stopped=True))
+                turn = Turn(action, played.observations[step], cut=False, malformed=False)
+                trajectory.add_prompt(answer_ids(policy.chat, turn, played.infos[step - 1], tools, stopped=True))
         shortest = min(shortest, len(trajectory.ids))
         if len(trajectory.ids) <= settings.max_tokens:
             found.append(trajectory)

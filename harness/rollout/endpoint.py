@@ -1,24 +1,27 @@
 """Plays episodes with a model behind an OpenAI-compatible chat endpoint, for evaluation.
 
 Such a server takes and returns text. It gives no token ids and no log-probabilities, so nothing can be trained on these
-episodes. The `openai` client does the retries with backoff. The tool-call fields of the protocol are not used: environments
-state their action format as text, so that every model plays by the same rules.
+episodes. The `openai` client does the retries with backoff. The protocol's tools and tool calls are used if the environment
+offers functions (``info["tools"]``); otherwise environments state their action format as text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, SamplerError, WorkerError
+from eh_gym.replies import split_reply
 from eh_gym.vector import ThreadVectorEnv
 from harness.rollout.environment import Environments
+from harness.rollout.episode import UNFINISHED
 from harness.rollout.slots import announce
 from harness.types.rules import EpisodeRequest
 from harness.types.seeding import derive_seed
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatEndpoint", "ContextFull", "Reply", "Usage", "play_with_endpoint"]
 
-Message = dict[str, str]
+Message = dict[str, Any]
 _SEEDS = 2**31  # every server takes seeds below this
 
 # How servers say that the context is full. The protocol has no field for it: OpenAI sets an error code, llama.cpp its own
@@ -56,10 +59,26 @@ class Usage:
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer of the model; `cut` says whether it reached the token limit."""
+    """One answer of the model.
+
+    Attributes:
+        text: The answer. A thought that the server left in it is cut off.
+        cut: Whether it reached the token limit.
+        reasoning: The thought; empty if there was none, or if the server does not show it.
+        calls: The function calls in the protocol's form, with their ids.
+        message: The model's message, as the next request repeats it. It has no thought that the server keeps apart.
+    """
 
     text: str
     cut: bool
+    reasoning: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    message: Message = field(default_factory=dict)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the thought never ended, so that there is no answer."""
+        return bool(self.reasoning and not self.text and not self.calls)
 
 
 class ContextFull(EHError):
@@ -79,6 +98,7 @@ class ChatEndpoint:
         retries: How often a request is sent again after a lost connection or the status 408, 409, 429 or 5xx. The client
             waits with exponential backoff, or for as long as the server says.
         deadline_s: The seconds that a request may take, including all its retries.
+        template_kwargs: Further variables of the chat template, for servers such as vLLM's that take them.
 
     Attributes:
         url: The URL of the endpoint.
@@ -102,6 +122,7 @@ class ChatEndpoint:
         max_tokens: int = 1024,
         retries: int = 4,
         deadline_s: float = 300.0,
+        template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         if not model:
             raise ConfigError("--policy openai needs --model NAME, the model's name at the endpoint")
@@ -122,6 +143,7 @@ class ChatEndpoint:
         self._model, self._temperature, self._deadline_s = model, temperature, deadline_s
         self.max_tokens = max_tokens
         self._limit = {"max_tokens": max_tokens}
+        self._more = {"extra_body": {"chat_template_kwargs": dict(template_kwargs)}} if template_kwargs else {}
         self.usage, self.overflow = Usage(), ""
 
     async def __aenter__(self) -> ChatEndpoint:
@@ -132,12 +154,13 @@ class ChatEndpoint:
     ) -> None:
         await self._client.close()
 
-    async def reply(self, messages: Sequence[Message], *, seed: int) -> Reply:
+    async def reply(self, messages: Sequence[Message], *, seed: int, tools: Sequence[Any] = ()) -> Reply:
         """Returns the model's answer to a conversation.
 
         Args:
             messages: Each has a ``"role"`` and a ``"content"``; the last one is the environment's.
             seed: Sent to the server; whether it fixes the answer is up to the server.
+            tools: The functions on offer, in the protocol's form.
 
         Raises:
             ContextFull: The conversation is too long for the model.
@@ -146,7 +169,7 @@ class ChatEndpoint:
         """
         openai = self._openai
         try:
-            completion = await asyncio.wait_for(self._ask(messages, seed % _SEEDS), self._deadline_s)
+            completion = await asyncio.wait_for(self._ask(messages, seed % _SEEDS, tools), self._deadline_s)
         except (asyncio.TimeoutError, openai.APITimeoutError) as error:
             raise SamplerError(
                 f"{self.url} gave no answer within {self._deadline_s:g} s, retries included; raise --deadline-s or lower --slots"
@@ -185,20 +208,26 @@ class ChatEndpoint:
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
         return self._read(completion)
 
-    async def _ask(self, messages: Sequence[Message], seed: int) -> Any:
+    async def _ask(self, messages: Sequence[Message], seed: int, tools: Sequence[Any]) -> Any:
         try:
-            return await self._create(messages, seed)
+            return await self._create(messages, seed, tools)
         except self._openai.BadRequestError as error:
             # OpenAI's newer models accept the limit only under its newer name, most other servers under its older one.
             if "max_completion_tokens" not in _said(error):
                 raise
             self._limit = {"max_completion_tokens": self.max_tokens}
-            return await self._create(messages, seed)
+            return await self._create(messages, seed, tools)
 
-    async def _create(self, messages: Sequence[Message], seed: int) -> Any:
+    async def _create(self, messages: Sequence[Message], seed: int, tools: Sequence[Any]) -> Any:
         create: Any = self._client.chat.completions.create
         return await create(
-            model=self._model, messages=list(messages), temperature=self._temperature, seed=seed, **self._limit
+            model=self._model,
+            messages=list(messages),
+            temperature=self._temperature,
+            seed=seed,
+            **({"tools": list(tools)} if tools else {}),
+            **self._limit,
+            **self._more,
         )
 
     def _read(self, completion: Any) -> Reply:
@@ -209,7 +238,23 @@ class ChatEndpoint:
         if completion.usage is not None:
             self.usage.prompt_tokens += completion.usage.prompt_tokens or 0
             self.usage.completion_tokens += completion.usage.completion_tokens or 0
-        return Reply(choices[0].message.content or "", choices[0].finish_reason == "length")
+        said = choices[0].message
+        content = said.content or ""
+        thought, text = split_reply(content)
+        calls = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.function.name, "arguments": call.function.arguments},
+            }
+            for call in said.tool_calls or []
+            if call.type == "function"
+        ]
+        message = {"role": "assistant", "content": content} | ({"tool_calls": calls} if calls else {})
+        # The protocol has no field for thoughts. vLLM calls it `reasoning`, DeepSeek and SGLang `reasoning_content`.
+        apart = getattr(said, "reasoning", None) or getattr(said, "reasoning_content", None)
+        reasoning = apart if isinstance(apart, str) else thought
+        return Reply(text, choices[0].finish_reason == "length", reasoning, calls, message)
 
     async def _offered(self) -> str:
         """The names that --model can have instead, if the endpoint lists them."""
@@ -293,19 +338,35 @@ async def _play(
 
 async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, trajectory: Trajectory) -> None:
     seed, options = derive_seed(trajectory.seed, "reset") % _SEEDS, {"task_id": trajectory.task_id}
-    trajectory.begin(*await asyncio.wrap_future(envs.submit_reset(slot, seed=seed, options=options)))
-    messages = [{"role": "system", "content": trajectory.system_prompt}] if trajectory.system_prompt else []
+    observation, info = await asyncio.wrap_future(envs.submit_reset(slot, seed=seed, options=options))
+    trajectory.begin(observation, info)
+    tools, system = info.get("tools", ()), info["system_prompt"]
+    messages: list[Message] = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": trajectory.prompt})
     end = None
     while end is None:
         try:
-            reply = await model.reply(messages, seed=derive_seed(trajectory.seed, "turn", trajectory.length))
+            seed = derive_seed(trajectory.seed, "turn", trajectory.length)
+            reply = await model.reply(messages, seed=seed, tools=tools)
         except ContextFull:
             trajectory.end = "context"
             return
-        trajectory.turns.append(turn := Turn(reply.text, "", reply.cut, malformed=False))
-        end = trajectory.add_answer(await asyncio.wrap_future(envs.submit_step(slot, reply.text)))
-        messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": turn.observation}]
+        action = json.dumps({**reply.message, "content": reply.text}) if tools else reply.text
+        turn = Turn(action, "", reply.cut, malformed=False, reasoning=reply.reasoning, unfinished=reply.unfinished)
+        trajectory.turns.append(turn)
+        answer = await asyncio.wrap_future(envs.submit_step(slot, action))
+        end = trajectory.add_answer(answer)
+        if reply.unfinished:
+            turn.observation = f"{UNFINISHED}\n{turn.observation}"
+        tools = answer[4].get("tools", tools)
+        messages.append(reply.message)
+        if results := answer[4].get("tool_results"):
+            messages += [
+                {"role": "tool", "tool_call_id": call["id"], "content": result}
+                for call, result in zip(reply.calls, results, strict=True)
+            ]
+        else:
+            messages.append({"role": "user", "content": turn.observation})
 
 
 def _said(error: openai.APIStatusError) -> str:

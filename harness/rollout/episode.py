@@ -5,21 +5,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Literal
 
 from eh_gym.errors import WorkerError
 from eh_gym.vector.thread import ResetResult, StepResult
-from harness.policy.chat import ChatFormat
+from harness.policy.chat import ChatFormat, Reply
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sample, SampleRequest
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import EndReason, Trajectory, Turn
 
-__all__ = ["Episode", "Next"]
+__all__ = ["UNFINISHED", "Episode", "Next", "answer_ids"]
 
 Next = Literal["turn", "reset", "over"]
 """What an episode needs after its environment has answered."""
+
+UNFINISHED = "Your last message had no action, because its thought did not end. Think less, then act."
+"""What the model is told after a thought that never ended, before the environment's answer to an empty action."""
 
 
 class Episode:
@@ -41,6 +46,10 @@ class Episode:
         self.request = request
         self._rules, self._chat, self._max_context = rules, chat, max_context
         self._last: Sample | None = None
+        self._reply = Reply("")
+        self._tools: list[Any] = []  # the functions on offer
+        self._begin = 0  # where the present turn begins in the trajectory's ids
+        self._closed = 0  # the ids that were added to the present turn to close its thought
         self.trajectory = self._blank()
 
     def reset_arguments(self) -> dict[str, Any]:
@@ -59,30 +68,53 @@ class Episode:
         except WorkerError as failure:
             return self._failed(str(failure))
         self.trajectory.begin(observation, info)
+        self._tools = list(info.get("tools", ()))
         # A first prompt that is too long is kept: otherwise the episode would be empty. It has no action, so no loss.
-        self.trajectory.add_prompt(self._chat.prompt_ids(info["system_prompt"], observation))
+        self.trajectory.add_prompt(self._chat.prompt_ids(info["system_prompt"], observation, self._tools))
         return "turn" if len(self.trajectory.ids) < self._max_context else self._over("context")
 
     def turn(self) -> SampleRequest:
         """The request of the next turn."""
-        trajectory = self.trajectory
-        return SampleRequest(
-            session=self.session,
-            prompt_ids=trajectory.ids,
-            max_tokens=min(self._rules.max_action_tokens, self._max_context - len(trajectory.ids)),
-            seed=derive_seed(self.request.seed, "turn", trajectory.length),
-            temperature=self._rules.temperature,
-            stop_ids=self._chat.stop_ids,
-        )
+        self._begin, self._closed = len(self.trajectory.ids), 0
+        limit = self._rules.max_reasoning_tokens or self._rules.max_action_tokens
+        return self._request(limit, derive_seed(self.request.seed, "turn", self.trajectory.length))
 
-    def act(self, sample: Sample) -> str:
-        """Records what the model wrote and returns it as the text that the environment receives."""
-        self.trajectory.add_sample(sample)
+    def act(self, sample: Sample) -> str | SampleRequest:
+        """Records what the model wrote.
+
+        Returns:
+            The text that the environment receives. If the turn has reached the limit of a thought, but not that of an action, it
+            is instead the request for the rest of the turn, with the thought closed.
+        """
+        trajectory, rules = self.trajectory, self._rules
+        first = len(trajectory.ids) == self._begin
+        trajectory.add_sample(sample)
         self._last = sample
-        action = self._chat.reply_text(sample.ids)
         cut = sample.finish_reason == "length"
-        self.trajectory.turns.append(Turn(action, "", cut, malformed=False, action_tokens=len(sample.ids)))
-        return action
+        if cut and first and len(sample.ids) == rules.max_reasoning_tokens:
+            closing = self._chat.end_of_thought(sample.ids)
+            room = min(self._begin + rules.max_action_tokens, self._max_context) - len(trajectory.ids) - len(closing)
+            if room > 0:
+                trajectory.add_prompt(closing)
+                self._closed = len(closing)
+                return self._request(room, derive_seed(self.request.seed, "turn", trajectory.length, "answer"))
+        reply = self._reply = self._chat.read(trajectory.ids[self._begin :], self._tools)
+        if reply.thought_tokens and not rules.train_reasoning:
+            trajectory.not_trained.append((self._begin, self._begin + reply.thought_tokens))
+        trajectory.turns.append(
+            Turn(
+                reply.action,
+                "",
+                cut,
+                malformed=False,
+                action_tokens=len(trajectory.ids) - self._begin - self._closed,
+                reasoning=reply.reasoning,
+                reasoning_tokens=reply.thought_tokens,
+                closing_tokens=self._closed,
+                unfinished=reply.unfinished,
+            )
+        )
+        return reply.action
 
     def step_answered(self, answer: Future[StepResult]) -> Next:
         """Records the environment's answer to the last action.
@@ -97,17 +129,29 @@ class Episode:
         trajectory, sample = self.trajectory, self._last
         assert sample is not None, "act() comes before the answer"
         end = trajectory.add_answer(answered)
+        trajectory.turns[-1].malformed |= self._reply.malformed
         if end == "environment-error":
             return self._failed(trajectory.error or "")
         if end is not None:
             return "over"
         turn = trajectory.turns[-1]
-        ids = self._chat.observation_ids(turn.observation, stopped=sample.finish_reason == "stop")
+        stopped = sample.finish_reason == "stop"
+        ids = answer_ids(self._chat, turn, answered[4], self._tools, stopped=stopped)
         if len(trajectory.ids) + len(ids) >= self._max_context:
             return self._over("context")  # the observation is not added: no action would follow it
         trajectory.add_prompt(ids)
         turn.observation_tokens = len(ids)
         return "turn"
+
+    def _request(self, limit: int, seed: int) -> SampleRequest:
+        return SampleRequest(
+            session=self.session,
+            prompt_ids=self.trajectory.ids,
+            max_tokens=min(limit, self._max_context - len(self.trajectory.ids)),
+            seed=seed,
+            temperature=self._rules.temperature,
+            stop_ids=self._chat.stop_ids,
+        )
 
     def _failed(self, error: str) -> Next:
         """Starts the episode again with the same seed after its environment failed; ends it after the last retry."""
@@ -127,3 +171,24 @@ class Episode:
 
     def _blank(self) -> Trajectory:
         return Trajectory(self.request.task_id, self.request.group, seed=self.request.seed)
+
+
+def answer_ids(chat: ChatFormat, turn: Turn, info: Mapping[str, Any], tools: list[Any], *, stopped: bool) -> list[int]:
+    """The ids of the environment's answer to a turn. What the model sees of it becomes the turn's observation.
+
+    Args:
+        chat: Turns texts into ids.
+        turn: The turn, with the environment's answer.
+        info: The info of the answer. Its ``tools`` may have functions that were not on offer before: a conversation that only
+            grows can't change its beginning, so the model reads about them here.
+        tools: The functions on offer so far. New ones are added.
+        stopped: Whether the reply ended with a stop token.
+    """
+    if results := info.get("tool_results"):
+        return chat.results_ids(turn.action, results, stopped=stopped)
+    new = [tool for tool in info.get("tools", ()) if tool not in tools]
+    tools += new
+    notes = [UNFINISHED] if turn.unfinished else []
+    functions = [json.dumps(tool["function"], ensure_ascii=False) for tool in new]
+    turn.observation = "\n".join([*notes, *functions, turn.observation])
+    return chat.observation_ids(turn.observation, stopped=stopped)

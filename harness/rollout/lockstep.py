@@ -23,8 +23,8 @@ def play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
         turns.clear()
         samples = sample_all(sampler, requests)
         steps = [slots.act(r.session, sample) for r, sample in zip(requests, samples, strict=True)]
-        for slot, step in steps:
-            _keep(turns, slot, slots.step_answered(slot, step))
+        for slot, acted in steps:
+            _keep(turns, slot, acted if isinstance(acted, SampleRequest) else slots.step_answered(slot, acted))
 
 
 def _keep(turns: dict[int, SampleRequest], slot: int, turn: SampleRequest | None) -> None:

@@ -79,10 +79,15 @@ class Slots:
         """Waits for the answer to a reset and records it; returns the first turn's request, if there is one."""
         return self._go_on(slot, self._live[slot].reset_answered(answer))
 
-    def act(self, session: Hashable, sample: Sample) -> tuple[int, Future[StepResult]]:
-        """Records what the model wrote and sends it to the environment; returns the slot and the future answer."""
+    def act(self, session: Hashable, sample: Sample) -> tuple[int, Future[StepResult] | SampleRequest]:
+        """Records what the model wrote and sends it to the environment.
+
+        Returns:
+            The slot, and the future answer; or the request for the rest of the turn, if the model has not ended it.
+        """
         slot = self._slot_of[session]
-        return slot, self._envs.submit_step(slot, self._live[slot].act(sample))
+        action = self._live[slot].act(sample)
+        return slot, action if isinstance(action, SampleRequest) else self._envs.submit_step(slot, action)
 
     def step_answered(self, slot: int, answer: Future[StepResult]) -> SampleRequest | None:
         """Waits for the answer to a step and records it; returns the next turn's request, if there is one."""

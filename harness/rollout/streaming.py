@@ -43,7 +43,11 @@ def play_streaming(slots: Slots, sampler: Sampler) -> None:
         if answered:  # slots may have become free; the first turns there should be in the sampler's next batch
             continue
         for request, sample in sampler.step():
-            expect(slots.step_answered, *slots.act(request.session, sample))
+            slot, acted = slots.act(request.session, sample)
+            if isinstance(acted, SampleRequest):
+                sampler.submit(acted)
+            else:
+                expect(slots.step_answered, slot, acted)
 
 
 def _taken(answers: SimpleQueue[tuple[Answered, int, Future[Any]]], *, wait: bool) -> list[Any]:

@@ -3,7 +3,8 @@
 The log of a run has one file per update. The log of an evaluation is one file, to which each episode is appended.
 
 The log has no token ids, only numbers of tokens. They give the mask: an episode begins with the tokens of its prompt, and each
-turn adds those of its action and of its observation. The model wrote only the actions.
+turn adds those of its action and of its observation. The model wrote only the actions. Those of a turn include its thought, which
+the log shows apart; if the thought was closed for the model, ``closing_tokens`` more stand at its end.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def write_episodes(
     """Writes ``update-000012.jsonl`` and returns its path. The file is written completely or not at all.
 
     A line has the task, group, seed, K, reward, success, the reason of the end, the check that failed if the environment names
-    it, and the ``turns``. A turn has its action, its observation, their numbers of tokens, and whether the action was cut or
-    malformed. ``system_prompt`` names a file under ``system-prompts/``, because thousands of episodes share one.
+    it, and the ``turns``. A turn has its thought, its action, its observation, their numbers of tokens, and whether the action was
+    cut or malformed. ``system_prompt`` names a file under ``system-prompts/``, because thousands of episodes share one.
     ``advantage`` is null if the episode is not in the loss.
 
     Args:
@@ -132,7 +133,8 @@ def _line(update: int | None, t: Trajectory, advantage: float | None, system_pro
         "advantage": advantage,
         "tokens": len(t.ids),
         "action_tokens": t.action_tokens,
-        "prompt_tokens": len(t.ids) - sum(turn.action_tokens + turn.observation_tokens for turn in t.turns),
+        "prompt_tokens": len(t.ids)
+        - sum(turn.action_tokens + turn.closing_tokens + turn.observation_tokens for turn in t.turns),
         "versions": sorted(set(t.versions)),
         "system_prompt": system_prompt,
         "prompt": t.prompt,

@@ -87,6 +87,21 @@ _ALL = (
     Metric("rollout/malformed", "share", "The share of actions that are no valid call."),
     Metric("rollout/action_cut", "share", "The share of actions that were cut at max_action_tokens."),
     Metric(
+        "rollout/unfinished_reasoning",
+        "share",
+        "The share of turns whose thought never ended. Such a turn has no action.",
+    ),
+    Metric(
+        "rollout/closed_reasoning",
+        "share",
+        "The share of turns whose thought reached max_reasoning_tokens and was closed.",
+    ),
+    Metric(
+        "rollout/reasoning_tokens",
+        "tokens",
+        "The number of tokens in thoughts, which are also in rollout/action_tokens.",
+    ),
+    Metric(
         "rollout/environment_errors",
         "episodes",
         "The number of episodes that were lost because their environment failed. Of the other metrics only "

@@ -19,6 +19,7 @@ from harness.settings.horizon import HorizonFlags
 from harness.settings.loss import LossFlags, LossSettings
 from harness.settings.model import ModelFlags
 from harness.settings.optimizer import OptimizerFlags
+from harness.settings.reasoning import ReasoningFlags
 from harness.settings.rollout import RolloutFlags
 from harness.settings.run import RunFlags
 from harness.settings.sampling import SamplingFlags
@@ -35,7 +36,7 @@ _RANGES: dict[str, tuple[int, float]] = {
     **dict.fromkeys(("eval_rollouts", "eval_every_rollouts", "checkpoint_every"), (1, _ANY)),
     **dict.fromkeys(("threads", "slots", "env_threads", "environment_retries", "max_context", "lora_rank"), (0, _ANY)),
     **dict.fromkeys(("warmup_updates", "fixed_length", "eval_tasks", "eval_every", "log_episodes_every"), (0, _ANY)),
-    **dict.fromkeys(("max_observation_tokens", "clip_high"), (0, _ANY)),
+    **dict.fromkeys(("max_observation_tokens", "max_reasoning_tokens", "clip_high"), (0, _ANY)),
     **dict.fromkeys(("learning_rate", "weight_decay", "kl_coef"), (0, sys.float_info.max)),
     **dict.fromkeys(("final_lr_fraction", "clip_low"), (0, 1)),
     "adam_beta2": (0, 0.99999),
@@ -50,6 +51,7 @@ class GRPOConfig(
     OptimizerFlags,
     LossFlags,
     SamplingFlags,
+    ReasoningFlags,
     RolloutFlags,
     HorizonFlags,
     ModelFlags,
@@ -74,6 +76,7 @@ class GRPOConfig(
         self.check_adapters(self)
         self.check_horizon()
         self.check_rollout()
+        self.check_reasoning(self.max_action_tokens)
         self.check_sampler()
         self.check_loss()
         self.check_optimizer()
@@ -82,7 +85,14 @@ class GRPOConfig(
 
     def rules(self) -> Rules:
         """Returns what holds for every episode of the run."""
-        return Rules(self.temperature, self.max_action_tokens, self.environment_retries, self.rollout)
+        return Rules(
+            self.temperature,
+            self.max_action_tokens,
+            self.environment_retries,
+            self.rollout,
+            self.max_reasoning_tokens,
+            self.train_reasoning,
+        )
 
     def loss_settings(self) -> LossSettings:
         """Picks the settings that the policy update needs."""

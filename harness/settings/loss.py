@@ -30,6 +30,8 @@ class LossFlags:
     """Divide the advantages by the standard deviation of their group. --no-normalize-std only subtracts the mean (Dr.GRPO)."""
     train_on_truncated: bool = True
     """Whether episodes that K stopped are in the loss. They count in the mean of their group in any case."""
+    train_reasoning: bool = True
+    """Whether the loss is about the model's thoughts too. --no-train-reasoning trains on the answers alone."""
     tis_cap: float = 0.0
     """Weight each token by min(trainer's / sampler's probability, this cap), >= 1. 0 uses no weights."""
 

@@ -77,7 +77,7 @@ def select_episodes(
         if not any(advantages):
             equal += 1
         for t, advantage in zip(group, advantages, strict=True):
-            if t.action_tokens and (advantage or kl) and (train_on_truncated or not t.truncated):
+            if t.loss_tokens and (advantage or kl) and (train_on_truncated or not t.truncated):
                 chosen.append((t, advantage))
     return chosen, equal / max(1, len(groups))
 
@@ -111,7 +111,7 @@ def update_policy(
         kl=bool(settings.kl_coef),
     )
     sums: dict[str, float] = dict.fromkeys(("loss", "entropy", "approx_kl", "clipped", "kl_ref", "grad_norm"), 0.0)
-    n_tokens = sum(t.action_tokens for t, _ in chosen)
+    n_tokens = sum(t.loss_tokens for t, _ in chosen)
     mismatch, steps, skipped = Mismatch(), 0, 0
     policy.model.train()
     order = np.random.default_rng(seed).permutation(len(chosen))
@@ -162,7 +162,7 @@ def _accumulate_gradients(
     first: bool,
 ) -> None:
     """Adds one optimizer step's gradient, micro-batch by micro-batch."""
-    n_tokens = sum(item.trajectory.action_tokens for item in minibatch)
+    n_tokens = sum(item.trajectory.loss_tokens for item in minibatch)
     for items, batch in _micro(policy, minibatch, settings, ranks):
         if not items:
             _pass_idly(policy, reference, batch, settings)
@@ -226,7 +226,7 @@ def _score_before(policy: Policy, minibatch: list[_Item], settings: LossSettings
     for items, batch in _micro(policy, minibatch, settings, ranks):
         logp, _ = policy.score(batch, settings.temperature)
         for item, row in zip(items, logp[: len(items)], strict=True):  # an idle pass has no items
-            item.old_logp = row[: item.trajectory.action_tokens].clone()
+            item.old_logp = row[: item.trajectory.loss_tokens].clone()
 
 
 def _stacked(items: list[_Item], like: Tensor) -> Tensor | None:

@@ -36,6 +36,8 @@ class Rules:
         max_action_tokens: The most tokens of one action. A longer one is cut and sent as it is.
         environment_retries: An episode whose environment failed starts again up to this many times, >= 0.
         mode: "streaming" or "lockstep"; `harness.rollout.rollout.rollout` explains them.
+        max_reasoning_tokens: A thought that reaches so many tokens is closed; 0 closes none.
+        train_reasoning: Whether the loss is also about the thoughts.
 
     Raises:
         ConfigError: `environment_retries` is negative, or there is no such mode.
@@ -45,6 +47,8 @@ class Rules:
     max_action_tokens: int = 1024
     environment_retries: int = 2
     mode: RolloutMode = "lockstep"
+    max_reasoning_tokens: int = 0
+    train_reasoning: bool = True
 
     def __post_init__(self) -> None:
         if self.environment_retries < 0:

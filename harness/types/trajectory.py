@@ -7,6 +7,7 @@ episode is decided in one place.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,12 +37,16 @@ class Turn:
     """One step: what the model wrote and what came back.
 
     Attributes:
-        action: The text that the environment received.
-        observation: The text that the environment returned.
+        action: The text that the environment received: the answer, without the thought.
+        observation: The text that the environment returned, as the model saw it.
         cut: Whether the action was cut at the most tokens that an action may have.
         malformed: Whether the action was not a valid call.
-        action_tokens: The number of ids that the model sampled, including the stop token.
+        action_tokens: The number of ids that the model sampled, including its thought and the stop token.
         observation_tokens: The number of ids that followed, up to the next action; 0 if the episode ended.
+        reasoning: The thought before the action; empty if there was none.
+        reasoning_tokens: The number of ids of the thought, including its tags.
+        closing_tokens: The number of those ids that the model did not sample, because its thought was closed for it.
+        unfinished: Whether the thought never ended, so that there was no action.
     """
 
     action: str
@@ -50,6 +55,10 @@ class Turn:
     malformed: bool
     action_tokens: int = 0
     observation_tokens: int = 0
+    reasoning: str = ""
+    reasoning_tokens: int = 0
+    closing_tokens: int = 0
+    unfinished: bool = False
 
 
 @dataclass
@@ -64,8 +73,9 @@ class Trajectory:
         ids: All tokens.
         action_mask: For each token, 1 if the model sampled it, else 0.
         logprobs: For each sampled token, its log-probability when it was sampled; for any other token, 0.0.
-        versions: For each sampled turn, the policy version that wrote it.
-        system_prompt: The system prompt, for the log.
+        versions: For each sample, the policy version that wrote it. A turn has one, or two if its thought reached its limit.
+        not_trained: Spans of ids, as (first, end), that the model sampled and the loss leaves out.
+        system_prompt: The system prompt, and the functions on offer if there are any; for the log.
         prompt: The first observation, for the log.
         turns: One entry per step.
         reward: The sum of the rewards.
@@ -77,7 +87,7 @@ class Trajectory:
         failure: What the environment says about the check that failed, ``info["failure"]`` at the end; None if it says nothing.
         optimal_steps: The number of steps that the expert takes, if the environment knows it. It is not a lower bound: a
             lucky guess can be shorter.
-        info: The info that the reset returned, without the system prompt.
+        info: The info that the reset returned, without the system prompt and the tools.
     """
 
     task_id: str
@@ -88,6 +98,7 @@ class Trajectory:
     action_mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    not_trained: list[tuple[int, int]] = field(default_factory=list)
     system_prompt: str = ""
     prompt: str = ""
     turns: list[Turn] = field(default_factory=list)
@@ -103,10 +114,12 @@ class Trajectory:
 
     def begin(self, observation: str, info: Mapping[str, Any]) -> None:
         """Records the first message of the episode and the info of the reset."""
-        self.system_prompt, self.prompt = info["system_prompt"], observation
+        functions = [json.dumps(tool, ensure_ascii=False) for tool in info.get("tools", ())]
+        self.system_prompt = "\n".join([info["system_prompt"], *functions])
+        self.prompt = observation
         self.horizon = int(info.get("horizon", 0))
         self.optimal_steps = info.get("optimal_steps")
-        self.info = {name: value for name, value in info.items() if name != "system_prompt"}
+        self.info = {name: value for name, value in info.items() if name not in ("system_prompt", "tools")}
 
     def add_answer(self, answer: StepResult) -> EndReason | None:
         """Records the environment's answer to the last turn, and decides whether the episode is over.
@@ -170,6 +183,21 @@ class Trajectory:
     def action_tokens(self) -> int:
         """The number of tokens that the model wrote."""
         return sum(self.action_mask)
+
+    @property
+    def loss_mask(self) -> list[int]:
+        """For each token, 1 if the loss is about it, else 0."""
+        if not self.not_trained:
+            return self.action_mask
+        mask = list(self.action_mask)
+        for first, end in self.not_trained:
+            mask[first:end] = [0] * (end - first)
+        return mask
+
+    @property
+    def loss_tokens(self) -> int:
+        """The number of tokens that the loss is about."""
+        return sum(self.loss_mask)
 
     def outcome(self) -> EpisodeOutcome:
         """The outcome that the horizon controller records."""

@@ -160,7 +160,7 @@ def _lines(path: Path) -> int:
 
 
 def _size(turn: Mapping[str, Any]) -> int:
-    return len(turn.get("action") or "") + len(turn.get("observation") or "")
+    return len(turn.get("reasoning") or "") + len(turn.get("action") or "") + len(turn.get("observation") or "")
 
 
 def _packed(value: Any) -> str:

@@ -30,7 +30,7 @@ def pool_pids(workers):
     return shared_pool(workers, env.unwrapped._command).pids
 
 
-@pytest.mark.parametrize("action_format", ["python", "hermes"])
+@pytest.mark.parametrize("action_format", ["python", "hermes", "native"])
 def test_ground_truth_earns_800_of_800(make, action_format):
     def play_all(category):
         env = make(categories=[category], action_format=action_format, workers=4)
@@ -110,6 +110,100 @@ def test_results_in_both_formats(make):
     assert hermes.step('<tool_call>\n{"name": "pwd", "arguments": {}}\n</tool_call>')[0] == (
         '<tool_response>\n{"current_working_directory": "/workspace"}\n</tool_response>'
     )
+
+
+def test_results_in_the_native_format_come_one_by_one(make):
+    env = make(action_format="native")
+    _, info = env.reset(options={"task_id": "multi_turn_base_0"})
+    assert "{" not in info["system_prompt"]  # the functions are in the tools alone
+    assert {tool["function"]["name"] for tool in info["tools"]} >= {"ls", "cd", "pwd"}
+    calls = [{"type": "function", "function": {"name": "pwd", "arguments": {}}}] * 2
+    calls[1] = {
+        "type": "function",
+        "function": {"name": "cd", "arguments": '{"folder": "nowhere"}'},
+    }  # as endpoints write it
+    observation, _, _, _, info = env.step(json.dumps({"content": "I look around.", "tool_calls": calls}))
+    assert info["tool_results"] == [
+        '{"current_working_directory": "/workspace"}',
+        '{"error": "cd: \'nowhere\': No such file or directory"}',
+    ]
+    assert observation == "\n".join(info["tool_results"])
+    assert (info["calls"], info["malformed"]) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("message", "malformed"),
+    [
+        ("Done.", False),
+        ('{"content": "Done.", "tool_calls": null}', False),
+        ('{"tool_calls": [{"function": {"name": "pwd", "arguments": "no JSON"}}]}', True),
+        ('{"tool_calls": [{"name": "pwd"}]}', True),
+        ('{"tool_calls": 3}', True),
+    ],
+)
+def test_a_native_message_without_a_call_ends_the_turn(make, message, malformed):
+    env = make(action_format="native")
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    _, _, _, _, info = env.step(message)
+    assert (info["turn"], info["calls"], info["malformed"]) == (1, 0, malformed)
+
+
+def test_long_native_results_are_shortened_each(make):
+    env = make(action_format="native", max_observation_chars=400)
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    call = {"type": "function", "function": {"name": "echo", "arguments": {"content": "x" * 900}}}
+    _, _, _, _, info = env.step(json.dumps({"tool_calls": [call, call]}))
+    assert [len(text) <= 200 and "characters left out" in text for text in info["tool_results"]] == [True, True]
+
+
+def test_revealed_functions_are_added_to_the_tools(make):
+    env = make(action_format="native")
+    _, info = env.reset(options={"task_id": "multi_turn_miss_func_0"})
+    at_first = info["tools"]
+    while "tools" not in info or info["tools"] is at_first:
+        observation, _, _, _, info = env.step(env.unwrapped.expert())
+    assert info["turn"] == 3
+    assert observation == "I have updated some more functions you can choose from. What about now?"
+    assert info["tools"][: len(at_first)] == at_first
+    assert [tool["function"]["name"] for tool in info["tools"][len(at_first) :]] == ["sort"]
+
+
+def test_tools_are_json_schemas(make):
+    """BFCL's own documents say dict and float, which servers and templates refuse or do not know."""
+    env, seen = make(action_format="native"), set()
+
+    def types(schema):
+        seen.add(schema["type"])
+        for inner in [*schema.get("properties", {}).values(), *filter(None, [schema.get("items")])]:
+            types(inner)
+
+    for task_id in env.unwrapped.task_ids[::20]:
+        for tool in env.reset(options={"task_id": task_id})[1]["tools"]:
+            types(tool["function"]["parameters"])
+    assert seen == {"object", "number", "string", "integer", "array", "boolean"}
+
+
+@pytest.mark.parametrize("action_format", ["python", "hermes"])
+def test_a_closed_thought_before_the_calls_is_no_part_of_them(make, action_format):
+    """A reply in this form lost every episode in the python format."""
+    env = make(action_format=action_format)
+    for task_id in ("multi_turn_base_0", "multi_turn_miss_func_0", "multi_turn_miss_param_50", "multi_turn_base_100"):
+        env.reset(options={"task_id": task_id})
+        done = False
+        while not done:
+            thought = "<think>\nI could call [ls()].\n</think>\n\n"
+            _, reward, done, _, _ = env.step(thought + env.unwrapped.expert())
+        assert reward == 1.0
+
+
+def test_a_thought_that_is_never_closed_is_no_call(make):
+    for action_format, call in (
+        ("python", "[ls()]"),
+        ("hermes", '<tool_call>\n{"name": "ls", "arguments": {}}\n</tool_call>'),
+    ):
+        env = make(action_format=action_format)
+        env.reset(options={"task_id": "multi_turn_base_0"})
+        assert env.step(f"<think>\n{call}")[4]["calls"] == 0
 
 
 def test_the_21st_step_of_a_turn_ends_the_entry(make):
@@ -360,7 +454,7 @@ HEAVY = [
 ]
 
 
-@pytest.mark.parametrize("action_format", ["python", "hermes"])
+@pytest.mark.parametrize("action_format", ["python", "hermes", "native"])
 def test_hostile_text_has_no_effect(make, tmp_path, action_format):
     mark = tmp_path / "mark"
     env = make(action_format=action_format)
@@ -372,7 +466,7 @@ def test_hostile_text_has_no_effect(make, tmp_path, action_format):
         assert not mark.exists(), text
 
 
-@pytest.mark.parametrize("action_format", ["python", "hermes"])
+@pytest.mark.parametrize("action_format", ["python", "hermes", "native"])
 def test_heavy_text_neither_hangs_nor_crashes(make, action_format):
     env = make(action_format=action_format, step_timeout_s=60.0)  # each takes well under a second
     for text in HEAVY:
@@ -415,7 +509,7 @@ def test_two_workers_answer_a_set_in_the_same_order(make):
         ({"split": "training"}, "split must be one of train, dev, test, all, got 'training'"),
         ({"categories": ["composite"]}, "categories must be some of base, miss_func, miss_param, long_context"),
         ({"categories": []}, "categories must be some of"),
-        ({"action_format": "json"}, "action_format must be one of python, hermes, got 'json'"),
+        ({"action_format": "json"}, "action_format must be one of python, hermes, native, got 'json'"),
         ({"workers": 0}, "workers must be >= 1, got 0"),
         ({"max_observation_chars": 10}, "max_observation_chars must be >= 200, got 10"),
         ({"step_timeout_s": 0}, "step_timeout_s must be > 0, got 0"),

@@ -218,3 +218,12 @@ def test_a_pickled_environment_goes_on_in_the_middle_of_an_episode(env_class):
     twin = pickle.loads(pickle.dumps(env))
     assert _follow_expert(twin) == _follow_expert(env)
     assert twin.reset() == env.reset()  # the generator of tasks goes along
+
+
+def test_a_closed_thought_before_a_call_is_ignored():
+    env = CabinetEnv()
+    letter = env.reset(seed=0)[0][-1]
+    assert env.step(f"<think>\nThe chain begins there: open({letter})\n</think>\n\nopen({letter})")[0] == "ok"
+    assert env.step("so it is open\n</think>\n\nread()")[0] != "error"  # the template has opened the thought
+    assert env.step("<think>\nclose()")[4]["malformed"]
+    assert env.step("</think>close()</think>")[4]["malformed"]

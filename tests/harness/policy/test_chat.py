@@ -74,8 +74,8 @@ def test_a_reply_ends_with_the_templates_own_end(name: str) -> None:
     assert chat.stop_ids == {end, eos}
     reply = chat.reply_ids("open(a)")
     assert reply[-1] == end
-    assert chat.reply_text(reply) == "open(a)"
-    assert chat.reply_text(reply[:-1]) == "open(a)"  # cut off before its end
+    assert chat.read(reply).action == "open(a)"
+    assert chat.read(reply[:-1]).action == "open(a)"  # cut off before its end
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -96,7 +96,7 @@ def test_sampled_ids_that_re_tokenise_differently_are_kept() -> None:
     chat = ChatFormat(t)
     letters = [t.encode(c, add_special_tokens=False)[0] for c in "read"]
     assert t.encode("read", add_special_tokens=False) != letters
-    assert chat.reply_text(letters) == "read"
+    assert chat.read(letters).action == "read"
 
 
 def test_a_long_observation_loses_its_middle_and_says_so() -> None:

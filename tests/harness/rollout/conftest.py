@@ -17,6 +17,7 @@ import pytest
 from eh_gym import ThreadVectorEnv
 from eh_gym.errors import WorkerDied, WorkerTimeout
 from eh_gym.spaces import UnicodeText
+from harness.policy.chat import Reply
 from harness.types.rules import EpisodeRequest
 from harness.types.sampler import Sample, SampleRequest
 
@@ -30,14 +31,14 @@ class FakeChat:
 
     stop_ids = frozenset({0})
 
-    def prompt_ids(self, system_prompt: str, observation: str) -> list[int]:
+    def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
         return list((system_prompt + observation).encode())
 
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
         return ([] if stopped else [0]) + list(observation.encode())
 
-    def reply_text(self, ids: Sequence[int]) -> str:
-        return " ".join(map(str, ids))
+    def read(self, ids: Sequence[int], tools: Sequence[Any] = ()) -> Reply:
+        return Reply(" ".join(map(str, ids)))
 
 
 class FakeSampler:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ import pytest
 import eh_gym
 from eh_gym import FixedHorizon
 from eh_gym.worker import pool as pools
+from harness.policy.chat import Reply
 from harness.rollout.rollout import rollout
 from harness.types.rules import EpisodeRequest, Rules
 
@@ -24,14 +26,14 @@ class Sentences:
 
     stop_ids = frozenset({0})
 
-    def prompt_ids(self, system_prompt: str, observation: str) -> list[int]:
+    def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
         return list(observation.encode()[:200])
 
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
         return list(observation.encode()[:50])
 
-    def reply_text(self, ids: list[int]) -> str:
-        return "[pwd()]" if ids[0] % 3 else "Done."
+    def read(self, ids: list[int], tools: Sequence[Any] = ()) -> Reply:
+        return Reply("[pwd()]" if ids[0] % 3 else "Done.")
 
 
 @pytest.mark.parametrize("mode", ["streaming", pytest.param("lockstep", marks=pytest.mark.campaign)])

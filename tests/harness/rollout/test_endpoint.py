@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 from rich.console import Console
 
@@ -16,6 +17,7 @@ from eh_gym.errors import ConfigError, MissingExtraError, SamplerError, WorkerDi
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, main, run
 from harness.rollout.endpoint import ChatEndpoint
+from harness.rollout.episode import UNFINISHED
 
 pytest.importorskip("openai")
 
@@ -315,3 +317,66 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[openai\]'"):
         ChatEndpoint("m", base_url="http://127.0.0.1:9/v1")
+
+
+def _bfcl_agent(chat_server: Any, prefix: str = "") -> Any:
+    """A server's answers that follow BFCL's ground truth for one task, with tool calls as OpenAI's servers write them."""
+    env: Any = gym.make("EH-BFCL-v0", split="all", action_format="native", workers=1)
+    env.reset(options={"task_id": "multi_turn_miss_func_0"})
+
+    def answer(request: dict[str, Any], before: int) -> Any:
+        message = env.unwrapped.expert()
+        env.step(message)
+        if not message.startswith("{"):
+            return message
+        body = chat_server.completion(request, prefix)
+        calls = json.loads(message)["tool_calls"]
+        body["choices"][0]["message"]["tool_calls"] = [
+            {"id": f"{before}-{i}", "type": "function"}
+            | {"function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+            for i, call in enumerate(calls)
+        ]
+        return {"body": body}
+
+    return answer
+
+
+@pytest.mark.parametrize("prefix", ["", "<think>\nI look first.\n</think>\n\n"])
+def test_functions_are_tools_and_results_are_tool_messages(
+    chat_server: Any, bfcl_python: Path, tmp_path: Path, prefix: str
+) -> None:
+    args = json.dumps({"action_format": "native", "categories": ["miss_func"], "workers": 1})
+    settings = {"env": "EH-BFCL-v0", "split": "all", "env_args": args, "tasks": 1, "out": tmp_path / "out"}
+    with chat_server.serve(_bfcl_agent(chat_server, prefix)) as server:
+        result = quiet(server.url, **settings)
+    assert result.mean_at_k == 1.0
+    first, last = server.requests[0], server.requests[-1]
+    names = [{tool["function"]["name"] for tool in request["tools"]} for request in (first, last)]
+    assert (names[0] < names[1], names[1] - names[0]) == (True, {"sort"})  # held back until the third turn
+    asked = [call["id"] for m in last["messages"] for call in m.get("tool_calls", [])]
+    answered = [m["tool_call_id"] for m in last["messages"] if m["role"] == "tool"]
+    assert asked == answered
+    assert asked
+    episode = json.loads(next((tmp_path / "out").rglob("*.jsonl")).read_text())
+    assert episode["turns"][0]["reasoning"] == ("I look first." if prefix else "")
+    assert json.loads(episode["turns"][0]["action"])["tool_calls"]
+
+
+def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any) -> None:
+    def answer(request: dict[str, Any], before: int) -> Any:
+        if before == 1:
+            body = chat_server.completion(request, None, finish_reason="length")
+            body["choices"][0]["message"]["reasoning_content"] = "And now"
+            return {"body": body}
+        return "<think>\nhm\n</think>\n\n" + chat_server.cabinet_agent(request)
+
+    with chat_server.serve(answer) as server:
+        quiet(server.url, tasks=1, horizon=3)
+    assert server.requests[1]["messages"][-1]["content"] == "ok"  # the environment got the answer alone
+    assert server.requests[2]["messages"][-1]["content"] == f"{UNFINISHED}\nerror"
+
+
+def test_variables_of_the_template_are_sent_to_the_server(chat_server: Any) -> None:
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        quiet(server.url, tasks=1, horizon=1, chat_template_kwargs='{"enable_thinking": false}')
+    assert server.requests[0]["chat_template_kwargs"] == {"enable_thinking": False}

@@ -51,7 +51,7 @@ def test_the_ids_are_the_conversation_and_the_mask_is_what_the_model_wrote(train
                 replies.append([])
             if written:
                 replies[-1].append(token)
-        assert [trained.chat.reply_text(r) for r in replies] == [turn.action for turn in t.turns]
+        assert [trained.chat.read(r).action for r in replies] == [turn.action for turn in t.turns]
         assert t.prompt in trained.chat.text(t.ids).replace(" ", "").replace("start", "start ")
         assert len(t.ids) == len(t.action_mask) == len(t.logprobs)
         assert all(lp == 0.0 for lp, written in zip(t.logprobs, t.action_mask, strict=True) if not written)

@@ -150,7 +150,7 @@
   }
 
   function texts(episode) {
-    return [episode.prompt || "", ...episode.turns.flatMap((turn) => [turn.action || "", turn.observation || ""])];
+    return [episode.prompt || "", ...episode.turns.flatMap((turn) => [turn.reasoning || "", turn.action || "", turn.observation || ""])];
   }
 
   // The list. Only the visible rows exist
@@ -255,11 +255,21 @@
         el(
           "section",
           { class: "turn", "aria-label": `Turn ${n + 1} of ${turns.length}` },
+          turn.reasoning || turn.reasoning_tokens
+            ? message(
+                "thought",
+                `${n + 1}. Thought`,
+                turn.reasoning || "",
+                tokens(turn.reasoning_tokens),
+                turn.closing_tokens ? "closed at the maximum number of tokens" : null,
+                turn.unfinished ? "never closed, so there is no action" : null,
+              )
+            : null,
           message(
             trained ? "action trained" : "action",
             `${n + 1}. Action`,
             turn.action || "",
-            tokens(turn.action_tokens),
+            tokens(turn.action_tokens + (turn.closing_tokens || 0) - (turn.reasoning_tokens || 0)),
             trained === null ? null : trained ? "trained on" : "not trained on",
             turn.cut ? "cut at the maximum number of tokens" : null,
             turn.malformed ? "no valid call" : null,
@@ -357,6 +367,7 @@
     add("prompt", texts.prompt_tokens);
     for (const turn of texts.turns) {
       add(trained ? "action trained" : "action", turn.action_tokens);
+      add("observation", turn.closing_tokens);
       add("observation", turn.observation_tokens);
     }
     const written = data.columns.action_tokens[i];

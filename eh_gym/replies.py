@@ -1,0 +1,35 @@
+"""Splits a model's raw reply into its thought and its answer."""
+
+from __future__ import annotations
+
+__all__ = ["split_reply"]
+
+
+def split_reply(reply: str, *, opening: str = "<think>", closing: str = "</think>") -> tuple[str, str]:
+    r"""The thought and the answer of a reply. Environments act on the answer.
+
+    The thought ends at the last closing tag. Its opening tag may be missing, because many chat templates write it themselves. If
+    a reply begins with a thought and never closes it, there is no answer.
+
+    Args:
+        reply: What the model wrote.
+        opening: The tag at the beginning of a thought.
+        closing: The tag at its end.
+
+    Returns:
+        The thought without its tags, and the answer without the line ends before it. A reply without a thought is its own answer,
+        unchanged.
+
+    >>> split_reply("<think>\nThe note is in c.\n</think>\n\nopen(c)")
+    ('The note is in c.', 'open(c)')
+    >>> split_reply("open(c)")
+    ('', 'open(c)')
+    >>> split_reply("<think>Should I call open(c)?")
+    ('Should I call open(c)?', '')
+    """
+    thought, closed, answer = reply.rpartition(closing)
+    if not closed:
+        if not reply.lstrip().startswith(opening):
+            return "", reply
+        thought, answer = reply, ""
+    return thought.strip().removeprefix(opening).strip(), answer.lstrip("\r\n")

@@ -1,0 +1,127 @@
+"""How each family of models writes its thoughts: found from the chat template, and where a sampled thought ends."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from transformers import PreTrainedTokenizerBase
+
+from harness.settings.reasoning import ReasoningFormat
+
+__all__ = ["NO_REASONING", "Reasoning", "find_reasoning"]
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """How a model writes its thoughts.
+
+    Attributes:
+        name: "none"; "tags": the model writes the opening tag; "opened": the chat template writes it at the end of every prompt;
+            "channels": thought and answer are messages of their own, as in gpt-oss's harmony format.
+        opening: The text that begins a thought.
+        closing: The text that ends it.
+        end: What is written for the model if a thought has to end, up to the first token of the answer.
+        answer: What begins an answer, in channels; otherwise empty.
+    """
+
+    name: str
+    opening: str = ""
+    closing: str = ""
+    end: str = ""
+    answer: str = ""
+
+    def thought(self, tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> int | None:
+        """How many of the ids of a reply are its thought, including all tags; None if a thought began and did not end.
+
+        Args:
+            tokenizer: The model's tokenizer.
+            ids: A reply, without its stop token.
+        """
+        if self.name == "none":
+            return 0
+        text = str(tokenizer.decode(list(ids)))
+        for mark in filter(None, (self.answer, self.closing)):
+            before, found, after = text.rpartition(mark)
+            # In channels, a thought may also be followed by a call; its header names the function.
+            if found and (mark == self.answer or not self.answer or "to=" in after):
+                return _until(tokenizer, ids, mark, before.count(mark) + 1)
+        began = self.name == "opened" or text.lstrip().startswith(self.opening.strip())
+        return None if began else 0
+
+    def text(self, decoded: str) -> str:
+        """The words of a thought, given its text with all tags."""
+        if not self.answer:
+            return (decoded.rpartition(self.closing)[0] or decoded).strip().removeprefix(self.opening.strip()).strip()
+        for mark in (self.end, self.answer, self.end.removesuffix(self.answer), self.closing, self.opening):
+            decoded = decoded.replace(mark, "\n")
+        return decoded.strip()
+
+
+NO_REASONING = Reasoning("none")
+_TAGS = Reasoning("tags", "<think>", "</think>", "\n</think>\n\n")
+_HARMONY = Reasoning(
+    "channels",
+    "<|channel|>analysis<|message|>",
+    "<|end|>",
+    "<|end|><|start|>assistant<|channel|>final<|message|>",
+    "<|channel|>final<|message|>",
+)
+# Some text of the chat template, and the family that it gives away. The first one that is found counts.
+_FAMILIES: tuple[tuple[str, Reasoning], ...] = (
+    ("<|channel|>analysis", _HARMONY),
+    (
+        "to=self<|message|>",  # Muse
+        Reasoning(
+            "channels",
+            " to=self<|message|>",
+            "<|eom|>",
+            "<|eom|><|start|>assistant to=user<|message|>",
+            " to=user<|message|>",
+        ),
+    ),
+    ("<|channel>thought", Reasoning("tags", "<|channel>thought\n", "<channel|>", "\n<channel|>")),  # Gemma 4
+    ("[THINK]", Reasoning("tags", "[THINK]", "[/THINK]", "[/THINK]")),  # Magistral
+    (
+        "<|START_THINKING|>",
+        Reasoning("tags", "<|START_THINKING|>", "<|END_THINKING|>", "<|END_THINKING|>"),
+    ),  # Command A
+    ("</think>", _TAGS),
+)
+
+
+def find_reasoning(
+    template: str, before_reply: str, vocabulary: Sequence[str], wanted: ReasoningFormat = "auto"
+) -> Reasoning:
+    """The way in which a model thinks.
+
+    Args:
+        template: The source of the chat template.
+        before_reply: The text that the template writes between an observation and the reply.
+        vocabulary: The tokens that were added to the tokenizer.
+        wanted: The family, if it is not to be found.
+    """
+    if wanted == "none":
+        return NO_REASONING
+    if wanted == "harmony":
+        return _HARMONY
+    known = [family for sign, family in _FAMILIES if sign in template or sign in vocabulary]
+    family = known[0] if known else NO_REASONING if wanted == "auto" else _TAGS
+    if family.name == "tags":
+        opened = before_reply.rfind(family.opening) > before_reply.rfind(family.closing)
+        if wanted == "opened" or (wanted == "auto" and opened):
+            return replace(family, name="opened")
+    return family
+
+
+def _until(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], mark: str, count: int) -> int:
+    """The number of ids up to the end of the last `mark`, which occurs `count` times in their text."""
+    token = tokenizer.added_tokens_encoder.get(mark)
+    if token is not None and token in ids:
+        return len(ids) - list(ids)[::-1].index(token)
+
+    def marks(end: int) -> int:
+        return str(tokenizer.decode(list(ids[:end]))).count(mark)
+
+    return bisect.bisect_left(range(len(ids) + 1), count, key=marks)

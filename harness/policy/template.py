@@ -1,0 +1,92 @@
+"""Renders conversations with a tokenizer's own chat template."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["Message", "Template"]
+
+Message = dict[str, Any]
+"""A message as chat templates take it: ``{"role": …, "content": …}``, and ``"tool_calls"`` where there are some."""
+
+# Some templates state a date, by default today's. With a fixed one, a run has the same prompts on every day. It is the date that
+# Llama 3's templates fall back to where there is no clock.
+_DATE = datetime.datetime(2024, 7, 26)
+# transformers gives templates the function strftime_now, and takes no other one for it. A macro before the template's text does.
+_CLOCK = (
+    "{%- macro strftime_now(format) -%}{{ format"
+    + "".join(f" | replace({f'%{letter}'!r}, {_DATE.strftime(f'%{letter}')!r})" for letter in "aAbBdeHIjmMpSyYZ")
+    + " }}{%- endmacro %}"
+)
+
+
+class Template:
+    """A tokenizer's chat template. Whatever it refuses becomes a ConfigError that names the model.
+
+    Args:
+        tokenizer: A tokenizer with a chat template.
+        kwargs: Further variables of the template, such as ``{"enable_thinking": False}``.
+
+    Attributes:
+        source: The template's text.
+
+    Raises:
+        ConfigError: There is no chat template, or it has no such variable.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any] | None = None) -> None:
+        self._tokenizer, self._kwargs = tokenizer, dict(kwargs or {})
+        self.name = tokenizer.name_or_path or "the tokenizer"
+        if not tokenizer.chat_template:
+            raise ConfigError(f"{self.name} has no chat template; use an instruction-tuned model or add a template")
+        self.source = str(tokenizer.get_chat_template(tools=[]))
+        for name in self._kwargs:
+            if not re.search(rf"\b{re.escape(name)}\b", self.source):
+                raise ConfigError(
+                    f"--chat-template-kwargs has {name!r}, which the chat template of {self.name} does not use; leave it out"
+                )
+
+    def __call__(self, messages: Sequence[Message], *, tools: Sequence[Any] = (), reply_next: bool = True) -> str:
+        """The conversation as text.
+
+        Args:
+            messages: The conversation.
+            tools: The functions that the model may call, as JSON schemas.
+            reply_next: Whether the text goes on to the place where the model starts to write.
+
+        Raises:
+            ConfigError: The template refuses the conversation.
+        """
+        offered = list(tools) or None
+        source = str(self._tokenizer.get_chat_template(tools=offered))
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(messages),
+                tools=offered,
+                chat_template=_CLOCK + source if "strftime_now" in source else source,
+                add_generation_prompt=reply_next,
+                tokenize=False,
+                **{"date_string": _DATE.strftime("%d %b %Y"), **self._kwargs},
+            )
+        except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise ConfigError(
+                f"the chat template of {self.name} can't render a conversation of the roles {roles} ({error}); "
+                "use an instruction-tuned text model, or mend tokenizer.chat_template"
+            ) from error
+        return str(text)
+
+    def takes(self, messages: Sequence[Message], mark: str) -> bool:
+        """Whether the template renders the conversation, with the text `mark` in it."""
+        try:
+            return mark in self(messages)
+        except ConfigError:
+            return False

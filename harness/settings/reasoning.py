@@ -1,0 +1,62 @@
+"""Flags about the chat format: the variables of the chat template, and the model's thoughts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["ReasoningFlags", "ReasoningFormat", "read_template_kwargs"]
+
+ReasoningFormat = Literal["auto", "none", "tags", "opened", "harmony"]
+_OURS = (
+    "messages",
+    "conversation",
+    "tools",
+    "chat_template",
+    "add_generation_prompt",
+    "tokenize",
+    "strftime_now",
+)  # what every rendering sets by itself
+
+
+@dataclass(frozen=True)
+class ReasoningFlags:
+    """The model's chat template and its thoughts."""
+
+    chat_template_kwargs: str = "{}"
+    """Further variables of the chat template, as a JSON object, such as '{"enable_thinking": false}'."""
+    reasoning_format: ReasoningFormat = "auto"
+    """How the model writes its thoughts: tags, opened (by the template), harmony (gpt-oss) or none. auto asks the template."""
+    max_reasoning_tokens: int = 0
+    """A thought that reaches so many tokens is closed, and the model goes on with its answer. 0 closes none."""
+
+    def check_reasoning(self, max_action_tokens: int) -> None:
+        """Raises ConfigError if no token is left for an action, or if the variables are no JSON object."""
+        read_template_kwargs(self.chat_template_kwargs)
+        if self.max_reasoning_tokens and not 0 < self.max_reasoning_tokens < max_action_tokens:
+            raise ConfigError(
+                f"max_reasoning_tokens must be 0 (no limit) or from 1 to max_action_tokens - 1 ({max_action_tokens - 1}), got "
+                f"{self.max_reasoning_tokens}; raise --max-action-tokens or lower --max-reasoning-tokens"
+            )
+
+
+def read_template_kwargs(text: str) -> dict[str, Any]:
+    """Reads ``--chat-template-kwargs``.
+
+    Raises:
+        ConfigError: The text is not a JSON object, or it names what every rendering sets by itself.
+    """
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--chat-template-kwargs must be a JSON object such as '{{\"enable_thinking\": false}}', got {text!r} ({error})"
+        ) from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"--chat-template-kwargs must be a JSON object, got {text!r}")
+    if taken := [name for name in values if name in _OURS]:
+        raise ConfigError(f"--chat-template-kwargs must not have {', '.join(taken)}; leave it out")
+    return values

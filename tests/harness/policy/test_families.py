@@ -1,0 +1,353 @@
+"""Each family's real chat template: thoughts, tools, and a five-turn episode beside the template's own text.
+
+The templates are read from the TRL package that is installed. TRL has them without their tokenizers, so each gets a byte-level
+tokenizer that has the template's own control tokens. The table in docs/models.md is made here;
+`EH_WRITE_DOCS=1 pytest tests/harness/policy/test_families.py` writes it anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import eh_gym  # noqa: F401 - registers the environments
+from eh_gym.errors import ConfigError
+from harness.policy.chat import ChatFormat
+
+trl = pytest.importorskip("trl", reason="TRL carries the templates and the parsers")
+
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+FAMILIES = {
+    "Qwen2.5": "qwen2_5",
+    "Qwen3": "qwen3",
+    "Qwen3-2507 Instruct": "qwen3_instruct_2507",
+    "Qwen3.5": "qwen3_5_think",
+    "Qwen3.5, no thinking": "qwen3_5_nothink",
+    "Qwen3.6": "qwen3_6",
+    "Qwen3.8": "qwen3_8",
+    "Llama 3": "llama3",
+    "Llama 3.1": "llama3_1",
+    "Llama 3.2": "llama3_2",
+    "Gemma 1 and 2": "gemma",
+    "Gemma 3": "gemma3",
+    "Gemma 4": "gemma4_v5",
+    "Phi-3": "phi3",
+    "Phi-3.5": "phi3_5",
+    "gpt-oss": "gptoss",
+    "DeepSeek-R1 Distill": "deepseek_r1_distill",
+    "DeepSeek-V3": "deepseekv3",
+    "GLM-4.5": "glm4moe",
+    "Nemotron 3": "nemotron_3_nano",
+    "LFM2": "lfm2_v2",
+    "LFM2.5": "lfm2_2_5_v2",
+    "Aya Expanse": "cohere",
+    "Tiny Aya": "cohere2",
+    "Muse Glimmer": "muse_glimmer",
+}
+"""The families that are tested, and the names of their templates in TRL."""
+
+_EOS = {"gptoss": "<|return|>", "muse_glimmer": "<|eot|>"}
+_CONTROL = re.compile(
+    r"<\|[^<>|\s'\"{}]+\|?>|<[^<>|\s'\"{}=/]+\|>|<｜[^<>]+?｜>|</?(?:think|start_of_turn|end_of_turn|tool_call|tool_response)>"
+)
+_NOT_SPECIAL = re.compile(r"</?(think|tool_call|tool_response)>")  # as in these families' own tokenizers
+
+
+ALL = pytest.mark.parametrize("family", FAMILIES)
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "Does it.",
+            "parameters": {
+                "type": "object",
+                "properties": {"path": {"type": "string"}, "depth": {"type": "integer"}, "all": {"type": "boolean"}},
+                "required": [],
+            },
+        },
+    }
+    for name in ("find", "pwd")
+]
+REASONS = {
+    "strips the thinking": "thoughts stay",
+}
+
+
+def template_of(name: str) -> str:
+    spec = importlib.util.find_spec("trl")
+    assert spec is not None
+    assert spec.origin is not None
+    return (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+def tokenizer_for(template: str, eos: str = "</s>") -> PreTrainedTokenizerFast:
+    vocabulary = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    bpe = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=eos, bos_token="<s>")
+    found = sorted(set(_CONTROL.findall(template)))
+    tokenizer.add_tokens([AddedToken(t, special=not _NOT_SPECIAL.fullmatch(t), normalized=False) for t in found])
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+@functools.cache
+def tokenizer_of(family: str) -> PreTrainedTokenizerFast:
+    name = FAMILIES[family]
+    return tokenizer_for(template_of(name), _EOS.get(name, "</s>"))
+
+
+@functools.cache
+def chat_of(family: str) -> ChatFormat:
+    return ChatFormat(tokenizer_of(family))
+
+
+def has_tools(family: str) -> bool:
+    try:
+        chat_of(family).tools  # noqa: B018
+    except ConfigError:
+        return False
+    return True
+
+
+def calling(*calls: tuple[str, dict[str, Any]]) -> str:
+    made = [{"type": "function", "function": {"name": name, "arguments": arguments}} for name, arguments in calls]
+    return json.dumps({"role": "assistant", "content": "", "tool_calls": made})
+
+
+def written(chat: ChatFormat, thought: str, answer: str) -> str:
+    """A reply as the family's model writes it."""
+    style = chat.reasoning
+    if style.name == "none":
+        return answer
+    return ("" if style.name == "opened" else style.opening) + thought + style.end + answer
+
+
+def five_turns(family: str) -> tuple[str, str]:
+    """The text of an episode that grew, and the template's own for the same messages."""
+    chat, tokenizer = chat_of(family), tokenizer_of(family)
+    stop = chat.reply_ids("x")[-1:]
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "start c"},
+    ]
+    ids = chat.prompt_ids("Be brief.", "start c")
+    for turn in range(5):
+        reply = tokenizer.encode(written(chat, f"Thought {turn}.", f"call({turn})"), add_special_tokens=False) + stop
+        read = chat.read(reply)
+        assert (read.action, read.unfinished) == (f"call({turn})", False)
+        ids = ids + reply + chat.observation_ids(f"answer {turn}", stopped=True)
+        thought = {"reasoning_content": f"Thought {turn}."} if chat.reasoning.name != "none" else {}
+        messages += [{"role": "assistant", "content": f"call({turn})", **thought}]
+        messages += [{"role": "user", "content": f"answer {turn}"}]
+    if not chat._system_apart:
+        messages[:2] = [{"role": "user", "content": "Be brief.\n\nstart c"}]
+    return chat.text(ids), chat._template(messages)
+
+
+def row(family: str) -> str:
+    chat = chat_of(family)
+    grown, whole = five_turns(family)
+    why = [short for words, short in REASONS.items() if any(words in note for note in chat.notes)]
+    if grown != whole:
+        assert why, "a difference that no note explains"
+    system = "yes" if chat._system_apart else "first message"
+    thoughts = {"none": "no", "tags": f"`{chat.reasoning.opening.strip()}`", "channels": "channels"}
+    thoughts["opened"] = f"`{chat.reasoning.opening}`, opened by the template"
+    equal = "yes" if grown == whole else "no: " + ", ".join(why)
+    thought = thoughts[chat.reasoning.name].replace("|", r"\|")
+    return f"| {family} | {system} | {thought} | {'yes' if has_tools(family) else 'no'} | {equal} |"
+
+
+def test_the_table_of_families_is_in_the_docs() -> None:
+    head = "| family | system prompt | thoughts | native tools | five turns are the template's own text |"
+    table = "\n".join([head, "| --- | --- | --- | --- | --- |", *map(row, FAMILIES)])
+    page = PAGE.read_text(encoding="utf-8")
+    if os.environ.get("EH_WRITE_DOCS"):
+        page = re.sub(r"\| family \|.*?\n\n", lambda _: table + "\n\n", page, flags=re.DOTALL)
+        PAGE.write_text(page, encoding="utf-8")
+    assert table in page, f"docs/models.md should have:\n{table}"
+
+
+@ALL
+def test_a_thought_is_no_part_of_the_action(family: str) -> None:
+    chat, tokenizer = chat_of(family), tokenizer_of(family)
+    ids = tokenizer.encode(written(chat, "Maybe call(7)?", "call(3)"), add_special_tokens=False)
+    read = chat.read(ids)
+    assert read.action == "call(3)"
+    if chat.reasoning.name == "none":
+        assert (read.reasoning, read.thought_tokens) == ("", 0)
+        return
+    assert read.reasoning == "Maybe call(7)?"
+    assert chat.text(ids[read.thought_tokens :]).strip() == "call(3)"
+    unclosed = tokenizer.encode(
+        ("" if chat.reasoning.name == "opened" else chat.reasoning.opening) + "Maybe call(7)?", add_special_tokens=False
+    )
+    assert chat.read(unclosed).unfinished
+    assert chat.read(unclosed).action == ""
+    closed = [*unclosed, *chat.end_of_thought(unclosed), *tokenizer.encode("call(3)", add_special_tokens=False)]
+    assert (chat.read(closed).action, chat.read(closed).reasoning) == ("call(3)", "Maybe call(7)?")
+    assert chat.end_of_thought(closed) == []
+
+
+@ALL
+def test_a_demonstration_reads_back_as_its_action(family: str) -> None:
+    chat = chat_of(family)
+    ids = chat.reply_ids("call(3)")
+    assert ids[-1] in chat.stop_ids
+    assert chat.read(ids).action == "call(3)"
+    assert not chat.read(ids).unfinished
+
+
+@ALL
+def test_calls_and_results_go_through_the_family_s_own_form(family: str) -> None:
+    if not has_tools(family):
+        with pytest.raises(ConfigError, match="action_format"):
+            chat_of(family).prompt_ids("Be brief.", "start", TOOLS)
+        return
+    chat = chat_of(family)
+    ids = chat.prompt_ids("Be brief.", "start", TOOLS)
+    assert "find" in chat.text(ids)
+    for arguments in ({"path": "a b/c", "depth": 7, "all": True}, {"path": "75", "all": False}, {}):
+        action = calling(("find", arguments))
+        reply = chat.reply_ids(action)
+        assert reply[-1] in chat.stop_ids
+        read = chat.read(reply, TOOLS)
+        assert json.loads(read.action)["tool_calls"] == json.loads(action)["tool_calls"]
+        answer = chat.text(chat.results_ids(action, ["found 3"], stopped=True))
+        assert answer.count("found 3") == 1
+        assert chat.text(chat.results_ids(action, ["found 3"], stopped=False)).endswith(answer)
+        both = chat.text(chat.results_ids(calling(("find", arguments), ("pwd", {})), ["found 3", "here"], stopped=True))
+        assert both.index("found 3") < both.index("here")
+    words = chat.read(chat.reply_ids("I am done."), TOOLS)
+    assert json.loads(words.action) == {"role": "assistant", "content": "I am done."}
+
+
+@pytest.mark.parametrize(
+    "family", ["Qwen2.5", "Qwen3-2507 Instruct", "Qwen3.5, no thinking", "Gemma 4", "GLM-4.5", "LFM2", "Llama 3.2"]
+)
+def test_an_episode_with_tools_is_the_template_s_own_text(family: str) -> None:
+    chat = chat_of(family)
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "start"}]
+    ids = chat.prompt_ids("Be brief.", "start", TOOLS)
+    for turn in range(3):
+        action = calling(("find", {"path": f"p{turn}"}))
+        ids = ids + chat.reply_ids(action) + chat.results_ids(action, [f"found {turn}"], stopped=True)
+        called = [{"id": "call00000", **call} for call in json.loads(action)["tool_calls"]]
+        messages.append({"role": "assistant", "content": "", "tool_calls": called})
+        messages.append({"role": "tool", "name": "find", "tool_call_id": "call00000", "content": f"found {turn}"})
+    assert chat.text(ids) == chat._template(messages, tools=TOOLS)
+
+
+def test_a_call_that_can_t_be_read_is_malformed() -> None:
+    chat, tokenizer = chat_of("Qwen3"), tokenizer_of("Qwen3")
+    for text in (
+        '<tool_call>\n{"name": \n</tool_call>',
+        "<tool_call>\n[3]\n</tool_call>",
+        '<tool_call>\n{"name": "f", "arguments": 3}\n</tool_call>',
+    ):
+        read = chat.read(tokenizer.encode(text, add_special_tokens=False), TOOLS)
+        assert read.malformed
+        assert "tool_calls" not in read.action
+
+
+def test_gpt_oss_goes_on_after_its_analysis() -> None:
+    """Its stop tokens had the end of a channel, so every reply ended after its thought."""
+    chat, tokenizer = chat_of("gpt-oss"), tokenizer_of("gpt-oss")
+    assert tokenizer.convert_tokens_to_ids("<|end|>") not in chat.stop_ids
+    assert tokenizer.convert_tokens_to_ids("<|return|>") in chat.stop_ids
+    direct = tokenizer.encode("<|channel|>final<|message|>open(d)<|return|>", add_special_tokens=False)
+    assert chat.read(direct).action == "open(d)"
+    follows = chat.text(chat.observation_ids("ok", stopped=True))
+    assert follows == "<|start|>user<|message|>ok<|end|><|start|>assistant"
+
+
+@pytest.mark.parametrize("family", ["gpt-oss", "Llama 3.2", "Muse Glimmer"])
+def test_a_date_does_not_move(family: str) -> None:
+    text = chat_of(family).text(chat_of(family).prompt_ids("", "start"))
+    assert re.search(r"(2024-07-26|26 Jul 2024)", text)
+
+
+def test_a_system_prompt_without_its_role_is_in_the_first_message() -> None:
+    """Gemma 2's template ended the run with a raw TemplateError."""
+    chat = chat_of("Gemma 1 and 2")
+    text = chat.text(chat.prompt_ids("Be brief.", "start c"))
+    assert text.endswith("<start_of_turn>user\nBe brief.\n\nstart c<end_of_turn>\n<start_of_turn>model\n")
+
+
+def test_variables_of_the_template() -> None:
+    tokenizer = tokenizer_of("Qwen3")
+    quiet = ChatFormat(tokenizer, template_kwargs={"enable_thinking": False})
+    assert quiet.text(quiet.prompt_ids("", "start")).endswith("<think>\n\n</think>\n\n")
+    with pytest.raises(ConfigError, match="has 'enable_thinkin', which the chat template of"):
+        ChatFormat(tokenizer, template_kwargs={"enable_thinkin": False})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"), [("none", "none"), ("tags", "tags"), ("opened", "opened"), ("harmony", "channels")]
+)
+def test_the_family_of_thoughts_can_be_given(wanted: Any, name: str) -> None:
+    assert ChatFormat(tokenizer_of("Qwen2.5"), reasoning_format=wanted).reasoning.name == name
+
+
+def test_a_system_prompt_that_moves_is_said() -> None:
+    """As in Mistral-Nemo's template, the system prompt is part of the latest question."""
+    template = (
+        "{{ bos_token }}{% if messages[0].role == 'system' %}{% set system = messages[0].content + '\n\n' %}"
+        "{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}"
+        "{% for m in messages %}{% if m.role == 'user' %}"
+        "{{ '<|q|>' + (system if loop.last else '') + m.content + '<|a|>' }}{% else %}{{ m.content + eos_token }}{% endif %}"
+        "{% endfor %}"
+    )
+    chat = ChatFormat(tokenizer_for(template))
+    assert any("moves the system prompt to the latest message" in note for note in chat.notes)
+    assert chat.text(chat.prompt_ids("Be brief.", "start")).endswith("<|q|>Be brief.\n\nstart<|a|>")
+
+
+def test_an_error_names_the_model_and_the_mend() -> None:
+    tokenizer = tokenizer_for("{{ raise_exception('no such thing') }}")
+    tokenizer.name_or_path = "some/model"
+    with pytest.raises(ConfigError, match=r"chat template of some/model .*no such thing.*instruction-tuned"):
+        ChatFormat(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("family", "one_in"),
+    [
+        ("Qwen3", 20),
+        *(
+            pytest.param(family, 1 if family == "Qwen3" else 8, marks=pytest.mark.campaign)
+            for family in ("Qwen3", "Qwen3.5", "Llama 3.1", "gpt-oss", "Gemma 4", "GLM-4.5", "Nemotron 3")
+        ),
+    ],
+)
+def test_bfcl_s_ground_truth_succeeds_in_the_family_s_own_form(family: str, one_in: int, bfcl_python: Path) -> None:
+    """Every call is written in the family's form, read by its parser, and carried out."""
+    chat, env = chat_of(family), gym.make("EH-BFCL-v0", split="all", action_format="native", workers=1)
+    task_ids = env.unwrapped.task_ids[::one_in]  # type: ignore[attr-defined]
+    rewards = []
+    for task_id in task_ids:
+        _, info = env.reset(options={"task_id": task_id})
+        tools, done, reward = info["tools"], False, 0.0
+        while not done:
+            action = env.unwrapped.expert()  # type: ignore[attr-defined]
+            # These templates take one call per message, and two entries have messages with several.
+            if not (family in ("Llama 3.1", "gpt-oss") and action.count('"type": "function"') > 1):
+                action = chat.read(chat.reply_ids(action), tools).action
+            _, reward, done, _, info = env.step(action)
+            tools = info.get("tools", tools)
+        rewards.append(reward)
+    env.close()
+    assert rewards == [1.0] * len(task_ids)

@@ -1,0 +1,189 @@
+"""Episodes of a model that thinks: what the environment gets, what is trained on, and thoughts that do not end."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import eh_gym
+from eh_gym import FixedHorizon
+from harness.policy.batch import pack
+from harness.policy.chat import ChatFormat
+from harness.rollout.episode import UNFINISHED
+from harness.rollout.metrics import rollout_metrics
+from harness.rollout.rollout import rollout
+from harness.types.rules import EpisodeRequest, Rules
+from harness.types.sampler import Sample, SampleRequest
+from harness.types.trajectory import Trajectory
+
+CHATML = (
+    "{# replies may begin with <think>, up to </think> #}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    bpe = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.decoder = decoders.ByteLevel()
+    made = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>")
+    made.add_tokens([AddedToken("<|im_start|>", special=True), AddedToken("<think>"), AddedToken("</think>")])
+    made.chat_template = CHATML
+    return made
+
+
+class Scripted:
+    """A sampler that writes the given texts, one per request, each up to the request's limit."""
+
+    max_context = 200_000
+
+    def __init__(self, made: PreTrainedTokenizerFast, texts: list[str]) -> None:
+        self.ids = [made.encode(text, add_special_tokens=False) for text in texts]
+        self.requests: list[SampleRequest] = []
+        self.waiting: list[SampleRequest] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self.waiting)
+
+    def submit(self, request: SampleRequest) -> None:
+        self.requests.append(request)
+        self.waiting.append(request)
+
+    def step(self) -> list[tuple[SampleRequest, Sample]]:
+        request = self.waiting.pop()
+        ids = self.ids[len(self.requests) - 1][: request.max_tokens]
+        reason: Any = "stop" if ids[-1] in request.stop_ids else "length"
+        return [(request, Sample(ids, [-1.0] * len(ids), reason, policy_version=0))]
+
+    def end_session(self, session: Hashable) -> None:
+        pass
+
+
+def play(
+    texts: list[str], *, horizon: int, mode: Any = "lockstep", **rules: Any
+) -> tuple[Trajectory, Scripted, ChatFormat]:
+    made = tokenizer()
+    chat = ChatFormat(made)
+    sampler: Any = Scripted(made, texts)
+    envs = eh_gym.make_vec("EH-Cabinet-v0", 1, FixedHorizon(horizon), record=False, max_workers=0)
+    request = EpisodeRequest(envs.envs[0].unwrapped.task_ids[0], 0, seed=1)  # type: ignore[attr-defined]
+    [trajectory] = rollout(envs, sampler, chat, [request], Rules(mode=mode, **rules))
+    envs.close()
+    return trajectory, sampler, chat
+
+
+def trained_text(trajectory: Trajectory, chat: ChatFormat) -> str:
+    return chat.text([i for i, kept in zip(trajectory.ids, trajectory.loss_mask, strict=True) if kept])
+
+
+def test_the_environment_gets_the_answer_and_the_log_both() -> None:
+    """A thought before a call was answered with "error"."""
+    trajectory, _, chat = play(
+        ["<think>\nlist() or read()?\n</think>\n\nlist()<|im_end|>", "list()<|im_end|>"], horizon=2
+    )
+    first, second = trajectory.turns
+    assert (first.action, first.observation, first.malformed) == ("list()", "closed", False)
+    assert first.reasoning == "list() or read()?"
+    assert (second.action, second.reasoning, second.reasoning_tokens) == ("list()", "", 0)
+    thought = chat.text(trajectory.ids[trajectory.action_mask.index(1) :][: first.reasoning_tokens])
+    assert thought == "<think>\nlist() or read()?\n</think>"
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_the_loss_is_about_thoughts_if_they_are_trained(train: bool) -> None:
+    texts = ["<think>\nhm\n</think>\n\nlist()<|im_end|>", "read()<|im_end|>"]
+    trajectory, _, chat = play(texts, horizon=2, train_reasoning=train)
+    kept = trained_text(trajectory, chat)
+    assert kept == ("".join(texts) if train else "\n\nlist()<|im_end|>read()<|im_end|>")
+    assert trajectory.action_tokens == len(tokenizer().encode("".join(texts), add_special_tokens=False))
+    batch = pack([trajectory])
+    assert chat.text(batch.targets.tolist()) == kept
+    assert int(batch.action_mask.sum()) == trajectory.loss_tokens
+
+
+@pytest.mark.parametrize("mode", ["lockstep", "streaming"])
+def test_a_thought_that_never_ends_is_no_action_and_is_told(mode: Any) -> None:
+    trajectory, _, chat = play(["<think>\nopen(a)<|im_end|>", "list()<|im_end|>"], horizon=2, mode=mode)
+    first = trajectory.turns[0]
+    assert (first.action, first.reasoning, first.unfinished) == ("", "open(a)", True)
+    assert first.observation == f"{UNFINISHED}\nerror"
+    assert f"{UNFINISHED}\nerror<|im_end|>" in chat.text(trajectory.ids)
+    assert rollout_metrics([trajectory], 0)["rollout/unfinished_reasoning"] == 0.5
+
+
+@pytest.mark.parametrize("mode", ["lockstep", "streaming"])
+def test_a_thought_that_grows_too_long_is_closed(mode: Any) -> None:
+    texts = [
+        "<think>\nabcdefghijklmnopqrstuvwxyz",
+        "list()<|im_end|>",
+        "<think>b</think>read()<|im_end|>",
+        "read()<|im_end|>",
+    ]
+    trajectory, sampler, chat = play(texts, horizon=3, mode=mode, max_reasoning_tokens=12, max_action_tokens=30)
+    first, second, third = trajectory.turns
+    assert (first.action, first.reasoning) == ("list()", "abcdefghij")
+    # 12 sampled ids of the thought; then "\n</think>\n\n", which is not sampled; then "list()" and its end
+    assert (first.action_tokens, first.closing_tokens, first.reasoning_tokens) == (12 + 7, 4, 12 + 2)
+    assert (second.action, second.closing_tokens, third.action) == ("read()", 0, "read()")
+    assert [request.max_tokens for request in sampler.requests] == [12, 30 - 12 - 4, 12, 12]
+    assert sampler.requests[1].prompt_ids[: len(sampler.requests[0].prompt_ids)] == sampler.requests[0].prompt_ids
+    assert len({request.seed for request in sampler.requests}) == 4
+    sampled = "<think>\nabcdefghij" + "list()<|im_end|>" + "<think>b</think>read()<|im_end|>" + "read()<|im_end|>"
+    assert trained_text(trajectory, chat) == sampled  # the ids that closed the thought were not sampled
+    metrics = rollout_metrics([trajectory], 0)
+    assert metrics["rollout/closed_reasoning"] == pytest.approx(1 / 3)
+    assert (
+        metrics["rollout/action_tokens"]
+        == sum(trajectory.action_mask)
+        == sum(t.action_tokens for t in trajectory.turns)
+    )
+
+
+def test_an_answer_at_the_limit_of_a_thought_goes_on() -> None:
+    trajectory, _, _ = play(
+        ["<think>b</think>rea", "d()<|im_end|>"], horizon=1, max_reasoning_tokens=6, max_action_tokens=30
+    )
+    assert [turn.action for turn in trajectory.turns] == ["read()"]
+    assert trajectory.turns[0].closing_tokens == 0
+
+
+def test_a_rollout_with_the_model_s_own_calls(bfcl_python: Path) -> None:
+    """Calls as Qwen3 writes them, after a thought; results with the tool role; functions that are revealed are read as text."""
+    trl = pytest.importorskip("trl")
+    made = tokenizer()
+    made.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text("utf-8")
+    chat = ChatFormat(made)
+    task = "multi_turn_miss_func_0"
+    teacher: Any = gym.make("EH-BFCL-v0", split="all", action_format="native", workers=1)
+    teacher.reset(options={"task_id": task})
+    texts, done = [], False
+    while not done:
+        action = teacher.unwrapped.expert()
+        texts.append(
+            "<think>\nNext one.\n</think>\n\n"
+            + chat.text(chat.reply_ids(action)).removeprefix("<think>\n\n</think>\n\n")
+        )
+        _, _, done, _, _ = teacher.step(action)
+    sampler: Any = Scripted(made, texts)
+    envs = eh_gym.make_vec(
+        "EH-BFCL-v0", 1, FixedHorizon(40), record=False, max_workers=0, split="all", action_format="native", workers=1
+    )
+    [trajectory] = rollout(envs, sampler, chat, [EpisodeRequest(task, 0, seed=1)], Rules())
+    envs.close()
+    assert (trajectory.success, trajectory.reward) == (True, 1.0)
+    assert {turn.reasoning for turn in trajectory.turns} == {"Next one."}
+    assert trained_text(trajectory, chat) == "".join(texts)
+    text = chat.text(trajectory.ids)
+    assert text.count("<tool_response>") >= text.count('<tool_call>\n{"name": "') - 1 > 3
+    assert '<|im_start|>user\n{"name": "sort"' in text
+    assert "# Tools" in text
+    assert '"name": "ls"' in trajectory.system_prompt  # the log shows what was on offer
