@@ -151,8 +151,9 @@ def build(
     if config.lora_rank:
         add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
     reference = _reference_policy(policy, config, folder, device, ranks, first=checkpoint is None)
-    weights = SampledWeights(policy, while_training=bool(config.async_steps), ranks=ranks)
-    if config.sampler == "transformers":
+    on_host = config.sampler != "transformers"
+    weights = SampledWeights(policy, while_training=bool(config.async_steps), ranks=ranks, on_host=on_host)
+    if not on_host:
         weights.fill(device)  # if servers sample, the copy stays in the host memory of rank 0
     ranks.shard(policy, device)
     optimizer = make_optimizer(
@@ -172,7 +173,7 @@ def build(
         functools.partial(
             make_sampler,
             config,
-            device=device if ranks.sharded else None,
+            device=device,
             sends=ranks.first,
             adapters=config.lora_handover == "adapters",
         )
@@ -226,7 +227,9 @@ def _load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks)
         if config.model == "tiny":
             seed = derive_seed(config.seed, "weights") % 2**31
             policy = new_tiny_policy(env, seed=seed, max_observation_tokens=limit, packing=config.packing)
-            torch.nn.Module.to(policy.model, torch.device(home), dtype)
+            torch.nn.Module.to(policy.model, torch.device(home))
+            for parameter in policy.model.parameters():  # not the rotary frequencies, which every engine has in float32
+                parameter.data = parameter.data.to(dtype)
         else:
             policy = load_policy(
                 config.model, dtype=dtype, device=home, max_observation_tokens=limit, packing=config.packing

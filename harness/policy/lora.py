@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 from eh_gym.errors import MissingExtraError
 
 __all__ = [
-    "PlainWeights",
     "adapters",
     "add_lora",
     "frozen_parameters",
@@ -109,14 +108,3 @@ def adapters(model: PreTrainedModel) -> tuple[dict[str, Any], dict[str, Tensor]]
     settings = {"peft_type": "LORA", "r": config.r, "lora_alpha": config.lora_alpha, "target_modules": "all-linear"}
     found = get_peft_model_state_dict(model, adapter_name=_ADAPTER, save_embedding_layers=False)
     return settings, {f"base_model.model.{name}": matrix.detach().contiguous() for name, matrix in found.items()}
-
-
-class PlainWeights:
-    """Stands in for a model where only its parameters are read. It gives the plain or the frozen ones, on one device."""
-
-    def __init__(self, model: PreTrainedModel, device: torch.device, *, merged: bool) -> None:
-        self._model, self._device, self._merged = model, device, merged
-
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """The parameters by name, as ``torch.nn.Module.named_parameters`` gives them."""
-        return ((name, p.to(self._device)) for name, p in _own_parameters(self._model, merged=self._merged))

@@ -25,7 +25,7 @@ def make_sampler(
     Args:
         settings: Which sampler, and how it is set up.
         policy: The policy whose weights it samples with.
-        device: The device from which the weights are sent to servers; None for the device that holds them.
+        device: The device of vLLM's engine, or from which the weights are sent to servers; None for the device that holds them.
         sends: Whether this process sends the weights to the servers. If several processes share the servers, one of them does.
         adapters: Whether vLLM receives the LoRA adapters separately. Otherwise they are merged into the weights.
     """
@@ -46,5 +46,6 @@ def make_sampler(
             tensor_parallel=settings.tensor_parallel,
             gpu_memory_utilization=settings.gpu_memory_utilization,
             adapters=adapters,
+            device=device,
         )
     return TransformersSampler(policy.model, max_context=max_context)

@@ -58,10 +58,12 @@ class VLLMSampler:
             the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
         adapters: Whether the model's LoRA adapters are handed over separately. The frozen weights are then handed over again
             only if the engine has lost them. Otherwise the adapters are merged into the weights.
+        device: The device of the engine, if the policy's weights are elsewhere: a copy in the host's memory. None for theirs.
 
     Raises:
         MissingExtraError: vLLM is not installed.
-        ConfigError: `max_context` exceeds the model's positions, or the rank of the adapters is larger than vLLM allows.
+        ConfigError: `max_context` exceeds the model's positions, the rank of the adapters is larger than vLLM allows, or the
+            GPU has too little memory.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class VLLMSampler:
         tensor_parallel: int = 1,
         gpu_memory_utilization: float = 0.5,
         adapters: bool = False,
+        device: str | None = None,
     ) -> None:
         config = model.config.get_text_config()
         positions = int(config.max_position_embeddings)
@@ -89,7 +92,8 @@ class VLLMSampler:
         self._names: dict[Hashable, str] = {}
         self._asleep = False
         self._lora_request: Any = None
-        self._on_gpu = model.device.type == "cuda"
+        place = torch.device(device) if device else model.device
+        self._on_gpu = place.type == "cuda"
         self._own_process = tensor_parallel == 1
         options: dict[str, Any] = {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": True}
         if not self._on_gpu:
@@ -121,6 +125,7 @@ class VLLMSampler:
                 quantization=quantization,
                 max_model_len=self._max_context,
                 tensor_parallel_size=tensor_parallel,
+                device=place,
                 **options,
             )
         self._take_over_weights()
@@ -248,8 +253,13 @@ class VLLMSampler:
         return int(max(_CPU_CACHE_BYTES, 2 * episode))
 
 
-def _start_engine(**options: Any) -> Any:
-    """Starts an engine in this process and leaves torch's settings as they were."""
+def _start_engine(*, device: torch.device, **options: Any) -> Any:
+    """Starts an engine in this process, on the policy's device, and leaves torch's settings as they were.
+
+    Raises:
+        MissingExtraError: vLLM is not installed.
+        ConfigError: vLLM refuses the options, or the GPU has too little memory for them.
+    """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read when vLLM is imported; else vLLM warns at each update
     try:
         from vllm import EngineArgs
@@ -280,12 +290,21 @@ def _start_engine(**options: Any) -> Any:
     )
     try:
         vllm_config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+        if device.index is not None:
+            vllm_config.device_config.device = (
+                device  # or it would take the first GPU; its executor reads the index here
+            )
         return LLMEngine(
             vllm_config=vllm_config,
             executor_class=Executor.get_class(vllm_config),
             log_stats=False,
             multiprocess_mode=False,
         )
+    except (ValueError, torch.OutOfMemoryError) as error:
+        raise ConfigError(
+            f"vLLM does not start: {str(error).splitlines()[0]}; python -m harness.plan with the same flags says what fits: "
+            "lower --gpu-memory-utilization if the trainer needs the memory, or --max-context if the cache is too small"
+        ) from error
     finally:
         if multiprocessing is None:
             del os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]

@@ -7,13 +7,11 @@ that starts a server. Episodes never move from a busy server to an idle one.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import queue
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,8 +39,8 @@ class _Engine:
     server: VLLMServer
     alive: bool = True
     has_weights: bool = False
+    knows_adapters: bool = False
     sessions: set[Hashable] = field(default_factory=set)
-    sender: NCCLSender | None = None
 
 
 @dataclass
@@ -102,6 +100,7 @@ class VLLMServerSampler:
             )
         self._max_context = max_context or min(limits)
         self._sends = sends
+        self._sender: NCCLSender | None = None
         self._version = 0
         self._attempts = itertools.count()
         self._numbers = itertools.count()
@@ -216,7 +215,7 @@ class VLLMServerSampler:
     def _bury(self, engine: _Engine, why: Exception) -> None:
         """Gives up a server and sends its requests to other servers, with the same seeds."""
         _log.warning("lost a vLLM server; its %d episodes go to other servers: %s", len(engine.sessions), why)
-        engine.alive, engine.sender, engine.has_weights = False, None, False
+        engine.alive = engine.has_weights = False
         for session in engine.sessions:
             del self._homes[session]
         engine.sessions.clear()
@@ -225,53 +224,75 @@ class VLLMServerSampler:
             self._send(lost.request, lost.number)
 
     def _send_weights(self) -> None:
-        """Updates one server after another: pause, send, name the version, resume. The first call also connects."""
+        """Pauses the servers, sends them the weights, names the version, and resumes them. Those that fail are given up."""
         if not self._sends:
             for engine in self._engines:  # a server that came back has the weights; any other is lost again at once
                 engine.alive = True
             return
         adapters = adapters_text(self._model) if self._adapters else None
-        with ExitStack() as files:
-            merged = not self._adapters
-            file = functools.cache(lambda: str(files.enter_context(weights_file(self._model, merged=merged))))
-            for engine in self._engines:
-                was_alive = engine.alive
-                try:
-                    self._update(engine, file, adapters)
-                    engine.alive = True
-                except (ServerGone, ServerRefused) as error:
-                    if was_alive:
-                        self._bury(engine, error)
+        ready = self._each(self._engines, lambda engine: engine.server.pause())
+        if adapters is not None:
+            ready = self._each(ready, self._ask_for_adapters)
+        lacking = [engine for engine in ready if adapters is None or not engine.has_weights]
+        if self._over_nccl:
+            self._send_over_nccl([engine.server for engine in lacking])
+        elif lacking:
+            with weights_file(self._model, merged=not self._adapters) as path:
+                loaded = self._each(lacking, lambda engine: self._load(engine.server, str(path)))
+            ready = [engine for engine in ready if engine in loaded or engine not in lacking]
+        if adapters is not None:
+            ready = self._each(ready, lambda engine: self._load_adapters(engine, adapters))
+        if self._over_nccl or adapters is not None:
+            ready = self._each(ready, lambda engine: engine.server.name_weights(str(self._version)))
+        for engine in self._each(ready, lambda engine: engine.server.resume()):
+            engine.alive = True
         if not any(engine.alive for engine in self._engines):
             raise SamplerError(f"none of the servers {self._engines_text()} received the weights")
 
-    def _update(self, engine: _Engine, file: Callable[[], str], adapters: dict[str, str] | None) -> None:
-        server = engine.server
-        server.pause()
-        if adapters is None:
-            self._update_weights(engine, file)
-        else:
-            known = server.knows_adapters(ADAPTERS)
-            if not (known and engine.has_weights):
-                self._update_weights(engine, file)
-                engine.has_weights = True
-            server.worker_call("load_policy_adapters", adapters)
-            if not known:
-                server.name_adapters(ADAPTERS)
-        if self._over_nccl or adapters is not None:
-            server.name_weights(str(self._version))
-        server.resume()
+    def _each(self, engines: Sequence[_Engine], call: Callable[[_Engine], None]) -> list[_Engine]:
+        """Calls all servers at the same time and gives up those that fail; returns the others."""
+        found = []
+        for engine, done in [(engine, self._threads.submit(call, engine)) for engine in engines]:
+            try:
+                done.result()
+                found.append(engine)
+            except (ServerGone, ServerRefused) as error:
+                if engine.alive:
+                    self._bury(engine, error)
+        return found
 
-    def _update_weights(self, engine: _Engine, file: Callable[[], str]) -> None:
-        server = engine.server
-        if self._over_nccl:
-            if engine.sender is None:
-                engine.sender = NCCLSender(self._model, server, self._device, merged=not self._adapters)
-            engine.sender.send()
-        else:
-            server.start_weight_update()
-            server.update_weights({"path": file()})
-            server.finish_weight_update(str(self._version))
+    def _send_over_nccl(self, servers: Sequence[VLLMServer]) -> None:
+        if not servers:
+            return
+        try:
+            if self._sender is None or self._sender.servers != tuple(servers):
+                if self._sender is not None:
+                    self._sender.close()
+                self._sender = NCCLSender(self._model, servers, self._device, merged=not self._adapters)
+            self._sender.send()
+        except (ServerGone, ServerRefused) as error:  # the others wait for it in the group, and cannot be called away
+            raise SamplerError(
+                f"a server failed while it received the weights, and the others wait for it ({error}); start all servers again "
+                "and --resume the run"
+            ) from error
+
+    def _load(self, server: VLLMServer, path: str) -> None:
+        server.start_weight_update()
+        server.update_weights({"path": path})
+        server.finish_weight_update(str(self._version))
+
+    @staticmethod
+    def _ask_for_adapters(engine: _Engine) -> None:
+        """A server that was started again knows no adapters, and has lost the weights too."""
+        engine.knows_adapters = engine.server.knows_adapters(ADAPTERS)
+        engine.has_weights = engine.has_weights and engine.knows_adapters
+
+    @staticmethod
+    def _load_adapters(engine: _Engine, adapters: dict[str, str]) -> None:
+        engine.has_weights = True
+        engine.server.worker_call("load_policy_adapters", adapters)
+        if not engine.knows_adapters:
+            engine.server.name_adapters(ADAPTERS)
 
     def _engines_text(self) -> str:
         return ", ".join(engine.server.url for engine in self._engines)

@@ -103,6 +103,18 @@ def need_vllm() -> None:
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # vLLM reads it once
 
 
+@pytest.fixture
+def fresh() -> Callable[..., Qwen2ForCausalLM]:
+    """Makes new models."""
+    return new_model
+
+
+@pytest.fixture
+def real_vllm() -> None:
+    """vLLM is installed."""
+    need_vllm()
+
+
 class Server:
     """A `vllm serve` process on this machine."""
 
