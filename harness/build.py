@@ -134,7 +134,7 @@ def build(
     """
     set_threads(config.threads)
     ranks = ranks or Ranks()
-    check_ranks(ranks, sampler=config.sampler)
+    check_ranks(ranks, sampler=config.sampler, tensor_parallel=config.tensor_parallel, async_steps=config.async_steps)
     env_id = environment(config, ranks)
     env = teacher(config, env_id)
     stream = TaskStream(tasks_of(env), per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
@@ -152,7 +152,13 @@ def build(
         add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
     reference = _reference_policy(policy, config, folder, device, ranks, first=checkpoint is None)
     on_host = config.sampler != "transformers"
-    weights = SampledWeights(policy, while_training=bool(config.async_steps), ranks=ranks, on_host=on_host)
+    weights = SampledWeights(
+        policy,
+        while_training=bool(config.async_steps),
+        ranks=ranks,
+        on_host=on_host,
+        gathers=config.sampler == "vllm",
+    )
     if not on_host:
         weights.fill(device)  # if servers sample, the copy stays in the host memory of rank 0
     ranks.shard(policy, device)
@@ -176,6 +182,9 @@ def build(
             device=device,
             sends=ranks.first,
             adapters=config.lora_handover == "adapters",
+            dtype=config.dtype,
+            slots=_slot_count(config, ranks),
+            sharers=ranks.size,
         )
     )
     controller = make_controller(config)

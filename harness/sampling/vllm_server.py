@@ -29,6 +29,9 @@ __all__ = ["VLLMServerSampler"]
 
 _log = logging.getLogger(__name__)
 _STEP_S = 0.005  # the longest that a step waits for something to be ready
+_GROUP = (
+    8  # as many more episodes than the idlest server's, and twice those, a server may have for the sake of a prompt
+)
 _MAX_THREADS = 2048  # the most requests that run at once; a thread is made when one is needed
 
 
@@ -40,6 +43,7 @@ class _Engine:
     alive: bool = True
     has_weights: bool = False
     knows_adapters: bool = False
+    cache_tokens: int = 0
     sessions: set[Hashable] = field(default_factory=set)
 
 
@@ -65,6 +69,7 @@ class VLLMServerSampler:
             memory. None sends them from the model's device.
         sends: Whether this process sends the weights. If several processes share the servers, one of them sends, and the
             others wait for it before they sample.
+        sharers: The number of processes that sample with these servers.
         adapters: Whether the model's LoRA adapters are sent separately, over HTTP. Each server then gets the frozen weights
             only when it joins or comes back. Otherwise the adapters are merged into the weights.
 
@@ -81,6 +86,7 @@ class VLLMServerSampler:
         timeout_s: float = 600.0,
         device: str | None = None,
         sends: bool = True,
+        sharers: int = 1,
         adapters: bool = False,
     ) -> None:
         if not urls:
@@ -92,14 +98,14 @@ class VLLMServerSampler:
         self._engines = [_Engine(VLLMServer(url, timeout_s=timeout_s)) for url in urls]
         self._adapters = adapters
         rank = lora_rank(model) if adapters else 0
-        limits = [_check(engine.server, "nccl" if self._over_nccl else "file", rank) for engine in self._engines]
+        limits = [_check(engine, "nccl" if self._over_nccl else "file", rank) for engine in self._engines]
         if max_context is not None and not 1 < max_context <= min(limits):
             raise ConfigError(
                 f"max_context must be in 2..{min(limits)}, which the servers allow, got {max_context}; "
                 "start them with another --max-model-len"
             )
         self._max_context = max_context or min(limits)
-        self._sends = sends
+        self._sends, self._sharers = sends, sharers
         self._sender: NCCLSender | None = None
         self._version = 0
         self._attempts = itertools.count()
@@ -107,9 +113,15 @@ class VLLMServerSampler:
         self._running: dict[str, _Running] = {}
         self._names: dict[Hashable, str] = {}
         self._homes: dict[Hashable, _Engine] = {}
+        self._prompts: dict[int, _Engine] = {}  # by the first prompt of an episode; until the weights change
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="vllm-request")
         self._answers: queue.SimpleQueue[tuple[str, dict[str, Any] | Exception]] = queue.SimpleQueue()
         self._send_weights()
+
+    @property
+    def cache_tokens(self) -> int:
+        """This process's share of the tokens whose keys and values the living servers hold; 0 if they do not say."""
+        return sum(engine.cache_tokens for engine in self._engines if engine.alive) // self._sharers
 
     @property
     def max_context(self) -> int:
@@ -164,6 +176,7 @@ class VLLMServerSampler:
     def weights_changed(self) -> int:
         """Sends the weights to every server, including those that came back. Returns the new policy version."""
         self._version += 1
+        self._prompts.clear()  # the servers have dropped all keys and values
         self._send_weights()
         return self._version
 
@@ -174,7 +187,11 @@ class VLLMServerSampler:
         self._threads.shutdown(wait=True)
 
     def _send(self, request: SampleRequest, number: int) -> None:
-        """Sends a request to the server of its episode. A new episode gets the server with the fewest episodes."""
+        """Sends a request to the server of its episode.
+
+        A new episode follows one that began with the same prompt, because that server has the prompt's keys and values. But it
+        goes where the fewest episodes are if that server has too many more.
+        """
         engine = self._homes.get(request.session)
         if engine is None:
             alive = [e for e in self._engines if e.alive]
@@ -182,7 +199,13 @@ class VLLMServerSampler:
                 raise SamplerError(
                     f"none of the servers {self._engines_text()} is left; start them again and --resume the run"
                 )
-            engine = self._homes[request.session] = min(alive, key=lambda e: len(e.sessions))
+            idlest = min(alive, key=lambda e: len(e.sessions))
+            prompt = hash(tuple(request.prompt_ids))
+            engine = self._prompts.get(prompt, idlest)
+            if not engine.alive or len(engine.sessions) > 2 * len(idlest.sessions) + _GROUP:
+                engine = idlest
+            self._prompts[prompt] = engine
+            self._homes[request.session] = engine
             engine.sessions.add(request.session)
         name = f"{id(self):x}-{next(self._attempts)}"
         self._running[name] = _Running(request, number, engine)
@@ -298,17 +321,18 @@ class VLLMServerSampler:
         return ", ".join(engine.server.url for engine in self._engines)
 
 
-def _check(server: VLLMServer, backend: str, rank: int) -> int:
-    """Checks the settings of a server and returns its longest context.
+def _check(engine: _Engine, backend: str, rank: int) -> int:
+    """Checks the settings of a server, notes the size of its cache, and returns its longest context.
 
     Args:
-        server: The server.
+        engine: The server.
         backend: The backend of the weight transfer.
         rank: The rank of the adapters that the server will receive; 0 for none.
 
     Raises:
         ConfigError: The server can't be reached, or its settings would make training on its samples wrong.
     """
+    server = engine.server
     try:
         settings = server.settings()
     except ServerGone as error:
@@ -335,6 +359,8 @@ def _check(server: VLLMServer, backend: str, rank: int) -> int:
         )
     if rank:
         _check_adapters(server, settings, rank)
+    cache = settings.get("cache_config") or {}
+    engine.cache_tokens = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
     return int(settings["model_config"]["max_model_len"])
 
 

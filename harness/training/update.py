@@ -26,7 +26,8 @@ from torch import Tensor
 from harness.policy.batch import Batch
 from harness.policy.lora import without_lora
 from harness.policy.policy import Policy
-from harness.policy.ranks import Ranks, whole
+from harness.policy.ranks import Ranks
+from harness.policy.shards import whole
 from harness.settings.loss import LossSettings
 from harness.training.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
 from harness.training.mismatch import Mismatch
