@@ -79,7 +79,9 @@ class EpisodeLengths:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
         self._estimates = {str(task_id): float(steps) for task_id, steps in state["estimates"]}
-        self._shapes = [tuple(shape) for shape in state.get("shapes", [])]
+        self._shapes = [
+            (int(prompt), float(each), int(steps), bool(cut)) for prompt, each, steps, cut in state.get("shapes", [])
+        ]
 
 
 def longest_first(requests: Sequence[EpisodeRequest], lengths: EpisodeLengths) -> list[int]:
