@@ -1,7 +1,7 @@
 """The policy update with a real model's shape: tokens per second, MFU and peak memory, by episode length and by method.
 
     python benchmarks/gpu_train.py --shape 0.5b --lengths 4096 16384 32768
-    python benchmarks/gpu_train.py --shape 7b --lengths 16384 --episodes 8 --checkpointing
+    python benchmarks/gpu_train.py --shape 7b --lengths 16384 --episodes 8 --checkpointing --lora-rank 32
     python benchmarks/gpu_train.py --smoke
 
 The model is a Qwen2.5 shape with random weights. Groups have 8 episodes of the same length. The model writes half of each
@@ -24,7 +24,8 @@ is not counted. Repeated computation (checkpointing, the chunked output layer) i
 sharing saves: tokens/s counts every token of each episode, and MFU only the tokens in the row. The peak is --peak-tflops. Its
 default is 989 on an H100 or H200 (bfloat16, dense). On other devices there is no MFU.
 
-Only the shape tiny runs without a GPU. --smoke takes it. benchmarks/gpu_rollout.py measures sampling.
+On a GPU of 80 GB, 7b needs --lora-rank: all of its weights take 18 bytes each, 137 GB. Only the shape tiny runs without a GPU.
+--smoke takes it. benchmarks/gpu_rollout.py measures sampling.
 """
 
 from __future__ import annotations

@@ -78,6 +78,10 @@ def main() -> None:
         "--rounds", type=int, default=5, help="the number of further hand-overs and rollouts, only for the times"
     )
     arguments = parse(parser, width=64, layers=1, updates=[1], episodes=2, rounds=1)
+    if torch.cuda.is_available():
+        parser.error(
+            "this compares two engines in one process, and on a GPU a process can have one; use vLLM for the CPU"
+        )
     torch.set_num_threads(1)
     heads = arguments.width // 64
     shape = ModelShape(

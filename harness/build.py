@@ -135,7 +135,7 @@ def build(
     """
     set_threads(config.threads)
     ranks = ranks or Ranks()
-    check_ranks(ranks, sampler=config.sampler)
+    check_ranks(ranks, sampler=config.sampler, tensor_parallel=config.tensor_parallel, async_steps=config.async_steps)
     env_id = environment(config, ranks)
     env = teacher(config, env_id)
     stream = TaskStream(tasks_of(env), per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
@@ -154,8 +154,15 @@ def build(
     if config.lora_rank and not has_lora(policy.model):
         add_lora(policy.model, config.lora_rank, seed=_adapter_seed(config))
     reference = _reference_policy(policy, config, folder, device, ranks, first=checkpoint is None)
-    weights = SampledWeights(policy, while_training=bool(config.async_steps), ranks=ranks)
-    if config.sampler == "transformers":
+    on_host = config.sampler != "transformers"
+    weights = SampledWeights(
+        policy,
+        while_training=bool(config.async_steps),
+        ranks=ranks,
+        on_host=on_host,
+        gathers=config.sampler == "vllm",
+    )
+    if not on_host:
         weights.fill(device)  # if servers sample, the copy stays in the host memory of rank 0
     ranks.shard(policy, device)
     optimizer = make_optimizer(
@@ -175,9 +182,12 @@ def build(
         functools.partial(
             make_sampler,
             config,
-            device=device if ranks.sharded else None,
+            device=device,
             sends=ranks.first,
             adapters=config.lora_handover == "adapters",
+            dtype=config.dtype,
+            slots=_slot_count(config, ranks),
+            sharers=ranks.size,
         )
     )
     controller = make_controller(config)
@@ -235,7 +245,9 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) 
                 max_action_tokens=config.max_action_tokens,
                 packing=config.packing,
             )
-            torch.nn.Module.to(policy.model, torch.device(home), dtype)
+            torch.nn.Module.to(policy.model, torch.device(home))
+            for parameter in policy.model.parameters():  # not the rotary frequencies, which every engine has in float32
+                parameter.data = parameter.data.to(dtype)
         else:
             policy = load_policy(
                 config.model,

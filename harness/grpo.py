@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from eh_gym.errors import ConfigError, EHError, MissingBackendError
+from harness.experiments.cost import refusal
+from harness.experiments.memory import GB, memory_of
 from harness.run.display import Display
 from harness.settings.command_line import end_with_error, errors_in_one_line, parse
 from harness.settings.grpo import GRPOConfig
+from harness.settings.plan import Plan
 from harness.settings.presets import preset
 
 if TYPE_CHECKING:
@@ -83,8 +86,7 @@ def _finish(run: Run, display: Display, started: float) -> None:
 
     config, folder, training_s = run.config, run.folder, run.clock.seconds
     run.weights.hand_over(config.updates)
-    if run.ranks.first:
-        run.weights.policy.save(folder / "model")
+    run.weights.save(folder / "model")
     if "after" not in run.evaluations:
         run.evaluations["after"] = run.held_out.sampled_and_greedy(display, "after training")
     if run.ranks.first:
@@ -103,6 +105,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         _carry_out(wanted, words, console)
 
 
+def _planned(config: GRPOConfig, gpu_bytes: int, gpus: int) -> str:
+    """Asks the plan whether the run fits the GPUs that it has; returns why if the plan cannot say.
+
+    Raises:
+        ConfigError: The run cannot fit. The message names changes that would make it fit.
+    """
+    if not gpu_bytes:
+        return ""
+    plan = Plan(gpus=gpus, gpu_gb=gpu_bytes / GB, train=config)
+    try:
+        memory = memory_of(plan)
+    except ConfigError as unknown:  # another model or environment than those whose sizes are known
+        return str(unknown)
+    if not memory.fits:
+        raise ConfigError(
+            f"{refusal(plan, memory)}; python -m harness.plan counts it, and --no-plan tries it all the same"
+        )
+    return ""
+
+
 def _carry_out(wanted: GRPOConfig, words: Sequence[str], console: Console) -> None:
     """Begins or resumes the run that the command line asks for, alone or with the other ranks."""
     from transformers.utils.logging import disable_progress_bar
@@ -110,7 +132,7 @@ def _carry_out(wanted: GRPOConfig, words: Sequence[str], console: Console) -> No
     from harness.policy.ranks import join
     from harness.run.files import lock_folder
     from harness.run.run_folder import forget, ignored_flags, prepare, saved_config
-    from harness.run.runtime import pick_device
+    from harness.run.runtime import gpu_bytes, pick_device
 
     disable_progress_bar()  # the run has its own
     begun: Path | None = None  # the folder of a run that this process has begun
@@ -118,16 +140,22 @@ def _carry_out(wanted: GRPOConfig, words: Sequence[str], console: Console) -> No
     try:
         settings = wanted if wanted.resume is None else saved_config(wanted.resume)
         ranks = join(device=pick_device(settings.device), timeout_s=settings.rank_timeout_s)
+        unplanned = _planned(settings, gpu_bytes(pick_device(settings.device)), ranks.size) if wanted.plan else ""
         config, run_dir, resume = ranks.from_first(prepare(wanted) if ranks.first else (wanted, Path(), False))
         busy = f"another process trains in {run_dir}; wait for its end, or end it, before this one resumes it"
         with lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
             begun = run_dir if ranks.first and not resume else None
             display = Display(console if ranks.first else Console(quiet=True))
             display.plan(config, run_dir, resume=resume)
+            if unplanned:
+                display.note(f"note: the run's memory could not be planned: {unplanned}")
             if resume and (ignored := ignored_flags(words, wanted, config)):
                 display.note(f"note: the run goes on with its own settings; ignored: {', '.join(ignored)}")
             train(config, run_dir, display, resume=resume, ranks=ranks)
-        ranks.close()
+        if (
+            settings.sampler != "vllm"
+        ):  # an engine beside a rank closes the ranks' torch.distributed when the process ends
+            ranks.close()
     except EHError as error:
         if begun is not None and isinstance(error, (ConfigError, MissingBackendError)):
             forget(begun)

@@ -1,230 +1,22 @@
-"""Computes the memory, tokens and FLOPs of a training run before anything is loaded.
+"""Computes the tokens and FLOPs of a training run before anything is loaded, and what would make one fit that does not.
 
-Everything follows from the settings and the model's shape. docs/plan.md has the formulas. With several GPUs, weights, gradients
-and moments are divided among them, as in `harness.policy.ranks` (FSDP2). `--reserve-gb` accounts for memory that the allocator
-loses to fragmentation.
+Everything follows from the settings and the model's shape. docs/plan.md has the formulas.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from eh_gym.errors import ConfigError
-from harness.experiments.simulate.lengths import PAPER
-from harness.policy.shape import ModelShape, shape_of
+from harness.experiments.lengths import lengths_of, turns_of
+from harness.experiments.memory import GB, Memory, memory_of
+from harness.policy.shape import shape_of
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
-from harness.settings.sampling import engine_rank
 
-__all__ = [
-    "GB",
-    "Lengths",
-    "Memory",
-    "Plan",
-    "Work",
-    "lengths_of",
-    "memory_of",
-    "mends",
-    "refusal",
-    "turns_of",
-    "work_of",
-]
-
-GB = 1e9
-_BYTES = {"float32": 4, "bfloat16": 2}
-_CHUNK_LOGITS, _CHUNK_TOKENS = 2**24, 512  # as in harness/policy/head.py
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """The numbers of tokens in an episode.
-
-    Attributes:
-        prompt: The mean number of tokens of a task's prompt.
-        action: The mean number of tokens that the model writes in a turn.
-        observation: The mean number of tokens that it reads in a turn.
-        law: The distribution of the turns of a success, a key of `harness.experiments.simulate.lengths.PAPER`. None if every
-            episode goes on to K.
-        source: A text that says where the numbers come from.
-    """
-
-    prompt: int
-    action: int
-    observation: int
-    law: str | None
-    source: str
-
-
-_LENGTHS: dict[str, Lengths] = {
-    "EH-BFCL": Lengths(
-        2350,
-        84,
-        35,
-        "bfcl",
-        "prompts and observations from BFCL's texts, four characters per token; actions assumed, P50 60, P90 170 "
-        "(benchmarks/gpu_rollout.py); turns from the paper's quantiles",
-    ),
-    "EH-AppWorld": Lengths(
-        3000, 150, 300, "appworld", "tokens assumed, not counted on AppWorld; turns from the paper's quantiles"
-    ),
-    "EH-Cabinet": Lengths(
-        20, 4, 12, None, "assumed: about 7 tokens per action with its end; every episode goes on to K"
-    ),
-}
-
-
-def lengths_of(plan: Plan) -> Lengths:
-    """Returns the lengths of the environment from the table. Flags replace them.
-
-    Raises:
-        ConfigError: The environment is not in the table, and a flag is missing.
-    """
-    flags = {n: getattr(plan, f"{n}_tokens") for n in ("prompt", "action", "observation")}
-    given = {n: v for n, v in flags.items() if v}
-    for name, found in _LENGTHS.items():
-        if plan.train.env.startswith(name):
-            source = f"{', '.join(given)} as given; otherwise {found.source}" if given else found.source
-            return dataclasses.replace(found, source=source, **given)
-    if len(given) < len(flags):
-        raise ConfigError(
-            f"no lengths are known for {plan.train.env}; give --prompt-tokens, --action-tokens and --observation-tokens"
-        )
-    return Lengths(**flags, law=None, source="as given; every episode goes on to K")
-
-
-def turns_of(plan: Plan) -> float:
-    """Returns the mean number of turns of an episode. Successes follow the law, cut off at K; the others take K turns."""
-    law = PAPER.get(lengths_of(plan).law or "")
-    k = plan.horizon
-    if law is None:
-        return float(k)
-    success = float(np.minimum(np.arange(1, len(law.p) + 1), k) @ law.p)
-    return plan.success_rate * success + (1.0 - plan.success_rate) * k
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The memory of one GPU, in bytes.
-
-    Attributes:
-        update: The memory of each part during the policy update.
-        rollout: The memory of each part during the rollout.
-        server: What a sampler on a server needs: weights, and the keys and values of one longest episode. Empty without
-            servers.
-        longest: The number of tokens of the longest episode that must fit.
-        tokens: The number of tokens of one micro-batch.
-        sequences: The number of longest episodes that the sampler's cache holds at once; None if the cache has no fixed size.
-        available: The memory that is available, without the reserve.
-    """
-
-    update: dict[str, float]
-    rollout: dict[str, float]
-    server: dict[str, float]
-    longest: int
-    tokens: int
-    sequences: float | None
-    available: float
-
-    @property
-    def fits(self) -> bool:
-        """Whether the update and the rollout fit, and the sampler's cache holds one longest episode."""
-        room = self.sequences is None or self.sequences >= 1
-        return max(sum(self.update.values()), sum(self.rollout.values())) <= self.available and room
-
-
-def memory_of(plan: Plan) -> Memory:
-    """Computes the memory of one GPU by part; docs/plan.md has the formulas.
-
-    Raises:
-        ConfigError: The model's shape or the environment's lengths are not known.
-    """
-    config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
-    b, ranks = _BYTES[config.dtype], plan.gpus > 1
-    if ranks and config.sampler == "vllm":
-        raise ConfigError(
-            "with several GPUs each one is a rank, and ranks have no --sampler vllm; give --sampler vllm-server --url URL, with "
-            "--gpus for the trainer's GPUs only, or --sampler transformers"
-        )
-    longest = min(
-        config.max_context or shape.positions,
-        shape.positions,
-        lengths.prompt + plan.horizon * (config.max_action_tokens + lengths.observation),
-    )
-    tokens = max(config.tokens_per_microbatch, longest)
-    adapters = shape.lora_parameters(config.lora_rank)
-    trained = adapters or shape.parameters
-    wide = 4 if ranks else b  # shards are float32
-    held: dict[str, float] = {"weights": wide * (shape.parameters + adapters)}
-    if wide < 4:
-        held["float32 masters"] = 4 * trained
-    held["AdamW moments"] = 8 * trained
-    if config.kl_coef and not adapters:
-        held["KL reference"] = wide * shape.parameters
-    held = {name: value / plan.gpus for name, value in held.items()}
-    update = held | {"gradients": 4 * trained / plan.gpus} | _working(config, shape, tokens, lengths)
-    if ranks:
-        update["gathered layers"] = _gathered(shape, b)
-    rollout, sequences, server = dict(held), None, {}
-    apart = shape.lora_parameters(engine_rank(config.lora_rank)) if config.lora_handover == "adapters" else 0
-    if config.sampler == "vllm":
-        engine = config.gpu_memory_utilization * plan.gpu_gb * GB
-        width = _BYTES[config.dtype if config.sampler_dtype == "auto" else config.sampler_dtype]
-        weights = width * (shape.parameters / config.tensor_parallel + apart)
-        cache = engine - weights
-        sequences = cache / (shape.kv_bytes(width) / config.tensor_parallel * longest)
-        rollout |= {"sampler's weights": weights, "sampler's KV cache": max(0.0, cache)}
-        if config.async_steps:  # the engine does not sleep
-            update |= {name: rollout[name] for name in ("sampler's weights", "sampler's KV cache")}
-    else:
-        kv = float(shape.kv_bytes(b) * longest)
-        if config.sampler == "vllm-server":
-            server = {"weights": float(b * (shape.parameters + apart)), "KV cache of one longest episode": kv}
-        else:
-            slots = min(config.slots or _episodes(config), _episodes(config))
-            copies = {"sampler's weights": float(b * (shape.parameters + adapters))}
-            copies = copies if config.async_steps or ranks else {}
-            own = {"sampler's KV cache": kv * math.ceil(slots / plan.gpus)}
-            rollout |= copies | own
-            update |= copies | (own if config.async_steps else {})
-    available = (plan.gpu_gb - plan.reserve_gb) * GB
-    return Memory(update, rollout, server, longest, tokens, sequences, available)
-
-
-def _episodes(config: GRPOConfig) -> int:
-    return config.tasks_per_update * config.group_size
-
-
-def _working(config: GRPOConfig, shape: ModelShape, tokens: int, lengths: Lengths) -> dict[str, float]:
-    """Returns the memory of one micro-batch on one GPU: its activations, and what the output layer needs."""
-    b, h, v = _BYTES[config.dtype], shape.width, shape.vocab
-    layer = tokens * shape.layer_activation_bytes(b, config.lora_rank)
-    kept = tokens * b * h * shape.layers + layer if config.gradient_checkpointing else shape.layers * layer
-    chunk = max(_CHUNK_TOKENS, _CHUNK_LOGITS // v)
-    # V H (4 + b): the gradient of the output layer itself, which does not exist with adapters.
-    head = 8 * chunk * v + (2 * b * chunk * v if b < 4 else 0)
-    head += 0 if config.lora_rank else v * h * (4 + (b if b < 4 else 0))
-    written = tokens * lengths.action / (lengths.action + lengths.observation)
-    return {
-        "activations": float(kept),
-        "backward pass in a layer": float(tokens * b * (2 * shape.ffn + 2 * h)),
-        "logits chunk": head + b * written * h,
-    }
-
-
-def _gathered(shape: ModelShape, b: int) -> float:
-    """Returns the bytes that `fully_shard` holds undivided on each GPU in the backward pass.
-
-    These are the embedding and the output layer, the current layer, the next layer, which is being gathered, and the gradient
-    of a layer, which is float32 when it is divided.
-    """
-    ends = shape.vocab * shape.width * (1 if shape.tied else 2)
-    return float(b * (3 * shape.layer_parameters + ends) + 4 * shape.layer_parameters)
+__all__ = ["Work", "mends", "refusal", "work_of"]
 
 
 @dataclass(frozen=True)
@@ -253,7 +45,7 @@ def work_of(plan: Plan) -> Work:
     more forward pass. The savings from shared prompts are not subtracted.
     """
     config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
-    turns, episodes = turns_of(plan), _episodes(config)
+    turns, episodes = turns_of(plan), config.episodes_per_update
     length = lengths.prompt + turns * (lengths.action + lengths.observation)
     length = min(length, config.max_context or shape.positions)
     written = min(turns * lengths.action, length)
@@ -272,16 +64,25 @@ def work_of(plan: Plan) -> Work:
 
 
 def mends(plan: Plan) -> list[str]:
-    """Returns changes that make a plan fit. Each was tried. The list is empty if none is enough."""
-    config = plan.train
+    """Returns changes that make a plan fit. Each was tried. The list is empty if none is enough.
+
+    What changes nothing about the result comes first. A shorter context cuts episodes off, so it comes last.
+    """
+    config, memory, lengths = plan.train, memory_of(plan), lengths_of(plan)
     saving: list[tuple[str, dict[str, Any]]] = []
     if not config.gradient_checkpointing:
         saving.append(("--gradient-checkpointing", {"gradient_checkpointing": True}))
     if config.dtype == "float32":
         saving.append(("--dtype bfloat16", {"dtype": "bfloat16"}))
-    longest = memory_of(plan).longest
-    if config.tokens_per_microbatch > longest:
-        saving.append((f"--tokens-per-microbatch {longest}", {"tokens_per_microbatch": longest}))
+    if config.tokens_per_microbatch > memory.longest:
+        saving.append((f"--tokens-per-microbatch {memory.longest}", {"tokens_per_microbatch": memory.longest}))
+    if config.sampler == "transformers":
+        slots = min(config.slots or config.episodes_per_update, config.episodes_per_update)
+        while slots > 1 and slots > plan.gpus:
+            slots //= 2
+            if memory_of(dataclasses.replace(plan, train=dataclasses.replace(config, slots=slots))).rollout_fits:
+                saving.append((f"--slots {slots}", {"slots": slots}))
+                break
     lora = ("--lora-rank 32", {"lora_rank": 32})
     share = ("--gpu-memory-utilization 0.4", {"gpu_memory_utilization": 0.4})
     rest: list[list[tuple[str, dict[str, Any]]]] = [[]]
@@ -294,20 +95,38 @@ def mends(plan: Plan) -> list[str]:
         there = {"sampler": "vllm-server", "url": "http://127.0.0.1:8000", **defaults}
         servers = [("--sampler vllm-server --url URL", there)]
         rest += [[share], servers]
-        rest += [[lora, *servers]] if not config.lora_rank else []
+        rest += [[lora, share], [lora, *servers]] if not config.lora_rank else []
+    for context in _shorter(memory.longest, lengths.prompt + 2 * (lengths.action + lengths.observation)):
+        words = f"--max-context {context} --tokens-per-microbatch {context}"
+        cut = (words, {"max_context": context, "tokens_per_microbatch": context})
+        steps = [*(step for step in saving if "--tokens" not in step[0]), cut]
+        if _fits(plan, steps):
+            rest.append(steps)
+            break
     found: list[list[str]] = []
     for last in rest:
         for n in range(len(saving) + 1):
-            steps = [*saving[:n], *last]
+            steps = [*saving[:n], *(step for step in last if step not in saving[:n])]
             if steps and _fits(plan, steps):
                 found.append([name for name, _ in steps])
                 break
     for gpus in (2, 4, 8, 16, 32):
-        steps = [*saving, *servers]
-        if gpus > plan.gpus and _fits(dataclasses.replace(plan, gpus=gpus), steps):
-            found.append([f"--gpus {gpus}", *(name for name, _ in steps)])
+        if gpus <= plan.gpus:
+            continue
+        wider = dataclasses.replace(plan, gpus=gpus)
+        ways = [steps for steps in ([], saving, [*saving, *servers]) if _fits(wider, steps)]
+        if ways:
+            found.append([f"--gpus {gpus}", *(name for name, _ in ways[0])])
             break
     return [" ".join(names) for names in found if not any(set(other) < set(names) for other in found)]
+
+
+def _shorter(longest: int, least: int) -> list[int]:
+    """Returns shorter contexts to try, each two thirds of the one before and at least `least`, in hundreds of tokens."""
+    found = []
+    while (longest := longest * 2 // 3 // 100 * 100) >= least:
+        found.append(longest)
+    return found
 
 
 def _fits(plan: Plan, steps: Sequence[tuple[str, dict[str, Any]]]) -> bool:
@@ -317,9 +136,11 @@ def _fits(plan: Plan, steps: Sequence[tuple[str, dict[str, Any]]]) -> bool:
 
 def refusal(plan: Plan, memory: Memory) -> str:
     """Says why a plan cannot fit, and which changes would make it fit."""
-    need = max(sum(memory.update.values()), sum(memory.rollout.values())) / GB
-    if need > memory.available / GB:
-        text = f"this needs {need:.1f} GB on each GPU and there are {memory.available / GB:.1f}"
+    server = sum(memory.server.values())
+    if memory.needed > memory.available:
+        text = f"this needs {memory.needed / GB:.1f} GB on each GPU and there are {memory.available / GB:.1f}"
+    elif server > memory.available:
+        text = f"a server needs {server / GB:.1f} GB for one longest episode and has {memory.available / GB:.1f}"
     else:
         text = (
             f"the sampler's cache cannot hold one episode of {memory.longest} tokens in addition to its weights; "

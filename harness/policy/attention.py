@@ -2,8 +2,9 @@
 
 transformers' models call this function through their attention interface, under the name `PACKED`. A call without `Segments`,
 such as a sampler's, goes to transformers' own SDPA. On a GPU in half precision, one kernel computes all segments (torch's
-`varlen_attn`, which is FlashAttention). Otherwise each segment is one call of SDPA. So nothing is computed for pairs of tokens
-that do not see each other. A block mask would do the same, but its memory grows with the square of the row's length.
+`varlen_attn`, which is FlashAttention; torch 2.12 is the first whose keys may have fewer heads). Otherwise each segment is one
+call of SDPA. So nothing is computed for pairs of tokens that do not see each other. A block mask would do the same, but its
+memory grows with the square of the row's length.
 """
 
 from __future__ import annotations
@@ -161,6 +162,11 @@ def packed_attention(
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
         return _varlen(query, key, value, scaling, sliding_window, segments)[None], None
     grouped = query.shape[1] != key.shape[1]
+    if grouped and query.is_cuda:
+        # Of SDPA's kernels on a GPU, FlashAttention takes no float32, and the memory-efficient one no groups of heads. With
+        # enable_gqa the call would go to the one that stores every score: 28 GiB for 16k tokens.
+        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
+        grouped = False
     lengths = list(segments.lengths)
     queries, keys, values = (x.split(lengths, dim=2) for x in (query, key, value))
     found = []

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from eh_gym.errors import MissingExtraError
+from harness.policy.shards import whole
 
 __all__ = [
-    "PlainWeights",
     "adapters",
     "add_lora",
     "fold_lora",
@@ -98,46 +99,52 @@ def without_lora(model: PreTrainedModel) -> Iterator[None]:
         model.enable_adapters()
 
 
-def plain_parameters(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """The weights with the adapters merged, under the names of a model without adapters. Each is merged when it is read."""
-    return _own_parameters(model, merged=True)
+def plain_parameters(model: PreTrainedModel, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    """The weights with the adapters merged, under the names of a model without adapters. Each is merged when it is read.
+
+    Args:
+        model: The model. If it is sharded, every rank must read all of the weights, in this order.
+        dtype: The type of the weights; None for that of the model.
+    """
+    return _own_parameters(model, dtype, merged=True)
 
 
-def frozen_parameters(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """The frozen weights without the adapters, under the names of a model without adapters."""
-    return _own_parameters(model, merged=False)
+def frozen_parameters(model: PreTrainedModel, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    """The frozen weights without the adapters, under the names of a model without adapters; as `plain_parameters` otherwise."""
+    return _own_parameters(model, dtype, merged=False)
 
 
 @torch.no_grad()
-def _own_parameters(model: PreTrainedModel, *, merged: bool) -> Iterator[tuple[str, Tensor]]:
+def _own_parameters(model: PreTrainedModel, dtype: torch.dtype | None, *, merged: bool) -> Iterator[tuple[str, Tensor]]:
     layers = dict(model.named_modules()) if has_lora(model) else {}
     for name, parameter in model.named_parameters():
         owner, adapted, part = name.partition(".base_layer.")
+        narrow = dtype or parameter.dtype
         if adapted and part == "weight" and merged:
-            delta = layers[owner].get_delta_weight(_ADAPTER)
-            yield f"{owner}.{part}", (parameter.float() + delta.float()).to(parameter.dtype)
+            yield f"{owner}.{part}", (whole(parameter).float() + _delta(layers[owner]).float()).to(narrow)
         elif adapted:
-            yield f"{owner}.{part}", parameter.detach()
+            yield f"{owner}.{part}", whole(parameter.detach().to(narrow))
         elif ".lora_" not in name:
-            yield name, parameter.detach()
+            yield name, whole(parameter.detach().to(narrow))
+
+
+def _delta(layer: Any) -> Tensor:
+    """What the adapters of a layer add to its weight."""
+    down, up = layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
+    if not isinstance(down, DTensor):
+        return layer.get_delta_weight(_ADAPTER)  # type: ignore[no-any-return]
+    scaling: float = layer.scaling[_ADAPTER]
+    return (whole(up) @ whole(down)) * scaling
 
 
 def adapters(model: PreTrainedModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The adapters as in a folder of peft's: the content of ``adapter_config.json``, and the matrices by name."""
+    """The adapters as in a folder of peft's: the content of ``adapter_config.json``, and the matrices by name.
+
+    If they are sharded, every rank must call this.
+    """
     from peft import get_peft_model_state_dict
 
     config: Any = model.peft_config[_ADAPTER]
     settings = {"peft_type": "LORA", "r": config.r, "lora_alpha": config.lora_alpha, "target_modules": "all-linear"}
     found = get_peft_model_state_dict(model, adapter_name=_ADAPTER, save_embedding_layers=False)
-    return settings, {f"base_model.model.{name}": matrix.detach().contiguous() for name, matrix in found.items()}
-
-
-class PlainWeights:
-    """Stands in for a model where only its parameters are read. It gives the plain or the frozen ones, on one device."""
-
-    def __init__(self, model: PreTrainedModel, device: torch.device, *, merged: bool) -> None:
-        self._model, self._device, self._merged = model, device, merged
-
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """The parameters by name, as ``torch.nn.Module.named_parameters`` gives them."""
-        return ((name, p.to(self._device)) for name, p in _own_parameters(self._model, merged=self._merged))
+    return settings, {f"base_model.model.{name}": whole(matrix.detach()).contiguous() for name, matrix in found.items()}

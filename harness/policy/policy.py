@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -98,19 +99,33 @@ class Policy:
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
 
-    def save(self, folder: Path) -> None:
-        """Writes a Hugging Face folder that ``from_pretrained`` loads; adapters are merged into the weights."""
-        if has_lora(self.model):
-            config = copy.deepcopy(self.model.config)
-            config.architectures = [type(self.model).__name__]
-            config.save_pretrained(folder)
-            weights = {name: p.contiguous() for name, p in plain_parameters(self.model)}
-            save_file(weights, folder / "model.safetensors", {"format": "pt"})
-            if self.model.can_generate():
-                self.model.generation_config.save_pretrained(folder)
-        else:
+    def save(self, folder: Path, *, dtype: torch.dtype | None = None, write: bool = True) -> None:
+        """Writes a Hugging Face folder that ``from_pretrained`` loads; adapters are merged into the weights.
+
+        Args:
+            folder: The folder.
+            dtype: The type of the weights; None for that of the model.
+            write: Whether this process writes. If the model is sharded, every rank must call this, and one of them writes.
+        """
+        sharded = any(isinstance(p, DTensor) for p in self.model.parameters())
+        if has_lora(self.model) or sharded:
+            weights = {}
+            for name, weight in plain_parameters(self.model, dtype):
+                if write:
+                    weights[name] = weight.cpu().contiguous()
+            if write:
+                config = copy.deepcopy(self.model.config)
+                config.architectures = [
+                    type(self.model).__name__.removeprefix("FSDP")
+                ]  # `fully_shard` renames the class
+                config.save_pretrained(folder)
+                save_file(weights, folder / "model.safetensors", {"format": "pt"})
+                if self.model.can_generate():
+                    self.model.generation_config.save_pretrained(folder)
+        elif write:
             self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        if write:
+            self.tokenizer.save_pretrained(folder)
 
 
 def score_batch(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:

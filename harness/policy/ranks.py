@@ -30,8 +30,9 @@ from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError, StateError
 from harness.policy.policy import Policy, score_batch
+from harness.policy.shards import whole
 
-__all__ = ["Ranks", "check_ranks", "join", "together", "whole"]
+__all__ = ["Ranks", "check_ranks", "join", "together"]
 
 T = TypeVar("T")
 
@@ -198,11 +199,6 @@ def join(*, device: str, timeout_s: float) -> Ranks:
     return Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=timeout))
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """The whole tensor. If it is sharded, every rank must call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
 def _without_weights(model: PreTrainedModel) -> PreTrainedModel:
     """A copy of the model whose tensors have only shapes and types."""
     light: dict[int, Any] = {id(b): torch.empty_like(b, device="meta") for b in model.buffers()}
@@ -225,10 +221,17 @@ def together() -> Iterator[None]:
         ) from error
 
 
-def check_ranks(ranks: Ranks, *, sampler: str) -> None:
+def check_ranks(ranks: Ranks, *, sampler: str, tensor_parallel: int, async_steps: int) -> None:
     """Raises ConfigError for settings that do not work with several ranks."""
-    if ranks.sharded and sampler == "vllm":
+    if not ranks.sharded or sampler != "vllm":
+        return
+    if tensor_parallel > 1:
         raise ConfigError(
-            "--sampler vllm is for a run without torchrun; with it, start vLLM servers and give "
-            "--sampler vllm-server --url, or use --sampler transformers"
+            f"with torchrun each rank has an engine of its own, got --tensor-parallel {tensor_parallel}; leave it out, or start "
+            "vLLM servers with --tensor-parallel-size and give --sampler vllm-server --url"
+        )
+    if async_steps:
+        raise ConfigError(
+            "with torchrun an engine and a rank take turns on a GPU, and cannot work at the same time; leave out --async-steps, "
+            "or start vLLM servers on other GPUs and give --sampler vllm-server --url"
         )

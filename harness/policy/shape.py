@@ -1,8 +1,8 @@
 """Shapes of dense language models. They give the numbers of parameters and activations without loading the model.
 
-It knows the sizes of Qwen2.5, the models that `harness.models` has installed, and any folder whose config.json is Qwen2's or
-Llama's. It never asks a hub, because a plan must need no network. It refuses mixtures of experts and layers other than
-attention, because their activations are counted differently.
+It knows the sizes of Qwen2.5 and Qwen3, the models that `harness.models` has installed, and any folder whose config.json is
+Qwen2's, Qwen3's or Llama's. It never asks a hub, because a plan must need no network. It refuses mixtures of experts and layers
+other than attention, because their activations are counted differently.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class ModelShape:
         positions: The longest episode in tokens.
         head_width: The width of one head; 0 for width / heads.
         attention_bias: Whether queries, keys and values have a bias, as in Qwen2.
+        head_norms: Whether the queries and keys of each head are normalised, as in Qwen3.
     """
 
     vocab: int
@@ -44,6 +45,7 @@ class ModelShape:
     positions: int = 32_768
     head_width: int = 0
     attention_bias: bool = True
+    head_norms: bool = False
 
     @property
     def queries(self) -> int:
@@ -60,7 +62,8 @@ class ModelShape:
         """The parameters of one layer: 2 H A + 2 H KV + 3 H F in matrices, the two norms, and the biases."""
         a, kv = self.queries, self.keys
         matrices = 2 * self.width * a + 2 * self.width * kv + 3 * self.width * self.ffn
-        return matrices + 2 * self.width + (a + 2 * kv if self.attention_bias else 0)
+        norms = 2 * self.width + (2 * (a // self.heads) if self.head_norms else 0)
+        return matrices + norms + (a + 2 * kv if self.attention_bias else 0)
 
     @property
     def parameters(self) -> int:
@@ -81,20 +84,29 @@ class ModelShape:
 
         With b bytes per number, these are b (4 H + 3 A + 2 KV + 4 F) + 8 H + 4 heads + 8: both norms keep their input in float32,
         and the attention keeps its sums. Adapters add b (7 rank - 2 H): frozen norms keep less, and each pair of matrices keeps
-        the value between them. The formula was counted on transformers' Qwen2; a test compares the two.
+        the value between them. The norms of heads add (4 + b) (A + KV) + 4 (heads + kv heads), and if they are frozen, b (A + KV)
+        less. The formula was counted on transformers' Qwen2 and Qwen3; a test compares them.
         """
         narrow = 4 * self.width + 3 * self.queries + 2 * self.keys + 4 * self.ffn
         if lora_rank:
             narrow += 7 * lora_rank - 2 * self.width
-        return bytes_each * narrow + 8 * self.width + 4 * self.heads + 8
+        norms = (4 if lora_rank else 4 + bytes_each) * (self.queries + self.keys) + 4 * (self.heads + self.kv_heads)
+        return bytes_each * narrow + 8 * self.width + 4 * self.heads + 8 + (norms if self.head_norms else 0)
 
 
 # The numbers are from the public config.json of each model.
 KNOWN: dict[str, ModelShape] = {
     "Qwen2.5-0.5B": ModelShape(151_936, 896, 4864, 24, 14, 2, tied=True),
     "Qwen2.5-1.5B": ModelShape(151_936, 1536, 8960, 28, 12, 2, tied=True),
+    "Qwen2.5-3B": ModelShape(151_936, 2048, 11_008, 36, 16, 2, tied=True),
     "Qwen2.5-7B": ModelShape(152_064, 3584, 18_944, 28, 28, 4, tied=False),
     "Qwen2.5-14B": ModelShape(152_064, 5120, 13_824, 48, 40, 8, tied=False),
+    "Qwen3-4B": ModelShape(
+        151_936, 2560, 9728, 36, 32, 8, True, 40_960, head_width=128, attention_bias=False, head_norms=True
+    ),
+    "Qwen3-8B": ModelShape(
+        151_936, 4096, 12_288, 36, 32, 8, False, 40_960, head_width=128, attention_bias=False, head_norms=True
+    ),
 }
 # The quick start's model on EH-Cabinet, whose vocabulary has 43 words.
 _TINY = ModelShape(43, 64, 192, 2, 2, 2, tied=True, positions=2048)
@@ -108,14 +120,14 @@ def shape_of(model: str) -> ModelShape:
             never asked.
 
     Raises:
-        ConfigError: The model is none of these, or is not a dense Qwen2 or Llama.
+        ConfigError: The model is none of these, or is not a dense Qwen2, Qwen3 or Llama.
     """
     if model == "tiny":
         return _TINY
     file = Path(model_folder(model)) / "config.json"
     if file.is_file():
         return _read(file)
-    name = model.rsplit("/", 1)[-1].removesuffix("-Instruct")
+    name = model.rsplit("/", 1)[-1].removesuffix("-2507").removesuffix("-Instruct")
     if name in KNOWN:
         return KNOWN[name]
     raise ConfigError(
@@ -128,10 +140,10 @@ def _read(file: Path) -> ModelShape:
         values = json.loads(file.read_text(encoding="utf-8"))
         kind = values["model_type"]
         biases = [name for name in ("attention_bias", "mlp_bias") if values.get(name)]
-        if kind not in ("qwen2", "llama") or biases:
+        if kind not in ("qwen2", "qwen3", "llama") or biases:
             raise ConfigError(
-                f"{file} has the model_type {' with '.join([repr(kind), *biases])}; plans support qwen2, and llama without "
-                "attention_bias and mlp_bias"
+                f"{file} has the model_type {' with '.join([repr(kind), *biases])}; plans support qwen2, and qwen3 and llama "
+                "without attention_bias and mlp_bias"
             )
         return ModelShape(
             vocab=int(values["vocab_size"]),
@@ -144,6 +156,7 @@ def _read(file: Path) -> ModelShape:
             positions=int(values["max_position_embeddings"]),
             head_width=int(values.get("head_dim") or 0),
             attention_bias=kind == "qwen2",
+            head_norms=kind == "qwen3",
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file} is not a model's config.json ({error!r}); give the model's folder") from error

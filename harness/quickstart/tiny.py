@@ -234,7 +234,7 @@ def new_tiny_policy(
 def _changed(tokenizer: PreTrainedTokenizerFast, actions: Iterable[str]) -> list[str]:
     """Returns the actions that are other texts once they are encoded and decoded as the sampler does."""
     chat = ChatFormat(tokenizer)
-    return [action for action in set(actions) if chat.reply_text(chat.reply_ids(action)) != action]
+    return [action for action in set(actions) if chat.read(chat.reply_ids(action)).action != action]
 
 
 def _check_actions(tokenizer: PreTrainedTokenizerFast, actions: Sequence[str], max_action_tokens: int | None) -> None:
@@ -244,7 +244,7 @@ def _check_actions(tokenizer: PreTrainedTokenizerFast, actions: Sequence[str], m
         text = min(changed)
         raise ConfigError(
             f"--model tiny can't write the expert's action {text!r}: its tokenizer makes "
-            f"{chat.reply_text(chat.reply_ids(text))!r} of it; leave {', '.join(_SPECIAL)} out of actions, or give --model a "
+            f"{chat.read(chat.reply_ids(text)).action!r} of it; leave {', '.join(_SPECIAL)} out of actions, or give --model a "
             "folder or hub id"
         )
     lengths = {action: len(chat.reply_ids(action)) for action in set(actions)}

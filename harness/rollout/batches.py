@@ -16,7 +16,7 @@ from harness.policy.chat import ChatFormat
 from harness.policy.ranks import Ranks
 from harness.rollout.environment import Environments
 from harness.rollout.lengths import EpisodeLengths
-from harness.rollout.metrics import rollout_metrics
+from harness.rollout.metrics import mean, rollout_metrics
 from harness.rollout.rollout import rollout
 from harness.rollout.slots import announce
 from harness.rollout.tasks import TaskStream
@@ -123,7 +123,7 @@ class Batches:
                 f"{trajectories[-1].error}; fix the environment, then continue the run with --resume"
             )
         self._lengths.observe(trajectories)
-        return trajectories, metrics
+        return trajectories, metrics | self._cache_metrics()
 
     def prepare(self, update: int, on_begin: OnBegin) -> None:
         """Uses the time in which the policy is trained for the batch of `update`.
@@ -169,8 +169,35 @@ class Batches:
         """This rank's episodes, at the present K and with the sampler's present weights; and the seconds that they took."""
         start = time.perf_counter()
         trajectories = rollout(
-            envs, self._sampler, self._chat, requests, self._rules, lengths=self._lengths, on_end=on_end
+            envs,
+            self._sampler,
+            self._chat,
+            requests,
+            self._rules,
+            lengths=self._lengths,
+            at_once=self._at_once(),
+            on_end=on_end,
         )
         for trajectory in trajectories:
             trajectory.versions = [self._updates_at(version) for version in trajectory.versions]
         return trajectories, time.perf_counter() - start
+
+    def _cache_metrics(self) -> dict[str, float]:
+        """The ``rollout/cache_…`` metrics of an engine in each rank's process: the mean over the ranks; preemptions are added."""
+        measure = getattr(self._sampler, "cache_metrics", None)
+        if measure is None:
+            return {}
+        every = self._ranks.gather([measure()])
+        found = {name: mean([one[name] for one in every]) for name in every[0]}
+        return found | {"rollout/cache_preemptions": sum(one["rollout/cache_preemptions"] for one in every)}
+
+    def _at_once(self) -> int | None:
+        """How many of this rank's episodes the sampler's cache can hold, at the length that they are expected to end with.
+
+        Before anything is known, an episode counts as the whole context. Ranks divide the cache of servers among them.
+        """
+        cache = getattr(self._sampler, "cache_tokens", None)  # an engine's; other samplers have no cache of fixed size
+        if not cache:
+            return None
+        expected = self._lengths.tokens(self._controller.horizon if self._controller is not None else None)
+        return max(1, int(cache / min(expected or self._sampler.max_context, self._sampler.max_context)))

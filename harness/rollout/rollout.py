@@ -30,6 +30,7 @@ def rollout(
     rules: Rules,
     *,
     lengths: EpisodeLengths | None = None,
+    at_once: int | None = None,
     on_end: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order.
@@ -48,12 +49,13 @@ def rollout(
         rules: What holds for all episodes, including the mode.
         lengths: In streaming, if more episodes than slots wait, those that are expected to be longest start first. None keeps the
             given order, which lockstep always does.
+        at_once: The most episodes that play at the same time; None for as many as there are slots.
         on_end: Called with each trajectory when it ends.
     """
     order = list(range(len(requests)))
     if rules.mode == "streaming" and lengths is not None:
         order = longest_first(requests, lengths)
-    slots = Slots(envs, sampler, chat, requests, order, rules, on_end)
+    slots = Slots(envs, sampler, chat, requests, order, rules, on_end, at_once=at_once)
     play = play_streaming if rules.mode == "streaming" else play_in_lockstep
     play(slots, sampler)
     return slots.trajectories()

@@ -45,7 +45,10 @@ class Slots:
         queue: Sequence[int],
         rules: Rules,
         on_end: Callable[[Trajectory], None],
+        *,
+        at_once: int | None = None,
     ) -> None:
+        self._most = max(1, min(at_once or envs.num_envs, envs.num_envs))
         self._envs, self._sampler, self._on_end = envs, sampler, on_end
         self._requests, self._rules, self._chat = requests, rules, chat
         self._waiting = deque(queue)
@@ -63,7 +66,7 @@ class Slots:
         """Resets every free slot for the next waiting episode, and every slot that has failed for the same episode again."""
         slots, self._to_reset = self._to_reset, []
         free = [slot for slot in range(self._envs.num_envs) if slot not in self._live] if self._waiting else []
-        for slot in free[: len(self._waiting)]:
+        for slot in free[: min(len(self._waiting), max(0, self._most - len(self._live)))]:
             index = self._waiting.popleft()
             self._live[slot] = Episode(
                 index, self._requests[index], self._rules, self._chat, max_context=self._sampler.max_context

@@ -31,8 +31,8 @@ def write_episodes(
     """Writes ``update-000012.jsonl`` and returns its path. The file is written completely or not at all.
 
     A line has the task, group, seed, K, reward, success, the reason of the end, the check that failed if the environment names
-    it, and the ``turns``. A turn has its thought, its action, its observation, their numbers of tokens, and whether the action was
-    cut or malformed. ``system_prompt`` names a file under ``system-prompts/``, because thousands of episodes share one.
+    it, and the ``turns``. A turn has its thought, its action, its observation, their numbers of tokens, and whether the action
+    was cut or malformed. ``system_prompt`` names a file under ``system-prompts/``, because thousands of episodes share one.
     ``advantage`` is null if the episode is not in the loss.
 
     Args:

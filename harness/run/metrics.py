@@ -112,6 +112,21 @@ _ALL = (
         "attempts",
         "The number of times that an episode was started again because its environment had failed.",
     ),
+    Metric(
+        "rollout/cache_hits",
+        "share",
+        "The share of the prompts' tokens whose keys and values were in the engine's cache. Only with --sampler vllm.",
+    ),
+    Metric(
+        "rollout/cache_used",
+        "share",
+        "The largest share of the engine's cache that was in use, the mean over ranks. Only with --sampler vllm.",
+    ),
+    Metric(
+        "rollout/cache_preemptions",
+        "requests",
+        "How often a running request lost its place in the engine's cache and was computed again. Only with --sampler vllm.",
+    ),
     Metric("rollout/context_overflows", "episodes", "The number of episodes that ended because the context was full."),
     Metric(
         "rollout/policy_lag",

@@ -6,7 +6,7 @@ import torch
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["pick_device", "pick_dtype", "set_threads"]
+__all__ = ["gpu_bytes", "pick_device", "pick_dtype", "set_threads"]
 
 
 def pick_device(name: str) -> str:
@@ -22,6 +22,13 @@ def pick_device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"device {name!r} is not available here ({error}); use --device cpu or auto") from error
     return name
+
+
+def gpu_bytes(device: str) -> int:
+    """Returns the memory of a CUDA device; 0 for every other device."""
+    if torch.device(device).type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
 
 
 def pick_dtype(name: str) -> torch.dtype:

@@ -19,32 +19,46 @@ def make_sampler(
     device: str | None = None,
     sends: bool = True,
     adapters: bool = False,
+    dtype: str | None = None,
+    slots: int | None = None,
+    sharers: int = 1,
 ) -> Sampler:
     """Makes the sampler of a policy; a vLLM engine or server receives the policy's weights here for the first time.
 
     Args:
         settings: Which sampler, and how it is set up.
         policy: The policy whose weights it samples with.
-        device: The device from which the weights are sent to servers; None for the device that holds them.
+        device: The device of vLLM's engine, or from which the weights are sent to servers; None for the device that holds them.
         sends: Whether this process sends the weights to the servers. If several processes share the servers, one of them does.
         adapters: Whether vLLM receives the LoRA adapters separately. Otherwise they are merged into the weights.
+        slots: The most requests at once, for an engine in this process; None for the engine's default.
+        sharers: The number of processes that sample with the same servers.
+        dtype: The type in which the policy computes; None for that of its weights. Shards are wider than that.
     """
     settings.check_sampler()
     max_context = settings.max_context or None
     if settings.sampler == "vllm-server":
         urls = settings.url.split(",")
         return VLLMServerSampler(
-            policy.model, urls, max_context=max_context, device=device, sends=sends, adapters=adapters
+            policy.model,
+            urls,
+            max_context=max_context,
+            device=device,
+            sends=sends,
+            sharers=sharers,
+            adapters=adapters,
         )
     if settings.sampler == "vllm":
         return VLLMSampler(
             policy.model,
             policy.tokenizer,
             max_context=max_context,
-            dtype=None if settings.sampler_dtype == "auto" else settings.sampler_dtype,
+            dtype=dtype if settings.sampler_dtype == "auto" else settings.sampler_dtype,
             quantization=settings.quantization or None,
             tensor_parallel=settings.tensor_parallel,
             gpu_memory_utilization=settings.gpu_memory_utilization,
             adapters=adapters,
+            device=device,
+            slots=slots,
         )
     return TransformersSampler(policy.model, max_context=max_context)

@@ -7,20 +7,25 @@ Whole weights go through vLLM's own weight-transfer API. If the policy is sharde
 from __future__ import annotations
 
 import base64
+import itertools
 import json
+import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from safetensors.torch import save, save_file
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from eh_gym.errors import MissingExtraError
-from harness.policy.lora import PlainWeights, adapters, frozen_parameters, plain_parameters
+from harness.policy.lora import adapters, frozen_parameters, plain_parameters
 from harness.sampling.vllm_http import VLLMServer
 
 __all__ = [
@@ -28,6 +33,7 @@ __all__ = [
     "ADAPTERS_ID",
     "WORKER_EXTENSION",
     "NCCLSender",
+    "PolicySource",
     "adapters_folder",
     "adapters_text",
     "memory_folder",
@@ -37,20 +43,25 @@ __all__ = [
 WORKER_EXTENSION = "harness.sampling.vllm_worker.PolicyWeights"
 ADAPTERS = "policy-adapters"  # the adapters' name in vLLM; servers number them 1, because there are no others
 ADAPTERS_ID = 1
+_HEADERS = 1 << 20  # what the files have beside the tensors
 
 
 @contextmanager
-def memory_folder() -> Iterator[Path]:
-    """A temporary folder, in memory if the system has ``/dev/shm``. It is deleted afterwards."""
+def memory_folder(n_bytes: int) -> Iterator[Path]:
+    """A temporary folder for files of `n_bytes` in total. It is deleted afterwards.
+
+    It is in memory if ``/dev/shm`` exists and has room: containers often have only 64 MB there. Otherwise it is on a disk.
+    """
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="policy-", dir=memory if memory.is_dir() else None) as folder:
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > n_bytes + _HEADERS
+    with tempfile.TemporaryDirectory(prefix="policy-", dir=memory if roomy else None) as folder:
         yield Path(folder)
 
 
 @contextmanager
 def weights_file(model: PreTrainedModel, *, merged: bool = True) -> Iterator[Path]:
     """A temporary safetensors file with the policy's weights, with the adapters merged into them or left out."""
-    with memory_folder() as folder:
+    with memory_folder(sum(p.nbytes for p in model.parameters())) as folder:
         path = folder / "policy.safetensors"
         weights = plain_parameters(model) if merged else frozen_parameters(model)
         save_file({name: p.contiguous() for name, p in weights}, path)
@@ -61,7 +72,7 @@ def weights_file(model: PreTrainedModel, *, merged: bool = True) -> Iterator[Pat
 def adapters_folder(model: PreTrainedModel) -> Iterator[Path]:
     """A temporary folder with the policy's adapters, in peft's format."""
     settings, matrices = adapters(model)
-    with memory_folder() as folder:
+    with memory_folder(sum(p.nbytes for p in matrices.values())) as folder:
         (folder / "adapter_config.json").write_text(json.dumps(settings))
         save_file(matrices, folder / "adapter_model.safetensors")
         yield folder
@@ -78,22 +89,28 @@ def adapters_text(model: PreTrainedModel) -> dict[str, str]:
 
 
 class NCCLSender:
-    """Sends the policy's weights from this process's GPU to one server's GPUs, over their own NCCL group.
+    """Sends the policy's weights from this process's GPU to the GPUs of several servers at once, in one NCCL group.
+
+    A server that dies during a transfer stops the transfer. If one dies between two transfers, the others need a new sender.
 
     Args:
         model: The policy.
-        server: A server that was started with ``--weight-transfer-config '{"backend": "nccl"}'``, on other GPUs than the
+        servers: Servers that were started with ``--weight-transfer-config '{"backend": "nccl"}'``, on other GPUs than the
             policy's.
         device: The GPU that sends. Weights that are elsewhere are copied there one by one.
         merged: Whether adapters are merged into the weights or left out.
+
+    Attributes:
+        servers: The servers of the group.
 
     Raises:
         MissingExtraError: vLLM is not installed in the trainer's environment.
     """
 
-    def __init__(self, model: PreTrainedModel, server: VLLMServer, device: torch.device, *, merged: bool) -> None:
+    def __init__(
+        self, model: PreTrainedModel, servers: Sequence[VLLMServer], device: torch.device, *, merged: bool
+    ) -> None:
         try:
-            from vllm.distributed.weight_transfer.base import ModuleSource
             from vllm.distributed.weight_transfer.nccl_engine import (
                 NCCLTrainerInitInfo,
                 NCCLTrainerWeightTransferEngine,
@@ -103,22 +120,93 @@ class NCCLSender:
                 f"sending weights between GPUs needs vLLM in the trainer's environment too ({error}); "
                 "run pip install -e '.[train,vllm]'"
             ) from error
+        self.servers = tuple(servers)
+        self._device = device
         torch.cuda.set_device(device)
         with socket.socket(
             socket.AF_INET, socket.SOCK_DGRAM
         ) as probe:  # sends nothing; finds this machine's address on the route to the server
-            probe.connect((server.host, 9))
+            probe.connect((servers[0].host, 9))
             address = probe.getsockname()[0]
         with socket.socket() as probe:
             probe.bind((address, 0))
             port = probe.getsockname()[1]
-        where = NCCLTrainerInitInfo(
-            master_address=address, master_port=port, world_size=1 + server.world_size(), rank=0
-        )
+        sizes = [server.world_size() for server in servers]
+        where = NCCLTrainerInitInfo(master_address=address, master_port=port, world_size=1 + sum(sizes), rank=0)
         self._engine: Any = NCCLTrainerWeightTransferEngine.trainer_init(
-            where, client=server, source=ModuleSource(PlainWeights(model, device, merged=merged))
+            where, client=_OneGroup(servers, sizes), source=PolicySource(model, device, merged=merged)
         )
 
     def send(self) -> None:
-        """Sends one update; blocks until the server has it."""
+        """Sends one update; blocks until every server has it."""
+        # vLLM packs the weights on streams of its own, which do not wait for this one. The optimizer's last step may still be
+        # running here, and half of it would be sent.
+        torch.cuda.synchronize(self._device)
         self._engine.send_weights()
+
+    def close(self) -> None:
+        """Leaves the group."""
+        self._engine.shutdown()
+
+
+class _OneGroup:
+    """Several servers as the one client that vLLM's sender talks to: every call goes to all of them at the same time."""
+
+    def __init__(self, servers: Sequence[VLLMServer], sizes: Sequence[int]) -> None:
+        self._servers = servers
+        self._offsets = [1 + before for before in itertools.accumulate([0, *sizes[:-1]])]  # the sender has rank 0
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Lets the servers join. Each one's workers get the ranks after those of the server before."""
+        infos = [{**init_info, "rank_offset": offset} for offset in self._offsets]
+        self._each(lambda server, info: server.init_weight_transfer_engine(info), infos)
+
+    def start_weight_update(self) -> None:
+        """Tells the servers that weights will come."""
+        self._each(lambda server, _: server.start_weight_update())
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Tells the servers' workers to receive weights."""
+        self._each(lambda server, _: server.update_weights(update_info))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Tells the servers that all weights have been sent."""
+        self._each(lambda server, _: server.finish_weight_update(weight_version))
+
+    def _each(self, call: Callable[[VLLMServer, Any], None], extras: Sequence[Any] | None = None) -> None:
+        # They wait for each other inside NCCL, so the calls must run side by side. The threads are not waited for after an
+        # error, because the servers that were left alone in the group never answer.
+        threads = ThreadPoolExecutor(len(self._servers), thread_name_prefix="vllm-weights")
+        calls = [
+            threads.submit(call, server, extra)
+            for server, extra in zip(self._servers, extras or [None] * len(self._servers), strict=True)
+        ]
+        threads.shutdown(wait=False)
+        for done in as_completed(calls):
+            done.result()
+
+
+class PolicySource:
+    """The policy's weights as vLLM's sender reads them (its ``WeightSource``): what will come, and then the tensors themselves.
+
+    Nothing is computed or moved to answer `metadata`, and each tensor is moved or merged once per pass.
+
+    Args:
+        model: The policy.
+        device: The tensors arrive there. From pinned memory they are copied while the one before is packed.
+        merged: Whether adapters are merged into the weights or left out.
+    """
+
+    def __init__(self, model: PreTrainedModel, device: torch.device, *, merged: bool) -> None:
+        self._model, self._device, self._merged = model, device, merged
+        self._metadata = [
+            SimpleNamespace(name=name, dtype=p.dtype, shape=tuple(p.shape)) for name, p in frozen_parameters(model)
+        ]
+
+    def metadata(self) -> list[SimpleNamespace]:
+        """The names, types and shapes, in the order of iteration. They never change."""
+        return self._metadata
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        weights = plain_parameters(self._model) if self._merged else frozen_parameters(self._model)
+        return ((name, p.to(self._device, non_blocking=True)) for name, p in weights)

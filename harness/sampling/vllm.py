@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import os
 import tempfile
 from collections.abc import Hashable
@@ -43,6 +44,32 @@ class _Running:
     versions: list[int] = field(default_factory=list)
 
 
+@dataclass
+class _CacheUse:
+    """How the engine's cache was used.
+
+    Attributes:
+        prompts: The number of tokens of all prompts.
+        cached: The number of those whose keys and values were still in the cache.
+        peak: The largest share of the cache in use.
+        preemptions: How often a running request lost its place to another one, and had to compute everything again.
+    """
+
+    prompts: int = 0
+    cached: int = 0
+    peak: float = 0.0
+    preemptions: int = 0
+    _seen: dict[str, int] = field(default_factory=dict)
+
+    def observe(self, scheduler: Any) -> None:
+        """Reads vLLM's scheduler after a step."""
+        self.peak = max(self.peak, scheduler.kv_cache_manager.usage)
+        for name, request in scheduler.requests.items():
+            if request.num_preemptions > self._seen.get(name, 0):
+                self.preemptions += request.num_preemptions - self._seen.get(name, 0)
+                self._seen[name] = request.num_preemptions
+
+
 class VLLMSampler:
     """A `Sampler` over an engine that holds its own copy of the policy's weights.
 
@@ -58,10 +85,13 @@ class VLLMSampler:
             the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
         adapters: Whether the model's LoRA adapters are handed over separately. The frozen weights are then handed over again
             only if the engine has lost them. Otherwise the adapters are merged into the weights.
+        slots: The most requests that run at once on a GPU; None for vLLM's default, which prepares for 1024.
+        device: The device of the engine, if the policy's weights are elsewhere: a copy in the host's memory. None for theirs.
 
     Raises:
         MissingExtraError: vLLM is not installed.
-        ConfigError: `max_context` exceeds the model's positions, or the rank of the adapters is larger than vLLM allows.
+        ConfigError: `max_context` exceeds the model's positions, the rank of the adapters is larger than vLLM allows, or the
+            GPU has too little memory.
     """
 
     def __init__(
@@ -75,6 +105,8 @@ class VLLMSampler:
         tensor_parallel: int = 1,
         gpu_memory_utilization: float = 0.5,
         adapters: bool = False,
+        device: str | None = None,
+        slots: int | None = None,
     ) -> None:
         config = model.config.get_text_config()
         positions = int(config.max_position_embeddings)
@@ -89,13 +121,21 @@ class VLLMSampler:
         self._names: dict[Hashable, str] = {}
         self._asleep = False
         self._lora_request: Any = None
-        self._on_gpu = model.device.type == "cuda"
+        place = torch.device(device) if device else model.device
+        self._on_gpu = place.type == "cuda"
         self._own_process = tensor_parallel == 1
+        name = dtype or str(model.dtype).removeprefix("torch.")
+        self._dtype: torch.dtype = getattr(torch, name)
         options: dict[str, Any] = {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": True}
+        if slots:
+            options["max_num_seqs"] = slots
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun: an engine beside each rank, in the ranks' torch.distributed
+            options["distributed_executor_backend"] = "external_launcher"
         if not self._on_gpu:
             # Compiling vLLM's small functions would take half a minute in the first step, and gains nothing on a CPU.
             torch._dynamo.config.disable = True
-            options = {
+            options = {name: value for name, value in options.items() if name == "distributed_executor_backend"}
+            options |= {
                 "enforce_eager": True,
                 "block_size": 32,
                 "kv_cache_memory_bytes": self._cpu_cache_bytes(config),
@@ -112,19 +152,38 @@ class VLLMSampler:
             )  # else vLLM would hold and compute adapters of the output layer too
         with tempfile.TemporaryDirectory() as folder:
             named = copy.deepcopy(model.config)
-            named.architectures = [type(model).__name__]
+            named.architectures = [type(model).__name__.removeprefix("FSDP")]  # `fully_shard` renames the class
             named.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
             self._engine = _start_engine(
                 model=folder,
-                dtype=dtype or str(model.dtype).removeprefix("torch."),
+                dtype=name,
                 quantization=quantization,
                 max_model_len=self._max_context,
                 tensor_parallel_size=tensor_parallel,
+                device=place,
                 **options,
             )
+        # vLLM's own objects: its engine and scheduler are in this process, and its loggers would need a server to ask.
+        self._scheduler = self._engine.engine_core.engine_core.scheduler
+        self._cache = _CacheUse()
         self._take_over_weights()
         self._take_over_adapters()
+
+    @property
+    def cache_tokens(self) -> int:
+        """The number of tokens whose keys and values the engine's cache holds."""
+        cache = self._engine.vllm_config.cache_config
+        return int(cache.num_gpu_blocks * cache.block_size)
+
+    def cache_metrics(self) -> dict[str, float]:
+        """Returns the ``rollout/cache_…`` metrics since the last call."""
+        use, self._cache = self._cache, _CacheUse()
+        return {
+            "rollout/cache_hits": use.cached / use.prompts if use.prompts else math.nan,
+            "rollout/cache_used": use.peak,
+            "rollout/cache_preemptions": float(use.preemptions),
+        }
 
     @property
     def max_context(self) -> int:
@@ -166,7 +225,9 @@ class VLLMSampler:
         if not self._running:
             return []
         finished = []
-        for output in self._engine.step():
+        outputs = self._engine.step()
+        self._cache.observe(self._scheduler)
+        for output in outputs:
             running = self._running.get(output.request_id)
             if running is None:  # its session was ended
                 continue
@@ -178,6 +239,8 @@ class VLLMSampler:
                 if new.finish_reason not in ("stop", "length"):
                     raise SamplerError(f"vLLM ended a request with {new.finish_reason!r}: {running.request}")
                 finished.append(output.request_id)
+                self._cache.prompts += len(running.request.prompt_ids)
+                self._cache.cached += output.num_cached_tokens or 0
         return [self._finish(name) for name in sorted(finished, key=int)]
 
     def end_session(self, session: Hashable) -> None:
@@ -226,7 +289,7 @@ class VLLMSampler:
         call = self._engine.collective_rpc
         if self._own_process:
             weights = frozen_parameters if self._adapters else plain_parameters
-            call("reload_weights", kwargs={"weights_iterator": weights(self._model)})
+            call("reload_weights", kwargs={"weights_iterator": weights(self._model, self._dtype)})
             call("retie_policy_head")
         else:
             with weights_file(self._model, merged=not self._adapters) as path:
@@ -248,8 +311,13 @@ class VLLMSampler:
         return int(max(_CPU_CACHE_BYTES, 2 * episode))
 
 
-def _start_engine(**options: Any) -> Any:
-    """Starts an engine in this process and leaves torch's settings as they were."""
+def _start_engine(*, device: torch.device, **options: Any) -> Any:
+    """Starts an engine in this process, on the policy's device, and leaves torch's settings as they were.
+
+    Raises:
+        MissingExtraError: vLLM is not installed.
+        ConfigError: vLLM refuses the options, or the GPU has too little memory for them.
+    """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read when vLLM is imported; else vLLM warns at each update
     try:
         from vllm import EngineArgs
@@ -280,12 +348,21 @@ def _start_engine(**options: Any) -> Any:
     )
     try:
         vllm_config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+        if device.index is not None:
+            vllm_config.device_config.device = (
+                device  # or it would take the first GPU; its executor reads the index here
+            )
         return LLMEngine(
             vllm_config=vllm_config,
             executor_class=Executor.get_class(vllm_config),
             log_stats=False,
             multiprocess_mode=False,
         )
+    except (ValueError, torch.OutOfMemoryError) as error:
+        raise ConfigError(
+            f"vLLM does not start: {' '.join(str(error).split())[:500]}; python -m harness.plan with the same flags says what "
+            "fits: lower --gpu-memory-utilization if the trainer needs the memory, or --max-context if the cache is too small"
+        ) from error
     finally:
         if multiprocessing is None:
             del os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]

@@ -7,13 +7,11 @@ that starts a server. Episodes never move from a busy server to an idle one.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import queue
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +29,9 @@ __all__ = ["VLLMServerSampler"]
 
 _log = logging.getLogger(__name__)
 _STEP_S = 0.005  # the longest that a step waits for something to be ready
+_GROUP = (
+    8  # as many more episodes than the idlest server's, and twice those, a server may have for the sake of a prompt
+)
 _MAX_THREADS = 2048  # the most requests that run at once; a thread is made when one is needed
 
 
@@ -41,8 +42,9 @@ class _Engine:
     server: VLLMServer
     alive: bool = True
     has_weights: bool = False
+    knows_adapters: bool = False
+    cache_tokens: int = 0
     sessions: set[Hashable] = field(default_factory=set)
-    sender: NCCLSender | None = None
 
 
 @dataclass
@@ -67,6 +69,7 @@ class VLLMServerSampler:
             memory. None sends them from the model's device.
         sends: Whether this process sends the weights. If several processes share the servers, one of them sends, and the
             others wait for it before they sample.
+        sharers: The number of processes that sample with these servers.
         adapters: Whether the model's LoRA adapters are sent separately, over HTTP. Each server then gets the frozen weights
             only when it joins or comes back. Otherwise the adapters are merged into the weights.
 
@@ -83,6 +86,7 @@ class VLLMServerSampler:
         timeout_s: float = 600.0,
         device: str | None = None,
         sends: bool = True,
+        sharers: int = 1,
         adapters: bool = False,
     ) -> None:
         if not urls:
@@ -94,23 +98,30 @@ class VLLMServerSampler:
         self._engines = [_Engine(VLLMServer(url, timeout_s=timeout_s)) for url in urls]
         self._adapters = adapters
         rank = lora_rank(model) if adapters else 0
-        limits = [_check(engine.server, "nccl" if self._over_nccl else "file", rank) for engine in self._engines]
+        limits = [_check(engine, "nccl" if self._over_nccl else "file", rank) for engine in self._engines]
         if max_context is not None and not 1 < max_context <= min(limits):
             raise ConfigError(
                 f"max_context must be in 2..{min(limits)}, which the servers allow, got {max_context}; "
                 "start them with another --max-model-len"
             )
         self._max_context = max_context or min(limits)
-        self._sends = sends
+        self._sends, self._sharers = sends, sharers
+        self._sender: NCCLSender | None = None
         self._version = 0
         self._attempts = itertools.count()
         self._numbers = itertools.count()
         self._running: dict[str, _Running] = {}
         self._names: dict[Hashable, str] = {}
         self._homes: dict[Hashable, _Engine] = {}
+        self._prompts: dict[int, _Engine] = {}  # by the first prompt of an episode; until the weights change
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="vllm-request")
         self._answers: queue.SimpleQueue[tuple[str, dict[str, Any] | Exception]] = queue.SimpleQueue()
         self._send_weights()
+
+    @property
+    def cache_tokens(self) -> int:
+        """This process's share of the tokens whose keys and values the living servers hold; 0 if they do not say."""
+        return sum(engine.cache_tokens for engine in self._engines if engine.alive) // self._sharers
 
     @property
     def max_context(self) -> int:
@@ -165,6 +176,7 @@ class VLLMServerSampler:
     def weights_changed(self) -> int:
         """Sends the weights to every server, including those that came back. Returns the new policy version."""
         self._version += 1
+        self._prompts.clear()  # the servers have dropped all keys and values
         self._send_weights()
         return self._version
 
@@ -175,7 +187,11 @@ class VLLMServerSampler:
         self._threads.shutdown(wait=True)
 
     def _send(self, request: SampleRequest, number: int) -> None:
-        """Sends a request to the server of its episode. A new episode gets the server with the fewest episodes."""
+        """Sends a request to the server of its episode.
+
+        A new episode follows one that began with the same prompt, because that server has the prompt's keys and values. But it
+        goes where the fewest episodes are if that server has too many more.
+        """
         engine = self._homes.get(request.session)
         if engine is None:
             alive = [e for e in self._engines if e.alive]
@@ -183,7 +199,13 @@ class VLLMServerSampler:
                 raise SamplerError(
                     f"none of the servers {self._engines_text()} is left; start them again and --resume the run"
                 )
-            engine = self._homes[request.session] = min(alive, key=lambda e: len(e.sessions))
+            idlest = min(alive, key=lambda e: len(e.sessions))
+            prompt = hash(tuple(request.prompt_ids))
+            engine = self._prompts.get(prompt, idlest)
+            if not engine.alive or len(engine.sessions) > 2 * len(idlest.sessions) + _GROUP:
+                engine = idlest
+            self._prompts[prompt] = engine
+            self._homes[request.session] = engine
             engine.sessions.add(request.session)
         name = f"{id(self):x}-{next(self._attempts)}"
         self._running[name] = _Running(request, number, engine)
@@ -216,7 +238,7 @@ class VLLMServerSampler:
     def _bury(self, engine: _Engine, why: Exception) -> None:
         """Gives up a server and sends its requests to other servers, with the same seeds."""
         _log.warning("lost a vLLM server; its %d episodes go to other servers: %s", len(engine.sessions), why)
-        engine.alive, engine.sender, engine.has_weights = False, None, False
+        engine.alive = engine.has_weights = False
         for session in engine.sessions:
             del self._homes[session]
         engine.sessions.clear()
@@ -225,69 +247,92 @@ class VLLMServerSampler:
             self._send(lost.request, lost.number)
 
     def _send_weights(self) -> None:
-        """Updates one server after another: pause, send, name the version, resume. The first call also connects."""
+        """Pauses the servers, sends them the weights, names the version, and resumes them. Those that fail are given up."""
         if not self._sends:
             for engine in self._engines:  # a server that came back has the weights; any other is lost again at once
                 engine.alive = True
             return
         adapters = adapters_text(self._model) if self._adapters else None
-        with ExitStack() as files:
-            merged = not self._adapters
-            file = functools.cache(lambda: str(files.enter_context(weights_file(self._model, merged=merged))))
-            for engine in self._engines:
-                was_alive = engine.alive
-                try:
-                    self._update(engine, file, adapters)
-                    engine.alive = True
-                except (ServerGone, ServerRefused) as error:
-                    if was_alive:
-                        self._bury(engine, error)
+        ready = self._each(self._engines, lambda engine: engine.server.pause())
+        if adapters is not None:
+            ready = self._each(ready, self._ask_for_adapters)
+        lacking = [engine for engine in ready if adapters is None or not engine.has_weights]
+        if self._over_nccl:
+            self._send_over_nccl([engine.server for engine in lacking])
+        elif lacking:
+            with weights_file(self._model, merged=not self._adapters) as path:
+                loaded = self._each(lacking, lambda engine: self._load(engine.server, str(path)))
+            ready = [engine for engine in ready if engine in loaded or engine not in lacking]
+        if adapters is not None:
+            ready = self._each(ready, lambda engine: self._load_adapters(engine, adapters))
+        if self._over_nccl or adapters is not None:
+            ready = self._each(ready, lambda engine: engine.server.name_weights(str(self._version)))
+        for engine in self._each(ready, lambda engine: engine.server.resume()):
+            engine.alive = True
         if not any(engine.alive for engine in self._engines):
             raise SamplerError(f"none of the servers {self._engines_text()} received the weights")
 
-    def _update(self, engine: _Engine, file: Callable[[], str], adapters: dict[str, str] | None) -> None:
-        server = engine.server
-        server.pause()
-        if adapters is None:
-            self._update_weights(engine, file)
-        else:
-            known = server.knows_adapters(ADAPTERS)
-            if not (known and engine.has_weights):
-                self._update_weights(engine, file)
-                engine.has_weights = True
-            server.worker_call("load_policy_adapters", adapters)
-            if not known:
-                server.name_adapters(ADAPTERS)
-        if self._over_nccl or adapters is not None:
-            server.name_weights(str(self._version))
-        server.resume()
+    def _each(self, engines: Sequence[_Engine], call: Callable[[_Engine], None]) -> list[_Engine]:
+        """Calls all servers at the same time and gives up those that fail; returns the others."""
+        found = []
+        for engine, done in [(engine, self._threads.submit(call, engine)) for engine in engines]:
+            try:
+                done.result()
+                found.append(engine)
+            except (ServerGone, ServerRefused) as error:
+                if engine.alive:
+                    self._bury(engine, error)
+        return found
 
-    def _update_weights(self, engine: _Engine, file: Callable[[], str]) -> None:
-        server = engine.server
-        if self._over_nccl:
-            if engine.sender is None:
-                engine.sender = NCCLSender(self._model, server, self._device, merged=not self._adapters)
-            engine.sender.send()
-        else:
-            server.start_weight_update()
-            server.update_weights({"path": file()})
-            server.finish_weight_update(str(self._version))
+    def _send_over_nccl(self, servers: Sequence[VLLMServer]) -> None:
+        if not servers:
+            return
+        try:
+            if self._sender is None or self._sender.servers != tuple(servers):
+                if self._sender is not None:
+                    self._sender.close()
+                self._sender = NCCLSender(self._model, servers, self._device, merged=not self._adapters)
+            self._sender.send()
+        except (ServerGone, ServerRefused) as error:  # the others wait for it in the group, and cannot be called away
+            raise SamplerError(
+                f"a server failed while it received the weights, and the others wait for it ({error}); start all servers again "
+                "and --resume the run"
+            ) from error
+
+    def _load(self, server: VLLMServer, path: str) -> None:
+        server.start_weight_update()
+        server.update_weights({"path": path})
+        server.finish_weight_update(str(self._version))
+
+    @staticmethod
+    def _ask_for_adapters(engine: _Engine) -> None:
+        """A server that was started again knows no adapters, and has lost the weights too."""
+        engine.knows_adapters = engine.server.knows_adapters(ADAPTERS)
+        engine.has_weights = engine.has_weights and engine.knows_adapters
+
+    @staticmethod
+    def _load_adapters(engine: _Engine, adapters: dict[str, str]) -> None:
+        engine.has_weights = True
+        engine.server.worker_call("load_policy_adapters", adapters)
+        if not engine.knows_adapters:
+            engine.server.name_adapters(ADAPTERS)
 
     def _engines_text(self) -> str:
         return ", ".join(engine.server.url for engine in self._engines)
 
 
-def _check(server: VLLMServer, backend: str, rank: int) -> int:
-    """Checks the settings of a server and returns its longest context.
+def _check(engine: _Engine, backend: str, rank: int) -> int:
+    """Checks the settings of a server, notes the size of its cache, and returns its longest context.
 
     Args:
-        server: The server.
+        engine: The server.
         backend: The backend of the weight transfer.
         rank: The rank of the adapters that the server will receive; 0 for none.
 
     Raises:
         ConfigError: The server can't be reached, or its settings would make training on its samples wrong.
     """
+    server = engine.server
     try:
         settings = server.settings()
     except ServerGone as error:
@@ -314,6 +359,8 @@ def _check(server: VLLMServer, backend: str, rank: int) -> int:
         )
     if rank:
         _check_adapters(server, settings, rank)
+    cache = settings.get("cache_config") or {}
+    engine.cache_tokens = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
     return int(settings["model_config"]["max_model_len"])
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -54,8 +54,9 @@ class FileTransfer(WeightTransferEngine[_Nothing, _FileUpdate]):
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: _FileUpdate) -> None:
-        """Loads the file."""
-        self.model.load_weights(load_file(update_info.path, device=str(self.device)).items())
+        """Loads the file, one tensor at a time: the worker's own part of the model may fill most of its GPU."""
+        with safe_open(update_info.path, framework="pt", device=str(self.device)) as weights:
+            self.model.load_weights((name, weights.get_tensor(name)) for name in weights.keys())  # noqa: SIM118
 
     def finish_weight_update(self) -> None:
         """Lets the layers prepare the weights for their kernels."""
@@ -90,9 +91,10 @@ class PolicyWeights:
             settings: The content of ``adapter_config.json``.
             matrices: The content of ``adapter_model.safetensors``, in base64.
         """
-        with memory_folder() as folder:
+        decoded = base64.b64decode(matrices)
+        with memory_folder(len(decoded)) as folder:
             (folder / "adapter_config.json").write_text(settings)
-            (folder / "adapter_model.safetensors").write_bytes(base64.b64decode(matrices))
+            (folder / "adapter_model.safetensors").write_bytes(decoded)
             self.add_lora(LoRARequest(ADAPTERS, ADAPTERS_ID, str(folder), load_inplace=True))
 
 

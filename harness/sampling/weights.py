@@ -5,7 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from harness.policy.policy import Policy
@@ -19,22 +23,31 @@ class SampledWeights:
     """The weights that the sampler samples with, and their hand-over from the policy after an update.
 
     In the simplest case the sampler reads the policy's own model. It needs a copy in two cases: if it samples while the policy is
-    trained (`while_training`), and if the policy's own weights are sharded over ranks.
+    trained (`while_training`), and if the policy's weights are sharded over ranks and the sampler does not gather them itself.
 
     Args:
         policy: The policy that is trained, with all of its weights on this rank or on rank 0.
         while_training: Whether the sampler samples while the policy is trained. Its weights then differ from the policy's.
         ranks: The processes that train together.
+        on_host: Whether a copy is in the host's memory, because the sampler has the weights on its own GPU too, as an engine or
+            a server. Otherwise a copy is on the policy's device.
+        gathers: Whether the sampler reads sharded weights, as an engine beside each rank does.
 
     Attributes:
         policy: The policy as the sampler sees it: its model is the copy, if there is one.
         updates: The number of policy updates that the sampler's weights have seen.
     """
 
-    def __init__(self, policy: Policy, *, while_training: bool, ranks: Ranks) -> None:
+    def __init__(
+        self, policy: Policy, *, while_training: bool, ranks: Ranks, on_host: bool = False, gathers: bool = False
+    ) -> None:
         self._trained, self._ranks, self._while_training = policy, ranks, while_training
-        self._copied = while_training or ranks.sharded
-        self.policy = dataclasses.replace(policy, model=copy.deepcopy(policy.model)) if self._copied else policy
+        self._copied = while_training or (ranks.sharded and not gathers)
+        self.policy = policy
+        if self._copied:
+            model = _on_host(policy.model) if on_host else copy.deepcopy(policy.model)
+            self.policy = dataclasses.replace(policy, model=model)
+        self._dtype = policy.model.dtype  # before it is sharded in float32
         self.updates = 0
         self._sampler: Sampler | None = None
         self._updates_at_start = 0
@@ -95,6 +108,21 @@ class SampledWeights:
         if not self._while_training:
             self.hand_over(updates)
 
+    def save(self, folder: Path) -> None:
+        """Writes what the sampler samples with as a Hugging Face folder. Every rank must call this."""
+        self.policy.save(folder, dtype=self._dtype, write=self._ranks.first)
+
     def updates_at(self, version: int) -> int:
         """The number of policy updates behind a sampler's version, which counts from the start of this process."""
         return self._updates_at_start + version
+
+
+@torch.no_grad()
+def _on_host(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of the model in the host's memory, which is pinned if there is a GPU, so that copies to and from it are fast."""
+    made: dict[int, Any] = {}
+    for old in (*model.parameters(), *model.buffers()):
+        if old.device.type != "meta":
+            new = torch.empty_like(old, device="cpu", pin_memory=torch.cuda.is_available()).copy_(old)
+            made[id(old)] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
+    return copy.deepcopy(model, made)

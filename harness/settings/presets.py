@@ -20,8 +20,9 @@ def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lam
         argv: The command line.
         change: Changes the defaults before the recipe does.
 
-    >>> preset(["--model", "Qwen/Qwen2.5-7B-Instruct"]).learning_rate
-    1e-06
+    >>> config = preset(["--model", "Qwen/Qwen2.5-7B-Instruct"])
+    >>> config.learning_rate, config.dtype, config.gradient_checkpointing
+    (1e-06, 'bfloat16', True)
     >>> preset([]).updates
     60
     """
@@ -40,8 +41,8 @@ def _defaults(env: str, split: str, model: str) -> GRPOConfig:
     eval_split = GRPOConfig.eval_split
     if env.startswith("EH-AppWorld"):  # its test splits are for final scores; the mini world has one split
         eval_split = "mini" if split == "mini" else "dev"
-    if model != "tiny":
-        return GRPOConfig(threads=0, eval_split=eval_split)
+    if model != "tiny":  # what fits
+        return GRPOConfig(threads=0, eval_split=eval_split, dtype="bfloat16", gradient_checkpointing=True)
     quick = GRPOConfig(
         eval_split=eval_split,
         updates=60,

@@ -26,6 +26,8 @@ class RunFlags:
     """A TOML file of these settings, such as those in recipes/. Flags override it."""
     device: str = "auto"
     """The device: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
+    plan: bool = True
+    """On a GPU, refuse a run that harness.plan says does not fit, before anything is loaded. --no-plan tries it all the same."""
     threads: int = 1
     """The number of torch threads. One is fastest for tiny models. 0 leaves torch's default."""
     rank_timeout_s: float = 1800.0

@@ -8,7 +8,7 @@ comes in an episode, the more both affect the tokens that it was conditioned on.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -19,9 +19,13 @@ __all__ = ["Mismatch"]
 
 
 class Mismatch:
-    """Sums over the scored tokens of one update; `metrics` turns them into means."""
+    """Sums over the scored tokens of one update; `metrics` turns them into means.
+
+    On a GPU, `add` and `add_weights` only queue work: no number is read before the sums are needed.
+    """
 
     def __init__(self) -> None:
+        self._unread: list[Callable[[], None]] = []
         self._max = 0.0
         bins = range(len(LENGTH_BINS))
         self._tokens, self._difference, self._capped = [0 for _ in bins], [0.0 for _ in bins], [0 for _ in bins]
@@ -38,11 +42,15 @@ class Mismatch:
             steps: The number of steps of each of the B episodes.
         """
         difference = (logp - sampled).abs().masked_fill(~mask, 0.0)
-        self._max = max(self._max, float(difference.max()))
-        sums, counts = difference.sum(dim=1).tolist(), mask.sum(dim=1).tolist()
-        for length, total, count in zip(steps, sums, counts, strict=True):
-            self._difference[_bin(length)] += total
-            self._tokens[_bin(length)] += count
+        largest, sums, counts = difference.max(), difference.sum(dim=1), mask.sum(dim=1)
+
+        def read() -> None:
+            self._max = max(self._max, float(largest))
+            for length, total, count in zip(steps, sums.tolist(), counts.tolist(), strict=True):
+                self._difference[_bin(length)] += total
+                self._tokens[_bin(length)] += count
+
+        self._unread.append(read)
 
     @torch.no_grad()
     def add_weights(self, weights: Tensor, capped: Tensor, mask: Tensor, steps: Sequence[int]) -> None:
@@ -54,14 +62,26 @@ class Mismatch:
             mask: bool [B, S], True for tokens that the model wrote.
             steps: The number of steps of each of the B episodes.
         """
-        self._weight += float(weights.masked_fill(~mask, 0.0).sum())
-        for length, count in zip(steps, (capped & mask).sum(dim=1).tolist(), strict=True):
-            self._capped[_bin(length)] += count
+        total, counts = weights.masked_fill(~mask, 0.0).sum(), (capped & mask).sum(dim=1)
+
+        def read() -> None:
+            self._weight += float(total)
+            for length, count in zip(steps, counts.tolist(), strict=True):
+                self._capped[_bin(length)] += count
+
+        self._unread.append(read)
+
+    def settled(self) -> Mismatch:
+        """Reads what is queued, and returns this object, which other processes can then have."""
+        for read in self._unread:
+            read()
+        self._unread.clear()
+        return self
 
     def merged(self, others: Sequence[Mismatch]) -> Mismatch:
         """The sums of this object and of others, such as those of other ranks."""
         found = Mismatch()
-        for one in (self, *others):
+        for one in (self.settled(), *others):
             found._max = max(found._max, one._max)
             found._weight += one._weight
             found._tokens = [a + b for a, b in zip(found._tokens, one._tokens, strict=True)]
@@ -71,6 +91,7 @@ class Mismatch:
 
     def metrics(self, *, weighted: bool) -> dict[str, float]:
         """The ``train/logp_difference_…`` metrics, and with `weighted` ``train/tis_…``; NaN where nothing was compared."""
+        self.settled()
         tokens = sum(self._tokens)
         found = {
             "train/logp_difference_max": self._max if tokens else math.nan,

@@ -26,7 +26,8 @@ from torch import Tensor
 from harness.policy.batch import Batch
 from harness.policy.lora import without_lora
 from harness.policy.policy import Policy
-from harness.policy.ranks import Ranks, whole
+from harness.policy.ranks import Ranks
+from harness.policy.shards import whole
 from harness.settings.loss import LossSettings
 from harness.training.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
 from harness.training.mismatch import Mismatch
@@ -34,6 +35,8 @@ from harness.training.optimizer import parameters_of
 from harness.types.trajectory import Trajectory
 
 __all__ = ["select_episodes", "update_policy"]
+
+_SUMS = ("loss", "entropy", "approx_kl", "clipped", "kl_ref")
 
 
 @dataclass
@@ -110,7 +113,11 @@ def update_policy(
         train_on_truncated=settings.train_on_truncated,
         kl=bool(settings.kl_coef),
     )
-    sums: dict[str, float] = dict.fromkeys(("loss", "entropy", "approx_kl", "clipped", "kl_ref", "grad_norm"), 0.0)
+    # The sums stay on the model's device and are read once, because reading a number waits for the GPU.
+    device = policy.model.device
+    wide = torch.float32 if device.type == "mps" else torch.float64  # which mps has not
+    sums = {name: torch.zeros((), dtype=wide, device=device) for name in _SUMS}
+    grad_norm = 0.0
     n_tokens = sum(t.loss_tokens for t, _ in chosen)
     mismatch, steps, skipped = Mismatch(), 0, 0
     policy.model.train()
@@ -123,30 +130,30 @@ def update_policy(
         optimizer.zero_grad(set_to_none=True)
         _accumulate_gradients(policy, reference, minibatch, settings, ranks, sums, mismatch, first=steps == 0)
         norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), settings.max_grad_norm)))
-        sums["grad_norm"] += norm / ranks.size  # each rank has the norm over all ranks
+        grad_norm += norm / ranks.size  # each rank has the norm over all ranks
         steps += 1
         if math.isfinite(norm):
             optimizer.step()
         else:  # one step with this gradient would make every weight and moment NaN for good, also in later checkpoints
             skipped += 1
     optimizer.zero_grad(set_to_none=True)  # else the gradients would take memory during the next rollout
-    sums = ranks.sums(sums)
-    every = ranks.gather([mismatch])
+    total = ranks.sums({name: float(value) for name, value in sums.items()} | {"grad_norm": grad_norm})
+    every = ranks.gather([mismatch.settled()])
     mismatch = every[0].merged(every[1:])
     per_step, per_token = 1 / max(1, steps), 1 / max(1, n_tokens)
     metrics = {
-        "train/loss": sums["loss"] * per_step,
-        "train/grad_norm": sums["grad_norm"] * per_step,
-        "train/entropy": sums["entropy"] * per_token if n_tokens else float("nan"),
-        "train/approx_kl": sums["approx_kl"] * per_token,
-        "train/clip_fraction": sums["clipped"] * per_token,
+        "train/loss": total["loss"] * per_step,
+        "train/grad_norm": total["grad_norm"] * per_step,
+        "train/entropy": total["entropy"] * per_token if n_tokens else float("nan"),
+        "train/approx_kl": total["approx_kl"] * per_token,
+        "train/clip_fraction": total["clipped"] * per_token,
         "train/skipped_steps": float(skipped),
         "train/zero_advantage_groups": equal_share,
         "train/episodes_in_loss": float(len(chosen)),
         "train/tokens_in_loss": float(n_tokens),
     }
     if reference is not None:
-        metrics["train/kl_ref"] = sums["kl_ref"] * per_token
+        metrics["train/kl_ref"] = total["kl_ref"] * per_token
     return metrics | mismatch.metrics(weighted=bool(settings.tis_cap))
 
 
@@ -156,7 +163,7 @@ def _accumulate_gradients(
     minibatch: list[_Item],
     settings: LossSettings,
     ranks: Ranks,
-    sums: dict[str, float],
+    sums: dict[str, Tensor],
     mismatch: Mismatch,
     *,
     first: bool,
@@ -186,7 +193,7 @@ def _accumulate_gradients(
             assert reference is not None, "kl_coef needs a reference policy"
             kl = kl_k3(logp, _reference_logp(reference, batch, settings.temperature))
             per_token = per_token + settings.kl_coef * kl
-            sums["kl_ref"] += float((kl.detach() * mask).sum())
+            sums["kl_ref"] += (kl.detach() * mask).sum()
         loss = aggregate(
             per_token,
             mask,
@@ -197,10 +204,10 @@ def _accumulate_gradients(
         )
         (loss * ranks.size).backward()  # FSDP takes the mean over ranks, but the parts must be summed
         with torch.no_grad():
-            sums["loss"] += loss.item()
-            sums["entropy"] += float((entropy * mask).sum())
-            sums["approx_kl"] += float((kl_k3(logp, sampled_logp) * mask).sum())
-            sums["clipped"] += float((clipped & mask).sum())
+            sums["loss"] += loss
+            sums["entropy"] += (entropy * mask).sum()
+            sums["approx_kl"] += (kl_k3(logp, sampled_logp) * mask).sum()
+            sums["clipped"] += (clipped & mask).sum()
 
 
 def _micro(

@@ -24,7 +24,12 @@ from markdown_it import MarkdownIt
 from torch.distributed.run import get_args_parser
 
 from eh_gym.errors import MissingBackendError
+from harness.experiments.cost import refusal
+from harness.experiments.memory import memory_of
+from harness.plan import default_for
 from harness.settings.command_line import parse
+from harness.settings.plan import Plan
+from harness.settings.presets import preset
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
@@ -151,6 +156,41 @@ def _understand(command: list[str]) -> None:
         assert all(flag in shown for flag in flags), flags
     else:
         assert program in THIRD_PARTY, f"no check for {program!r}"
+
+
+IN_RECIPES = [
+    pytest.param(shlex.split(line.removeprefix("#")), id=f"{_name(recipe)}: {line.removeprefix('#').strip()}")
+    for recipe in sorted((ROOT / "recipes").glob("*.toml"))
+    for line in recipe.read_text().splitlines()
+    if line.startswith(("#   python", "#   torchrun"))
+]
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in NOT_RUN + IN_TEXT + IN_RECIPES if {"harness.grpo", "harness.plan"} & set(c.values[0])]
+)
+def test_commands_fit_their_gpus(command: list[str]) -> None:
+    """Each is planned for the GPUs that it names: torchrun's ranks, or one; of 24 GB if a recipe's name says so, else 80 GB."""
+    if "…" in command or "--help" in command or "--resume" in command:
+        return
+    gpus, words = 1, command[command.index("-m") + 2 :]
+    if command[0] == "torchrun":
+        launched = get_args_parser().parse_args(command[1:])
+        gpus, words = int(launched.nproc_per_node) * int(launched.nnodes.split(":")[-1]), launched.training_script_args
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        if "harness.plan" in command:
+            plan = parse(default_for(words), words, prog="plan")
+        else:
+            train = parse(preset(words), words, prog="grpo")
+            plan = Plan(gpus=gpus, gpu_gb=24.0 if "24gb" in str(train.recipe) else 80.0, train=train)
+    if plan.train.model != "tiny":
+        memory = memory_of(plan)
+        assert memory.fits, refusal(plan, memory)
+
+
+def test_every_recipe_of_a_real_model_names_its_command() -> None:
+    named = {word for command in IN_RECIPES for word in command.values[0] if word.startswith("recipes/")}
+    assert named == {_name(path) for path in (ROOT / "recipes").glob("*.toml")} - {"recipes/cabinet-quick.toml"}
 
 
 def _module(module: str, words: list[str]) -> None:

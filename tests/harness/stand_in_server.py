@@ -67,7 +67,7 @@ class StandIn:
         elif path == "/finish_weight_update":
             self.version = body["weight_version"]
         elif path == "/update_weights":
-            self.load(body["update_info"]["path"])
+            self.load(body["update_info"].get("path"))  # none over NCCL
         elif path == "/collective_rpc":
             matrices = load(base64.b64decode(body["kwargs"]["matrices"]))
             self.adapt(json.loads(body["kwargs"]["settings"]), matrices)
@@ -94,7 +94,7 @@ class StandIn:
         """Is as a server that was started again."""
         self.version, self.adapters = "default", []
 
-    def load(self, path: str) -> None:
+    def load(self, path: str | None) -> None:
         """Takes new weights."""
 
     def adapt(self, settings: dict[str, Any], matrices: dict[str, Tensor]) -> None:
@@ -126,7 +126,8 @@ class ModelStandIn(StandIn):
         self._sampler = TransformersSampler(self.model)
         self._turn = threading.Lock()
 
-    def load(self, path: str) -> None:
+    def load(self, path: str | None) -> None:
+        assert path is not None
         load_model(self.model, path)
         self._plain = {name: p.clone() for name, p in self.model.named_parameters()}
 

@@ -22,7 +22,8 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eh_gym.errors import StateError
-from harness.grpo import main, train
+from harness.build import _load, teacher
+from harness.grpo import _planned, main, train
 from harness.policy.policy import Policy, load_policy
 from harness.policy.ranks import Ranks
 from harness.run.display import Display
@@ -31,6 +32,7 @@ from harness.run.files import lock_folder
 from harness.run.metrics import GLOSSARY, read_metrics
 from harness.run.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
+from harness.settings.presets import preset
 from harness.settings.warm_start import WarmStart
 
 
@@ -377,3 +379,42 @@ def test_without_the_extra_a_command_ends_with_one_line(child_env: dict[str, str
     [line] = result.stderr.splitlines()
     assert line.startswith("error: the harness needs torch; run, in a checkout: pip install -e '.[train]'")
     assert result.returncode == 1
+
+
+def test_a_tiny_model_in_bfloat16_has_its_rotary_frequencies_in_float32(quick: GRPOConfig) -> None:
+    """As every engine and every model that is loaded again has them: the rounding moved log-probabilities by 0.008 nats."""
+    config = dataclasses.replace(quick, dtype="bfloat16")
+    model = _load(config, teacher(config, config.env), "cpu", Ranks()).model
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert {b.dtype for b in model.buffers() if b.is_floating_point()} == {torch.float32}
+
+
+SEVEN = ("--model", "Qwen/Qwen2.5-7B-Instruct", "--sampler", "vllm", "--plan")
+
+
+@pytest.fixture
+def an_h100(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.run.runtime.gpu_bytes", lambda _: 85_000_000_000)
+    monkeypatch.setattr("harness.policy.policy.load_policy", None)  # nothing may be loaded
+
+
+def test_a_run_that_does_not_fit_is_refused_before_anything_is_made(
+    an_h100: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(SystemExit) as end:
+        main([*SEVEN, "--run-dir", str(folder)])
+    assert end.value.code == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "this needs 15" in said
+    assert "this would fit: --lora-rank 32" in said
+    assert "--no-plan tries it all the same" in said
+    assert not folder.exists()
+
+
+def test_what_fits_or_is_not_known_is_not_refused() -> None:
+    config = preset(["--model", "Qwen/Qwen2.5-7B-Instruct"])
+    fits = dataclasses.replace(config, lora_rank=32, sampler="vllm")
+    assert _planned(fits, 85_000_000_000, 1) == ""
+    assert _planned(dataclasses.replace(config, model="someone/else"), 85_000_000_000, 1).startswith("the shape of")
+    assert _planned(config, 0, 1) == ""  # no GPU

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, FalconMambaConfig, Qwen2Config, Qwen3NextConfig
@@ -108,3 +111,35 @@ def test_models_with_a_state_of_their_own_are_not_packed() -> None:
             )
         ]
     assert [can_pack(model) for model in models] == [True, False, False]
+
+
+def test_float32_on_a_gpu_goes_to_a_kernel_that_stores_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlashAttention takes no float32, and the memory-efficient kernel no groups of heads."""
+    seen = []
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, *, enable_gqa: bool, **_: object) -> Tensor:
+        seen.append((enable_gqa, k.shape[1], v.shape[1]))
+        return torch.empty_like(q)
+
+    monkeypatch.setattr("harness.policy.attention.scaled_dot_product_attention", kernel)
+    with FakeTensorMode():
+        query, key, value = (
+            torch.empty(1, heads, sum(LENGTHS), DIM, device="cuda") for heads in (HEADS, KV_HEADS, KV_HEADS)
+        )
+        alone = [-1] * len(LENGTHS)
+        packed_attention(torch.nn.Module(), query, key, value, None, segments=Segments(LENGTHS, alone, query.device))
+    assert seen == [(False, HEADS, HEADS)] * len(LENGTHS)
+
+
+def test_the_keys_are_repeated_in_the_order_of_grouped_heads() -> None:
+    query, key, value = inputs()
+    grouped = scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    repeated = (x.repeat_interleave(HEADS // KV_HEADS, dim=1) for x in (key, value))
+    assert_close(scaled_dot_product_attention(query, *repeated), grouped)
+
+
+def test_torch_s_varlen_kernel_takes_what_it_is_given() -> None:
+    """torch 2.11's had no enable_gqa: a TypeError on every GPU in bfloat16."""
+    names = list(inspect.signature(varlen_attn).parameters)
+    assert names[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
+    assert {"scale", "window_size", "enable_gqa"} <= set(names)

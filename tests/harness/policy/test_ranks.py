@@ -28,7 +28,8 @@ from harness.grpo import main, train
 from harness.policy.batch import deal
 from harness.policy.lora import add_lora
 from harness.policy.policy import Policy
-from harness.policy.ranks import Ranks, check_ranks, join, whole
+from harness.policy.ranks import Ranks, check_ranks, join
+from harness.policy.shards import whole
 from harness.run.checkpoint import load_training_state, save_checkpoint, save_training_state
 from harness.run.display import Display
 from harness.run.metrics import read_metrics
@@ -502,9 +503,13 @@ def test_every_rank_has_a_micro_batch_in_every_round() -> None:
 
 def test_what_several_ranks_cannot_do_is_said() -> None:
     several = Ranks(0, 2, group=object())
-    with pytest.raises(ConfigError, match="vllm-server"):
-        check_ranks(several, sampler="vllm")
-    check_ranks(Ranks(), sampler="vllm")
+    with pytest.raises(ConfigError, match=r"--tensor-parallel 2; leave it out, or start vLLM servers"):
+        check_ranks(several, sampler="vllm", tensor_parallel=2, async_steps=0)
+    with pytest.raises(ConfigError, match=r"leave out --async-steps, or start vLLM servers on other GPUs"):
+        check_ranks(several, sampler="vllm", tensor_parallel=1, async_steps=1)
+    check_ranks(several, sampler="vllm", tensor_parallel=1, async_steps=0)
+    check_ranks(several, sampler="vllm-server", tensor_parallel=1, async_steps=1)
+    check_ranks(Ranks(), sampler="vllm", tensor_parallel=2, async_steps=1)
 
 
 def test_a_checkpoint_of_one_process_is_not_taken_for_one_of_ranks(tmp_path: Path, trained: Policy) -> None:

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from eh_gym.errors import ConfigError
 from harness.policy.attention import PACKED, Segments
@@ -17,9 +25,26 @@ from harness.policy.shape import KNOWN, ModelShape, shape_of
 from harness.quickstart.tiny import fresh_qwen2
 
 
+def model_of(shape: ModelShape, dtype: torch.dtype = torch.float32, device: str = "cpu") -> PreTrainedModel:
+    if not shape.head_norms:
+        return fresh_qwen2(shape, eos_id=2, dtype=dtype, device=device)
+    config = Qwen3Config(
+        vocab_size=shape.vocab,
+        hidden_size=shape.width,
+        intermediate_size=shape.ffn,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.queries // shape.heads,
+        tie_word_embeddings=shape.tied,
+    )
+    return Qwen3ForCausalLM(config).to(dtype)
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_shapes_have_the_parameters_that_transformers_counts(name: str) -> None:
-    model = fresh_qwen2(KNOWN[name], eos_id=2, device="meta")
+    with torch.device("meta"):
+        model = model_of(KNOWN[name], device="meta")
     assert KNOWN[name].parameters == model.num_parameters()
     assert shape_of(f"Qwen/{name}-Instruct") == KNOWN[name]
 
@@ -53,7 +78,7 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
 
 def kept(shape: ModelShape, dtype: torch.dtype, rank: int, tokens: int) -> int:
     """Bytes that autograd keeps in a forward pass, weights left out."""
-    model = fresh_qwen2(shape, eos_id=2, dtype=dtype)
+    model = model_of(shape, dtype)
     model.set_attn_implementation(PACKED)
     if rank:
         add_lora(model, rank, seed=0)
@@ -77,10 +102,16 @@ def kept(shape: ModelShape, dtype: torch.dtype, rank: int, tokens: int) -> int:
 
 @pytest.mark.parametrize("rank", [0, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("sizes", [(64, 256, 4, 2), (128, 192, 8, 8)])
-def test_a_layer_keeps_what_autograd_keeps(sizes: tuple[int, int, int, int], dtype: torch.dtype, rank: int) -> None:
+def test_a_layer_keeps_what_autograd_keeps(
+    sizes: tuple[int, int, int, int], norms: bool, dtype: torch.dtype, rank: int
+) -> None:
     width, ffn, heads, kv_heads = sizes
-    three, four = (ModelShape(64, width, ffn, n, heads, kv_heads, tied=False) for n in (3, 4))
+    three, four = (
+        ModelShape(64, width, ffn, n, heads, kv_heads, tied=False, attention_bias=not norms, head_norms=norms)
+        for n in (3, 4)
+    )
     layer = (kept(four, dtype, rank, 64) - kept(three, dtype, rank, 64)) / 64
     assert layer == pytest.approx(four.layer_activation_bytes(dtype.itemsize, rank), rel=0.01)
 

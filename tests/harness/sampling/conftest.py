@@ -104,8 +104,14 @@ def need_vllm() -> None:
 
 
 @pytest.fixture
-def vllm() -> None:
-    """For tests that make an engine of their own."""
+def fresh() -> Callable[..., Qwen2ForCausalLM]:
+    """Makes new models."""
+    return new_model
+
+
+@pytest.fixture
+def real_vllm() -> None:
+    """vLLM is installed."""
     need_vllm()
 
 

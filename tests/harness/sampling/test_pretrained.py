@@ -102,7 +102,7 @@ def test_sampler_trainer_and_a_plain_forward_pass_agree(smollm2: Policy, env: st
 
 
 @pytest.mark.parametrize("env", [CABINET, BFCL])
-def test_vllm_agrees_with_a_plain_forward_pass(vllm: None, smollm2: Policy, env: str) -> None:
+def test_vllm_agrees_with_a_plain_forward_pass(real_vllm: None, smollm2: Policy, env: str) -> None:
     sampler = VLLMSampler(smollm2.model, smollm2.tokenizer, max_context=2048)
     for trajectory in play(sampler, smollm2, env, episodes=2, steps=2):
         assert sampled_logprobs(trajectory) == pytest.approx(plain_logprobs(trajectory), abs=3e-4)
@@ -190,7 +190,7 @@ def test_grpo_on_all_weights_and_on_adapters(smollm2: Policy, tmp_path: Path, en
 
 
 @pytest.mark.parametrize("handover", ["merged", "adapters"])
-def test_grpo_with_vllm(vllm: None, smollm2: Policy, tmp_path: Path, handover: str) -> None:
+def test_grpo_with_vllm(real_vllm: None, smollm2: Policy, tmp_path: Path, handover: str) -> None:
     train_and_load(run_of(tmp_path, sampler="vllm", lora_rank=4, lora_handover=handover, env=BFCL))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from harness.grpo import train
 from harness.policy.lora import add_lora
+from harness.policy.policy import load_policy
 from harness.run.display import Display
 from harness.sampling.vllm import VLLMSampler
 from harness.settings.grpo import GRPOConfig
@@ -74,6 +77,47 @@ def test_torch_is_left_as_it_was(made: Made) -> None:
     torch.set_num_threads(2)
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
+
+
+def test_the_cache_is_measured(made: Made, ask: Ask) -> None:
+    _, sampler = made("vllm")
+    assert isinstance(sampler, VLLMSampler)
+    assert sampler.cache_tokens >= sampler.max_context
+    sampler.weights_changed()
+    sampler.cache_metrics()
+    first = list(range(1, 40))
+    second = [*first, *sample_all(sampler, [ask(0, first)])[0].ids, 3]
+    assert sampler.cache_metrics()["rollout/cache_hits"] == 0
+    sample_all(sampler, [ask(0, second)])
+    found = sampler.cache_metrics()
+    assert found["rollout/cache_hits"] == 32 / len(second)  # one whole block of 32
+    assert 0 < found["rollout/cache_used"] < 1
+    assert found["rollout/cache_preemptions"] == 0
+    sampler.end_session(0)
+
+
+@pytest.mark.parametrize("changes", [(), ("--dtype", "bfloat16", "--lora-rank", "4")])
+def test_each_rank_may_have_an_engine_of_its_own(real_vllm: None, tmp_path: Path, changes: tuple[str, ...]) -> None:
+    words = "--sampler vllm --updates 2 --tasks-per-update 2 --group-size 4 --eval-tasks 2 --warm-start.max-batches 30"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
+    launch += [
+        "--rdzv-endpoint",
+        "127.0.0.1:0",
+        "-m",
+        "harness.grpo",
+        "--device",
+        "cpu",
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
+    done = subprocess.run([*launch, *words.split(), *changes], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    off = [row["train/logp_difference_mean"] for row in rows if row["train/episodes_in_loss"]]
+    assert off
+    assert max(off) < (5e-3 if changes else 1e-4)
+    assert load_policy(tmp_path / "run" / "model").model.dtype == torch.float32
 
 
 def test_two_workers_may_share_the_model(

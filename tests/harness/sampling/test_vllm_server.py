@@ -48,14 +48,33 @@ def sampler(model: Qwen2ForCausalLM, pair: Pair) -> VLLMServerSampler:
 def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(
     sampler: VLLMServerSampler, pair: Pair, ask: Ask
 ) -> None:
-    sample_all(sampler, [ask(s, [1], seed=s) for s in range(6)])
-    sample_all(sampler, [ask(s, [1, 2], seed=s) for s in range(6)])
+    sample_all(sampler, [ask(s, [s], seed=s) for s in range(6)])
+    sample_all(sampler, [ask(s, [s, 2], seed=s) for s in range(6)])
     a, b = (sorted(server.seeds) for server in pair)
     assert (a, b) == ([0, 0, 2, 2, 4, 4], [1, 1, 3, 3, 5, 5])
     for session in (0, 2):
         sampler.end_session(session)
-    sample_all(sampler, [ask(s, [1], seed=s) for s in (10, 11)])
+    sample_all(sampler, [ask(s, [s], seed=s) for s in (10, 11)])
     assert {10, 11} < set(pair[0].seeds)
+
+
+def test_the_episodes_of_a_task_share_the_server_that_has_their_prompt(
+    sampler: VLLMServerSampler, pair: Pair, ask: Ask
+) -> None:
+    sample_all(sampler, [ask(s, [s // 4], seed=s) for s in range(16)])  # four tasks of four
+    assert [sorted(server.seeds) for server in pair] == [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]
+
+
+def test_one_task_alone_does_not_leave_the_other_servers_idle(sampler: VLLMServerSampler, pair: Pair, ask: Ask) -> None:
+    sample_all(sampler, [ask(s, [1], seed=s) for s in range(40)])
+    assert min(len(server.seeds) for server in pair) >= 8
+
+
+def test_the_servers_say_how_much_their_caches_hold(model: Qwen2ForCausalLM, pair: Pair) -> None:
+    pair[0].settings["cache_config"] = {"num_gpu_blocks": 100, "block_size": 16}
+    urls = [server.url for server in pair]
+    assert VLLMServerSampler(model, urls).cache_tokens == 1600
+    assert VLLMServerSampler(model, urls, sharers=4).cache_tokens == 400
 
 
 def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(
@@ -63,7 +82,7 @@ def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(
 ) -> None:
     pair[1].go.clear()
     for s in range(8):
-        sampler.submit(ask(s, [1], seed=s))
+        sampler.submit(ask(s, [s + 1], seed=s))
     done: list[tuple[SampleRequest, Sample]] = []
     while len(done) < 4:
         done += sampler.step()
@@ -75,7 +94,7 @@ def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(
     assert sorted(r.session for r, _ in done) == list(range(8))
     assert all(sample.ids == [request.seed] * 6 for request, sample in done)
     assert sorted(pair[0].seeds) == list(range(8))
-    sample_all(sampler, [ask(s, [1, 2], seed=s) for s in range(8)])  # the next turns do not try it again
+    sample_all(sampler, [ask(s, [s + 1, 2], seed=s) for s in range(8)])  # the next turns do not try it again
     assert len(pair[1].seeds) == 4
 
 
@@ -83,13 +102,13 @@ def test_a_server_that_is_back_takes_part_after_the_next_weight_update(
     sampler: VLLMServerSampler, pair: Pair, ask: Ask
 ) -> None:
     pair[1].dead = True
-    sample_all(sampler, [ask(s, [1], seed=s) for s in range(4)])
+    sample_all(sampler, [ask(s, [s + 1], seed=s) for s in range(4)])
     sampler.weights_changed()
     pair[1].dead = False
     assert sampler.weights_changed() == 2
     assert (pair[0].version, pair[1].version) == ("2", "2")
     before = len(pair[1].seeds)
-    samples = sample_all(sampler, [ask(s, [1], seed=s) for s in range(10, 20)])
+    samples = sample_all(sampler, [ask(s, [s + 1], seed=s) for s in range(10, 20)])
     assert len(pair[1].seeds) > before
     assert {s.versions for s in samples} == {((2, 6),)}
 
@@ -98,7 +117,7 @@ def test_a_server_that_was_started_again_between_two_requests_is_not_sampled_fro
     sampler: VLLMServerSampler, pair: Pair, ask: Ask
 ) -> None:
     pair[0].forget()
-    samples = sample_all(sampler, [ask(s, [1], seed=s) for s in range(4)])
+    samples = sample_all(sampler, [ask(s, [s + 1], seed=s) for s in range(4)])
     assert [(sample.ids[0], sample.policy_version) for sample in samples] == [(s, 0) for s in range(4)]
     assert sorted(pair[1].seeds) == [0, 1, 2, 3]
     sampler.weights_changed()
@@ -110,7 +129,7 @@ def test_a_server_that_fails_in_an_update_gives_up_its_requests(
 ) -> None:
     pair[1].go.clear()
     for s in range(4):
-        sampler.submit(ask(s, [1], seed=s))
+        sampler.submit(ask(s, [s + 1], seed=s))
     pair[1].refuse["/update_weights"] = 500
     sampler.weights_changed()
     done: list[tuple[SampleRequest, Sample]] = []
@@ -123,7 +142,7 @@ def test_a_server_that_fails_in_an_update_gives_up_its_requests(
 def test_late_answers_of_a_lost_server_are_not_taken_twice(sampler: VLLMServerSampler, pair: Pair, ask: Ask) -> None:
     pair[1].go.clear()
     for s in range(2):
-        sampler.submit(ask(s, [1], seed=s))
+        sampler.submit(ask(s, [s + 1], seed=s))
     pair[1].refuse["/pause"] = 500
     sampler.weights_changed()
     done: list[tuple[SampleRequest, Sample]] = []
@@ -140,7 +159,7 @@ def test_without_a_server_left_the_run_ends_with_a_sentence(sampler: VLLMServerS
     for server in pair:
         server.dead = True
     with pytest.raises(SamplerError, match=r"none of the servers .* is left; start them again and --resume the run"):
-        sample_all(sampler, [ask(s, [1]) for s in range(3)])
+        sample_all(sampler, [ask(s, [s + 1]) for s in range(3)])
     with pytest.raises(SamplerError, match="received the weights"):
         sampler.weights_changed()
 
@@ -201,7 +220,7 @@ def test_adapters_are_sent_alone_once_a_server_has_the_weights(adapted: Qwen2For
     sampler.weights_changed()  # what it has, nobody knows
     assert [paths(server) for server in pair] == [later, ["/pause", "/v1/models", *whole, "/collective_rpc", *ends]]
 
-    sample_all(sampler, [ask(s, [1]) for s in range(4)])
+    sample_all(sampler, [ask(s, [s + 1]) for s in range(4)])
     asked = [body["model"] for server in pair for path, body in server.calls if path == "/inference/v1/generate"]
     assert asked == [ADAPTERS] * 4
 

@@ -37,7 +37,7 @@ def test_every_recipe_in_the_folder_loads(path: Path) -> None:
     assert GRPOConfig.from_json(config.to_json()) == config
 
 
-@pytest.mark.parametrize("path", [p for p in RECIPES if "qwen" in p.stem], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [p for p in RECIPES if re.search(r"qwen2.5-\d+b$", p.stem)], ids=lambda p: p.stem)
 def test_the_published_settings_are_the_paper_s(path: Path) -> None:
     """Table "Complete hyperparameter settings", and the schedules of "Baseline Implementations"."""
     c = load(path)
@@ -48,6 +48,13 @@ def test_the_published_settings_are_the_paper_s(path: Path) -> None:
     assert (c.statistic, c.eval_rollouts) == ("p90", 8)
     assert re.fullmatch(r"Qwen/Qwen2.5-(7|14)B-Instruct", c.model)
     assert c.env in ("EH-AppWorld-v0", "EH-BFCL-v0")
+
+
+@pytest.mark.parametrize("path", [p for p in RECIPES if "lora" in p.stem], ids=lambda p: p.stem)
+def test_the_recipes_with_adapters_differ_from_the_paper_s_in_what_they_need(path: Path) -> None:
+    paper, own = (dataclasses.asdict(load(p)) for p in (ROOT / "recipes" / "bfcl-qwen2.5-7b.toml", path))
+    memory = {"model", "lora_rank", "max_context", "tokens_per_microbatch", "gpu_memory_utilization"}
+    assert {name for name in own if own[name] != paper[name]} <= {"recipe", "learning_rate", *memory}
 
 
 def test_the_quick_recipe_is_what_quick_sets() -> None:

@@ -13,6 +13,7 @@ import torch
 from harness.policy.policy import Policy
 from harness.settings.loss import LossSettings
 from harness.settings.presets import preset
+from harness.training import update
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.training.update import select_episodes, update_policy
 from harness.types.sampler import Sample
@@ -251,3 +252,30 @@ def test_the_kl_term_pulls_back_to_the_reference(trained: Policy) -> None:
         return metrics["train/kl_ref"]
 
     assert drift(5.0) < drift(1e-9)
+
+
+@pytest.mark.parametrize("changes", [{}, {"tis_cap": 2.0, "minibatches": 2}])
+def test_no_number_is_read_while_a_step_s_gradient_is_computed(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    """Each would make a GPU wait until everything before it is done."""
+    replies = ("open(a)", "open(b)", "open(c)", "open(d)")
+    episodes = [episode(policy, i % 2, reply, reward=float(i // 2)) for i, reply in enumerate(replies)]
+    inner, read = update._accumulate_gradients, []
+
+    def watched(*args: Any, **kwargs: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("item", "tolist", "__float__", "__int__", "__bool__", "cpu", "numpy"):
+                old = getattr(torch.Tensor, name)
+                patch.setattr(
+                    torch.Tensor, name, lambda *a, old=old, name=name, **k: (read.append(name), old(*a, **k))[1]
+                )
+            patch.setattr(torch.cuda, "synchronize", lambda *_: read.append("synchronize"))
+            inner(*args, **kwargs)
+
+    monkeypatch.setattr(update, "_accumulate_gradients", watched)
+    optimizer = make_optimizer(policy.model, learning_rate=1e-3, betas=(0.9, 0.999), weight_decay=0.0)
+    settings = dataclasses.replace(SETTINGS, tokens_per_microbatch=1, **changes)
+    metrics = update_policy(policy, optimizer, episodes, settings, seed=0)
+    assert metrics["train/episodes_in_loss"] == 4
+    assert read == []

@@ -1,0 +1,160 @@
+"""Computes the memory of a training run before anything is loaded, from its settings and the model's shape.
+
+docs/plan.md has the formulas. With several GPUs, weights, gradients and moments are divided among them, as in
+`harness.policy.ranks` (FSDP2). `--reserve-gb` accounts for what CUDA, the kernels, vLLM's CUDA graphs and the allocator's
+fragments take.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from harness.experiments.lengths import Lengths, lengths_of
+from harness.policy.shape import ModelShape, shape_of
+from harness.settings.grpo import GRPOConfig
+from harness.settings.plan import Plan
+from harness.settings.sampling import engine_rank
+
+__all__ = ["GB", "Memory", "memory_of"]
+
+GB = 1e9
+_BYTES = {"float32": 4, "bfloat16": 2}
+_CHUNK_LOGITS, _CHUNK_TOKENS = 2**24, 512  # as in harness/policy/head.py
+_ENGINE_TOKENS = 16_384  # of one step of vLLM's engine on a GPU of 70 GiB or more (`max_num_batched_tokens`)
+_SEND_BUFFERS = 2 * 2**30  # vLLM packs weights into two buffers of 1 GiB, on the sender's GPU and on the server's
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of one GPU, in bytes.
+
+    Attributes:
+        update: The memory of each part during the policy update, at its peak.
+        rollout: The memory of each part during the rollout and the hand-over of the weights.
+        server: What a sampler on a server needs: weights, and the keys and values of one longest episode. Empty without
+            servers.
+        longest: The number of tokens of the longest episode that must fit.
+        tokens: The number of tokens of one micro-batch.
+        sequences: The number of longest episodes that the sampler's cache holds at once; None if the cache has no fixed size.
+        available: The memory that is available, without the reserve.
+    """
+
+    update: dict[str, float]
+    rollout: dict[str, float]
+    server: dict[str, float]
+    longest: int
+    tokens: int
+    sequences: float | None
+    available: float
+
+    @property
+    def needed(self) -> float:
+        """The larger of the two sums."""
+        return max(sum(self.update.values()), sum(self.rollout.values()))
+
+    @property
+    def rollout_fits(self) -> bool:
+        """Whether the rollout fits."""
+        return sum(self.rollout.values()) <= self.available
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of this fits: the update, the rollout, one longest episode in the engine's cache, and a server."""
+        room = self.sequences is None or self.sequences >= 1
+        return room and max(self.needed, sum(self.server.values())) <= self.available
+
+
+def memory_of(plan: Plan) -> Memory:
+    """Computes the memory of one GPU by part; docs/plan.md has the formulas.
+
+    Raises:
+        ConfigError: The model's shape or the environment's lengths are not known.
+    """
+    config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
+    b, ranks = _BYTES[config.dtype], plan.gpus > 1
+    longest = min(
+        config.max_context or shape.positions,
+        shape.positions,
+        lengths.prompt + plan.horizon * (config.max_action_tokens + lengths.observation),
+    )
+    tokens = max(config.tokens_per_microbatch, longest)
+    adapters = shape.lora_parameters(config.lora_rank)
+    trained = adapters or shape.parameters
+    wide = 4 if ranks else b  # shards are float32
+    held: dict[str, float] = {"weights": wide * (shape.parameters + adapters)}
+    if wide < 4:
+        held["float32 masters"] = 4 * trained
+    held["AdamW moments"] = 8 * trained
+    if config.kl_coef and not adapters:
+        held["KL reference"] = wide * shape.parameters
+    held = {name: value / plan.gpus for name, value in held.items()}
+    update = held | {"gradients": 4 * trained / plan.gpus} | _working(config, shape, tokens, lengths, ranks=ranks)
+    rollout, sequences, server = dict(held), None, {}
+    apart = shape.lora_parameters(engine_rank(config.lora_rank)) if config.lora_handover == "adapters" else 0
+    slots = math.ceil(min(config.slots or config.episodes_per_update, config.episodes_per_update) / plan.gpus)
+    kv = float(shape.kv_bytes(b) * longest)
+    if config.sampler == "vllm":
+        width = _BYTES[config.dtype if config.sampler_dtype == "auto" else config.sampler_dtype]
+        weights = width * (shape.parameters / config.tensor_parallel + apart)
+        working = _engine_step(config, shape, width, slots)
+        cache = config.gpu_memory_utilization * plan.gpu_gb * GB - weights - working
+        sequences = cache / (shape.kv_bytes(width) / config.tensor_parallel * longest)
+        engine = {"engine's weights": weights, "engine's step": working, "engine's KV cache": max(0.0, cache)}
+        rollout |= engine
+        if config.async_steps:  # the engine does not sleep; the copy that it takes weights from is in the host's memory
+            update |= engine
+    elif config.sampler == "vllm-server":
+        server = {
+            "weights": float(b * (shape.parameters + apart)),
+            "engine's step": _engine_step(config, shape, b, slots),
+            "KV cache of one longest episode": kv,
+            "weights on their way": float(_SEND_BUFFERS),
+        }
+        rollout["weights on their way"] = _SEND_BUFFERS
+        if ranks:  # FSDP gathers a tensor, and the largest is the embedding
+            rollout["gathered tensor"] = wide * shape.vocab * shape.width
+    else:
+        copies = {"sampler's weights": float(b * (shape.parameters + adapters))}
+        copies = copies if config.async_steps or ranks else {}
+        own = {"sampler's KV cache": kv * slots}
+        rollout |= copies | own
+        update |= copies | (own if config.async_steps else {})
+    available = (plan.gpu_gb - plan.reserve_gb) * GB
+    return Memory(update, rollout, server, longest, tokens, sequences, available)
+
+
+def _engine_step(config: GRPOConfig, shape: ModelShape, b: int, sequences: int) -> float:
+    """Returns what vLLM sets aside for a step after it has tried one: a layer's activations, and three times the logits."""
+    layer = b * (3 * shape.ffn + 4 * shape.width) / config.tensor_parallel
+    return float(_ENGINE_TOKENS * layer + 3 * 4 * sequences * shape.vocab)
+
+
+def _working(config: GRPOConfig, shape: ModelShape, tokens: int, lengths: Lengths, *, ranks: bool) -> dict[str, float]:
+    """Returns the memory of one micro-batch on one GPU at the peak of its backward pass.
+
+    The pass begins in the output layer, and goes on layer by layer. The two never need their memory at the same time.
+    """
+    b, h, v = _BYTES[config.dtype], shape.width, shape.vocab
+    layer = tokens * shape.layer_activation_bytes(b, config.lora_rank)
+    kept = float(tokens * b * h * shape.layers if config.gradient_checkpointing else shape.layers * layer)
+    chunk = max(_CHUNK_TOKENS, _CHUNK_LOGITS // v)
+    written = tokens * lengths.action / (lengths.action + lengths.observation)
+    # The gradient of the output layer itself, which does not exist with adapters; rounded once it is complete.
+    weight = 0 if config.lora_rank else v * h
+    ends = b * v * h * (1 if shape.tied else 2) if ranks else 0  # gathered: the embedding and the output layer
+    at_head = {
+        "output layer": 8 * chunk * v
+        + (2 * b * chunk * v if b < 4 else 0)
+        + weight * (4 + (b if b < 4 else 0))
+        + b * written * h,
+        "gathered layers": float(ends),
+    }
+    at_layer = {
+        "layer computed again": float(layer if config.gradient_checkpointing else 0),
+        "backward pass in a layer": float(tokens * b * (2 * shape.ffn + 2 * h)),
+        # `fully_shard` holds the current layer, the next one, which is being gathered, and gradients until they are divided.
+        "gathered layers": float(ends + (3 * b + 4) * shape.layer_parameters + b * weight) if ranks else 0.0,
+    }
+    peak = max(at_head, at_layer, key=lambda parts: sum(parts.values()))
+    return {"activations": kept} | {name: value for name, value in peak.items() if value}

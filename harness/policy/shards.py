@@ -1,0 +1,13 @@
+"""Tensors that are sharded over several ranks (FSDP2), made whole."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+__all__ = ["whole"]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole tensor. If it is sharded, every rank must call this."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

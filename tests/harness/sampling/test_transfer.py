@@ -1,0 +1,302 @@
+"""How weights reach vLLM: what is moved, in which order, and what vLLM's own source says about it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Qwen2ForCausalLM
+
+from eh_gym.errors import ConfigError, MissingExtraError
+from harness.policy.lora import add_lora
+from harness.sampling import transfer
+from harness.sampling.transfer import NCCLSender, PolicySource, memory_folder
+from harness.sampling.vllm import VLLMSampler
+from harness.sampling.vllm_server import VLLMServerSampler
+from harness.sampling.weights import _on_host
+
+Fresh = Callable[..., Qwen2ForCausalLM]
+
+META = torch.device("meta")  # stands in for the GPU: what goes there is counted
+
+
+class Uploads(TorchDispatchMode):
+    """Counts the bytes that are copied from the host's memory to "meta"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and found.device == META and args[0].device != META:
+            self.bytes += found.nbytes
+        return found
+
+
+class Engine:
+    """vLLM's sender: what it asks of its source and its client, in its order (`test_the_stand_in_asks_as_vllm_does`)."""
+
+    made: list[Engine] = []  # noqa: RUF012
+
+    def __init__(self, where: Any, client: Any, source: Any) -> None:
+        self.where, self.client, self.source, self.closed = where, client, source, False
+        client.init_weight_transfer_engine({"rank_offset": 1, "world_size": where.world_size})
+        self.made.append(self)
+
+    @classmethod
+    def trainer_init(cls, where: Any, *, client: Any, source: Any) -> Engine:
+        return cls(where, client, source)
+
+    def send_weights(self) -> None:
+        meta = self.source.metadata()
+        self.client.start_weight_update()
+        self.client.update_weights({"names": [m.name for m in meta]})
+        for expected, (name, tensor) in zip(meta, self.source, strict=True):
+            assert (name, tensor.dtype, tuple(tensor.shape)) == (expected.name, expected.dtype, expected.shape)
+        self.client.finish_weight_update()
+
+    def shutdown(self) -> None:
+        self.closed = True
+
+
+class Server:
+    """A server of some GPUs. Its `init` waits for the others, as NCCL does."""
+
+    host = "127.0.0.1"
+
+    def __init__(self, gpus: int, calls: list[tuple[Any, ...]], together: threading.Barrier) -> None:
+        self._gpus, self._calls, self._together = gpus, calls, together
+
+    def world_size(self) -> int:
+        return self._gpus
+
+    def init_weight_transfer_engine(self, info: dict[str, Any]) -> None:
+        self._together.wait(timeout=30)
+        self._calls.append(("init", info["rank_offset"], self._gpus, info["world_size"]))
+
+    def start_weight_update(self) -> None:
+        self._calls.append(("start",))
+
+    def update_weights(self, info: dict[str, Any]) -> None:
+        self._together.wait(timeout=30)
+        self._calls.append(("update", len(info["names"])))
+
+    def finish_weight_update(self, version: str | None) -> None:
+        self._calls.append(("finish",))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """vLLM's sender and torch's GPU calls are replaced; what is called, in order."""
+    found: list[tuple[Any, ...]] = []
+    module: Any = ModuleType("vllm.distributed.weight_transfer.nccl_engine")
+    module.NCCLTrainerInitInfo, module.NCCLTrainerWeightTransferEngine = SimpleNamespace, Engine
+    for name in ("vllm", "vllm.distributed", "vllm.distributed.weight_transfer"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: found.append(("synchronize", device)))
+    monkeypatch.setattr(Engine, "made", [])
+    return found
+
+
+def test_all_servers_are_one_group_and_the_optimizer_s_step_is_waited_for(
+    fresh: Fresh, calls: list[tuple[Any, ...]]
+) -> None:
+    model, together = fresh(), threading.Barrier(2)
+    sender = NCCLSender(model, [Server(1, calls, together), Server(2, calls, together)], META, merged=True)  # type: ignore[list-item]
+    assert sorted(calls) == [("init", 1, 1, 4), ("init", 2, 2, 4)]  # the sender is rank 0 of 4
+    calls.clear()
+    sender.send()
+    names = len(list(model.named_parameters()))
+    assert calls == [("synchronize", META), *[("start",)] * 2, *[("update", names)] * 2, *[("finish",)] * 2]
+    sender.close()
+    assert Engine.made[0].closed
+
+
+def test_the_model_is_uploaded_once_for_all_servers(fresh: Fresh, calls: list[tuple[Any, ...]]) -> None:
+    model, together = fresh(), threading.Barrier(3)
+    whole = sum(p.nbytes for p in model.parameters())
+    with Uploads() as uploads:
+        sender = NCCLSender(model, [Server(1, calls, together) for _ in range(3)], META, merged=True)  # type: ignore[misc]
+        assert uploads.bytes == 0
+        for update in (1, 2):
+            sender.send()
+            assert uploads.bytes == update * whole
+
+
+def test_adapters_are_merged_once_a_pass(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer: Any = pytest.importorskip("peft.tuners.lora.layer").Linear
+    model, merged, delta = fresh(), [], layer.get_delta_weight
+    add_lora(model, 2, seed=0)
+    monkeypatch.setattr(layer, "get_delta_weight", lambda *args: merged.append(1) or delta(*args))
+    source = PolicySource(model, META, merged=True)
+    assert [m.name for m in source.metadata()] == [name for name, _ in fresh().named_parameters()]
+    assert not merged
+    assert [(name, tuple(p.shape)) for name, p in source] == [(m.name, m.shape) for m in source.metadata()]
+    assert len(merged) == 2 * 7  # two layers of seven matrices
+
+
+def test_the_stand_in_asks_as_vllm_does(real_vllm: None) -> None:
+    from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
+
+    assert {"rank_offset", "world_size"} <= set(inspect.signature(NCCLWeightTransferInitInfo).parameters)
+    assert {"master_address", "master_port", "world_size", "rank"} <= set(
+        inspect.signature(NCCLTrainerInitInfo).parameters
+    )
+    sends = inspect.getsource(NCCLTrainerWeightTransferEngine.send_weights)
+    calls = (
+        "client.start_weight_update()",
+        "client.update_weights,",
+        "_broadcast(source",
+        "client.finish_weight_update()",
+    )
+    places = [sends.rindex(part) for part in ("source.metadata()", *(f"self.{call}" for call in calls))]
+    assert places == sorted(places)
+    assert sends.count("metadata()") == 1
+
+
+def test_vllm_packs_on_streams_that_do_not_wait_for_the_optimizer(real_vllm: None) -> None:
+    """The reason for the synchronisation. If vLLM waits itself, it can go."""
+    from vllm.distributed.weight_transfer import packed_tensor
+
+    source = inspect.getsource(packed_tensor.packed_nccl_broadcast_producer)
+    assert "torch.cuda.stream(streams" in source
+    assert "wait_stream" not in source
+    assert "wait_event" not in source
+
+
+def test_weights_go_through_a_disk_where_shared_memory_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    def free(path: object) -> SimpleNamespace:
+        return SimpleNamespace(free=64 << 20)  # a container's /dev/shm
+
+    monkeypatch.setattr(shutil, "disk_usage", free)
+    with memory_folder(15 << 30) as folder:
+        assert not str(folder).startswith("/dev/shm")
+    with memory_folder(1 << 20) as folder:
+        assert str(folder).startswith("/dev/shm") == transfer.Path("/dev/shm").is_dir()
+
+
+def test_a_copy_for_an_engine_is_in_the_host_s_memory() -> None:
+    with FakeTensorMode():
+        model: Any = nn.Module()
+        model.head = model.embedding = nn.Parameter(torch.empty(4, 4, device="cuda"))
+        model.register_buffer("frequencies", torch.empty(4, device="cuda"))
+        copied: Any = _on_host(model)
+        assert {p.device.type for p in model.parameters()} == {"cuda"}
+        assert {p.device.type for p in (*copied.parameters(), *copied.buffers())} == {"cpu"}
+        assert copied.head is copied.embedding
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """vLLM's engine is replaced by one that does not start; what it was asked for."""
+    seen = SimpleNamespace(device=None, error=ValueError("Free memory on device is less than desired\nmore"))
+
+    class EngineArgs:
+        def __init__(self, **options: Any) -> None:
+            seen.options = options
+
+        def create_engine_config(self, _: Any) -> Any:
+            return SimpleNamespace(device_config=SimpleNamespace(device=torch.device("cuda")))
+
+    def engine(*, vllm_config: Any, **_: Any) -> None:
+        seen.device = vllm_config.device_config.device
+        raise seen.error
+
+    parts = {
+        "vllm": {"EngineArgs": EngineArgs},
+        "vllm.config": {"WeightTransferConfig": SimpleNamespace},
+        "vllm.usage": {},
+        "vllm.usage.usage_lib": {"UsageContext": SimpleNamespace(LLM_CLASS=None)},
+        "vllm.v1": {},
+        "vllm.v1.engine": {},
+        "vllm.v1.engine.llm_engine": {"LLMEngine": engine},
+        "vllm.v1.executor": {"Executor": SimpleNamespace(get_class=lambda _: None)},
+    }
+    for name, found in parts.items():
+        module = ModuleType(name)
+        vars(module).update(found)
+        monkeypatch.setitem(sys.modules, name, module)
+    return seen
+
+
+class Tokenizer:
+    def save_pretrained(self, folder: str) -> None: ...
+
+
+@pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("CUDA out of memory")])
+def test_an_engine_that_does_not_start_says_how_to_mend_it(
+    fresh: Fresh, started: SimpleNamespace, error: Exception | None
+) -> None:
+    started.error = error or started.error
+    with pytest.raises(
+        ConfigError, match=r"vLLM does not start: .*; python -m harness.plan .* lower --gpu-memory-util"
+    ):
+        VLLMSampler(fresh(), Tokenizer())  # type: ignore[arg-type]
+
+
+def test_the_engine_is_on_the_policy_s_own_gpu(fresh: Fresh, started: SimpleNamespace) -> None:
+    with pytest.raises(ConfigError):
+        VLLMSampler(fresh(), Tokenizer(), device="cuda:1")  # type: ignore[arg-type]
+    assert started.device == torch.device("cuda:1")
+    assert started.options["enable_sleep_mode"]
+
+
+def test_vllm_s_executor_reads_the_gpu_from_the_device(real_vllm: None) -> None:
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+    stub: Any = SimpleNamespace(
+        vllm_config=SimpleNamespace(device_config=SimpleNamespace(device=torch.device("cuda:1")))
+    )
+    assert UniProcExecutor._distributed_args(stub)[2] == 1
+
+
+def test_a_missing_vllm_is_named_before_anything_is_sent(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("vllm", "vllm.distributed.weight_transfer.nccl_engine"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError, match=r"pip install -e '.\[train,vllm\]'"):
+        NCCLSender(fresh(), [], META, merged=True)
+
+
+def test_a_server_that_fails_inside_the_group_ends_the_run(
+    fresh: Fresh, calls: list[tuple[Any, ...]], stand_in_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait for it in NCCL: nothing can call them away."""
+    servers = [stand_in_server.StandIn() for _ in range(2)]
+    try:
+        sampler = VLLMServerSampler(copy.deepcopy(fresh()), [server.url for server in servers])
+        monkeypatch.setattr(sampler, "_over_nccl", True)
+        monkeypatch.setattr("harness.sampling.vllm_http.VLLMServer.world_size", lambda _: 1)
+        sampler.weights_changed()
+        assert [server.version for server in servers] == ["1", "1"]
+        servers[1].dead = True
+        sampler.weights_changed()  # found at the pause: a new group without it
+        assert [len(engine.client._servers) for engine in Engine.made] == [2, 1]
+        servers[1].dead = False
+        servers[1].refuse["/start_weight_update"] = 500
+        with pytest.raises(Exception, match="start all servers again and --resume the run"):
+            sampler.weights_changed()
+    finally:
+        for server in servers:
+            server.close()
+
+
+def test_tied_and_untied_models_have_the_same_order_in_both_channels(fresh: Fresh) -> None:
+    for tied in (True, False):
+        model: Qwen2ForCausalLM = fresh(tied=tied)
+        source = PolicySource(model, torch.device("cpu"), merged=True)
+        assert [m.name for m in source.metadata()] == [name for name, _ in source]
