@@ -26,6 +26,7 @@ __all__ = [
     "arithmetic",
     "decode_hermes",
     "decode_python",
+    "source_text",
     "to_hermes",
     "to_python",
 ]
@@ -103,6 +104,15 @@ def decode_hermes(text: str) -> list[Call]:
 
 FORMATS: dict[str, Callable[[str], list[Call]]] = {"python": decode_python, "hermes": decode_hermes}
 """The action formats by name."""
+
+
+def source_text(call: Call) -> str:
+    """A decoded call in bfcl-eval's words.
+
+    >>> source_text(PlainCall("cd", {"folder": "temp"}))
+    "cd(folder='temp')"
+    """
+    return _call_text({call.name: call.arguments}) if isinstance(call, PlainCall) else call  # type: ignore[dict-item]
 
 
 def to_python(calls: list[str], methods: Methods) -> str:

@@ -28,6 +28,7 @@ from envs.runtime import backend_python
 __all__ = ["BFCLEnv"]
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
+_PROMPTS = ("compact", "official")
 _RULES = """\
 You solve a user's requests by calling functions. In each message, call one or more of the functions below, or say in \
 words that you are done with the user's present request. After a message with calls you get their results; after a message \
@@ -67,6 +68,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         split: train (120 scenarios), dev (32), test (48) or all (200). No scenario is in two of the first three.
         categories: Some of base, miss_func, miss_param, long_context; None for all four.
         action_format: "python" (``[f(a=1), g()]``) or "hermes" (``<tool_call>{json}</tool_call>``).
+        prompt: "compact" (this project's rules and shortened function documents) or "official" (bfcl-eval's own texts, for scores
+            that can be compared with others').
         workers: The number of worker processes. All environments of this process with the same number share them. None means
             one for each core, 4 at most.
         step_timeout_s: The seconds that a call of the worker may take. After that the worker is killed.
@@ -89,8 +92,11 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         workers: int | None = None,
         step_timeout_s: float = 60.0,
         max_observation_chars: int | None = None,
+        prompt: str = "compact",
     ) -> None:
-        EzPickle.__init__(self, split, categories, action_format, workers, step_timeout_s, max_observation_chars)
+        EzPickle.__init__(self, split, categories, action_format, workers, step_timeout_s, max_observation_chars, prompt)
+        if prompt not in _PROMPTS:
+            raise ConfigError(f"prompt must be one of {', '.join(_PROMPTS)}, got {prompt!r}")
         if action_format not in _FORMAT_RULES:
             raise ConfigError(f"action_format must be one of {', '.join(_FORMAT_RULES)}, got {action_format!r}")
         if step_timeout_s <= 0:
@@ -100,7 +106,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         self.task_ids: Sequence[str] = task_ids(split, categories)
         self.observation_space = UnicodeText(_LONGEST)
         self.action_space = UnicodeText(_LONGEST)
-        self._action_format = action_format
+        self._action_format, self._prompt = action_format, prompt
         self._workers = workers if workers is not None else min(os.cpu_count() or 1, 4)
         if self._workers < 1:
             raise ConfigError(f"workers must be >= 1, got {workers}")
@@ -139,7 +145,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         self._functions = about["names"]
         return observation, {
             "task_id": task_id,
-            "system_prompt": _RULES.format(format=_FORMAT_RULES[self._action_format], functions=about["functions"]),
+            "system_prompt": about["system_prompt"],
             "instruction": about["instruction"],
             "category": task_id.removeprefix("multi_turn_").rsplit("_", 1)[0],
         }
@@ -196,7 +202,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             self._leave()
             self._session = shared_pool(self._workers, self._command).session()
         about = self._describe(self._session, task_id)
-        start = {"task_id": task_id, "action_format": self._action_format}
+        start = {"task_id": task_id, "action_format": self._action_format, "prompt": self._prompt}
         return str(self._session.call("start", start, self._timeout_s)), about
 
     def _live(self) -> Session:
@@ -218,15 +224,22 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
 
     def _describe(self, session: Session, task_id: str) -> Mapping[str, Any]:
         """What is the same in all episodes of an entry. It is most of a reset's bytes, so a process asks for it only once."""
-        if task_id not in _described:
+        key = task_id, self._action_format, self._prompt
+        if key not in _described:
             about = session.call("describe", {"task_id": task_id}, self._timeout_s)
-            documents = about["functions"]
-            _described[task_id] = {
+            _described[key] = {
                 "instruction": about["instruction"],
-                "names": tuple(d["name"] for d in documents),
-                "functions": "\n".join(json.dumps(d, separators=(",", ":")) for d in documents),
+                "names": tuple(d["name"] for d in about["functions"]),
+                "system_prompt": self._system_prompt(session, task_id, about["functions"]),
             }
-        return _described[task_id]
+        return _described[key]
+
+    def _system_prompt(self, session: Session, task_id: str, functions: Sequence[Mapping[str, Any]]) -> str:
+        if self._prompt == "official":
+            entry = {"task_id": task_id, "action_format": self._action_format}
+            return str(session.call("official", entry, self._timeout_s))
+        documents = "\n".join(json.dumps(d, separators=(",", ":")) for d in functions)
+        return _RULES.format(format=_FORMAT_RULES[self._action_format], functions=documents)
 
     def _shortened(self, results: str) -> str:
         limit = self._max_chars
@@ -236,7 +249,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         return f"{results[:half]}\n[{len(results) - 2 * half} characters left out]\n{results[-half:]}"
 
 
-_described: dict[str, Mapping[str, Any]] = {}
+_described: dict[tuple[str, str, str], Mapping[str, Any]] = {}
 
 
 @functools.cache
