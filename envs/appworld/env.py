@@ -48,7 +48,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
 
     ``info`` at reset: ``task_id``, ``system_prompt``, ``instruction``, ``supervisor`` (first_name, last_name, email,
     phone_number), ``datetime`` (the present time in the world, ISO 8601), ``difficulty`` (AppWorld's, 1 to 3; None if the
-    data do not say). ``info`` at each step: ``malformed`` (the code is not Python), ``api_calls`` (the number of calls that
+    data do not say), ``scenario`` (the tasks of a scenario differ in details; AppWorld's SGC counts scenarios). ``info`` at each step: ``malformed`` (the code is not Python), ``api_calls`` (the number of calls that
     the action made). At the end also ``success`` and ``verdict`` (``passed`` and ``total``: numbers of tests; ``failures``:
     the requirements that were not met).
 
@@ -143,6 +143,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             "supervisor": dict(about["supervisor"]),
             "datetime": about["datetime"],
             "difficulty": about.get("difficulty"),  # an older server does not send it
+            "scenario": task_id.rsplit("_", 1)[0],  # as appworld.task.task_id_to_generator_id
         }
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

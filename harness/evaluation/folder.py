@@ -33,6 +33,7 @@ class PlayedBefore:
     end: str
     optimal_steps: int | None
     tokens: int
+    kinds: Mapping[str, str]
 
     @property
     def truncated(self) -> bool:
@@ -124,7 +125,8 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
 def _played(request: EpisodeRequest, line: Mapping[str, Any]) -> PlayedBefore:
     """Takes the group from the request, because another choice of tasks would number the groups differently."""
     names = ("success", "length", "end", "optimal_steps", "tokens")
-    return PlayedBefore(request.group, **{name: line[name] for name in names})
+    kinds = line.get("kinds", {})  # a folder of an older version has none
+    return PlayedBefore(request.group, **{name: line[name] for name in names}, kinds=kinds)
 
 
 def _check(folder: Path, wanted: Mapping[str, Any]) -> None:

@@ -8,8 +8,10 @@ state their action format as text, so that every model plays by the same rules.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -56,10 +58,21 @@ class Usage:
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer of the model; `cut` says whether it reached the token limit."""
+    """One answer of the model.
+
+    Attributes:
+        text: What the model wrote.
+        cut: Whether it reached the token limit.
+        prompt_tokens: The tokens of the request, as the endpoint counts them; 0 if it does not say.
+        completion_tokens: The tokens of the answer, likewise.
+        latency_s: The seconds from the request to the answer, retries included.
+    """
 
     text: str
     cut: bool
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    latency_s: float = 0.0
 
 
 class ContextFull(EHError):
@@ -144,7 +157,7 @@ class ChatEndpoint:
             ConfigError: The endpoint refuses the key, the model or the request, so that trying again would not help.
             SamplerError: The endpoint can't be reached, fails, or does not answer in time.
         """
-        openai = self._openai
+        openai, began = self._openai, time.perf_counter()
         try:
             completion = await asyncio.wait_for(self._ask(messages, seed % _SEEDS), self._deadline_s)
         except (asyncio.TimeoutError, openai.APITimeoutError) as error:
@@ -183,7 +196,7 @@ class ChatEndpoint:
             ) from error
         except openai.APIError as error:
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
-        return self._read(completion)
+        return dataclasses.replace(self._read(completion), latency_s=round(time.perf_counter() - began, 3))
 
     async def _ask(self, messages: Sequence[Message], seed: int) -> Any:
         try:
@@ -205,11 +218,12 @@ class ChatEndpoint:
         choices = getattr(completion, "choices", None)
         if not choices or choices[0].message is None:
             raise SamplerError(f"{self.url} answered without a message; is it an OpenAI-compatible endpoint?")
+        said = completion.usage
+        asked, answered = (said.prompt_tokens or 0, said.completion_tokens or 0) if said is not None else (0, 0)
         self.usage.requests += 1
-        if completion.usage is not None:
-            self.usage.prompt_tokens += completion.usage.prompt_tokens or 0
-            self.usage.completion_tokens += completion.usage.completion_tokens or 0
-        return Reply(choices[0].message.content or "", choices[0].finish_reason == "length")
+        self.usage.prompt_tokens += asked
+        self.usage.completion_tokens += answered
+        return Reply(choices[0].message.content or "", choices[0].finish_reason == "length", asked, answered)
 
     async def _offered(self) -> str:
         """The names that --model can have instead, if the endpoint lists them."""
@@ -303,7 +317,9 @@ async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, traj
         except ContextFull:
             trajectory.end = "context"
             return
-        trajectory.turns.append(turn := Turn(reply.text, "", reply.cut, malformed=False))
+        turn = Turn(reply.text, "", reply.cut, malformed=False, action_tokens=reply.completion_tokens)
+        turn.prompt_tokens, turn.latency_s = reply.prompt_tokens, reply.latency_s
+        trajectory.turns.append(turn)
         end = trajectory.add_answer(await asyncio.wrap_future(envs.submit_step(slot, reply.text)))
         messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": turn.observation}]
 

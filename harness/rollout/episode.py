@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future
 from typing import Any, Literal
 
@@ -41,6 +42,7 @@ class Episode:
         self.request = request
         self._rules, self._chat, self._max_context = rules, chat, max_context
         self._last: Sample | None = None
+        self._asked = 0.0  # when the last turn was requested, in seconds
         self.trajectory = self._blank()
 
     def reset_arguments(self) -> dict[str, Any]:
@@ -66,6 +68,7 @@ class Episode:
     def turn(self) -> SampleRequest:
         """The request of the next turn."""
         trajectory = self.trajectory
+        self._asked = time.perf_counter()
         return SampleRequest(
             session=self.session,
             prompt_ids=trajectory.ids,
@@ -81,7 +84,9 @@ class Episode:
         self._last = sample
         action = self._chat.reply_text(sample.ids)
         cut = sample.finish_reason == "length"
-        self.trajectory.turns.append(Turn(action, "", cut, malformed=False, action_tokens=len(sample.ids)))
+        turn = Turn(action, "", cut, malformed=False, action_tokens=len(sample.ids))
+        turn.latency_s = round(time.perf_counter() - self._asked, 3)
+        self.trajectory.turns.append(turn)
         return action
 
     def step_answered(self, answer: Future[StepResult]) -> Next:

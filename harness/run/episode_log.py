@@ -16,7 +16,7 @@ from typing import Any
 
 from eh_gym.errors import StateError
 from harness.run.files import whole_file, write_whole
-from harness.types.trajectory import Trajectory
+from harness.types.trajectory import Trajectory, Turn
 
 __all__ = ["EpisodeWriter", "episode_files", "read_episodes", "read_system_prompt", "write_episodes"]
 
@@ -132,9 +132,15 @@ def _line(update: int | None, t: Trajectory, advantage: float | None, system_pro
         "advantage": advantage,
         "tokens": len(t.ids),
         "action_tokens": t.action_tokens,
-        "prompt_tokens": len(t.ids) - sum(turn.action_tokens + turn.observation_tokens for turn in t.turns),
+        "prompt_tokens": len(t.ids) - sum(turn.action_tokens + turn.observation_tokens for turn in t.turns) if t.ids else 0,
         "versions": sorted(set(t.versions)),
         "system_prompt": system_prompt,
         "prompt": t.prompt,
-        "turns": [vars(turn) for turn in t.turns],
+        "kinds": t.kinds,
+        "turns": [_turn(turn, timed=update is None) for turn in t.turns],
     }
+
+
+def _turn(turn: Turn, *, timed: bool) -> dict[str, Any]:
+    """A turn's fields. The log of a run has no latencies: it is the same in every run with the same seed."""
+    return {name: value for name, value in vars(turn).items() if timed or name != "latency_s"}

@@ -194,6 +194,7 @@ def play(task_id, script, action_format):
         "results": handler.results,
         "user": handler.user,
         "shown": handler.shown,
+        "messages": results,
     }
 
 
