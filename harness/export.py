@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
+from rich.progress import Progress
 
 from harness.settings.command_line import errors_in_one_line, parse
 
@@ -53,13 +54,42 @@ def export(wanted: Export, console: Console) -> None:
         from harness.evaluation.export.bfcl import write_bfcl_results
 
         results = write_bfcl_results(wanted.folder, wanted.out, name=wanted.name, rollout=wanted.rollout)
-        say(f"{results.folder}: {results.entries} entries" + (f", {results.missing} missing" if results.missing else ""))
+        say(
+            f"{results.folder}: {results.entries} entries" + (f", {results.missing} missing" if results.missing else "")
+        )
         partial = " --partial-eval" if results.missing else ""
         where = results.folder.resolve()
         say(
             f"bfcl evaluate --model {results.name} --test-category multi_turn --result-dir {where} "
             f"--score-dir {where / 'score'}{partial}"
         )
+    elif wanted.what == "appworld":
+        from harness.evaluation.export.appworld import write_appworld_outputs
+
+        with Progress(console=console, transient=True) as progress:
+            bar = progress.add_task("tasks", total=None)
+            outputs = write_appworld_outputs(
+                wanted.folder,
+                wanted.out,
+                name=wanted.name,
+                rollout=wanted.rollout,
+                on_task=lambda done, of: progress.update(bar, completed=done, total=of),
+            )
+        say(f"{wanted.out}: {outputs.tasks} tasks" + (f", {outputs.missing} missing" if outputs.missing else ""))
+        for tasks, why in (
+            (outputs.differing, "got another verdict when their code ran again"),
+            (outputs.solved_but_stopped, "were solved but not completed, which AppWorld's evaluation counts as solved"),
+        ):
+            if tasks:
+                say(f"{len(tasks)} tasks {why}: {', '.join(tasks)}")
+        say(f"appworld evaluate {outputs.experiment} {outputs.split} --root {wanted.out.resolve()}")
+
+    else:
+        from harness.evaluation.export.lines import conversation, tokens_of, write_lines
+
+        form = conversation if wanted.what == "messages" else tokens_of
+        count = write_lines(wanted.folder, wanted.out, form, successes_only=wanted.successes_only)
+        say(f"{wanted.out}: {count} episodes")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

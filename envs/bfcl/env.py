@@ -94,7 +94,9 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         max_observation_chars: int | None = None,
         prompt: str = "compact",
     ) -> None:
-        EzPickle.__init__(self, split, categories, action_format, workers, step_timeout_s, max_observation_chars, prompt)
+        EzPickle.__init__(
+            self, split, categories, action_format, workers, step_timeout_s, max_observation_chars, prompt
+        )
         if prompt not in _PROMPTS:
             raise ConfigError(f"prompt must be one of {', '.join(_PROMPTS)}, got {prompt!r}")
         if action_format not in _FORMAT_RULES:

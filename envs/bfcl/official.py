@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-__all__ = ["reveal_message", "results_message", "system_prompt"]
+__all__ = ["results_message", "reveal_message", "system_prompt"]
 
 Document = dict[str, Any]
 

@@ -47,13 +47,14 @@ class EvaluationFolder:
     Args:
         folder: A new folder, or that of an evaluation with the same settings.
         settings: Everything that an episode depends on, besides its task and seed. It must be possible to write it as JSON.
+        tokens: Whether to keep the token ids of the episodes that are added.
 
     Raises:
         ConfigError: The folder holds something else, or can't be made.
         StateError: The episodes in it can't be read.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, tokens: bool = False) -> None:
         self._folder = folder
         wanted = json.loads(json.dumps(settings, default=str))
         if (folder / _SETTINGS).exists():
@@ -63,7 +64,7 @@ class EvaluationFolder:
         else:
             make_folder(folder, "--out")
             write_whole(folder / _SETTINGS, json.dumps(wanted, indent=2))
-        self._writer = EpisodeWriter(folder / _EPISODES)
+        self._writer = EpisodeWriter(folder / _EPISODES, tokens=tokens)
         # If the environment of an episode failed, the episode is played again.
         played = (line for line in read_episodes(folder / _EPISODES) if line["end"] != "environment-error")
         self._lines: dict[int, dict[str, Any]] = {line["seed"]: line for line in played}

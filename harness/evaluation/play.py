@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import numpy as np
@@ -10,12 +11,14 @@ import numpy as np
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, WorkerError
 from harness.evaluation.requests import evaluation_requests
-from harness.policy.chat import ChatFormat
 from harness.rollout.environment import Environments, make_environment, tasks_of
 from harness.rollout.rollout import rollout
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory, Turn
+
+if TYPE_CHECKING:  # an endpoint is played with without torch
+    from harness.policy.chat import ChatFormat
 
 __all__ = ["SCRIPTS", "evaluation_requests", "held_out_tasks", "play_policy", "play_script"]
 

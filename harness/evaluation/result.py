@@ -267,7 +267,9 @@ def result_table(title: str, result: EvalResult) -> Table:
     table.add_row(f"mean@{result.rollouts}", share_text(result.mean_at_k, result.mean_interval))
     table.add_row(f"best@{result.rollouts}", share_text(result.best_at_k, result.best_interval))
     if result.rollouts > 1:
-        table.add_row(f"all of {result.rollouts} (pass^{result.rollouts})", share_text(result.all_at_k, result.all_interval))
+        table.add_row(
+            f"all of {result.rollouts} (pass^{result.rollouts})", share_text(result.all_at_k, result.all_interval)
+        )
     for part in result.parts:
         more = f", scenarios {100 * part.scenarios_at_k:.1f} %" if part.scenarios_at_k is not None else ""
         table.add_row(f"  {part.kind} {part.name}", share_text(part.mean_at_k, part.mean_interval) + more)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from eh_gym.errors import WorkerError
 from eh_gym.vector.thread import ResetResult, StepResult
-from harness.policy.chat import ChatFormat
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sample, SampleRequest
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import EndReason, Trajectory, Turn
+
+if TYPE_CHECKING:  # an endpoint is played with without torch
+    from harness.policy.chat import ChatFormat
 
 __all__ = ["Episode", "Next"]
 

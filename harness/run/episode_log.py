@@ -3,7 +3,8 @@
 The log of a run has one file per update. The log of an evaluation is one file, to which each episode is appended.
 
 The log has no token ids, only numbers of tokens. They give the mask: an episode begins with the tokens of its prompt, and each
-turn adds those of its action and of its observation. The model wrote only the actions.
+turn adds those of its action and of its observation. The model wrote only the actions. An evaluation can keep the ids too
+(`--keep-tokens`).
 """
 
 from __future__ import annotations
@@ -55,9 +56,11 @@ class EpisodeWriter:
 
     Args:
         path: The file. If a killed process left its last line unfinished, that line is removed.
+        tokens: Whether a line also has the token ids, their mask and their log-probabilities.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, tokens: bool = False) -> None:
+        self._tokens = tokens
         path.parent.mkdir(parents=True, exist_ok=True)
         self._folder = path.parent
         self._file = path.open("ab")
@@ -66,6 +69,8 @@ class EpisodeWriter:
     def write(self, trajectory: Trajectory) -> None:
         """Writes one episode. If the process is killed after this, the episode is not lost."""
         line = _line(None, trajectory, None, _write_system_prompt(self._folder, trajectory.system_prompt))
+        if self._tokens:
+            line |= {name: getattr(trajectory, name) for name in ("ids", "action_mask", "logprobs")}
         self._file.write(json.dumps(line, ensure_ascii=False, default=str).encode("utf-8", _ESCAPED) + b"\n")
         self._file.flush()
 
@@ -132,7 +137,9 @@ def _line(update: int | None, t: Trajectory, advantage: float | None, system_pro
         "advantage": advantage,
         "tokens": len(t.ids),
         "action_tokens": t.action_tokens,
-        "prompt_tokens": len(t.ids) - sum(turn.action_tokens + turn.observation_tokens for turn in t.turns) if t.ids else 0,
+        "prompt_tokens": len(t.ids) - sum(turn.action_tokens + turn.observation_tokens for turn in t.turns)
+        if t.ids
+        else 0,
         "versions": sorted(set(t.versions)),
         "system_prompt": system_prompt,
         "prompt": t.prompt,

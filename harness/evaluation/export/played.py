@@ -26,7 +26,9 @@ def evaluation_of(folder: Path, env: str) -> KeptEvaluation:
         StateError: A file in it is damaged.
     """
     if not is_evaluation(folder):
-        raise ConfigError(f"{folder} holds no evaluation; give the --out folder of harness.evaluate or harness.benchmark")
+        raise ConfigError(
+            f"{folder} holds no evaluation; give the --out folder of harness.evaluate or harness.benchmark"
+        )
     kept = read_evaluation(folder)
     found = str(kept.settings["env"])
     if found.removeprefix("eh_gym:").rsplit("-v", 1)[0] != env:

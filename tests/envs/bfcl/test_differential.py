@@ -87,7 +87,9 @@ def test_a_mutable_default_pollutes_upstream_and_not_us(make, play, upstream, is
     assert '"mentions": ["@anna"' in as_it_is[1][1][0]  # the second episode begins with the first one's mention
 
 
-def test_shared_credit_cards_hide_a_purchase_from_upstream_and_not_from_us(make, play, upstream, isolated, tasks, perturbed):
+def test_shared_credit_cards_hide_a_purchase_from_upstream_and_not_from_us(
+    make, play, upstream, isolated, tasks, perturbed
+):
     """Aliasing bug 2: in long_context, the model and the ground truth pay with the very same credit cards."""
     task_id = "multi_turn_long_context_151"
     env = make()

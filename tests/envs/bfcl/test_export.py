@@ -72,7 +72,9 @@ def test_an_entry_is_what_upstream_s_runner_returns(make, perturbed, upstream, t
             scripts.append([[perturbed.render(rng, step, action_format) for step in turn] for turn in steps])
             folder.add(played(env, evaluation_requests([task_id], 1, 0)[0], scripts[-1]))
         folder.close()
-        for script, line in zip(scripts, read_episodes(tmp_path / action_format / "episodes/evaluation.jsonl"), strict=True):
+        for script, line in zip(
+            scripts, read_episodes(tmp_path / action_format / "episodes/evaluation.jsonl"), strict=True
+        ):
             told = {"task_id": line["task_id"], "script": script, "action_format": action_format}
             theirs = upstream.call("play", told, timeout_s=60)["messages"]
             ours = result_entry(line, action_format)
@@ -83,7 +85,11 @@ def test_an_entry_is_what_upstream_s_runner_returns(make, perturbed, upstream, t
 def test_tokens_and_latencies_are_those_of_each_request():
     turn = {"observation": "o", "action_tokens": 5, "observation_tokens": 3, "latency_s": 0.5}
     line = {"task_id": "multi_turn_base_0", "end": "terminated", "prompt": "p", "prompt_tokens": 100}
-    turns = [{**turn, "action": "[ls()]"}, {**turn, "action": "Done."}, {**turn, "action": "[ls()]", "prompt_tokens": 7}]
+    turns = [
+        {**turn, "action": "[ls()]"},
+        {**turn, "action": "Done."},
+        {**turn, "action": "[ls()]", "prompt_tokens": 7},
+    ]
     entry = result_entry({**line, "turns": turns}, "python")
     assert entry["result"] == [["[ls()]", "Done."], ["[ls()]"]]
     assert entry["input_token_count"] == [[100, 108], [7]]  # 100 + 5 + 3; an endpoint's own count goes first
@@ -136,9 +142,7 @@ def test_upstream_s_own_command_agrees_on_500_perturbed_episodes(
     names = {"python": ("Qwen/Qwen3-8B", ids[:250]), "hermes": ("Qwen/Qwen3-8B-FC", ids[250:])}
     ours = {}
     for action_format, (name, chosen) in names.items():
-        ours[name] = perturbed_evaluation(
-            tmp_path / action_format, make, perturbed, upstream, action_format, chosen
-        )
+        ours[name] = perturbed_evaluation(tmp_path / action_format, make, perturbed, upstream, action_format, chosen)
         assert {True, False} == {verdict for verdict, _ in ours[name].values()}
         written = write_bfcl_results(tmp_path / action_format, tmp_path / "result")
         assert (written.name, written.entries, written.missing) == (name, 250, 550)
@@ -152,5 +156,7 @@ def test_upstream_s_own_command_agrees_on_500_perturbed_episodes(
             differ = [task_id for task_id, (verdict, _) in verdicts.items() if verdict != theirs[task_id]]
             assert all(verdicts[task_id][1] for task_id in differ)
             touched += len(differ)
-        print(f"{score.name}: {500 - touched} of 500 verdicts agree, {sum(v for o in ours.values() for v, _ in o.values())} right")
+        print(
+            f"{score.name}: {500 - touched} of 500 verdicts agree, {sum(v for o in ours.values() for v, _ in o.values())} right"
+        )
         assert not (isolated and touched)

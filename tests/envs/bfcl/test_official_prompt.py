@@ -35,7 +35,7 @@ def test_users_and_results_are_upstream_s(make, play, isolated, action_format):
     revealed = 0
     for task_id in SOME:
         script = expert_s_script(env, task_id)
-        script[0] = script[0][:-1] + ["cd(folder='nowhere')"] + list(CHATTER)  # an error, and messages without a call
+        script[0] = [*script[0][:-1], "cd(folder='nowhere')", *CHATTER]  # an error, and messages without a call
         results, user, info, _ = play(env, task_id, script)
         episode = {"task_id": task_id, "script": script, "action_format": action_format}
         theirs = isolated.call("play", episode, timeout_s=60)
