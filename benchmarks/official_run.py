@@ -2,8 +2,8 @@
 
     python -m envs install bfcl && python benchmarks/official_run.py > benchmarks/results/official-run-cpu.txt
 
-The expert plays all 800 entries first, with BFCL's own prompt. Then a model that repeats its messages plays them the way an endpoint
-is played with, and every episode is kept in a folder. Processor time counts this process and BFCL's workers.
+The expert plays all 800 entries first, with BFCL's own prompt. Then a model that repeats its messages plays them, in the way that
+an endpoint is played with, and every episode is kept in a folder. Processor time counts this process and BFCL's workers.
 """
 
 from __future__ import annotations
