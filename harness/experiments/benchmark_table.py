@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.experiments.published import published_scores
 
-__all__ = ["Scores", "benchmark_markdown", "score_rows"]
+__all__ = ["Scores", "benchmark_markdown", "score_conditions", "score_rows"]
 
 Scores = tuple[Mapping[str, Any], Mapping[str, Any]]
 """The settings of an evaluation (those of `harness.evaluate`), and its result (the fields of `EvalResult`)."""
@@ -32,6 +32,15 @@ def score_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
+def score_conditions(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """Returns how an evaluation was played: temperature, tasks, episodes of each, K, and the environment's arguments."""
+    temperature = settings["temperature"]
+    sampled = "greedy" if temperature == 0 else f"temperature {temperature:g}"
+    return (
+        f"{sampled}, {result['tasks']} tasks x {result['rollouts']}, K = {settings['horizon']}, {settings['env_args']}"
+    )
+
+
 def benchmark_markdown(name: str, scores: Sequence[Scores], cost: str) -> str:
     """Returns a Markdown page with the scores of one model, and the published scores of the same splits.
 
@@ -50,22 +59,14 @@ def benchmark_markdown(name: str, scores: Sequence[Scores], cost: str) -> str:
         ]
         for settings, result in scores:
             if (settings["env"], settings["split"]) == split:
-                how = _how(settings, result)
+                how = score_conditions(settings, result)
                 lines += [f"| {name} | {what} | {share} | {low} | {how} |" for what, share, low in score_rows(result)]
         lines += [
-            f"| *{score.who}* | {score.measure} | {score.percent} | | {score.source}, {score.date}: {score.differs} |"
+            f"| *{score.who}* | {score.measure} | {score.percent} | | {score.remark} |"
             for score in published_scores(*split)
         ]
         lines.append("")
     return "\n".join(lines)
-
-
-def _how(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    temperature = settings["temperature"]
-    sampled = "greedy" if temperature == 0 else f"temperature {temperature:g}"
-    return (
-        f"{sampled}, {result['tasks']} tasks x {result['rollouts']}, K = {settings['horizon']}, {settings['env_args']}"
-    )
 
 
 def _row(what: str, share: float, interval: Sequence[float] = ()) -> tuple[str, str, str]:

@@ -35,6 +35,11 @@ class Published:
     date: str
     differs: str
 
+    @property
+    def remark(self) -> str:
+        """The source, the date, and what differs."""
+        return f"{self.source}, {self.date}: {self.differs}"
+
 
 _MULTI_TURN = "mean of the categories"
 _TGC, _SGC = "tasks (TGC)", "scenarios (SGC)"

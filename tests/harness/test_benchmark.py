@@ -33,7 +33,9 @@ def test_the_expert_scores_100_on_bfcl_and_the_files_are_there(tmp_path: Path) -
     assert "| *Kimi K2 Thinking* | mean of the categories | 50.6 |" in page
     written = list((tmp_path / "b" / "bfcl").rglob("*_result.json"))
     assert [file.name for file in written] == ["BFCL_v4_multi_turn_miss_func_result.json"]
-    assert (tmp_path / "b" / "report.html").is_file()
+    report = (tmp_path / "b" / "report.html").read_text()
+    assert "category miss_func" in report
+    assert "Kimi K2 Thinking" in report
 
 
 def test_an_endpoint_plays_greedily_and_sampled_and_goes_on_after_a_stop(chat_server: Any, tmp_path: Path) -> None:
