@@ -1,6 +1,6 @@
 """`harness.export appworld`: AppWorld's own command gives our verdicts on the outputs, task by task, and our TGC and SGC.
 
-12 tasks of the mini world are played, or all 45 with EH_DIFFERENTIAL=all.
+6 tasks of the mini world are played, or all 45 with EH_DIFFERENTIAL=all.
 """
 
 import json
@@ -24,14 +24,14 @@ EMPTY = ["I wonder what to do.", "print(apis.supervisor.show_profile())"]  # it 
 
 
 def chosen():
-    """Two tasks of two scenarios of each difficulty, or all."""
+    """Two tasks of a scenario of each difficulty, or all."""
     tasks, judge = data.task_ids("mini"), data.roots("mini").judge
     if os.environ.get("EH_DIFFERENTIAL") == "all":
         return list(tasks)
     scenarios = {}
     for task_id in tasks:
         scenarios.setdefault(data.difficulty(judge, task_id), {}).setdefault(task_id.split("_")[0], []).append(task_id)
-    return [task_id for same in scenarios.values() for of in list(same.values())[:2] for task_id in of[:2]]
+    return [task_id for same in scenarios.values() for task_id in next(iter(same.values()))[:2]]
 
 
 def expert(solution, number):
