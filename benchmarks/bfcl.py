@@ -40,7 +40,7 @@ def one_process(rounds: int, entries: int) -> None:
     spec.loader.exec_module(official)
 
     def play(task_id: str, messages: list[str]) -> tuple[bool, int]:
-        ours.handle("start", {"session": 1, "task_id": task_id, "action_format": "python"})
+        ours.handle("start", {"session": 1, "task_id": task_id, "action_format": "python", "prompt": "compact"})
         for message in messages:
             result = ours.handle("step", {"session": 1, "action": message})
         assert result["done"]
@@ -76,7 +76,7 @@ def one_process(rounds: int, entries: int) -> None:
 
 def script(ours: Any, task_id: str) -> list[list[str]]:
     """Returns the expert's messages of each turn, including the message that ends it."""
-    ours.handle("start", {"session": 1, "task_id": task_id, "action_format": "python"})
+    ours.handle("start", {"session": 1, "task_id": task_id, "action_format": "python", "prompt": "compact"})
     turns: list[list[str]] = [[]]
     while True:
         message = ours.handle("expert", {"session": 1})

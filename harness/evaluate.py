@@ -32,7 +32,7 @@ __all__ = ["Evaluation", "main", "run"]
 
 # These say which episodes are played, where, and how fast. An evaluation may continue with other values of them.
 _NOT_DECISIVE = (
-    *("tasks", "rollouts", "out", "device", "threads", "slots", "rollout"),
+    *("tasks", "rollouts", "out", "keep_tokens", "device", "threads", "slots", "rollout"),
     *("base_url", "api_key_env", "retries", "deadline_s"),
     *("url", "tensor_parallel", "gpu_memory_utilization"),
 )
@@ -116,6 +116,8 @@ class OutputFlags:
     out: Path | None = None
     """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it, only
     the episodes of a stopped evaluation are kept, in a new folder under runs/."""
+    keep_tokens: bool = False
+    """Also keep the token ids of the episodes, for harness.export tokens. An endpoint gives none."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def run(config: Evaluation, console: Console) -> EvalResult:
     rollouts = config.rollouts or (1 if alike else 8)
     requests = evaluation_requests(tasks, rollouts, config.seed)
     settings = {**config.decisive(), "split": split}
-    folder = EvaluationFolder(config.out, settings) if config.out else None
+    folder = EvaluationFolder(config.out, settings, tokens=config.keep_tokens) if config.out else None
     missing = folder.missing(requests) if folder else requests
     if len(missing) < len(requests):
         console.print(f"{config.out}: {len(requests) - len(missing)} of {len(requests)} episodes are already there")

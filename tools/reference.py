@@ -18,7 +18,9 @@ from typing import Any
 import tyro
 from markdown_it import MarkdownIt
 
+from harness.benchmark import Benchmark
 from harness.evaluate import Evaluation
+from harness.export import Export
 from harness.plan import default_for as plan_defaults
 from harness.report import Report
 from harness.run.metrics import glossary_markdown
@@ -197,6 +199,8 @@ def pages() -> list[Path]:
 COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
     "harness.grpo": preset,
     "harness.evaluate": lambda _: Evaluation(),
+    "harness.benchmark": lambda _: Benchmark(player=tyro.MISSING),
+    "harness.export": lambda _: Export(what=tyro.MISSING, folder=tyro.MISSING, out=tyro.MISSING),
     "harness.sweep": lambda words: Sweep(suite=tyro.MISSING, train=preset(words)),
     "harness.plan": plan_defaults,
     "harness.report": lambda _: Report(runs=tyro.MISSING),

@@ -1,8 +1,8 @@
 """EH-AppWorld: AppWorld's tasks, which the agent solves by writing Python, with the real engine and official evaluation.
 
 Each episode has a process of its own, forked from one that has already imported AppWorld. Another process gives the
-verdict: it makes the episode's API calls again in a clean world. AppWorld's measures over several tasks, such as scenario
-goal completion, are not computed.
+verdict: it makes the episode's API calls again in a clean world. `harness.evaluate` computes the measures over several tasks,
+such as scenario goal completion.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
 
     ``info`` at reset: ``task_id``, ``system_prompt``, ``instruction``, ``supervisor`` (first_name, last_name, email,
     phone_number), ``datetime`` (the present time in the world, ISO 8601), ``difficulty`` (AppWorld's, 1 to 3; None if the
-    data do not say). ``info`` at each step: ``malformed`` (the code is not Python), ``api_calls`` (the number of calls that
-    the action made). At the end also ``success`` and ``verdict`` (``passed`` and ``total``: numbers of tests; ``failures``:
-    the requirements that were not met).
+    data do not say), ``scenario`` (AppWorld's SGC counts the scenarios all of whose tasks are solved).
+
+    ``info`` at each step: ``malformed`` (the code is not Python), ``api_calls`` (the number of calls that the action made). At
+    the end also ``success`` and ``verdict`` (``passed`` and ``total``: numbers of tests; ``failures``: the requirements that
+    were not met).
 
     Code can destroy its world: it can end or hang the process, forge the process's answers, or make calls that no judge can
     repeat. The episode then ends with reward 0 and ``info["world_lost"]``. If the host fails, the episode is truncated with
@@ -144,6 +146,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             "supervisor": dict(about["supervisor"]),
             "datetime": about["datetime"],
             "difficulty": about.get("difficulty"),  # an older server does not send it
+            "scenario": task_id.rsplit("_", 1)[0],  # as appworld.task.task_id_to_generator_id
         }
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

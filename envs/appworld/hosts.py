@@ -159,6 +159,11 @@ class _LocalWorld:
     def host_failed(self) -> bool:
         return self._judge_failed or not self._host.alive or self._host.pids[0] != self._zygote
 
+    @property
+    def calls(self) -> list[Mapping[str, Any]]:
+        """The API calls of all steps, in their order."""
+        return self._record.calls
+
     def execute(self, code: str) -> Mapping[str, Any]:
         settings = self._host.settings
         request = {"code": code, "room_bytes": self._record.room_bytes}

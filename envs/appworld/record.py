@@ -31,6 +31,11 @@ class Record:
         self.size = 0  # bytes of all frames
 
     @property
+    def calls(self) -> list[Mapping[str, Any]]:
+        """All calls, in their order."""
+        return [call for frame in self.frames for call in wire.unframe(frame)["calls"]]
+
+    @property
     def room_bytes(self) -> int:
         """How many bytes of JSON the next step's calls may take."""
         return max(0, min(wire.MAX_CALLS_BYTES, MAX_EPISODE_BYTES - self.size))

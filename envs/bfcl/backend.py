@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .calls import FORMATS
-from .episode import Episode, compact_document, instruction, task_of
+from .episode import PROMPTS, Episode, compact_document, instruction, task_of
+from .official import system_prompt, with_hint
 
 __all__ = ["handle"]
 
@@ -15,8 +16,9 @@ _episodes: dict[int, Episode] = {}
 def handle(method: str, params: dict[str, Any]) -> Any:
     """Answers one call of the environment.
 
-    ``describe(task_id)`` -> instruction, functions, held_out (turn -> functions); ``start(session, task_id, action_format)`` ->
-    the first message; ``step(session, action)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
+    ``describe(task_id, prompt)`` -> instruction, functions, held_out (turn -> functions); ``official(task_id, action_format)``
+    -> BFCL's own system prompt; ``start(session, task_id, action_format, prompt)`` -> the first message;
+    ``step(session, action)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
     """
     if method == "step":
         return vars(_episodes[params["session"]].step(params["action"]))
@@ -24,16 +26,24 @@ def handle(method: str, params: dict[str, Any]) -> Any:
         return _episodes[params["session"]].expert()
     if method == "start":
         assert params["action_format"] in FORMATS, params["action_format"]
-        episode = _episodes[params["session"]] = Episode(params["task_id"], params["action_format"])
+        assert params["prompt"] in PROMPTS, params["prompt"]
+        episode = _episodes[params["session"]] = Episode(params["task_id"], params["action_format"], params["prompt"])
         return episode.first_message
     if method == "finish":
         _episodes.pop(params["session"], None)
         return None
     if method == "describe":
         entry = task_of(params["task_id"]).entry
+        official = params["prompt"] == "official"
+        shown = with_hint if official else compact_document
         return {
             "instruction": instruction(entry),
-            "functions": [compact_document(d) for d in entry.functions],
-            "held_out": {str(turn): [compact_document(d) for d in held] for turn, held in entry.held_out.items()},
+            "functions": [shown(d) for d in entry.functions],
+            "held_out": {
+                str(turn): held if official else [compact_document(d) for d in held]
+                for turn, held in entry.held_out.items()
+            },
         }
+    if method == "official":
+        return system_prompt(task_of(params["task_id"]).entry.functions, params["action_format"])
     raise ValueError(f"unknown method {method!r}")

@@ -27,6 +27,7 @@ __all__ = [
     "decode_hermes",
     "decode_native",
     "decode_python",
+    "source_text",
     "to_hermes",
     "to_native",
     "to_python",
@@ -130,6 +131,15 @@ FORMATS: dict[str, Callable[[str], list[Call]]] = {
     "native": decode_native,
 }
 """The action formats by name."""
+
+
+def source_text(call: Call) -> str:
+    """A decoded call in bfcl-eval's words.
+
+    >>> source_text(PlainCall("cd", {"folder": "temp"}))
+    "cd(folder='temp')"
+    """
+    return _call_text({call.name: call.arguments}) if isinstance(call, PlainCall) else call  # type: ignore[dict-item]
 
 
 def to_python(calls: list[str], methods: Methods) -> str:

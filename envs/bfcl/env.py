@@ -30,6 +30,7 @@ from envs.runtime import backend_python
 __all__ = ["BFCLEnv"]
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
+_PROMPTS = ("compact", "official")
 _RULES = """\
 You solve a user's requests by calling functions. In each message, call one or more of the functions{below}, or say in \
 words that you are done with the user's present request. After a message with calls you get their results; after a message \
@@ -83,6 +84,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         categories: Some of base, miss_func, miss_param, long_context; None for all four.
         action_format: "python" (``[f(a=1), g()]``), "hermes" (``<tool_call>{json}</tool_call>``) or "native" (the calls as data,
             so that each model writes them in its own form). In the first two, a closed thought before the calls is ignored.
+        prompt: "compact" (this project's rules and shortened function documents) or "official" (bfcl-eval's own texts, for scores
+            that can be compared with others').
         workers: The number of worker processes. All environments of this process with the same number share them. None means
             one for each core, 4 at most.
         step_timeout_s: The seconds that a call of the worker may take. After that the worker is killed.
@@ -105,8 +108,13 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         workers: int | None = None,
         step_timeout_s: float = 60.0,
         max_observation_chars: int | None = None,
+        prompt: str = "compact",
     ) -> None:
-        EzPickle.__init__(self, split, categories, action_format, workers, step_timeout_s, max_observation_chars)
+        EzPickle.__init__(
+            self, split, categories, action_format, workers, step_timeout_s, max_observation_chars, prompt
+        )
+        if prompt not in _PROMPTS:
+            raise ConfigError(f"prompt must be one of {', '.join(_PROMPTS)}, got {prompt!r}")
         if action_format not in _ACTION_FORMATS:
             raise ConfigError(f"action_format must be one of {', '.join(_ACTION_FORMATS)}, got {action_format!r}")
         if step_timeout_s <= 0:
@@ -116,7 +124,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         self.task_ids: Sequence[str] = task_ids(split, categories)
         self.observation_space = UnicodeText(_LONGEST)
         self.action_space = UnicodeText(_LONGEST)
-        self._action_format = action_format
+        self._action_format, self._prompt = action_format, prompt
         self._workers = workers if workers is not None else min(os.cpu_count() or 1, 4)
         if self._workers < 1:
             raise ConfigError(f"workers must be >= 1, got {workers}")
@@ -155,7 +163,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         self._running, self._turn = True, 0
         info: dict[str, Any] = {
             "task_id": task_id,
-            "system_prompt": self._system_prompt(),
+            "system_prompt": self._about["system_prompt"],
             "instruction": self._about["instruction"],
             "category": task_id.removeprefix("multi_turn_").rsplit("_", 1)[0],
         }
@@ -233,17 +241,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             self._leave()
             self._session = shared_pool(self._workers, self._command).session()
         self._about = self._describe(self._session, task_id)
-        start = {"task_id": task_id, "action_format": self._action_format}
+        start = {"task_id": task_id, "action_format": self._action_format, "prompt": self._prompt}
         return str(self._session.call("start", start, self._timeout_s))
-
-    def _system_prompt(self) -> str:
-        if self._action_format == "native":
-            return _RULES.format(below="")
-        written = _FUNCTIONS.format(
-            format=_WRITTEN_FORMATS[self._action_format],
-            functions="\n".join(json.dumps(d, separators=(",", ":")) for d in self._about["functions"]),
-        )
-        return _RULES.format(below=" below") + written
 
     def _tools(self) -> list[dict[str, Any]]:
         """The functions that are offered in the present turn, as OpenAI and chat templates take them."""
@@ -272,10 +271,27 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
 
     def _describe(self, session: Session, task_id: str) -> Mapping[str, Any]:
         """What is the same in all episodes of an entry. It is most of a reset's bytes, so a process asks for it only once."""
-        if task_id not in _described:
-            about = session.call("describe", {"task_id": task_id}, self._timeout_s)
-            _described[task_id] = {**about, "names": tuple(d["name"] for d in about["functions"])}
-        return _described[task_id]
+        key = task_id, self._action_format, self._prompt
+        if key not in _described:
+            about = session.call("describe", {"task_id": task_id, "prompt": self._prompt}, self._timeout_s)
+            _described[key] = {
+                **about,
+                "names": tuple(d["name"] for d in about["functions"]),
+                "system_prompt": self._system_prompt(session, task_id, about["functions"]),
+            }
+        return _described[key]
+
+    def _system_prompt(self, session: Session, task_id: str, functions: Sequence[Mapping[str, Any]]) -> str:
+        if self._prompt == "official":
+            entry = {"task_id": task_id, "action_format": self._action_format}
+            return str(session.call("official", entry, self._timeout_s))
+        if self._action_format == "native":
+            return _RULES.format(below="")
+        written = _FUNCTIONS.format(
+            format=_WRITTEN_FORMATS[self._action_format],
+            functions="\n".join(json.dumps(d, separators=(",", ":")) for d in functions),
+        )
+        return _RULES.format(below=" below") + written
 
     @staticmethod
     def _shortened(results: str, limit: int | None) -> str:
@@ -297,7 +313,7 @@ def _json_schema(document: Any) -> Any:
     return schema
 
 
-_described: dict[str, Mapping[str, Any]] = {}
+_described: dict[tuple[str, str, str], Mapping[str, Any]] = {}
 
 
 @functools.cache

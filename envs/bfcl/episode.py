@@ -21,11 +21,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .calls import FORMATS, DecodeError, to_hermes, to_native, to_python
+from .calls import FORMATS, Call, DecodeError, source_text, to_hermes, to_native, to_python
 from .data import Entry, load_entry
 from .execution import execute
+from .official import results_message, reveal_message
 
-__all__ = ["Episode", "StepResult", "instruction", "task_of"]
+__all__ = ["PROMPTS", "Episode", "StepResult", "instruction", "task_of"]
+
+PROMPTS = ("compact", "official")
 
 STEP_LIMIT = 20  # bfcl_eval.constants.default_prompts.MAXIMUM_STEP_LIMIT
 REVEAL = "I have updated some more functions you can choose from. What about now?"
@@ -81,11 +84,12 @@ class Episode:
     Args:
         task_id: The official entry id.
         action_format: One of `FORMATS`.
+        prompt: "compact" or "official": the form in which results and held-back functions are shown.
     """
 
-    def __init__(self, task_id: str, action_format: str) -> None:
+    def __init__(self, task_id: str, action_format: str, prompt: str = "compact") -> None:
         self._task = task_of(task_id)
-        self._format = action_format
+        self._format, self._official = action_format, prompt == "official"
         self._simulators: dict[str, Any] = pickle.loads(self._task.start)
         self._methods = _methods(self._simulators)
         self._turn = 0
@@ -115,7 +119,7 @@ class Episode:
         results = [execute(call, self._methods) for call in calls]
         self._results.update(results)
         self._steps += 1
-        observation = self._show(results)
+        observation = self._show(calls, results)
         if self._steps > STEP_LIMIT:  # as upstream: the 21st step was still executed
             self._check_turn()
             if self._turn < len(self._task.entry.turns) - 1:
@@ -176,10 +180,14 @@ class Episode:
             return self._task.entry.turns[self._turn]
         if self._format == "native":
             return REVEAL  # the documents are added to the list of tools
+        if self._official:
+            return reveal_message(revealed)
         return "\n".join([*(json.dumps(d, separators=(",", ":")) for d in map(compact_document, revealed)), REVEAL])
 
-    def _show(self, results: list[str]) -> str:
-        if self._format == "hermes":
+    def _show(self, calls: list[Call], results: list[str]) -> str:
+        if self._official and self._format == "python":
+            return results_message([source_text(call) for call in calls], results)
+        if self._format == "hermes":  # as Qwen's chat template shows the results of tools
             return "\n".join(f"<tool_response>\n{r}\n</tool_response>" for r in results)
         return "\n".join(results)
 

@@ -33,6 +33,7 @@ class PlayedBefore:
     end: str
     optimal_steps: int | None
     tokens: int
+    kinds: Mapping[str, str]
 
     @property
     def truncated(self) -> bool:
@@ -46,13 +47,14 @@ class EvaluationFolder:
     Args:
         folder: A new folder, or that of an evaluation with the same settings.
         settings: Everything that an episode depends on, besides its task and seed. It must be possible to write it as JSON.
+        tokens: Whether to keep the token ids of the episodes that are added.
 
     Raises:
         ConfigError: The folder holds something else, or can't be made.
         StateError: The episodes in it can't be read.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, tokens: bool = False) -> None:
         self._folder = folder
         wanted = json.loads(json.dumps(settings, default=str))
         if (folder / _SETTINGS).exists():
@@ -62,7 +64,7 @@ class EvaluationFolder:
         else:
             make_folder(folder, "--out")
             write_whole(folder / _SETTINGS, json.dumps(wanted, indent=2))
-        self._writer = EpisodeWriter(folder / _EPISODES)
+        self._writer = EpisodeWriter(folder / _EPISODES, tokens=tokens)
         # If the environment of an episode failed, the episode is played again.
         played = (line for line in read_episodes(folder / _EPISODES) if line["end"] != "environment-error")
         self._lines: dict[int, dict[str, Any]] = {line["seed"]: line for line in played}
@@ -124,7 +126,8 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
 def _played(request: EpisodeRequest, line: Mapping[str, Any]) -> PlayedBefore:
     """Takes the group from the request, because another choice of tasks would number the groups differently."""
     names = ("success", "length", "end", "optimal_steps", "tokens")
-    return PlayedBefore(request.group, **{name: line[name] for name in names})
+    kinds = line.get("kinds", {})  # a folder of an older version has none
+    return PlayedBefore(request.group, **{name: line[name] for name in names}, kinds=kinds)
 
 
 def _check(folder: Path, wanted: Mapping[str, Any]) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import numpy as np
 
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, WorkerError
-from harness.policy.chat import ChatFormat
+from harness.evaluation.requests import evaluation_requests
 from harness.rollout.environment import Environments, make_environment, tasks_of
 from harness.rollout.rollout import rollout
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
-from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory, Turn
+
+if TYPE_CHECKING:  # an endpoint is played with without torch
+    from harness.policy.chat import ChatFormat
 
 __all__ = ["SCRIPTS", "evaluation_requests", "held_out_tasks", "play_policy", "play_script"]
 
@@ -97,15 +100,6 @@ def _scripted(name: str, env: gym.Env[str, str], rng: np.random.Generator) -> st
         return ""
     base = env.unwrapped
     return str(base.expert() if name == "expert" else base.random_action(rng))  # type: ignore[attr-defined]
-
-
-def evaluation_requests(task_ids: Sequence[str], rollouts: int, seed: int) -> list[EpisodeRequest]:
-    """Lists the episodes of an evaluation, `rollouts` of each task; a task's are the same whatever else is played."""
-    return [
-        EpisodeRequest(task_id, group, derive_seed(seed, "evaluate", task_id, member))
-        for group, task_id in enumerate(task_ids)
-        for member in range(rollouts)
-    ]
 
 
 def held_out_tasks(environments: Environments, count: int | None) -> list[str]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from rich.table import Table
 from eh_gym.errors import ConfigError
 from harness.rollout.endpoint import Usage
 
-__all__ = ["EvalResult", "Played", "result_table", "summarise", "wilson_interval"]
+__all__ = ["EvalResult", "Part", "Played", "result_table", "share_text", "summarise", "wilson_interval"]
 
 _Z = 1.959964  # two-sided 95 %
 
@@ -52,6 +52,37 @@ class Played(Protocol):
     def tokens(self) -> int:
         """The number of tokens in prompts and actions."""
 
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """The parts of a benchmark that the task belongs to, such as its category; see `harness.types.trajectory.KINDS`."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The result of the tasks of one category or one difficulty.
+
+    Attributes:
+        kind: "category" or "difficulty".
+        name: Which one.
+        tasks: The number of its tasks.
+        episodes: The number of their episodes.
+        mean_at_k: The share of successful episodes.
+        mean_interval: The 95 % interval of `mean_at_k`.
+        best_at_k: The share of tasks that were solved at least once.
+        all_at_k: The share of tasks that were solved every time.
+        scenarios_at_k: The share of scenarios all of whose tasks were solved; None if the tasks name no scenario.
+    """
+
+    kind: str
+    name: str
+    tasks: int
+    episodes: int
+    mean_at_k: float
+    mean_interval: tuple[float, float]
+    best_at_k: float
+    all_at_k: float
+    scenarios_at_k: float | None
+
 
 @dataclass(frozen=True)
 class EvalResult:
@@ -80,6 +111,13 @@ class EvalResult:
         tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
         usage: What an endpoint says it has served; None without an endpoint. It covers only this process, not an earlier one
             that was stopped, although the result has the episodes of both.
+        all_at_k: The share of tasks that were solved every time: pass^k, where k is `rollouts`.
+        all_interval: The 95 % interval of `all_at_k`.
+        scenarios_at_k: The share of scenarios all of whose tasks were solved, which AppWorld calls scenario goal completion. With
+            several episodes per task, the mean over the first, the second and so on. None if the tasks name no scenario.
+        category_mean: The mean of the categories' mean@k, where each category counts the same: BFCL's multi-turn score. None if
+            the tasks name no category.
+        parts: The result of each category, and of each difficulty, if the environment names them.
     """
 
     tasks: int
@@ -100,6 +138,11 @@ class EvalResult:
     environment_errors: int
     tokens: int
     usage: Usage | None = None
+    all_at_k: float = 0.0
+    all_interval: tuple[float, float] = (0.0, 1.0)
+    scenarios_at_k: float | None = None
+    category_mean: float | None = None
+    parts: tuple[Part, ...] = ()
 
 
 def wilson_interval(p: float, n: float) -> tuple[float, float]:
@@ -124,28 +167,25 @@ def summarise(episodes: Sequence[Played]) -> EvalResult:
     Raises:
         ConfigError: Every episode ended with an environment error.
     """
-    valid = [t for t in episodes if t.end != "environment-error"]
-    by_task: dict[int, list[bool]] = {}
-    for t in sorted(valid, key=lambda t: t.group):
-        by_task.setdefault(t.group, []).append(t.success)
-    if not by_task:
+    valid = sorted((t for t in episodes if t.end != "environment-error"), key=lambda t: t.group)
+    if not valid:
         raise ConfigError("every episode ended with an environment error; see the episodes' own errors")
-    task_means = np.array([np.mean(s) for s in by_task.values()])
-    mean, best = float(np.mean([t.success for t in valid])), float(np.mean([any(s) for s in by_task.values()]))
-    n = len(task_means)
-    variance = float(task_means.var(ddof=1)) / n if n > 1 else 0.0
-    effective = mean * (1 - mean) / variance if variance > 0 else n
+    tasks = _by_task(valid)
+    mean, interval = _mean(tasks)
+    best, every = _share(map(any, tasks)), _share(map(all, tasks))
     lengths = np.array([t.length for t in valid if t.success], dtype=float)
     over = [t.length / t.optimal_steps for t in valid if t.success and t.optimal_steps]
+    parts = _parts(valid)
+    categories = [part.mean_at_k for part in parts if part.kind == "category"]
     return EvalResult(
-        tasks=n,
-        rollouts=max(len(s) for s in by_task.values()),
+        tasks=len(tasks),
+        rollouts=max(map(len, tasks)),
         episodes=len(valid),
         successes=sum(t.success for t in valid),
         mean_at_k=mean,
-        mean_interval=wilson_interval(mean, min(effective, len(valid))),
+        mean_interval=interval,
         best_at_k=best,
-        best_interval=wilson_interval(best, n),
+        best_interval=wilson_interval(best, len(tasks)),
         length_mean=float(np.mean([t.length for t in valid])),
         length_success_mean=float(lengths.mean()) if len(lengths) else None,
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
@@ -155,7 +195,60 @@ def summarise(episodes: Sequence[Played]) -> EvalResult:
         truncated=float(np.mean([t.truncated for t in valid])),
         environment_errors=len(episodes) - len(valid),
         tokens=sum(t.tokens for t in valid),
+        all_at_k=every,
+        all_interval=wilson_interval(every, len(tasks)),
+        scenarios_at_k=_scenarios_at_k(valid),
+        category_mean=_share(categories) if categories else None,
+        parts=parts,
     )
+
+
+def _by_task(episodes: Iterable[Played]) -> list[list[bool]]:
+    """The successes of each task."""
+    found: dict[int, list[bool]] = {}
+    for t in episodes:
+        found.setdefault(t.group, []).append(t.success)
+    return list(found.values())
+
+
+def _mean(tasks: Sequence[Sequence[bool]]) -> tuple[float, tuple[float, float]]:
+    """The share of successful episodes with its interval."""
+    played = [success for task in tasks for success in task]
+    mean, n = _share(played), len(tasks)
+    variance = float(np.var([_share(task) for task in tasks], ddof=1)) / n if n > 1 else 0.0
+    effective = mean * (1 - mean) / variance if variance > 0 else n
+    return mean, wilson_interval(mean, min(effective, len(played)))
+
+
+def _share(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _scenarios_at_k(episodes: Iterable[Played]) -> float | None:
+    """The mean over a scenario's rounds of whether all of its tasks were solved; a round has one episode of each task."""
+    found: dict[str, dict[int, list[bool]]] = {}
+    for t in episodes:
+        if "scenario" not in t.kinds:
+            return None
+        found.setdefault(t.kinds["scenario"], {}).setdefault(t.group, []).append(t.success)
+    # zip ends with the task that lost most episodes to environment errors
+    return _share(_share(map(all, zip(*tasks.values(), strict=False))) for tasks in found.values())
+
+
+def _parts(episodes: Sequence[Played]) -> tuple[Part, ...]:
+    found: dict[tuple[str, str], list[Played]] = {}
+    for kind in ("category", "difficulty"):
+        for t in episodes:
+            if kind in t.kinds:
+                found.setdefault((kind, t.kinds[kind]), []).append(t)
+    return tuple(_part(*key, found[key]) for key in sorted(found))
+
+
+def _part(kind: str, name: str, episodes: Sequence[Played]) -> Part:
+    tasks = _by_task(episodes)
+    mean, interval = _mean(tasks)
+    best, every = _share(map(any, tasks)), _share(map(all, tasks))
+    return Part(kind, name, len(tasks), len(episodes), mean, interval, best, every, _scenarios_at_k(episodes))
 
 
 def _by_optimum(episodes: Sequence[Played]) -> tuple[tuple[int, int, int], ...]:
@@ -170,12 +263,20 @@ def result_table(title: str, result: EvalResult) -> Table:
     """Returns the result as a table to print."""
     table = Table(title=title, title_justify="left", show_header=False)
 
-    def share(p: float, interval: tuple[float, float]) -> str:
-        return f"{100 * p:.1f} %  (95 %: {100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
-
     table.add_row("successes", f"{result.successes}/{result.episodes}")
-    table.add_row(f"mean@{result.rollouts}", share(result.mean_at_k, result.mean_interval))
-    table.add_row(f"best@{result.rollouts}", share(result.best_at_k, result.best_interval))
+    table.add_row(f"mean@{result.rollouts}", share_text(result.mean_at_k, result.mean_interval))
+    table.add_row(f"best@{result.rollouts}", share_text(result.best_at_k, result.best_interval))
+    if result.rollouts > 1:
+        table.add_row(
+            f"all of {result.rollouts} (pass^{result.rollouts})", share_text(result.all_at_k, result.all_interval)
+        )
+    for part in result.parts:
+        more = f", scenarios {100 * part.scenarios_at_k:.1f} %" if part.scenarios_at_k is not None else ""
+        table.add_row(f"  {part.kind} {part.name}", share_text(part.mean_at_k, part.mean_interval) + more)
+    if result.category_mean is not None:
+        table.add_row("mean of the categories", f"{100 * result.category_mean:.1f} %")
+    if result.scenarios_at_k is not None:
+        table.add_row("scenarios solved (SGC)", f"{100 * result.scenarios_at_k:.1f} %")
     table.add_row("steps, all / successes / P90", _lengths(result))
     if result.steps_per_optimum is not None:
         table.add_row("steps / the expert's", f"{result.steps_per_optimum:.2f}")
@@ -186,6 +287,11 @@ def result_table(title: str, result: EvalResult) -> Table:
         table.add_row("requests", str(result.usage.requests))
         table.add_row("tokens, prompt / completion", f"{result.usage.prompt_tokens} / {result.usage.completion_tokens}")
     return table
+
+
+def share_text(p: float, interval: Sequence[float]) -> str:
+    """A share and its interval in percent."""
+    return f"{100 * p:.1f} %  (95 %: {100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
 
 
 def _lengths(result: EvalResult) -> str:

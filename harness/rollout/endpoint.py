@@ -8,9 +8,11 @@ offers functions (``info["tools"]``); otherwise environments state their action 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -67,6 +69,9 @@ class Reply:
         reasoning: The thought; empty if there was none, or if the server does not show it.
         calls: The function calls in the protocol's form, with their ids.
         message: The model's message, as the next request repeats it. It has no thought that the server keeps apart.
+        prompt_tokens: The tokens of the request, as the endpoint counts them; 0 if it does not say.
+        completion_tokens: The tokens of the answer, likewise.
+        latency_s: The seconds from the request to the answer, retries included.
     """
 
     text: str
@@ -74,6 +79,9 @@ class Reply:
     reasoning: str = ""
     calls: list[dict[str, Any]] = field(default_factory=list)
     message: Message = field(default_factory=dict)
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    latency_s: float = 0.0
 
     @property
     def unfinished(self) -> bool:
@@ -167,7 +175,7 @@ class ChatEndpoint:
             ConfigError: The endpoint refuses the key, the model or the request, so that trying again would not help.
             SamplerError: The endpoint can't be reached, fails, or does not answer in time.
         """
-        openai = self._openai
+        openai, began = self._openai, time.perf_counter()
         try:
             completion = await asyncio.wait_for(self._ask(messages, seed % _SEEDS, tools), self._deadline_s)
         except (asyncio.TimeoutError, openai.APITimeoutError) as error:
@@ -206,7 +214,7 @@ class ChatEndpoint:
             ) from error
         except openai.APIError as error:
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
-        return self._read(completion)
+        return dataclasses.replace(self._read(completion), latency_s=round(time.perf_counter() - began, 3))
 
     async def _ask(self, messages: Sequence[Message], seed: int, tools: Sequence[Any]) -> Any:
         try:
@@ -234,12 +242,13 @@ class ChatEndpoint:
         choices = getattr(completion, "choices", None)
         if not choices or choices[0].message is None:
             raise SamplerError(f"{self.url} answered without a message; is it an OpenAI-compatible endpoint?")
+        said = completion.usage
+        asked, answered = (said.prompt_tokens or 0, said.completion_tokens or 0) if said is not None else (0, 0)
         self.usage.requests += 1
-        if completion.usage is not None:
-            self.usage.prompt_tokens += completion.usage.prompt_tokens or 0
-            self.usage.completion_tokens += completion.usage.completion_tokens or 0
-        said = choices[0].message
-        content = said.content or ""
+        self.usage.prompt_tokens += asked
+        self.usage.completion_tokens += answered
+        spoken = choices[0].message
+        content = spoken.content or ""
         thought, text = split_reply(content)
         calls = [
             {
@@ -247,14 +256,14 @@ class ChatEndpoint:
                 "type": "function",
                 "function": {"name": call.function.name, "arguments": call.function.arguments},
             }
-            for call in said.tool_calls or []
+            for call in spoken.tool_calls or []
             if call.type == "function"
         ]
         message = {"role": "assistant", "content": content} | ({"tool_calls": calls} if calls else {})
         # The protocol has no field for thoughts. vLLM calls it `reasoning`, DeepSeek and SGLang `reasoning_content`.
-        apart = getattr(said, "reasoning", None) or getattr(said, "reasoning_content", None)
+        apart = getattr(spoken, "reasoning", None) or getattr(spoken, "reasoning_content", None)
         reasoning = apart if isinstance(apart, str) else thought
-        return Reply(text, choices[0].finish_reason == "length", reasoning, calls, message)
+        return Reply(text, choices[0].finish_reason == "length", reasoning, calls, message, asked, answered)
 
     async def _offered(self) -> str:
         """The names that --model can have instead, if the endpoint lists them."""
@@ -353,6 +362,8 @@ async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, traj
             return
         action = json.dumps({**reply.message, "content": reply.text}) if tools else reply.text
         turn = Turn(action, "", reply.cut, malformed=False, reasoning=reply.reasoning, unfinished=reply.unfinished)
+        turn.action_tokens, turn.prompt_tokens = reply.completion_tokens, reply.prompt_tokens
+        turn.latency_s = reply.latency_s
         trajectory.turns.append(turn)
         answer = await asyncio.wrap_future(envs.submit_step(slot, action))
         end = trajectory.add_answer(answer)

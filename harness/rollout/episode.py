@@ -6,17 +6,20 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from eh_gym.errors import WorkerError
 from eh_gym.vector.thread import ResetResult, StepResult
-from harness.policy.chat import ChatFormat, Reply
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sample, SampleRequest
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import EndReason, Trajectory, Turn
+
+if TYPE_CHECKING:  # an endpoint is played with without torch
+    from harness.policy.chat import ChatFormat
 
 __all__ = ["UNFINISHED", "Episode", "Next", "answer_ids"]
 
@@ -46,10 +49,11 @@ class Episode:
         self.request = request
         self._rules, self._chat, self._max_context = rules, chat, max_context
         self._last: Sample | None = None
-        self._reply = Reply("")
+        self._malformed = False  # whether the last reply has calls that can't be read
         self._tools: list[Any] = []  # the functions on offer
         self._begin = 0  # where the present turn begins in the trajectory's ids
         self._closed = 0  # the ids that were added to the present turn to close its thought
+        self._asked = 0.0  # when the last turn was requested, in seconds
         self.trajectory = self._blank()
 
     def reset_arguments(self) -> dict[str, Any]:
@@ -76,6 +80,7 @@ class Episode:
     def turn(self) -> SampleRequest:
         """The request of the next turn."""
         self._begin, self._closed = len(self.trajectory.ids), 0
+        self._asked = time.perf_counter()
         limit = self._rules.max_reasoning_tokens or self._rules.max_action_tokens
         return self._request(limit, derive_seed(self.request.seed, "turn", self.trajectory.length))
 
@@ -98,7 +103,8 @@ class Episode:
                 trajectory.add_prompt(closing)
                 self._closed = len(closing)
                 return self._request(room, derive_seed(self.request.seed, "turn", trajectory.length, "answer"))
-        reply = self._reply = self._chat.read(trajectory.ids[self._begin :], self._tools)
+        reply = self._chat.read(trajectory.ids[self._begin :], self._tools)
+        self._malformed = reply.malformed
         if reply.thought_tokens and not rules.train_reasoning:
             trajectory.not_trained.append((self._begin, self._begin + reply.thought_tokens))
         trajectory.turns.append(
@@ -112,6 +118,7 @@ class Episode:
                 reasoning_tokens=reply.thought_tokens,
                 closing_tokens=self._closed,
                 unfinished=reply.unfinished,
+                latency_s=round(time.perf_counter() - self._asked, 3),
             )
         )
         return reply.action
@@ -129,7 +136,7 @@ class Episode:
         trajectory, sample = self.trajectory, self._last
         assert sample is not None, "act() comes before the answer"
         end = trajectory.add_answer(answered)
-        trajectory.turns[-1].malformed |= self._reply.malformed
+        trajectory.turns[-1].malformed |= self._malformed
         if end == "environment-error":
             return self._failed(trajectory.error or "")
         if end is not None:

@@ -8,9 +8,9 @@ the slots. What an episode is (reset, prompt, turn, step, end, retry) is written
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
-from harness.policy.chat import ChatFormat
 from harness.rollout.lengths import EpisodeLengths, longest_first
 from harness.rollout.lockstep import play_in_lockstep
 from harness.rollout.slots import Slots
@@ -18,6 +18,9 @@ from harness.rollout.streaming import play_streaming
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
+
+if TYPE_CHECKING:  # an endpoint is played with without torch
+    from harness.policy.chat import ChatFormat
 
 __all__ = ["rollout"]
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
 from eh_gym.vector.thread import ResetResult, StepResult
-from harness.policy.chat import ChatFormat
 from harness.rollout.episode import Episode, Next
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sample, Sampler, SampleRequest
 from harness.types.trajectory import Trajectory
+
+if TYPE_CHECKING:  # an endpoint is played with without torch
+    from harness.policy.chat import ChatFormat
 
 __all__ = ["Slots", "announce"]
 

@@ -4,7 +4,8 @@ The log of a run has one file per update. The log of an evaluation is one file, 
 
 The log has no token ids, only numbers of tokens. They give the mask: an episode begins with the tokens of its prompt, and each
 turn adds those of its action and of its observation. The model wrote only the actions. Those of a turn include its thought, which
-the log shows apart; if the thought was closed for the model, ``closing_tokens`` more stand at its end.
+the log shows apart; if the thought was closed for the model, ``closing_tokens`` more stand at its end. An evaluation can keep the
+ids too (`--keep-tokens`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from eh_gym.errors import StateError
 from harness.run.files import whole_file, write_whole
-from harness.types.trajectory import Trajectory
+from harness.types.trajectory import Trajectory, Turn
 
 __all__ = ["EpisodeWriter", "episode_files", "read_episodes", "read_system_prompt", "write_episodes"]
 
@@ -56,9 +57,11 @@ class EpisodeWriter:
 
     Args:
         path: The file. If a killed process left its last line unfinished, that line is removed.
+        tokens: Whether a line also has the token ids, their mask and their log-probabilities.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, tokens: bool = False) -> None:
+        self._tokens = tokens
         path.parent.mkdir(parents=True, exist_ok=True)
         self._folder = path.parent
         self._file = path.open("ab")
@@ -67,6 +70,8 @@ class EpisodeWriter:
     def write(self, trajectory: Trajectory) -> None:
         """Writes one episode. If the process is killed after this, the episode is not lost."""
         line = _line(None, trajectory, None, _write_system_prompt(self._folder, trajectory.system_prompt))
+        if self._tokens:
+            line |= {name: getattr(trajectory, name) for name in ("ids", "action_mask", "logprobs")}
         self._file.write(json.dumps(line, ensure_ascii=False, default=str).encode("utf-8", _ESCAPED) + b"\n")
         self._file.flush()
 
@@ -134,9 +139,17 @@ def _line(update: int | None, t: Trajectory, advantage: float | None, system_pro
         "tokens": len(t.ids),
         "action_tokens": t.action_tokens,
         "prompt_tokens": len(t.ids)
-        - sum(turn.action_tokens + turn.closing_tokens + turn.observation_tokens for turn in t.turns),
+        - sum(turn.action_tokens + turn.closing_tokens + turn.observation_tokens for turn in t.turns)
+        if t.ids
+        else 0,
         "versions": sorted(set(t.versions)),
         "system_prompt": system_prompt,
         "prompt": t.prompt,
-        "turns": [vars(turn) for turn in t.turns],
+        "kinds": t.kinds,
+        "turns": [_turn(turn, timed=update is None) for turn in t.turns],
     }
+
+
+def _turn(turn: Turn, *, timed: bool) -> dict[str, Any]:
+    """A turn's fields. The log of a run has no latencies: it is the same in every run with the same seed."""
+    return {name: value for name, value in vars(turn).items() if timed or name != "latency_s"}

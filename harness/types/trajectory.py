@@ -17,11 +17,14 @@ from eh_gym.horizon.controller import EpisodeOutcome
 from eh_gym.vector.thread import StepResult
 from harness.types.sampler import Sample
 
-__all__ = ["LENGTH_BINS", "TRUNCATED", "EndReason", "Trajectory", "Turn"]
+__all__ = ["KINDS", "LENGTH_BINS", "TRUNCATED", "EndReason", "Trajectory", "Turn"]
 
 EndReason = Literal["terminated", "horizon", "truncated", "context", "environment-error"]
 TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
 """What stops an episode before the rules of its task end it: K, the environment's own limit, the model's context."""
+
+KINDS = ("category", "difficulty", "scenario")
+"""The parts of a benchmark for which evaluations report shares, where an environment names them in the info of a reset."""
 
 LENGTH_BINS: tuple[tuple[str, float], ...] = (
     ("steps_1_10", 10),
@@ -41,12 +44,15 @@ class Turn:
         observation: The text that the environment returned, as the model saw it.
         cut: Whether the action was cut at the most tokens that an action may have.
         malformed: Whether the action was not a valid call.
-        action_tokens: The number of ids that the model sampled, including its thought and the stop token.
+        action_tokens: The number of ids that the model sampled, including its thought and the stop token; behind an endpoint,
+            as it counts them.
         observation_tokens: The number of ids that followed, up to the next action; 0 if the episode ended.
         reasoning: The thought before the action; empty if there was none.
         reasoning_tokens: The number of ids of the thought, including its tags.
         closing_tokens: The number of those ids that the model did not sample, because its thought was closed for it.
         unfinished: Whether the thought never ended, so that there was no action.
+        prompt_tokens: The number of tokens in the request, as an endpoint counts them; 0 without an endpoint.
+        latency_s: The seconds from the request to the answer. It does not count when two turns are compared.
     """
 
     action: str
@@ -59,6 +65,8 @@ class Turn:
     reasoning_tokens: int = 0
     closing_tokens: int = 0
     unfinished: bool = False
+    prompt_tokens: int = 0
+    latency_s: float = field(default=0.0, compare=False)
 
 
 @dataclass
@@ -173,6 +181,11 @@ class Trajectory:
     def tokens(self) -> int:
         """The number of tokens in prompts and actions."""
         return len(self.ids)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The parts of a benchmark that the task belongs to, as the environment's info names them; see `KINDS`."""
+        return {name: str(self.info[name]) for name in KINDS if self.info.get(name) is not None}
 
     @property
     def truncated(self) -> bool:

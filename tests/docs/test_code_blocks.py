@@ -34,7 +34,17 @@ from harness.settings.presets import preset
 ROOT = Path(__file__).parents[2]
 REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
 PAGES: list[Path] = REFERENCE["pages"]()
-THIRD_PARTY = {"ray", "vllm", "sh", "cd", "ssh", "for", "done"}  # commands that are not this project's to check
+THIRD_PARTY = {
+    "appworld",
+    "bfcl",
+    "ray",
+    "vllm",
+    "sh",
+    "cd",
+    "ssh",
+    "for",
+    "done",
+}  # commands that are not this project's to check
 
 
 def _name(page: Path) -> str:

@@ -28,7 +28,19 @@ LAYERS = [
 ]
 """The folders, the lowest first."""
 
-COMMANDS = ["evaluate", "grpo", "models", "plan", "report", "simulate", "simulate_beyond", "sweep", "warm_start"]
+COMMANDS = [
+    "benchmark",
+    "evaluate",
+    "export",
+    "grpo",
+    "models",
+    "plan",
+    "report",
+    "simulate",
+    "simulate_beyond",
+    "sweep",
+    "warm_start",
+]
 TORCH_FREE = {"types", "settings"}
 
 # Prints for each layer the modules of harness/ that importing all of it loads. A child process starts from the libraries alone.

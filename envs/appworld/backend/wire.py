@@ -34,6 +34,11 @@ def frame(body: bytes) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+def unframe(message: bytes) -> Any:
+    """What `frame` has made a message of."""
+    return json.loads(message[_LENGTH.size :])
+
+
 def send(connection: socket.socket, message: Any) -> None:
     """Sends one message."""
     connection.sendall(frame(encode(message)))

@@ -13,7 +13,7 @@ from harness.evaluation.folder import KeptEvaluation
 from harness.experiments.report.figures import Drawing, draw_suite
 from harness.experiments.report.page import environment
 from harness.experiments.report.runs import Run, Suite, all_runs
-from harness.experiments.report.tables import DEFINITIONS, Table, evaluation_table, run_table, suite_tables
+from harness.experiments.report.tables import DEFINITIONS, Table, evaluation_table, run_table, score_table, suite_tables
 from harness.experiments.report.trajectories import Episodes
 from harness.experiments.suite_table import SuiteTable, suite_table
 from harness.run.files import write_whole
@@ -106,6 +106,7 @@ def write_report(
             episodes=episodes,
             sections=[_section(i, suite, bands.get(suite.source)) for i, suite in enumerate(suites)],
             evaluations=evaluation_table(evaluations, links),
+            scores=score_table(evaluations),
             runs=run_table(runs, page),
             definitions=DEFINITIONS,
             evaluated={str(kept.folder): kept.settings for kept in evaluations},

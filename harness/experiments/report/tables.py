@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from harness.evaluation.folder import KeptEvaluation
 from harness.experiments.analysis import horizon_series, success_curve
+from harness.experiments.benchmark_table import score_conditions, score_rows
 from harness.experiments.paper import PAPER, PaperTable
+from harness.experiments.published import published_scores
 from harness.experiments.report.runs import Arm, Run, Suite
 from harness.experiments.suite_table import SuiteTable
 
-__all__ = ["DEFINITIONS", "Table", "evaluation_table", "run_table", "suite_tables"]
+__all__ = ["DEFINITIONS", "Table", "evaluation_table", "run_table", "score_table", "suite_tables"]
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,36 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], links: Sequence[str]
         ("evaluation", "what", "K", "tasks x k", "mean@k %", "best@k %", "steps", "truncated %", "state"),
         tuple(rows),
         tuple(links),
+    )
+
+
+def score_table(evaluations: Sequence[KeptEvaluation]) -> Table:
+    """Returns a table with the scores of evaluations of a benchmark, and the published scores of the same splits.
+
+    It has a row for each score of an evaluation that has ended and whose tasks have categories, difficulties or scenarios.
+    """
+    rows = []
+    splits: dict[tuple[str, str], None] = {}  # in their order
+    for kept in evaluations:
+        settings, result = kept.settings, kept.result
+        if result is None or not result.get("parts"):  # a folder of an older version has no parts
+            continue
+        splits[settings["env"], settings["split"]] = None
+        name = settings.get("model") or settings.get("policy")
+        where = f"{settings['env']}, {settings['split']}"
+        how = score_conditions(settings, result)
+        rows += [(f"{name}", where, what, share, interval, how) for what, share, interval in score_rows(result)]
+    for env, split in splits:
+        rows += [
+            (score.who, f"{env}, {split}", score.measure, str(score.percent), "", score.remark)
+            for score in published_scores(env, split)
+        ]
+    return Table(
+        "Scores by the benchmarks' own measures, in percent, with 95 % intervals. A row with a source is a published score; it "
+        "says what differs.",
+        (),
+        ("who", "tasks", "score", "%", "95 %", "how"),
+        tuple(rows),
     )
 
 

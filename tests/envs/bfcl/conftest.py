@@ -1,3 +1,7 @@
+import importlib.util
+import subprocess
+import sys
+import venv
 from pathlib import Path
 
 import gymnasium as gym
@@ -5,8 +9,42 @@ import pytest
 
 import eh_gym  # noqa: F401 - registers the ids
 from eh_gym.worker import Worker, backend_command
+from envs.runtime import cache_dir, locked
 
-OFFICIAL = Path(__file__).with_name("official.py")
+HERE = Path(__file__).parent
+OFFICIAL = HERE / "official.py"
+
+
+@pytest.fixture(scope="session")
+def perturbed():
+    """The module that makes scripts out of the ground truth."""
+    spec = importlib.util.spec_from_file_location("perturbed", HERE / "perturbed.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def upstream_command():
+    """upstream_command(project, arguments, isolated=False) runs bfcl-eval's own command, in a virtualenv with all it imports."""
+    if sys.version_info[:2] not in ((3, 11), (3, 12)):
+        pytest.skip("bfcl-eval pins packages that only Python 3.11 and 3.12 have")
+    wanted = HERE / "upstream.txt"
+    home = cache_dir() / "tests" / f"bfcl-eval-cp3{sys.version_info[1]}"
+    python, done = home / "bin" / "python", home / "installed.txt"
+    with locked("bfcl"):
+        if not done.is_file() or done.read_bytes() != wanted.read_bytes():
+            venv.create(home, with_pip=True, clear=True)
+            subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "-r", wanted], check=True)
+            done.write_bytes(wanted.read_bytes())
+
+    def run(project, arguments, *, isolated=False):
+        start = "import official; official.isolate(); " if isolated else ""
+        code = f"{start}import sys; from bfcl_eval.__main__ import cli; sys.argv[0] = 'bfcl'; cli()"
+        env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE), "BFCL_PROJECT_ROOT": str(project)}
+        subprocess.run([python, "-c", code, *map(str, arguments)], env=env, check=True, stdout=subprocess.DEVNULL)
+
+    return run
 
 
 @pytest.fixture(scope="session")

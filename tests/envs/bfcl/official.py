@@ -52,8 +52,12 @@ decoders = _cut(
         "parse_nested_value",
         "decoded_output_to_execution_list",
         "convert_to_function_call",
+        "format_execution_results_prompting",
+        "formulate_system_prompt",
+        "format_function_doc",
+        "parse_prompt_variation_params",
     ],
-    {"ast": ast, "json": json, "re": re, "ReturnFormat": ReturnFormat},
+    {**vars(default_prompts), "ast": ast, "json": json, "re": re, "ReturnFormat": ReturnFormat},
 )
 runner = {
     **vars(default_prompts),
@@ -81,17 +85,25 @@ evaluate = _cut(
         "is_empty_execute_response": utils.is_empty_execute_response,
     },
 )["_evaluate_single_multi_turn_entry"]
-populate = _cut(
+_loader = _cut(
     "utils.py",
-    ["populate_test_cases_with_predefined_functions"],
+    [
+        "populate_test_cases_with_predefined_functions",
+        "_func_doc_language_specific_pre_processing",
+        "_get_language_specific_hint",
+    ],
     {
+        "is_java": lambda category: False,
+        "is_js": lambda category: False,
         "is_multi_turn": lambda entry: True,
         "is_agentic": lambda entry: False,
         "load_file": _rows,
         "MULTI_TURN_FUNC_DOC_PATH": ROOT / "data/multi_turn_func_doc",
         "MULTI_TURN_FUNC_DOC_FILE_MAPPING": executable_backend_config.MULTI_TURN_FUNC_DOC_FILE_MAPPING,
     },
-)["populate_test_cases_with_predefined_functions"]
+)
+populate = _loader["populate_test_cases_with_predefined_functions"]
+with_hint = _loader["_func_doc_language_specific_pre_processing"]
 
 
 class Scripted(BaseHandler):
@@ -102,6 +114,7 @@ class Scripted(BaseHandler):
         self.script = script
         self.turn = -1
         self.results = []  # of each step, in order
+        self.shown = []  # the message that tells the model of them, in upstream's prompt mode
         self.user = []  # what the user says at each turn
 
     def _pre_query_processing_prompting(self, test_entry):
@@ -129,6 +142,7 @@ class Scripted(BaseHandler):
 
     def _add_execution_results_prompting(self, data, results, response):
         self.results.append(results)
+        self.shown.append(decoders["format_execution_results_prompting"](data, results, response))
         return data
 
 
@@ -179,6 +193,19 @@ def play(task_id, script, action_format):
         "error_type": verdict.get("error", {}).get("error_type"),
         "results": handler.results,
         "user": handler.user,
+        "shown": handler.shown,
+        "messages": results,
+    }
+
+
+def system_prompts(task_id):
+    """What upstream tells a model first: in prompt mode, and through its handler for Qwen's function calling."""
+    entry, _ = entry_of(task_id)
+    functions = with_hint(copy.deepcopy(entry["function"]), task_id.rsplit("_", 1)[0])
+    qwen = QwenFCHandler._format_prompt(None, [{"role": "user", "content": ""}], functions)
+    return {
+        "python": decoders["formulate_system_prompt"](default_prompts.DEFAULT_SYSTEM_PROMPT_FORMAT, functions),
+        "hermes": qwen.split("<|im_start|>system\n")[1].split("<|im_end|>")[0],
     }
 
 
@@ -218,6 +245,8 @@ def handle(method, params):
         return [play(*episode) for episode in params["episodes"]]
     if method == "isolate":
         return isolate()
+    if method == "system_prompts":
+        return system_prompts(params["task_id"])
     if method == "entry":
         entry, ground_truth = entry_of(params["task_id"])
         return {

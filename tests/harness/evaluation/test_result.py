@@ -73,3 +73,59 @@ def test_the_table_counts_the_episodes_that_were_played(capsys: pytest.CaptureFi
 def test_only_environment_errors_is_an_error_with_a_reason() -> None:
     with pytest.raises(ValueError, match="every episode ended with an environment error"):
         summarise([episode(0, success=False, end="environment-error")])
+
+
+def part(group: int, *, success: bool, **info: Any) -> Trajectory:
+    trajectory = episode(group, success=success)
+    trajectory.info = info
+    return trajectory
+
+
+def test_categories_count_alike_whatever_their_size() -> None:
+    """base: 3 of 4 tasks; long_context: 0 of 1 task; the mean of the categories is (0.75 + 0) / 2."""
+    played = [part(g, success=g != 0, category="base") for g in range(4)]
+    result = summarise([*played, part(4, success=False, category="long_context")])
+    assert [(p.kind, p.name, p.tasks, p.mean_at_k) for p in result.parts] == [
+        ("category", "base", 4, 0.75),
+        ("category", "long_context", 1, 0.0),
+    ]
+    assert result.category_mean == pytest.approx(0.375)
+    assert result.mean_at_k == pytest.approx(3 / 5)
+    assert result.scenarios_at_k is None
+
+
+def test_all_at_k_needs_every_episode_of_a_task() -> None:
+    played = [episode(g, success=s) for g, ss in enumerate([(1, 1), (1, 0), (0, 0)]) for s in map(bool, ss)]
+    result = summarise(played)
+    assert (result.mean_at_k, result.best_at_k, result.all_at_k) == (0.5, pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert result.all_interval == wilson_interval(1 / 3, 3)
+
+
+def test_a_scenario_counts_when_all_its_tasks_do() -> None:
+    """As appworld.evaluator.Metric: the mean over scenarios of the least of their tasks, for each difficulty and in all."""
+    solved = {("a", 1): [1, 1, 1], ("b", 1): [1, 0, 1], ("c", 3): [1, 1, 1]}
+    played = [
+        part(10 * s + t, success=bool(success), scenario=scenario, difficulty=difficulty)
+        for s, ((scenario, difficulty), tasks) in enumerate(solved.items())
+        for t, success in enumerate(tasks)
+    ]
+    result = summarise(played)
+    assert (result.mean_at_k, result.scenarios_at_k) == (pytest.approx(8 / 9), pytest.approx(2 / 3))
+    assert [(p.name, p.mean_at_k, p.scenarios_at_k) for p in result.parts] == [
+        ("1", pytest.approx(5 / 6), 0.5),
+        ("3", 1.0, 1.0),
+    ]
+
+
+def test_scenarios_are_counted_round_by_round() -> None:
+    """Two episodes of each of two tasks: in the first round both are solved, in the second only one is."""
+    played = [part(g, success=s, scenario="a") for g, ss in enumerate([(True, True), (True, False)]) for s in ss]
+    assert summarise(played).scenarios_at_k == 0.5
+
+
+def test_the_table_has_a_row_for_each_part(capsys: pytest.CaptureFixture[str]) -> None:
+    played = [part(g, success=g % 2 == 0, category="base", scenario="a", difficulty=2) for g in (0, 0, 1, 1)]
+    Console(width=120).print(result_table("title", summarise(played)))
+    printed = capsys.readouterr().out
+    for text in ("pass^2", "category base", "difficulty 2", "mean of the categories", "scenarios solved (SGC)"):
+        assert text in printed

@@ -1,0 +1,80 @@
+"""BFCL's own prompts, as bfcl-eval gives them to models that are not trained by this project.
+
+In the python format these are the prompts of its prompt mode, with bfcl-eval's default system prompt. In the hermes format
+they are those of its handler for Qwen's function calling. In the native format there is no system prompt, and the documents are
+tools, as in its function-calling mode. The texts are read from the installed bfcl-eval, except two that
+its modules keep inside functions: importing those modules needs packages that the backend leaves out. Tests compare all of
+them with what upstream's own functions return.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+__all__ = ["results_message", "reveal_message", "system_prompt", "with_hint"]
+
+Document = dict[str, Any]
+
+# bfcl_eval.utils._get_language_specific_hint; upstream adds it to the documents that are shown from the start.
+_HINT = " Note that the provided function is in Python 3 syntax."
+# bfcl_eval.model_handler.local_inference.qwen_fc, which is Qwen's published chat template
+_QWEN_TOOLS = """\
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+
+
+def with_hint(document: Document) -> Document:
+    """A copy of a function's complete document, as upstream shows it from the start."""
+    return {**document, "description": document["description"] + _HINT}
+
+
+def system_prompt(functions: Sequence[Document], action_format: str) -> str:
+    """The system prompt with the complete documents of the functions that are shown from the start."""
+    if action_format == "native":
+        return ""
+    from bfcl_eval.constants import default_prompts as texts
+
+    documents = [with_hint(document) for document in functions]
+    if action_format == "hermes":
+        return _QWEN_TOOLS.format(tools="\n".join(map(json.dumps, documents)))
+    chosen = dict(parse_qsl(texts.DEFAULT_SYSTEM_PROMPT_FORMAT))
+    style = texts.PROMPT_STYLE_TEMPLATES[chosen["style"]]
+    template: str = texts.PROMPT_TEMPLATE_MAPPING[chosen["prompt_fmt"]]
+    return template.format(
+        persona=style["persona"],
+        task=style["task"],
+        tool_call_format=style["tool_call_no_tag"].format(
+            output_format=texts.OUTPUT_FORMAT_MAPPING[chosen["ret_fmt"]],
+            param_types=texts.PARAM_TYPE_MAPPING[chosen["ret_fmt"]],
+        ),
+        multiturn_behavior=style["multiturn_behavior"],
+        available_tools=style["available_tools"].format(
+            format=chosen["func_doc_fmt"], functions=json.dumps(documents, indent=4)
+        ),
+    )
+
+
+def reveal_message(functions: Sequence[Document]) -> str:
+    """What the user says when functions that were held back become available."""
+    from bfcl_eval.constants.default_prompts import DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING as TEXT
+
+    return str(TEXT.format(functions=list(functions)))
+
+
+def results_message(calls: Sequence[str], results: Sequence[str]) -> str:
+    """The results of a message's calls in prompt mode, as bfcl_eval.model_handler.utils.format_execution_results_prompting."""
+    return repr([{"role": "tool", "name": c, "content": r} for c, r in zip(calls, results, strict=True)])

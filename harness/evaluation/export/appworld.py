@@ -1,0 +1,88 @@
+"""AppWorld's experiment outputs of an evaluation: what ``appworld evaluate`` and ``appworld pack`` read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from eh_gym.errors import ConfigError
+from envs.appworld.data import task_ids
+from envs.appworld.hosts import Settings
+from envs.appworld.outputs import output_writer
+from harness.evaluation.export.played import environment_args, evaluation_of, lines_of_rollout
+
+__all__ = ["AppWorldOutputs", "write_appworld_outputs"]
+
+_NAME = re.compile(r"[a-z0-9_-]+")  # as appworld pack demands
+
+
+@dataclass(frozen=True)
+class AppWorldOutputs:
+    """What was written.
+
+    Attributes:
+        experiment: The name of the experiment, with the split at its end.
+        split: The split.
+        tasks: The number of tasks.
+        missing: The number of the split's tasks that have no episode. ``appworld evaluate`` needs all of them.
+        differing: The tasks whose verdict was another one when their code ran again.
+        solved_but_stopped: The tasks that the episode solved without completing them, so that it was stopped. They count as
+            failures here, and AppWorld's evaluation counts the state that they leave.
+    """
+
+    experiment: str
+    split: str
+    tasks: int
+    missing: int
+    differing: tuple[str, ...]
+    solved_but_stopped: tuple[str, ...]
+
+
+def write_appworld_outputs(
+    source: Path,
+    out: Path,
+    *,
+    name: str = "",
+    rollout: int = 0,
+    on_task: Callable[[int, int], None] = lambda done, of: None,
+) -> AppWorldOutputs:
+    """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...``. A task that is there already is written again.
+
+    Args:
+        source: The folder of an evaluation of EH-AppWorld.
+        out: What AppWorld calls its root.
+        name: The name of the experiment without its split: lower-case letters, digits, hyphens and underscores.
+        rollout: Which episode of each task, counted from 0.
+        on_task: Called after each task with the number of those done, and of all.
+
+    Raises:
+        ConfigError: The folder holds no evaluation of EH-AppWorld, or no such episode, or the name is not allowed.
+        MissingBackendError: AppWorld or the split's data are not installed.
+        WorkerError: A world could not be made.
+    """
+    name = name or "elastic-horizon"
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"name must have lower-case letters, digits, hyphens and underscores only, got {name!r}; AppWorld demands it"
+        )
+    kept = evaluation_of(source, "EH-AppWorld")
+    args = environment_args(kept)
+    split = args["split"]
+    names = ("step_timeout_s", "max_api_calls", "memory_mb", "confined")
+    given = {setting: args[setting] for setting in names if setting in args}
+    settings = Settings(**given, max_output_chars=args.get("max_observation_chars", 20_000))
+    lines = lines_of_rollout(kept, rollout)
+    experiment = f"{name}_{split}"
+    differing, stopped = [], []
+    with output_writer(out, experiment, split, settings) as writer:
+        for number, line in enumerate(lines, start=1):
+            again = writer.write(line["task_id"], [turn["action"] for turn in line["turns"]])
+            if (again.success and again.completed) != line["success"]:
+                differing.append(line["task_id"])
+            if again.success and not again.completed:
+                stopped.append(line["task_id"])
+            on_task(number, len(lines))
+    missing = len(task_ids(split)) - len(lines)
+    return AppWorldOutputs(experiment, split, len(lines), missing, tuple(differing), tuple(stopped))

@@ -1,0 +1,145 @@
+"""BFCL's result files: what bfcl-eval would have written if it had run the model, so that ``bfcl evaluate`` scores them.
+
+The fields are those of ``BaseHandler.inference_multi_turn_prompting`` of bfcl-eval 2026.3.23: for each turn, the messages of the
+model, and their numbers of tokens and latencies. The log of the results is shorter than upstream's, which has the states of
+the simulators too. Upstream's evaluation only copies it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import ConfigError
+from envs.bfcl.calls import FORMATS, DecodeError
+from envs.bfcl.splits import CATEGORIES, task_ids
+from harness.evaluation.export.played import Line, environment_args, evaluation_of, lines_of_rollout
+from harness.run.files import make_folder, write_whole
+
+__all__ = ["BFCLResults", "result_entry", "write_bfcl_results"]
+
+_NAMES = {"python": "Qwen/Qwen3-8B", "hermes": "Qwen/Qwen3-8B-FC"}
+"""For each action format, a name in bfcl-eval's list of models whose handler reads that format."""
+
+
+@dataclass(frozen=True)
+class BFCLResults:
+    """What was written.
+
+    Attributes:
+        folder: The folder for ``bfcl evaluate --result-dir``.
+        name: The name for ``bfcl evaluate --model``.
+        entries: The number of entries.
+        missing: The number of BFCL's 800 entries that have no episode. If there are any, upstream needs ``--partial-eval``.
+    """
+
+    folder: Path
+    name: str
+    entries: int
+    missing: int
+
+
+def write_bfcl_results(source: Path, out: Path, *, name: str = "", rollout: int = 0) -> BFCLResults:
+    """Writes ``OUT/NAME/multi_turn/BFCL_v4_multi_turn_CATEGORY_result.json`` for each category that was played.
+
+    Args:
+        source: The folder of an evaluation of EH-BFCL.
+        out: The folder for the files. Files of the same names are written over.
+        name: A name in bfcl-eval's list of models. Its handler decodes the messages, so it must be one for the action format of
+            the episodes. Empty takes such a one.
+        rollout: Which episode of each task, counted from 0.
+
+    Raises:
+        ConfigError: The folder holds no evaluation of EH-BFCL, or no such episode.
+    """
+    kept = evaluation_of(source, "EH-BFCL")
+    action_format = environment_args(kept).get("action_format", "python")
+    if action_format not in _NAMES:
+        raise ConfigError(f"there is no export of the action format {action_format!r}; choose from {', '.join(_NAMES)}")
+    name = name or _NAMES[action_format]
+    entries = {line["task_id"]: result_entry(line, action_format) for line in lines_of_rollout(kept, rollout)}
+    folder = out / name.replace("/", "_") / "multi_turn"
+    make_folder(folder, "--out")
+    for category in CATEGORIES:
+        rows = [json.dumps(entries[id_]) for id_ in task_ids("all", [category]) if id_ in entries]
+        if rows:
+            write_whole(folder / f"BFCL_v4_multi_turn_{category}_result.json", "\n".join(rows) + "\n")
+    return BFCLResults(out, name, len(entries), len(task_ids("all")) - len(entries))
+
+
+def result_entry(line: Line, action_format: str) -> dict[str, Any]:
+    """Returns the entry of one episode.
+
+    An episode that K or the context stopped gets upstream's text for a failed inference, which fails the entry as it does here.
+    """
+    if line["end"] != "terminated":
+        return {"id": line["task_id"], "result": f"Error during inference: the episode was stopped ({line['end']})"}
+    steps = list(_steps(line, action_format))
+    turns = _turns(steps)
+    return {
+        "id": line["task_id"],
+        "result": [[step.message for step in turn] for turn in turns],
+        "input_token_count": [[step.input_tokens for step in turn] for turn in turns],
+        "output_token_count": [[step.output_tokens for step in turn] for turn in turns],
+        "latency": [[step.latency_s for step in turn] for turn in turns],
+        "inference_log": _log(line["prompt"], turns),
+    }
+
+
+@dataclass(frozen=True)
+class _Step:
+    message: str
+    observation: str
+    has_calls: bool
+    input_tokens: int
+    output_tokens: int
+    latency_s: float
+
+
+def _steps(line: Line, action_format: str) -> Iterable[_Step]:
+    context = line["prompt_tokens"]
+    for turn in line["turns"]:
+        # Upstream's handler for the hermes format stores a message without its reasoning.
+        message = turn["action"].split("</think>")[-1].lstrip("\n") if action_format == "hermes" else turn["action"]
+        yield _Step(
+            message,
+            turn["observation"],
+            _has_calls(turn["action"], action_format),
+            turn.get("prompt_tokens") or context,
+            turn["action_tokens"],
+            turn.get("latency_s", 0.0),
+        )
+        context += turn["action_tokens"] + turn["observation_tokens"]
+
+
+def _has_calls(action: str, action_format: str) -> bool:
+    try:
+        return bool(FORMATS[action_format](action))
+    except DecodeError:
+        return False
+
+
+def _turns(steps: Iterable[_Step]) -> list[list[_Step]]:
+    """The steps of each turn. A message without a call ends a turn; the last one may end with the limit of steps."""
+    turns: list[list[_Step]] = [[]]
+    for step in steps:
+        turns[-1].append(step)
+        if not step.has_calls:
+            turns.append([])
+    return turns if turns[-1] else turns[:-1]
+
+
+def _log(prompt: str, turns: Iterable[Iterable[_Step]]) -> list[dict[str, Any]]:
+    found, user = [], prompt
+    for turn in turns:
+        log: dict[str, Any] = {"begin_of_turn_query": [{"role": "user", "content": user}]}
+        for number, step in enumerate(turn):
+            log[f"step_{number}"] = [{"role": "assistant", "content": step.message}]
+            if step.has_calls:
+                log[f"step_{number}"].append({"role": "tool", "content": step.observation})
+            user = step.observation
+        found.append(log)
+    return found

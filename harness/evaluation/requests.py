@@ -1,0 +1,24 @@
+"""The episodes of an evaluation, each with the seed that identifies it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.types.rules import EpisodeRequest
+from harness.types.seeding import derive_seed
+
+__all__ = ["episode_seed", "evaluation_requests"]
+
+
+def evaluation_requests(task_ids: Sequence[str], rollouts: int, seed: int) -> list[EpisodeRequest]:
+    """Lists the episodes of an evaluation, `rollouts` of each task; a task's are the same whatever else is played."""
+    return [
+        EpisodeRequest(task_id, group, episode_seed(seed, task_id, member))
+        for group, task_id in enumerate(task_ids)
+        for member in range(rollouts)
+    ]
+
+
+def episode_seed(seed: int, task_id: str, rollout: int) -> int:
+    """Returns the seed of the `rollout`-th episode of a task, counted from 0, in an evaluation with this seed."""
+    return derive_seed(seed, "evaluate", task_id, rollout)

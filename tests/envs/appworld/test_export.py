@@ -1,0 +1,110 @@
+"""`harness.export appworld`: AppWorld's own command gives our verdicts on the outputs, task by task, and our TGC and SGC.
+
+6 tasks of the mini world are played, or all 45 with EH_DIFFERENTIAL=all.
+"""
+
+import json
+import os
+import subprocess
+
+import gymnasium as gym
+import pytest
+
+import eh_gym  # noqa: F401 - registers the ids
+from envs.appworld import data
+from harness.evaluation.export.appworld import write_appworld_outputs
+from harness.evaluation.folder import EvaluationFolder
+from harness.evaluation.requests import evaluation_requests
+from harness.evaluation.result import summarise
+from harness.types.trajectory import Trajectory, Turn
+
+pytestmark = pytest.mark.campaign
+
+EMPTY = ["I wonder what to do.", "print(apis.supervisor.show_profile())"]  # it never completes its task
+
+
+def chosen():
+    """Two tasks of a scenario of each difficulty, or all."""
+    tasks, judge = data.task_ids("mini"), data.roots("mini").judge
+    if os.environ.get("EH_DIFFERENTIAL") == "all":
+        return list(tasks)
+    scenarios = {}
+    for task_id in tasks:
+        scenarios.setdefault(data.difficulty(judge, task_id), {}).setdefault(task_id.split("_")[0], []).append(task_id)
+    return [task_id for same in scenarios.values() for task_id in next(iter(same.values()))[:2]]
+
+
+def expert(solution, number):
+    return solution
+
+
+def empty(solution, number):
+    return EMPTY
+
+
+def damaged(solution, number):
+    """Every third solution is whole; the others lack a step."""
+    return (
+        solution if number % 3 == 0 else [step for i, step in enumerate(solution) if i != number % (len(solution) - 1)]
+    )
+
+
+def evaluation(folder, agent, tasks):
+    """Plays the agent's messages on each task, and keeps the episodes in the folder of an evaluation."""
+    kept = EvaluationFolder(folder, {"env": "EH-AppWorld-v0", "env_args": "{}", "split": "mini", "seed": 0})
+    env, played = gym.make("EH-AppWorld-v0", split="mini"), []
+    judge = data.roots("mini").judge
+    for number, request in enumerate(evaluation_requests(tasks, 1, 0)):
+        t = Trajectory(request.task_id, request.group, seed=request.seed)
+        t.begin(*env.reset(options={"task_id": request.task_id}))
+        for code in agent(list(data.reference("mini", request.task_id)), number):
+            t.turns.append(Turn(f"```python\n{code}\n```", "", cut=False, malformed=False))
+            if t.add_answer(env.step(t.turns[-1].action)):
+                break
+        else:
+            t.end = "horizon"
+        assert t.kinds["difficulty"] == str(data.difficulty(judge, request.task_id))
+        kept.add(t)
+        played.append(t)
+    kept.close()
+    env.close()
+    return played
+
+
+def test_appworld_s_own_command_gives_our_verdicts(appworld_python, tmp_path):
+    tasks = chosen()
+    root = tmp_path / "root"
+    (root / "data" / "datasets").mkdir(parents=True)
+    for path in (data.roots("mini").judge / "data").iterdir():
+        if path.name != "datasets":
+            (root / "data" / path.name).symlink_to(path)
+    (root / "data" / "datasets" / "some.txt").write_text("\n".join(tasks))
+    # `appworld evaluate` calls the same function; its command line imports packages that the backend leaves out.
+    command = [appworld_python, "-m", "appworld.evaluator"]
+    for agent in (expert, empty, damaged):
+        name = agent.__name__
+        played = evaluation(tmp_path / name, agent, tasks)
+        written = write_appworld_outputs(tmp_path / name, root, name=name)
+        assert (written.tasks, written.missing) == (len(tasks), 45 - len(tasks))
+        assert written.differing == ()
+        there = {**os.environ, "APPWORLD_ROOT": str(root)}
+        subprocess.run([*command, f"{name}_mini", "some"], cwd=tmp_path, env=there, check=True, capture_output=True)
+        outputs = root / "experiments" / "outputs" / f"{name}_mini"
+        theirs = json.loads((outputs / "evaluations" / "some.json").read_text())
+        stopped = set(written.solved_but_stopped)
+        verdicts = {task_id: verdict["success"] for task_id, verdict in theirs["individual"].items()}
+        assert verdicts == {t.task_id: t.success or t.task_id in stopped for t in played}
+        ours = summarise(played)
+        if not stopped:
+            found = theirs["aggregate"]
+            assert found["task_goal_completion"] == round(100 * ours.mean_at_k, 1)
+            assert found["scenario_goal_completion"] == round(100 * ours.scenarios_at_k, 1)
+        solved = sum(t.success for t in played)
+        print(
+            f"{name}: {len(verdicts)} of {len(tasks)} verdicts agree, {solved} solved, {len(stopped)} solved but stopped"
+        )
+        assert {expert: solved == len(tasks), empty: solved == 0, damaged: 0 < solved < len(tasks)}[agent]
+        logs = outputs / "tasks" / tasks[0] / "logs"
+        assert (logs / "environment_io.md").read_text().count("### Environment Interaction") == len(played[0].turns)
+        calls = [json.loads(line) for line in (logs / "api_calls.jsonl").read_text().splitlines()]
+        assert all(set(call) == {"method", "url", "data"} for call in calls)

@@ -1,0 +1,126 @@
+"""Scripts of messages that are the ground truth with random changes."""
+
+import ast
+import copy
+import json
+
+# Left out: Python's own functions, which upstream runs and we do not know (docs/bfcl.md).
+NONSENSE = ["fly_to_moon", "exit", "kill", "remove", "os.remove", "GorillaFileSystem.ls", "_load_scenario"]
+KINDS = ["drop", "double", "swap", "alter", "alter", "alter", "forget", "wrong", "nonsense", "extra", "extra", "empty"]
+KINDS += ["move", "again"]
+CHATTER = [
+    "I am not sure.",
+    "[]",
+    "",
+    "ls(",
+    "[ls()",
+    "<tool_call>\n{broken}\n</tool_call>",
+    "f(a=1",
+    "{}",
+    "[3]",
+    "None",
+]
+
+
+def expert_calls(env, task_id):
+    """Ground truth as [turn][call] = (name, arguments), read off the expert's messages."""
+    env.reset(options={"task_id": task_id})
+    turns, done, info = [[]], False, {"turn": 0}
+    while not done:
+        action = env.unwrapped.expert()
+        _, _, done, _, after = env.step(action)
+        if after["calls"]:
+            calls = ast.parse(action, mode="eval").body.elts
+            turns[-1] += [(c.func.id, {k.arg: ast.literal_eval(k.value) for k in c.keywords}) for c in calls]
+        elif not done:
+            turns.append([])
+        info = after
+    assert info["success"], task_id
+    return turns
+
+
+def perturb(rng, turns, functions):
+    """A script of [turn][step][call]; a step may also be a text without a call."""
+    turns = copy.deepcopy(turns)
+    names = [document["name"] for document in functions]
+    free = [d["name"] for d in functions if not d["parameters"].get("required")]
+    everything = [call for turn in turns for call in turn]
+    for _ in range(rng.choice([0, 1, 1, 2, 3, 6])):
+        turn = rng.choice(turns)
+        other = rng.choice(turns)
+        at = rng.randrange(len(turn)) if turn else None
+        kind = rng.choice(KINDS)
+        if kind == "extra" and free:
+            turn.insert(rng.randint(0, len(turn)), (rng.choice(free), {}))
+        elif kind == "again" and everything:
+            turn.insert(rng.randint(0, len(turn)), rng.choice(everything))
+        elif kind == "nonsense":
+            turn.insert(rng.randint(0, len(turn)), (rng.choice(NONSENSE), rng.choice([{}, {"a": 1}])))
+        elif kind == "empty" and rng.random() < 0.3:
+            turn.clear()
+        elif at is None:
+            continue
+        elif kind == "drop":
+            del turn[at]
+        elif kind == "double":
+            turn.insert(at, turn[at])
+        elif kind == "swap" and len(turn) > 1:
+            turn[at - 1], turn[at] = turn[at], turn[at - 1]
+        elif kind == "move":
+            other.append(turn.pop(at))
+        elif kind == "wrong":
+            turn[at] = (rng.choice(names), turn[at][1])
+        elif kind in ("alter", "forget") and turn[at][1]:
+            name, arguments = turn[at]
+            arguments = dict(arguments)
+            key = rng.choice(list(arguments))
+            if kind == "forget":
+                del arguments[key]
+            else:
+                arguments[key] = alter(rng, arguments[key])
+            turn[at] = (name, arguments)
+    script = []
+    for turn in turns:
+        steps, rest = [], list(turn)
+        several = rng.random() < 0.3
+        while rest:
+            size = rng.randint(1, 4) if several else 1
+            steps.append(rest[:size])
+            rest = rest[size:]
+        if rng.random() < 0.05:
+            steps.insert(rng.randint(0, len(steps)), rng.choice(CHATTER))  # ends the turn early
+        if free and rng.random() < 0.03:
+            steps[rng.randint(0, len(steps)) :] = [[(rng.choice(free), {})] for _ in range(rng.randint(17, 23))]
+        script.append(steps)
+    return script
+
+
+def alter(rng, value):
+    if isinstance(value, bool):
+        return rng.choice([not value, None, "yes"])
+    if isinstance(value, (int, float)):
+        return rng.choice([value + 1, -value, value / 2, str(value), 0, [value]])
+    if isinstance(value, str):
+        return rng.choice([value + "x", value.upper(), "", value[:-1], value + " (draft)", 'it\'s "q" \\ é\n', 5, None])
+    if isinstance(value, list) and value:
+        return rng.choice([value[::-1], value[:-1], value + value[:1], [], value[0]])
+    return rng.choice([None, [], {"a": 1}])
+
+
+def render(rng, step, action_format):
+    if isinstance(step, str):
+        return step
+    if action_format == "hermes":
+        blocks = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in step]
+        text = "\n".join(f"<tool_call>\n{block}\n</tool_call>" for block in blocks)
+        return rng.choice(["", "", "", "<think>a <tool_call>\n</think>\n", "Sure.\n"]) + text
+    calls = [f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})" for name, arguments in step]
+    if rng.random() < 0.05:
+        calls[0] = calls[0].replace("(", "('positional', ", 1).replace(", )", ")")
+    brackets = rng.choice(["[{}]", "[{}]", "[{}]", "{}", "```{}```", " [{}]\n"])
+    return brackets.format(", ".join(calls))
+
+
+def aliasing_can_matter(task_id, functions):
+    names = {document["name"] for document in functions}
+    return "post_tweet" in names or ("long_context" in task_id and "book_flight" in names)

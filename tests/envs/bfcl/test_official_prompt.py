@@ -1,0 +1,56 @@
+"""prompt="official": every text that the agent sees equals what bfcl-eval's own functions make."""
+
+import pytest
+
+from envs.bfcl.splits import CATEGORIES
+
+SOME = [f"multi_turn_{category}_{index}" for category in CATEGORIES for index in (0, 55, 120, 199)]
+CHATTER = "ls(", "[]", "<tool_call>\n{broken}\n</tool_call>"
+
+
+def expert_s_script(env, task_id):
+    """The expert's messages of each turn."""
+    env.reset(options={"task_id": task_id})
+    turns, done = [[]], False
+    while not done:
+        turns[-1].append(env.unwrapped.expert())
+        _, _, done, _, info = env.step(turns[-1][-1])
+        if not info["calls"]:
+            turns.append([])
+    return turns
+
+
+@pytest.mark.parametrize("action_format", ["python", "hermes"])
+def test_the_system_prompt_is_upstream_s(make, upstream, action_format):
+    env = make(action_format=action_format, prompt="official")
+    for task_id in SOME:
+        _, info = env.reset(options={"task_id": task_id})
+        wanted = upstream.call("system_prompts", {"task_id": task_id}, timeout_s=60)
+        assert info["system_prompt"] == wanted[action_format]
+
+
+@pytest.mark.parametrize("action_format", ["python", "hermes"])
+def test_users_and_results_are_upstream_s(make, play, isolated, action_format):
+    env = make(action_format=action_format, prompt="official")
+    revealed = 0
+    for task_id in SOME:
+        script = expert_s_script(env, task_id)
+        script[0] = [*script[0][:-1], "cd(folder='nowhere')", *CHATTER]  # an error, and messages without a call
+        results, user, info, _ = play(env, task_id, script)
+        episode = {"task_id": task_id, "script": script, "action_format": action_format}
+        theirs = isolated.call("play", episode, timeout_s=60)
+        assert user == [message[0]["content"] for message in theirs["user"]]
+        revealed += sum("I have updated some more functions" in text for text in user)
+        assert info["success"] == theirs["valid"]
+        if action_format == "python":
+            assert results == theirs["shown"]
+        else:  # Qwen's template puts each result between tags
+            tagged = (["<tool_response>\n" + r + "\n</tool_response>" for r in step] for step in theirs["results"])
+            assert results == ["\n".join(step) for step in tagged]
+    assert revealed == 4  # one in each entry of miss_func
+
+
+def test_the_compact_prompt_stays_the_default(make):
+    env = make()
+    _, info = env.reset(options={"task_id": "multi_turn_base_0"})
+    assert info["system_prompt"].startswith("You solve a user's requests by calling functions.")

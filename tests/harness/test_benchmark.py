@@ -1,0 +1,114 @@
+"""harness.benchmark: greedy and sampled episodes, what they cost, scores beside published ones, files; a stop and going on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from eh_gym.errors import ConfigError
+from harness.benchmark import Benchmark, benchmark, main
+from harness.experiments.benchmark_table import benchmark_markdown
+from harness.run.episode_log import read_episodes
+
+QUIET = Console(quiet=True)
+
+
+def play(**settings: Any) -> Any:
+    return benchmark(Benchmark(**settings), QUIET)
+
+
+@pytest.mark.usefixtures("bfcl_python")
+def test_the_expert_scores_100_on_bfcl_and_the_files_are_there(tmp_path: Path) -> None:
+    results = play(player="expert", tasks=3, out=tmp_path / "b", env_args='{"categories": ["miss_func"], "workers": 1}')
+    assert results["all-greedy"].category_mean == 1.0
+    page = (tmp_path / "b" / "scores.md").read_text()
+    assert "| expert | mean of the categories | 100.0 |" in page
+    assert '{"prompt": "official", "categories": ["miss_func"], "workers": 1}' in page
+    assert "| *Kimi K2 Thinking* | mean of the categories | 50.6 |" in page
+    written = list((tmp_path / "b" / "bfcl").rglob("*_result.json"))
+    assert [file.name for file in written] == ["BFCL_v4_multi_turn_miss_func_result.json"]
+    report = (tmp_path / "b" / "report.html").read_text()
+    assert "category miss_func" in report
+    assert "Kimi K2 Thinking" in report
+
+
+def test_an_endpoint_plays_greedily_and_sampled_and_goes_on_after_a_stop(chat_server: Any, tmp_path: Path) -> None:
+    pytest.importorskip("openai")
+    settings = {"env": "EH-Cabinet-v0", "model": "cabinet-7b", "tasks": 3, "k": 2, "out": tmp_path / "b", "slots": 2}
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        first = play(player=server.url, **settings)
+        asked = len(server.requests)
+        temperatures = {request["temperature"] for request in server.requests}
+        assert play(player=server.url, **settings) is not None
+        assert len(server.requests) == asked  # nothing is played twice
+    assert temperatures == {0.0, 1.0}
+    assert {name: (r.mean_at_k, r.rollouts) for name, r in first.items()} == {
+        "test-greedy": (1.0, 1),
+        "test-sampled": (1.0, 2),
+    }
+    lines = read_episodes(tmp_path / "b" / "test-greedy" / "episodes" / "evaluation.jsonl")
+    turns = [turn for line in lines for turn in line["turns"]]
+    assert all(turn["prompt_tokens"] > 0 and turn["action_tokens"] > 0 and turn["latency_s"] > 0 for turn in turns)
+    assert f"Cost: {asked:,} requests" in (tmp_path / "b" / "scores.md").read_text()
+
+
+def test_an_endpoint_needs_no_torch(chat_server: Any, tmp_path: Path) -> None:
+    pytest.importorskip("openai")
+    code = (
+        "import sys; from harness.benchmark import main; main(sys.argv[1:]); "
+        "print(sorted(m for m in ('torch', 'transformers') if m in sys.modules))"
+    )
+    words = ["--model", "m", "--env", "EH-Cabinet-v0", "--tasks", "1", "--k", "0", "--out", str(tmp_path / "b")]
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        result = subprocess.run([sys.executable, "-c", code, server.url, *words], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"k": -1}, "k must be >= 0, got -1"),
+        ({"temperature": 0.0}, "--temperature 0 samples nothing; give --k 0"),
+        ({"model": "m"}, "--model is for --policy openai"),
+        ({"tasks": 0}, "tasks must be >= 1, got 0"),
+    ],
+)
+def test_wrong_flags_are_refused_before_anything_is_played(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        play(player="/no/such/model", env="EH-Cabinet-v0", **flags)
+
+
+def test_the_official_sets_are_the_benchmarks_own() -> None:
+    bfcl = Benchmark(player="m").runs()
+    assert [(run.split, run.name, run.evaluation.rollouts) for run in bfcl] == [
+        ("all", "greedy", 1),
+        ("all", "sampled", 8),
+    ]
+    assert (bfcl[0].evaluation.horizon, json.loads(bfcl[0].evaluation.env_args)) == (200, {"prompt": "official"})
+    appworld = Benchmark(player="http://127.0.0.1:1/v1", model="m", env="EH-AppWorld-v0", k=0).runs()
+    assert [run.split for run in appworld] == ["test_normal", "test_challenge"]
+
+
+def test_appworld_s_measures_have_its_names() -> None:
+    part = {"kind": "difficulty", "name": "1", "mean_at_k": 0.5, "mean_interval": (0.2, 0.8), "scenarios_at_k": 0.25}
+    result = {"rollouts": 1, "tasks": 4, "mean_at_k": 0.5, "mean_interval": (0.2, 0.8), "category_mean": None}
+    result |= {"scenarios_at_k": 0.25, "parts": [part]}
+    settings = {"env": "EH-AppWorld-v0", "split": "test_normal", "temperature": 0.0, "horizon": 50, "env_args": "{}"}
+    page = benchmark_markdown("m", [(settings, result)], "nothing")
+    assert "| m | tasks (TGC) | 50.0 | 20.0 to 80.0 | greedy, 4 tasks x 1, K = 50, {} |" in page
+    assert "| m | scenarios (SGC) | 25.0 |  |" in page
+    assert "| m | difficulty 1, scenarios | 25.0 |  |" in page
+    assert "| *LOOP, Qwen2.5 32B* | tasks (TGC) | 71.3 | | arXiv 2502.01600, 2025-02: " in page
+
+
+def test_the_player_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([])
+    assert "MODEL_OR_ENDPOINT" in capsys.readouterr().err
