@@ -1,6 +1,7 @@
 """How many tokens an engine computes for an update's prompts, by how many episodes play at once: vLLM's prefix cache, simulated.
 
     python benchmarks/cache.py
+    python benchmarks/cache.py --smoke
     python benchmarks/cache.py --cache-gb 16 --episodes-file runs/bfcl/episodes/update-000000.jsonl
 
 The cache has blocks of 16 tokens, as vLLM's (0.32). A request needs blocks for its whole context and for what it will write; it
@@ -18,13 +19,13 @@ Nothing here was measured on a GPU. By default 16 tasks of 8 episodes are drawn:
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from flags import command, new_parser, parse, run
 
 from harness.policy.shape import shape_of
 
@@ -176,13 +177,14 @@ def recorded(path: Path) -> list[Episode]:
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--model", default="Qwen2.5-7B")
     parser.add_argument("--cache-gb", type=float, nargs="+", default=[22.4, 34.2, 2 * 22.4], help="the cache's size")
     parser.add_argument("--tokens", type=int, default=18_000, help="the mean tokens of an episode that is drawn")
     parser.add_argument("--episodes-file", type=Path, help="a file of a run's episodes/, in place of drawn episodes")
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = parse(parser, tokens=2_000, cache_gb=[2.5])
+    print(command())
     rng = np.random.default_rng(args.seed)
     episodes = recorded(args.episodes_file) if args.episodes_file else drawn(16, 8, args.tokens, rng)
     least, mean = unavoidable(episodes), float(np.mean([e.tokens for e in episodes]))
@@ -201,4 +203,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,6 +1,7 @@
 """BFCL's whole official set with a model that answers at once: what environment and bookkeeping cost.
 
     python -m envs install bfcl && python benchmarks/official_run.py > benchmarks/results/official-run-cpu.txt
+    python benchmarks/official_run.py --smoke
 
 The expert plays all 800 entries first, with BFCL's own prompt. Then a model that repeats its messages plays them, in the way that
 an endpoint is played with, and every episode is kept in a folder. Processor time counts this process and BFCL's workers.
@@ -15,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from machine import cpu_name
+from flags import command, new_parser, parse
+from flags import run as run_benchmark
 from rich.console import Console
 
 from eh_gym.worker import close_shared_pools
@@ -26,6 +28,7 @@ from harness.evaluation.result import summarise
 from harness.rollout.endpoint import Reply, Usage, play_with_endpoint
 from harness.rollout.environment import Environments, make_environment, tasks_of
 from harness.run.episode_log import read_episodes
+from harness.run.versions import cpu_name
 from harness.types.seeding import derive_seed
 
 ENV, ARGS, HORIZON, SLOTS = "EH-BFCL-v0", '{"prompt": "official"}', 200, 64
@@ -63,10 +66,16 @@ def processor_s() -> float:
 
 def main() -> None:
     """Plays, and prints the times."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--entries", type=int, help="play so many entries; by default all 800")
+    entries = parse(parser, entries=4).entries
+    print(command(), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         expert, out = Path(folder, "expert"), Path(folder, "out")
         run(
-            Evaluation(env=ENV, env_args=ARGS, policy="expert", split="all", horizon=HORIZON, out=expert),
+            Evaluation(
+                env=ENV, env_args=ARGS, policy="expert", split="all", tasks=entries, horizon=HORIZON, out=expert
+            ),
             Console(quiet=True),
         )
         close_shared_pools()
@@ -75,7 +84,7 @@ def main() -> None:
         began, used = time.perf_counter(), processor_s()
         args = {"split": "all", "prompt": "official", "workers": 2}
         env = make_environment(ENV, args)
-        requests = evaluation_requests(tasks_of(env), 1, 0)
+        requests = evaluation_requests(tasks_of(env)[:entries], 1, 0)
         kept = EvaluationFolder(out, {"env": ENV})
         environments = Environments(ENV, args, SLOTS, SLOTS)
         played, _ = play_with_endpoint(lambda: model, environments, requests, horizon=HORIZON, on_end=kept.add)  # type: ignore[arg-type, return-value]
@@ -94,4 +103,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -2,6 +2,7 @@
 
     python -m harness.models install smollm2-135m && python -m envs install bfcl
     python benchmarks/smollm2_bfcl.py --sampler vllm
+    python benchmarks/smollm2_bfcl.py --smoke
 
 BFCL's prompts have 1,400 tokens and more, so a CPU can train on few episodes. The run is on the tasks of the training split with
 the fewest tokens along the ground truth, of two categories and one domain. Their demonstrations are also those of the warm start.
@@ -16,6 +17,7 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+from flags import command, new_parser, parse, run
 from rich.console import Console
 
 from envs.bfcl.env import BFCLEnv
@@ -77,7 +79,7 @@ def settings(options: argparse.Namespace) -> GRPOConfig:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--sampler", choices=("transformers", "vllm"), default="transformers")
     parser.add_argument("--updates", type=int, default=18)
     parser.add_argument("--loss-target", type=float, default=0.1, help="of the warm start, in nats per token")
@@ -87,7 +89,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--run-dir", type=Path, default=Path("runs/smollm2-bfcl"))
-    options = parser.parse_args()
+    options = parse(parser, updates=1, group_size=2, loss_target=3.0, run_dir=Path("runs/smollm2-bfcl-smoke"))
+    print(command(), flush=True)
     gym.register(ENV, entry_point=ShortestTasks, disable_env_checker=True)
     config = settings(options)
     if (options.run_dir / "config.json").exists():  # a run that was stopped goes on
@@ -104,4 +107,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -214,6 +214,5 @@ class Trajectory:
 
     def outcome(self) -> EpisodeOutcome:
         """The outcome that the horizon controller records."""
-        return EpisodeOutcome(
-            max(1, self.length), max(1, self.horizon), self.success, self.truncated, self.task_id, self.info
-        )
+        steps = max(1, self.length)
+        return EpisodeOutcome(steps, self.horizon or steps, self.success, self.truncated, self.task_id, self.info)

@@ -41,6 +41,8 @@ THIRD_PARTY = {
     "vllm",
     "sh",
     "cd",
+    "curl",
+    "export",
     "ssh",
     "for",
     "done",
@@ -136,7 +138,7 @@ def test_commands_are_understood(command: list[str], monkeypatch: pytest.MonkeyP
 def _understand(command: list[str]) -> None:
     """Parses a command with the very parser that would parse it."""
     program, *words = command
-    if "…" in words or "FILE" in words:
+    if "…" in words or "FILE" in words or "benchmarks/NAME.py" in words:
         return
     if program == "python" and words[0] == "-m":
         _module(words[1], words[2:])
@@ -193,7 +195,7 @@ def test_commands_fit_their_gpus(command: list[str]) -> None:
         else:
             train = parse(preset(words), words, prog="grpo")
             plan = Plan(gpus=gpus, gpu_gb=24.0 if "24gb" in str(train.recipe) else 80.0, train=train)
-    if plan.train.model != "tiny":
+    if plan.train.model not in ("tiny", "clone"):  # "clone" is what the page's last command has made
         memory = memory_of(plan)
         assert memory.fits, refusal(plan, memory)
 
@@ -215,7 +217,9 @@ def _module(module: str, words: list[str]) -> None:
                 runpy.run_module("envs.__main__" if module == "envs" else module)["main"]([*words, "--help"])
             assert end.value.code == 0
         else:
-            assert module in ("mkdocs", "vllm.entrypoints.openai.api_server", "build", "venv"), f"no check for {module}"
+            assert module in ("mkdocs", "vllm.entrypoints.openai.api_server", "build", "venv", "appworld.evaluator"), (
+                f"no check for {module}"
+            )
 
 
 def _pip(words: list[str]) -> None:

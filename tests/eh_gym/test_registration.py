@@ -70,7 +70,7 @@ def test_all_is_complete():
     wrappers = importlib.import_module("eh_gym.wrappers").__all__
     spaces = importlib.import_module("eh_gym.spaces").__all__
     vector = importlib.import_module("eh_gym.vector").__all__
-    assert sorted(eh_gym.__all__) == sorted({*controllers, *wrappers, *spaces, *vector, "errors"})
+    assert sorted(eh_gym.__all__) == sorted({*controllers, *wrappers, *spaces, *vector, "errors", "split_reply"})
     assert list(eh_gym.__all__) == sorted(eh_gym.__all__)
 
 

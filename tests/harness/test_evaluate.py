@@ -179,10 +179,14 @@ def stopped_after(episodes: int, monkeypatch: pytest.MonkeyPatch, capsys: Any, w
         if len(ended) == episodes:
             signal.raise_signal(signal.SIGINT)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Progress, "advance", advance)
-        with pytest.raises(SystemExit) as exit_:
-            main(words)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests' own process may ignore it
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Progress, "advance", advance)
+            with pytest.raises(SystemExit) as exit_:
+                main(words)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert exit_.value.code == 130
     return str(capsys.readouterr().out).splitlines()[-1]
 

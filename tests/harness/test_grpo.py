@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eh_gym.errors import StateError
-from harness.build import _load, teacher
+from harness.build import load, teacher
 from harness.grpo import _planned, main, train
 from harness.policy.policy import Policy, load_policy
 from harness.policy.ranks import Ranks
@@ -384,7 +384,7 @@ def test_without_the_extra_a_command_ends_with_one_line(child_env: dict[str, str
 def test_a_tiny_model_in_bfloat16_has_its_rotary_frequencies_in_float32(quick: GRPOConfig) -> None:
     """As every engine and every model that is loaded again has them: the rounding moved log-probabilities by 0.008 nats."""
     config = dataclasses.replace(quick, dtype="bfloat16")
-    model = _load(config, teacher(config, config.env), "cpu", Ranks()).model
+    model = load(config, teacher(config, config.env), "cpu", Ranks()).model
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert {b.dtype for b in model.buffers() if b.is_floating_point()} == {torch.float32}
 

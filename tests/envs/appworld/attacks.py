@@ -952,7 +952,12 @@ _LARGE = "[complete | {'body': 'x' * 30000}] * 100"  # 3 MB
 
 # Ways to have an episode counted as the environment's failure, which no figure and no loss would show.
 _LEFT_OUT = [
-    _forging("forge statuses of thousands of digits", "[complete | {'status': 10**4299}] * 900", 9, "900 API calls"),
+    _forging(
+        "forge statuses of thousands of digits",
+        "[complete | {'status': 10**4299}] * 900",
+        9,
+        "900 API calls|a message of [0-9,]+ bytes",
+    ),
     _forging("forge one status of thousands of digits", "[complete | {'status': 10**4299}]", 1, "another form"),
     _forging("forge a status that is no number", "[complete | {'status': True}]", 1, "another form"),
     _forging(

@@ -31,7 +31,7 @@ def one_by_one(needed: list[np.ndarray], see_all: bool = False, **arguments: Any
             horizon = controller.horizon
             for n in lengths[run].tolist():
                 if n <= horizon or see_all:
-                    controller.record(EpisodeOutcome(n, horizon, True))
+                    controller.record(EpisodeOutcome(n, max(n, horizon), True))
             row["boundary"].append(controller.update()["horizon/boundary"])
             row["k"].append(controller.k_real)
             row["success"].append(float(np.mean(lengths[run] <= horizon)))
