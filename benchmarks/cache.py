@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=18_000, help="the mean tokens of an episode that is drawn")
     parser.add_argument("--episodes-file", type=Path, help="a file of a run's episodes/, in place of drawn episodes")
     parser.add_argument("--seed", type=int, default=0)
-    args = parse(parser, tokens=2_000, cache_gb=[2.5])
+    args = parse(parser, tokens=6_000, cache_gb=[2.5])
     print(command())
     rng = np.random.default_rng(args.seed)
     episodes = recorded(args.episodes_file) if args.episodes_file else drawn(16, 8, args.tokens, rng)
