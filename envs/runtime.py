@@ -298,23 +298,27 @@ def run(
 def locked(name: str, say: Callable[[str], None] = print) -> Iterator[None]:
     """A lock that only one installation of a backend and its data holds at a time. It is not reentrant."""
     path = venv_dir(get_backend(name))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"the folder {path.parent} can't be made ({error.strerror}); set EH_CACHE_DIR to a folder that can be written to"
-        ) from error
     with held(path.with_name(f".{path.name}.lock"), say):
         yield
 
 
 @contextlib.contextmanager
 def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
-    """A lock that one process holds at a time. The system frees it when that process ends, however it ends."""
+    """A lock that one process holds at a time. The system frees it when that process ends, however it ends.
+
+    Raises:
+        ConfigError: The lock's folder can't be made, or the system has no such locks.
+    """
     try:
         import fcntl
     except ImportError as error:
         raise ConfigError("backends run in worker processes, which need Linux or macOS; on Windows, use WSL") from error
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the folder {path.parent} can't be made ({error.strerror}); set EH_CACHE_DIR to a folder that can be written to"
+        ) from error
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

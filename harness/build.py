@@ -178,6 +178,7 @@ def build(
         )
         weights.restore(state["sampled_at"])
         display.note(f"resumed at update {state['next_update']} from {checkpoint}")
+    slots = _slot_count(config, ranks)
     sampler = weights.start(
         functools.partial(
             make_sampler,
@@ -186,12 +187,11 @@ def build(
             sends=ranks.first,
             adapters=config.lora_handover == "adapters",
             dtype=config.dtype,
-            slots=_slot_count(config, ranks),
+            slots=slots,
             sharers=ranks.size,
         )
     )
     controller = make_controller(config)
-    slots = _slot_count(config, ranks)
     learner = Learner(policy, optimizer, reference, config.loss_settings(), config.learning_rate_at, config.seed, ranks)
     run = Run(
         config,

