@@ -21,7 +21,6 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
-_OUTSIDE = re.compile(r"\]\(\.\./(?P<path>[^)#]+)")
 _BESIDE = re.compile(r"\]\((?P<path>[^)#:]+)")
 _SENTENCE = 40  # characters; a shorter cell fits into a column on a phone
 _WORD = 36  # characters; a shorter word of code fits into a line on a phone
@@ -81,10 +80,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Copies the files outside docs/ that pages link to: results, examples, the contributor's pages."""
+    docs = Path(config.docs_dir)
     linked = {
         match["path"]
-        for page in Path(config.docs_dir).glob("*.md")
-        for match in _OUTSIDE.finditer(page.read_text())
+        for page in docs.rglob("*.md")
+        for match in _outside(page.relative_to(docs).as_posix()).finditer(page.read_text())
         if (ROOT / match["path"]).is_file()
     }
     for page in [path for path in linked if path.endswith(".md")]:  # and the files next to them: figures, scripts
@@ -99,9 +99,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Points links to such files at the copies, and the copies' links to docs/ back at the pages."""
-    if page.file.src_uri.startswith("repository/"):
-        return markdown.replace("](../docs/", f"]({'../' * page.file.src_uri.count('/')}")
-    return _OUTSIDE.sub(r"](repository/\g<path>", markdown) if "/" not in page.file.src_uri else markdown
+    uri = page.file.src_uri
+    up = "../" * uri.count("/")
+    if uri.startswith("repository/"):
+        return markdown.replace("](../docs/", f"]({up}")
+    return _outside(uri).sub(rf"]({up}repository/\g<path>", markdown)
+
+
+def _outside(uri: str) -> re.Pattern[str]:
+    """The links from a page of docs/ to files outside it. `uri` is the page's path in docs/."""
+    return re.compile(rf"\]\((?:\.\./){{{uri.count('/') + 1}}}(?P<path>(?!\.\./)[^)#]+)")
 
 
 def _formula(source: str, *_: Any, **__: Any) -> str:

@@ -86,7 +86,7 @@ def test_tokens_are_those_that_were_sampled(trained: Policy, tmp_path: Path) -> 
         assert sum(row["action_mask"]) == line["action_tokens"]
         start = line["prompt_tokens"]
         first = row["input_ids"][start : start + line["turns"][0]["action_tokens"]]
-        assert trained.chat.reply_text(first) == line["turns"][0]["action"]
+        assert trained.chat.read(first).action == line["turns"][0]["action"]
         assert all((p != 0.0) <= bool(m) for p, m in zip(row["logprobs"], row["action_mask"], strict=True))
 
 
