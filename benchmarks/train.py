@@ -88,6 +88,7 @@ def settings(tokens: int) -> LossSettings:
     """Returns the settings of one optimizer step. Nothing is clipped, so that the methods can be compared."""
     return LossSettings(
         temperature=1.0,
+        loss="grpo",
         clip_low=1.0,
         clip_high=1e9,
         kl_coef=0.0,
@@ -99,6 +100,8 @@ def settings(tokens: int) -> LossSettings:
         tokens_per_microbatch=tokens,
         max_grad_norm=1e9,
         tis_cap=0.0,
+        tis_mode="truncate",
+        tis_floor=0.0,
     )
 
 

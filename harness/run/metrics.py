@@ -205,9 +205,9 @@ _ALL = (
     Metric(
         "train/tis_weight_mean",
         "ratio",
-        "The mean over the trained tokens of min(trainer's probability / sampler's probability, tis_cap).",
+        "The mean importance weight of the trained tokens: trainer's / sampler's probability, bounded as tis_mode says.",
     ),
-    Metric("train/tis_capped", "share", "The share of trained tokens whose weight is tis_cap."),
+    Metric("train/tis_capped", "share", "The share of trained tokens whose weight was out of bounds."),
     *(
         Metric(f"train/tis_capped_{name}", "share", f"The same share in episodes of {_words(name)}.")
         for name, _ in LENGTH_BINS

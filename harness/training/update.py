@@ -9,8 +9,8 @@ The denominator of the ratio can come from two policies:
 - By default it is the policy that sampled, with the log-probabilities that the sampler reported. Clipping then also bounds
   the effect of a sampler that is behind or rounds differently.
 - With `tis_cap` it is the trainer's policy before the first optimizer step, and the loss of each token is weighted by
-  min(trainer's / sampler's probability, cap). The clipping then bounds only the steps of this update, and the weight corrects
-  the difference between sampler and trainer.
+  trainer's / sampler's probability, bounded by the cap (`importance_weights`). The clipping then bounds only the steps of this
+  update, and the weight corrects the difference between sampler and trainer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks
 from harness.policy.shards import whole
 from harness.settings.loss import LossSettings
-from harness.training.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
+from harness.training.loss import LOSSES, aggregate, group_advantages, importance_weights, kl_k3
 from harness.training.mismatch import Mismatch
 from harness.training.optimizer import parameters_of
 from harness.types.trajectory import Trajectory
@@ -182,11 +182,13 @@ def _accumulate_gradients(
         if before is not None:
             mismatch.add(before, sampled_logp, mask, lengths)
         old_logp = before if settings.tis_cap and before is not None else sampled_logp
-        per_token, clipped = policy_loss(
+        per_token, clipped = LOSSES[settings.loss](
             logp, old_logp, advantages, mask, clip_low=settings.clip_low, clip_high=settings.clip_high
         )
         if settings.tis_cap:
-            weights, capped = importance_weights(old_logp, sampled_logp, mask, cap=settings.tis_cap)
+            weights, capped = importance_weights(
+                old_logp, sampled_logp, mask, cap=settings.tis_cap, floor=settings.tis_floor, mode=settings.tis_mode
+            )
             mismatch.add_weights(weights, capped, mask, lengths)
             per_token = per_token * weights
         if settings.kl_coef:
