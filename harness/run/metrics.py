@@ -138,6 +138,11 @@ _ALL = (
         "episodes",
         "The number of episodes that count: all except those that were lost because their environment failed.",
     ),
+    Metric(
+        "rollout/useful_groups",
+        "groups",
+        "The number of groups with at least two different rewards, after replacements. Only with --dynamic-sampling.",
+    ),
     Metric("rollout/steps", "steps", "The number of steps of all episodes together."),
     Metric("rollout/action_tokens", "tokens", "The number of tokens that the model wrote."),
     Metric("rollout/prompt_tokens", "tokens", "The number of tokens in prompts and observations."),
@@ -152,6 +157,11 @@ _ALL = (
         "tokens",
         "The number of action and prompt tokens in attempts that were lost because an environment failed. They are not in "
         "tokens/update.",
+    ),
+    Metric(
+        "tokens/replacements",
+        "tokens",
+        "The part of tokens/update that replaced groups with equal rewards. Only with --dynamic-sampling.",
     ),
     Metric(
         "train/loss",

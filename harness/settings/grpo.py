@@ -34,7 +34,10 @@ _RANGES: dict[str, tuple[int, float]] = {
         ("updates", "tasks_per_update", "max_action_tokens", "minibatches", "tokens_per_microbatch"), (1, _ANY)
     ),
     **dict.fromkeys(("eval_rollouts", "eval_every_rollouts", "checkpoint_every"), (1, _ANY)),
-    **dict.fromkeys(("threads", "slots", "env_threads", "environment_retries", "max_context", "lora_rank"), (0, _ANY)),
+    **dict.fromkeys(
+        ("threads", "slots", "env_threads", "environment_retries", "max_context", "lora_rank", "dynamic_sampling"),
+        (0, _ANY),
+    ),
     **dict.fromkeys(("warmup_updates", "fixed_length", "eval_tasks", "eval_every", "log_episodes_every"), (0, _ANY)),
     **dict.fromkeys(("max_observation_tokens", "max_reasoning_tokens", "clip_high"), (0, _ANY)),
     **dict.fromkeys(("learning_rate", "weight_decay", "kl_coef"), (0, sys.float_info.max)),
