@@ -47,7 +47,7 @@ class TaskStream:
         return [self._task(position) for position in range(first, first + self._per_update)]
 
     def spare(self, update: int, index: int) -> str:
-        """A task in place of one of the update's, `index` = 0, 1, …: in random order, those first that the update does not have."""
+        """A task to replace one of the update: `index` = 0, 1, … of a random order, those first that the update does not have."""
         rng = np.random.default_rng(derive_seed(self._seed, "spare", update))
         own = set(self.batch(update))
         order = sorted((self._task_ids[int(i)] for i in rng.permutation(len(self._task_ids))), key=own.__contains__)
