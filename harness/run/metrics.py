@@ -61,6 +61,11 @@ _ALL = (
         "steps",
         "Boundary + headroom, clipped to k_min..k_max. Null while there are too few successes.",
     ),
+    Metric(
+        "horizon/success",
+        "share",
+        "With --wrapper progressive: the share of successes that was compared with the threshold.",
+    ),
     Metric("horizon/buffer_size", "successes", "The number of successes whose lengths the controller remembers."),
     Metric("rollout/success", "share", "The share of episodes with the environment's verdict 1."),
     Metric(
