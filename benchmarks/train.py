@@ -95,7 +95,7 @@ def settings(tokens: int) -> LossSettings:
         aggregation="token-mean",
         fixed_length=1,
         normalize_std=True,
-        train_on_truncated=True,
+        truncated_weight=1.0,
         minibatches=1,
         tokens_per_microbatch=tokens,
         max_grad_norm=1e9,
@@ -127,7 +127,7 @@ def trls(episodes: Sequence[Trajectory], *, at_once: int, trimmed: bool, folder:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    chosen, _ = select_episodes(episodes, normalize_std=True, train_on_truncated=True)
+    chosen, _ = select_episodes(episodes, normalize_std=True, truncated_weight=1.0)
     model = new_model()
     trainer = GRPOTrainer(
         model=model,

@@ -41,7 +41,7 @@ _RANGES: dict[str, tuple[int, float]] = {
     **dict.fromkeys(("warmup_updates", "fixed_length", "eval_tasks", "eval_every", "log_episodes_every"), (0, _ANY)),
     **dict.fromkeys(("max_observation_tokens", "max_reasoning_tokens", "clip_high"), (0, _ANY)),
     **dict.fromkeys(("learning_rate", "weight_decay", "kl_coef"), (0, sys.float_info.max)),
-    **dict.fromkeys(("final_lr_fraction", "clip_low"), (0, 1)),
+    **dict.fromkeys(("final_lr_fraction", "clip_low", "truncated_weight"), (0, 1)),
     "adam_beta2": (0, 0.99999),
 }
 """The least and the greatest value of each number. The groups of flags check everything else."""

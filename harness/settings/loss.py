@@ -37,8 +37,9 @@ class LossFlags:
     """With --aggregation fixed-length: the sum is divided by this many tokens per episode. 0 takes k_max x max_action_tokens."""
     normalize_std: bool = True
     """Divide the advantages by the standard deviation of their group. --no-normalize-std only subtracts the mean (Dr.GRPO)."""
-    train_on_truncated: bool = True
-    """Whether episodes that K stopped are in the loss. They count in the mean of their group in any case."""
+    truncated_weight: float = 1.0
+    """The advantages of episodes that K stopped are multiplied by this, 0..1. 0 leaves them out of the loss. They count in the
+    mean of their group in any case."""
     train_reasoning: bool = True
     """Whether the loss is about the model's thoughts too. --no-train-reasoning trains on the answers alone."""
     tis_cap: float = 0.0
@@ -81,7 +82,7 @@ class LossSettings:
         fixed_length: The number of tokens per episode that "fixed-length" divides by. It is a constant, so it does not move
             with K.
         normalize_std: Whether advantages are divided by the standard deviation of their group.
-        train_on_truncated: Whether truncated episodes are in the loss. They always count in the mean of their group.
+        truncated_weight: The weight of the advantages of truncated episodes, 0..1; they always count in the mean of their group.
         minibatches: The number of optimizer steps per update.
         tokens_per_microbatch: The most tokens in one forward pass. It changes the memory, not the result.
         max_grad_norm: Gradients are clipped to this norm.
@@ -98,7 +99,7 @@ class LossSettings:
     aggregation: Aggregation
     fixed_length: int
     normalize_std: bool
-    train_on_truncated: bool
+    truncated_weight: float
     minibatches: int
     tokens_per_microbatch: int
     max_grad_norm: float

@@ -52,7 +52,7 @@ class _Item:
 
 
 def select_episodes(
-    trajectories: Sequence[Trajectory], *, normalize_std: bool, train_on_truncated: bool, kl: bool = False
+    trajectories: Sequence[Trajectory], *, normalize_std: bool, truncated_weight: float, kl: bool = False
 ) -> tuple[list[tuple[Trajectory, float]], float]:
     """Selects the episodes that contribute to the loss, with their advantages.
 
@@ -62,7 +62,8 @@ def select_episodes(
     Args:
         trajectories: One update's episodes.
         normalize_std: Whether advantages are divided by the standard deviation of their group.
-        train_on_truncated: Whether truncated episodes are in the loss.
+        truncated_weight: The advantages of truncated episodes are multiplied by it; with 0 they are not in the loss. They count
+            in the mean of their group in any case.
         kl: Whether the loss has a KL term. This term covers every episode, also those with advantage 0 (paper, Eq. 3).
 
     Returns:
@@ -80,8 +81,9 @@ def select_episodes(
         if not any(advantages):
             equal += 1
         for t, advantage in zip(group, advantages, strict=True):
-            if t.loss_tokens and (advantage or kl) and (train_on_truncated or not t.truncated):
-                chosen.append((t, advantage))
+            weight = truncated_weight if t.truncated else 1.0
+            if t.loss_tokens and (advantage or kl) and weight:
+                chosen.append((t, weight * advantage))
     return chosen, equal / max(1, len(groups))
 
 
@@ -110,7 +112,7 @@ def update_policy(
     chosen, equal_share = select_episodes(
         trajectories,
         normalize_std=settings.normalize_std,
-        train_on_truncated=settings.train_on_truncated,
+        truncated_weight=settings.truncated_weight,
         kl=bool(settings.kl_coef),
     )
     # The sums stay on the model's device and are read once, because reading a number waits for the GPU.

@@ -206,7 +206,7 @@ def test_the_kl_term_keeps_its_reference_over_a_resume(quick: GRPOConfig, tmp_pa
 @pytest.mark.parametrize("aggregation", ["seq-mean", "fixed-length"])
 def test_every_aggregation_trains(quick: GRPOConfig, aggregation: Any) -> None:
     config = dataclasses.replace(
-        quick, aggregation=aggregation, normalize_std=False, train_on_truncated=False, updates=2, eval_tasks=0
+        quick, aggregation=aggregation, normalize_std=False, truncated_weight=0.0, updates=2, eval_tasks=0
     )
     run(config)
     assert all(math.isfinite(row["train/loss"]) for row in metrics_of(config))

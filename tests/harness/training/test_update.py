@@ -41,8 +41,8 @@ def policy(trained: Policy) -> Policy:
     return Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
 
 
-def choose(trajectories: list[Trajectory], **changes: bool) -> tuple[list[tuple[str, float]], float]:
-    settings = {"normalize_std": False, "train_on_truncated": True} | changes
+def choose(trajectories: list[Trajectory], **changes: Any) -> tuple[list[tuple[str, float]], float]:
+    settings: dict[str, Any] = {"normalize_std": False, "truncated_weight": 1.0} | changes
     chosen, equal = select_episodes(trajectories, **settings)
     return [(t.turns[0].action, a) for t, a in chosen], equal
 
@@ -79,17 +79,15 @@ def test_a_failed_environment_is_in_no_mean(policy: Policy) -> None:
     assert choose([*group, lost]) == choose(group)
 
 
-def test_truncated_episodes_count_in_the_mean_and_leave_the_loss_if_told(policy: Policy) -> None:
+def test_truncated_episodes_count_in_the_mean_and_have_the_weight_that_they_are_given(policy: Policy) -> None:
     group = [
         episode(policy, 0, "open(a)", reward=1.0),
         episode(policy, 0, "open(b)", reward=0.0),
         episode(policy, 0, "open(c)", reward=0.0, end="horizon"),
     ]
-    chosen, _ = choose(group, train_on_truncated=False)
-    # the mean is 1/3, with the truncated episode in it
-    assert [name for name, _ in chosen] == ["open(a)", "open(b)"]
-    assert [a for _, a in chosen] == pytest.approx([2 / 3, -1 / 3])
-    assert len(choose(group)[0]) == 3
+    # The mean is 1/3, with the truncated episode in it.
+    for weight, expected in ((1.0, [2 / 3, -1 / 3, -1 / 3]), (0.3, [2 / 3, -1 / 3, -0.1]), (0.0, [2 / 3, -1 / 3])):
+        assert [a for _, a in choose(group, truncated_weight=weight)[0]] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
