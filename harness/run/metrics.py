@@ -74,6 +74,11 @@ _ALL = (
         "The share of episodes whose expert solution fits into K, among those whose expert length is known. An agent that "
         "guesses can need fewer steps than the expert.",
     ),
+    Metric(
+        "rollout/success_long",
+        "share",
+        "The same share on the update's longest tasks: the third whose expert takes most steps, among those with a known expert.",
+    ),
     Metric("rollout/reward_mean", "reward", "The mean of the episodes' summed rewards."),
     Metric(
         "rollout/truncated",
