@@ -84,6 +84,10 @@ class GRPOConfig(
         self.check_loss()
         self.check_optimizer()
         self.check_evaluation(self.async_steps)
+        if self.horizons() and self.budget_hint:
+            raise ConfigError(
+                "with --budget-hint the agent sees K, so one evaluation can't stand for several; drop --eval-horizons"
+            )
         self.check_run()
 
     def rules(self) -> Rules:
