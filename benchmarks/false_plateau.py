@@ -61,7 +61,7 @@ SETTINGS: dict[str, list[str]] = {
     "P50 + 18, alpha 0.5": _elastic("p50", 18, 0.5),
     "P50 + 18, alpha 0.5, 70 updates": _elastic("p50", 18, 0.5, "--updates", "70"),
     "P50 + 16, 65 updates, truncated not trained": _elastic(
-        "p50", 16, 0.5, "--updates", "65", "--no-train-on-truncated"
+        "p50", 16, 0.5, "--updates", "65", "--truncated-weight", "0"
     ),
     "truncated counted, k_max 30": ["--count-truncated", "--k-max", "30"],
     "a K for each kind, delta 6": _kinds(6, 1),

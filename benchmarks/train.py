@@ -88,17 +88,20 @@ def settings(tokens: int) -> LossSettings:
     """Returns the settings of one optimizer step. Nothing is clipped, so that the methods can be compared."""
     return LossSettings(
         temperature=1.0,
+        loss="grpo",
         clip_low=1.0,
         clip_high=1e9,
         kl_coef=0.0,
         aggregation="token-mean",
         fixed_length=1,
         normalize_std=True,
-        train_on_truncated=True,
+        truncated_weight=1.0,
         minibatches=1,
         tokens_per_microbatch=tokens,
         max_grad_norm=1e9,
         tis_cap=0.0,
+        tis_mode="truncate",
+        tis_floor=0.0,
     )
 
 
@@ -124,7 +127,7 @@ def trls(episodes: Sequence[Trajectory], *, at_once: int, trimmed: bool, folder:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    chosen, _ = select_episodes(episodes, normalize_std=True, train_on_truncated=True)
+    chosen, _ = select_episodes(episodes, normalize_std=True, truncated_weight=1.0)
     model = new_model()
     trainer = GRPOTrainer(
         model=model,

@@ -14,6 +14,7 @@ __all__ = ["ENTRY_POINTS", "register_envs"]
 ENTRY_POINTS = {
     "EH-Cabinet-v0": "envs.cabinet.env:CabinetEnv",
     "EH-CabinetLocked-v0": "envs.cabinet.env:CabinetLockedEnv",
+    "EH-CabinetOpenEnded-v0": "envs.cabinet.env:CabinetOpenEndedEnv",
     "EH-BFCL-v0": "envs.bfcl.env:BFCLEnv",
     "EH-AppWorld-v0": "envs.appworld.env:AppWorldEnv",
 }

@@ -91,6 +91,7 @@ def _list() -> int:
     rows = [
         ("EH-Cabinet-v0", cabinet, "built in"),
         ("EH-CabinetLocked-v0", cabinet, "built in"),
+        ("EH-CabinetOpenEnded-v0", cabinet, "built in"),
         ("EH-BFCL-v0", tasks, _state("bfcl")),
         ("EH-AppWorld-v0", worlds, f"{_state('appworld')}; {appworld.summary()}"),
     ]

@@ -199,7 +199,7 @@ def build(
         ranks,
         next_update=state["next_update"] if state else 0,
         batches=Batches(
-            BatchPlan(stream, config.group_size, config.updates, config.seed),
+            BatchPlan(stream, config.group_size, config.updates, config.seed, config.dynamic_sampling),
             Environments(env_id, config.environment_args(), slots, config.env_threads, config.budget_hint),
             controller,
             sampler,

@@ -89,6 +89,8 @@ def _finish(run: Run, display: Display, started: float) -> None:
     run.weights.save(folder / "model")
     if "after" not in run.evaluations:
         run.evaluations["after"] = run.held_out.sampled_and_greedy(display, "after training")
+        if config.eval_horizons:
+            run.evaluations["after"]["horizons"] = run.held_out.at_horizons(display)
     if run.ranks.first:
         title = f"{config.env}, {config.wrapper}, seed {config.seed}"
         draw_run(folder / "metrics.jsonl", folder / "figure.png", title=title)

@@ -5,6 +5,7 @@ from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.keyed import KeyedHorizon
 from eh_gym.horizon.make import make_controller
 from eh_gym.horizon.probed import ProbedHorizon
+from eh_gym.horizon.progressive import ProgressiveHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.horizon.shared import SharedHorizon
 
@@ -17,6 +18,7 @@ __all__ = [
     "LinearHorizon",
     "MultiplicativeHorizon",
     "ProbedHorizon",
+    "ProgressiveHorizon",
     "SharedHorizon",
     "StagedHorizon",
     "make_controller",

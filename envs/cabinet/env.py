@@ -1,4 +1,4 @@
-"""EH-Cabinet and EH-CabinetLocked: a filing cabinet whose notes lead from drawer to drawer to a two-digit code.
+"""EH-Cabinet and its variants: a filing cabinet whose notes lead from drawer to drawer to a two-digit code.
 
 The task is small enough for a model that is trained from scratch in a minute. The steps that an episode needs vary by a
 factor of more than eight. There is no step limit here: add one with ElasticTimeLimit.
@@ -19,7 +19,7 @@ from eh_gym.spaces import UnicodeText
 from envs.cabinet.tasks import DRAWERS, CabinetTask, TaskIds, make_task, success_ceiling, task_ids
 from envs.options import named_task
 
-__all__ = ["CabinetEnv", "CabinetLockedEnv", "success_ceiling"]
+__all__ = ["CabinetEnv", "CabinetLockedEnv", "CabinetOpenEndedEnv", "success_ceiling"]
 
 _CALL = re.compile(r"([a-z]+)\(([a-z0-9]*)\)")
 _MALFORMED = "error"
@@ -35,7 +35,7 @@ open(x)     opens drawer x; fails while another drawer is open
 read()      reads the note in the open drawer
 close()     closes the open drawer
 list()      says which drawer is open
-{more}submit(NN)  submits the two-digit code NN and ends the task, so do it only once you know the code
+{more}submit(NN)  submits the two-digit code NN{end}, so do it only once you know the code
 
 Anything else is answered with "error". Every reply counts as a step; use as few as you can."""
 
@@ -78,7 +78,7 @@ class CabinetEnv(gym.Env[str, str]):
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
     _has_lock: ClassVar[bool] = False
-    _system_prompt: ClassVar[str] = _RULES.format(more="")
+    _system_prompt: ClassVar[str] = _RULES.format(more="", end=" and ends the task")
 
     def __init__(self, split: str = "train") -> None:
         self.task_ids: TaskIds = task_ids(split)
@@ -138,17 +138,14 @@ class CabinetEnv(gym.Env[str, str]):
             return _MALFORMED, 0.0, False, False, {"malformed": True}
         function, argument = match.groups()
         if function == "submit" and argument:
-            self._over = True
-            success = argument == self._current().code
-            return (
-                "right" if success else "wrong",
-                float(success),
-                True,
-                False,
-                {"malformed": False, "success": success},
-            )
+            return self._submit(argument)
         observation = self._call(function, argument)
         return observation, 0.0, False, False, {"malformed": observation == _MALFORMED}
+
+    def _submit(self, code: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self._over = True
+        success = code == self._current().code
+        return "right" if success else "wrong", float(success), True, False, {"malformed": False, "success": success}
 
     def _call(self, function: str, argument: str) -> str:
         if function == "open" and len(argument) == 1 and argument in DRAWERS:
@@ -208,7 +205,7 @@ class CabinetLockedEnv(CabinetEnv):
 
     _has_lock = True
     _system_prompt = _RULES.format(
-        more='unlock()    frees the drawer that just answered "locked"; then open it again\n'
+        more='unlock()    frees the drawer that just answered "locked"; then open it again\n', end=" and ends the task"
     )
 
     def _call(self, function: str, argument: str) -> str:
@@ -233,3 +230,38 @@ class CabinetLockedEnv(CabinetEnv):
         """A call that wastes a step and does no harm: list (probability .35), unlock (.25), read (.25) or close (.15)."""
         draw = rng.random()
         return "list()" if draw < 0.35 else "unlock()" if draw < 0.6 else "read()" if draw < 0.85 else "close()"
+
+
+class CabinetOpenEndedEnv(CabinetEnv):
+    """The cabinet in which a failed episode has no end of its own, as in AppWorld: only the horizon ends it.
+
+    A wrong code is answered with ``wrong`` and spoils the task: the episode goes on, every later code is ``wrong``, too, and
+    there is nothing left to win. So an agent that fails wanders on until the horizon stops it, and a large K costs more.
+
+    Example:
+        >>> env = CabinetOpenEndedEnv()
+        >>> observation, info = env.reset(options={"task_id": "dev-000000"})
+        >>> [env.step(f"submit({code:02d})")[0] for code in range(100)].count("wrong")
+        100
+    """
+
+    _system_prompt = _RULES.format(more="", end="; a wrong code is final: no later code can be right")
+
+    def __init__(self, split: str = "train") -> None:
+        super().__init__(split)
+        self._spoiled = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Starts an episode; see `CabinetEnv.reset`."""
+        self._spoiled = False
+        return super().reset(seed=seed, options=options)
+
+    def _submit(self, code: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if self._spoiled or code != self._current().code:
+            self._spoiled = True
+            return "wrong", 0.0, False, False, {"malformed": False, "success": False}
+        return super()._submit(code)
+
+    def expert(self) -> str:
+        """The next call of a perfect agent; ``list()`` once the task is spoiled, since nothing helps then."""
+        return "list()" if self._spoiled else super().expert()

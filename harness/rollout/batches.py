@@ -25,7 +25,7 @@ from harness.types.sampler import Sampler
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
 
-__all__ = ["BatchPlan", "Batches"]
+__all__ = ["BatchPlan", "Batches", "useful_groups"]
 
 OnEnd = Callable[[Trajectory], None]
 OnBegin = Callable[[int, int], OnEnd]
@@ -42,20 +42,47 @@ class BatchPlan:
         group_size: The number of episodes per task.
         updates: The number of updates; no batch is begun beyond the last one.
         seed: The run's seed. Every episode derives its own from it and from its place.
+        dynamic_sampling: How many times groups whose rewards are all equal are replaced by groups of other tasks.
     """
 
     stream: TaskStream
     group_size: int
     updates: int
     seed: int
+    dynamic_sampling: int = 0
 
     def requests(self, update: int) -> list[EpisodeRequest]:
         """The episodes of one update, group by group."""
+        return self._requests(update, dict(enumerate(self.stream.batch(update))))
+
+    def replacements(self, update: int, trajectories: Sequence[Trajectory]) -> list[EpisodeRequest]:
+        """One more group for each that the update lacks, each of another task.
+
+        Args:
+            update: The index of the update.
+            trajectories: Its episodes so far.
+        """
+        begun = 1 + max((t.group for t in trajectories), default=self.stream.per_update - 1)
+        missing = self.stream.per_update - useful_groups(trajectories)
+        spare = begun - self.stream.per_update
+        tasks = {begun + i: self.stream.spare(update, spare + i) for i in range(missing)}
+        return self._requests(update, tasks)
+
+    def _requests(self, update: int, tasks: Mapping[int, str]) -> list[EpisodeRequest]:
         return [
             EpisodeRequest(task_id, group, derive_seed(self.seed, "episode", update, group, member))
-            for group, task_id in enumerate(self.stream.batch(update))
+            for group, task_id in tasks.items()
             for member in range(self.group_size)
         ]
+
+
+def useful_groups(trajectories: Sequence[Trajectory]) -> int:
+    """The number of groups with at least two different rewards: only these have advantages other than 0."""
+    rewards: dict[int, set[float]] = {}
+    for t in trajectories:
+        if t.end != "environment-error":
+            rewards.setdefault(t.group, set()).add(t.reward)
+    return sum(len(found) > 1 for found in rewards.values())
 
 
 class Batches:
@@ -111,11 +138,20 @@ class Batches:
         Raises:
             WorkerError: No episode of three batches in a row was finished, because the environment failed.
         """
-        batch = self._ahead or self._begin(update, on_begin)
+        batch = self._ahead or self._begin(update, self._plan.requests(update), on_begin)
         self._ahead = None
-        mine, seconds = batch.result()
-        trajectories = self._ranks.gather(mine)
-        metrics = rollout_metrics(trajectories, update) | {"time/rollout_s": max(self._ranks.gather([seconds]))}
+        trajectories, seconds = self._ended(batch)
+        first = len(trajectories)
+        for _ in range(self._plan.dynamic_sampling):
+            requests = self._plan.replacements(update, trajectories)
+            if not requests:
+                break
+            played, more = self._ended(self._begin(update, requests, on_begin))
+            trajectories, seconds = trajectories + played, seconds + more
+        metrics = rollout_metrics(trajectories, update) | {"time/rollout_s": seconds}
+        if self._plan.dynamic_sampling:
+            metrics["rollout/useful_groups"] = float(useful_groups(trajectories))
+            metrics["tokens/replacements"] = float(sum(len(t.ids) for t in trajectories[first:]))
         self._lost = 0 if metrics["rollout/episodes"] else self._lost + 1
         if self._lost == _LOST_BATCHES:
             raise WorkerError(
@@ -134,7 +170,7 @@ class Batches:
         if update >= self._plan.updates:
             return
         if self._thread is not None:
-            self._ahead = self._begin(update, on_begin)
+            self._ahead = self._begin(update, self._plan.requests(update), on_begin)
         else:
             announce(self._envs, [request.task_id for request in self._ranks.share(self._plan.requests(update))])
 
@@ -153,9 +189,16 @@ class Batches:
         """Goes on from what `state_dict` returned."""
         self._lengths.load_state_dict(state)
 
-    def _begin(self, update: int, on_begin: OnBegin) -> Future[tuple[list[Trajectory], float]]:
+    def _ended(self, batch: Future[tuple[list[Trajectory], float]]) -> tuple[list[Trajectory], float]:
+        """All ranks' episodes of a batch, and the seconds of the rank that took longest."""
+        mine, seconds = batch.result()
+        return self._ranks.gather(mine), max(self._ranks.gather([seconds]))
+
+    def _begin(
+        self, update: int, of_all_ranks: Sequence[EpisodeRequest], on_begin: OnBegin
+    ) -> Future[tuple[list[Trajectory], float]]:
         envs = self._envs  # made in the caller's thread, so that `close` sees them
-        requests = self._ranks.share(self._plan.requests(update))
+        requests = self._ranks.share(of_all_ranks)
         on_end = on_begin(update, len(requests))
         if self._thread is not None:
             return self._thread.submit(self._play, envs, requests, on_end)

@@ -28,10 +28,13 @@ def rollout_metrics(trajectories: Sequence[Trajectory], update: int) -> dict[str
     turns = [turn for t in valid for turn in t.turns]
     lengths = [t.length for t in successes]
     known = [t for t in valid if t.optimal_steps]
+    third = np.quantile([t.optimal_steps or 0 for t in known], 2 / 3) if known else 0.0
+    longest = [t for t in known if (t.optimal_steps or 0) >= third]
     action, every = sum(t.action_tokens for t in valid), sum(len(t.ids) for t in valid)
     return {
         "rollout/success": mean([t.success for t in valid]),
         "rollout/success_ceiling": mean([not t.horizon or (t.optimal_steps or 0) <= t.horizon for t in known]),
+        "rollout/success_long": mean([t.success for t in longest]),
         "rollout/reward_mean": mean([t.reward for t in valid]),
         "rollout/truncated": mean([t.truncated for t in valid]),
         "rollout/length_mean": mean([t.length for t in valid]),

@@ -36,10 +36,22 @@ class TaskStream:
         self._task_ids, self._per_update, self._seed = task_ids, per_update, seed
         self._pass = (-1, np.empty(0, dtype=np.int64))
 
+    @property
+    def per_update(self) -> int:
+        """The number of tasks per update."""
+        return self._per_update
+
     def batch(self, update: int) -> list[str]:
         """The tasks of one update."""
         first = update * self._per_update
         return [self._task(position) for position in range(first, first + self._per_update)]
+
+    def spare(self, update: int, index: int) -> str:
+        """A task to replace one of the update: `index` = 0, 1, … of a random order, those first that the update does not have."""
+        rng = np.random.default_rng(derive_seed(self._seed, "spare", update))
+        own = set(self.batch(update))
+        order = sorted((self._task_ids[int(i)] for i in rng.permutation(len(self._task_ids))), key=own.__contains__)
+        return order[index % len(order)]
 
     def _task(self, position: int) -> str:
         number, place = divmod(position, len(self._task_ids))

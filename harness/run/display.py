@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from harness.run.watch import Watch
 from harness.settings.grpo import GRPOConfig
 from harness.types.trajectory import Trajectory
 
@@ -58,7 +59,7 @@ class Display:
         )
         table.add_row(
             "loss",
-            f"{config.aggregation}, clip {config.clip_low}/{config.clip_high}, KL {config.kl_coef}, "
+            f"{config.loss}, {config.aggregation}, clip {config.clips[0]}/{config.clips[1]}, KL {config.kl_coef}, "
             f"learning rate {config.learning_rate}",
         )
         if config.warm_start.episodes:
@@ -154,6 +155,8 @@ class Display:
                     _number(sampled["steps_per_optimum"], ".2f"),
                 )
             self._console.print(table)
+        for k, success in evaluations["after"].get("horizons", {}).items():
+            self.note(f"success at K = {k}: {success:.3f}")
         self.note(f"{config.updates} updates in {training_s:.0f} s, everything in {total_s:.0f} s")
         self.note(f"figure:      {run_dir / 'figure.png'}")
         self.note(f"model:       {run_dir / 'model'}")
@@ -167,7 +170,7 @@ class UpdateBars:
         self._display, self._bars = display, bars
         self._updates = bars.add_task("updates", total=total, completed=first)
         self._episodes = bars.add_task("episodes", total=1)
-        self._warned: set[str] = set()
+        self._watch = Watch()
 
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
         """Starts the bar over one update's episodes. Returns a function to call at the end of each episode."""
@@ -189,25 +192,8 @@ class UpdateBars:
             f"{m['rollout/truncated']:8.3f} {m['tokens/update']:8.0f} {m['train/zero_advantage_groups']:8.2f} "
             f"{_number(m['train/entropy'], '8.3f')} {m['time/update_s']:8.2f}"
         )
-        warning = _warning(m)
-        if warning and warning not in self._warned:
+        if warning := self._watch.look(m):
             self._display.note(f"note: in update {update} {warning}")
-            self._warned.add(warning)
-
-
-def _warning(m: dict[str, float]) -> str:
-    """Returns what is wrong with an update from which nothing can be learned, and the mend; empty if all is well."""
-    if m["rollout/success"] == 0:
-        return (
-            "no episode succeeded. If this goes on, nothing can be learned: begin with a warm start or a better model, take "
-            "easier tasks, or raise --k0 or --max-action-tokens if episodes or actions are cut off"
-        )
-    if m["train/zero_advantage_groups"] == 1:
-        return (
-            "all episodes of each group had the same reward, so all advantages are 0. If this goes on, nothing is learned: "
-            "raise --group-size, or take tasks that are neither too easy nor too hard"
-        )
-    return ""
 
 
 def _number(value: float | None, form: str) -> str:

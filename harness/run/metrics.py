@@ -61,6 +61,11 @@ _ALL = (
         "steps",
         "Boundary + headroom, clipped to k_min..k_max. Null while there are too few successes.",
     ),
+    Metric(
+        "horizon/success",
+        "share",
+        "With --wrapper progressive: the share of successes that was compared with the threshold.",
+    ),
     Metric("horizon/buffer_size", "successes", "The number of successes whose lengths the controller remembers."),
     Metric("rollout/success", "share", "The share of episodes with the environment's verdict 1."),
     Metric(
@@ -68,6 +73,11 @@ _ALL = (
         "share",
         "The share of episodes whose expert solution fits into K, among those whose expert length is known. An agent that "
         "guesses can need fewer steps than the expert.",
+    ),
+    Metric(
+        "rollout/success_long",
+        "share",
+        "The same share on the update's longest tasks: the third whose expert takes most steps, among those with a known expert.",
     ),
     Metric("rollout/reward_mean", "reward", "The mean of the episodes' summed rewards."),
     Metric(
@@ -138,6 +148,11 @@ _ALL = (
         "episodes",
         "The number of episodes that count: all except those that were lost because their environment failed.",
     ),
+    Metric(
+        "rollout/useful_groups",
+        "groups",
+        "The number of groups with at least two different rewards, after replacements. Only with --dynamic-sampling.",
+    ),
     Metric("rollout/steps", "steps", "The number of steps of all episodes together."),
     Metric("rollout/action_tokens", "tokens", "The number of tokens that the model wrote."),
     Metric("rollout/prompt_tokens", "tokens", "The number of tokens in prompts and observations."),
@@ -152,6 +167,11 @@ _ALL = (
         "tokens",
         "The number of action and prompt tokens in attempts that were lost because an environment failed. They are not in "
         "tokens/update.",
+    ),
+    Metric(
+        "tokens/replacements",
+        "tokens",
+        "The part of tokens/update that replaced groups with equal rewards. Only with --dynamic-sampling.",
     ),
     Metric(
         "train/loss",
@@ -205,9 +225,9 @@ _ALL = (
     Metric(
         "train/tis_weight_mean",
         "ratio",
-        "The mean over the trained tokens of min(trainer's probability / sampler's probability, tis_cap).",
+        "The mean importance weight of the trained tokens: trainer's / sampler's probability, bounded as tis_mode says.",
     ),
-    Metric("train/tis_capped", "share", "The share of trained tokens whose weight is tis_cap."),
+    Metric("train/tis_capped", "share", "The share of trained tokens whose weight was out of bounds."),
     *(
         Metric(f"train/tis_capped_{name}", "share", f"The same share in episodes of {_words(name)}.")
         for name, _ in LENGTH_BINS

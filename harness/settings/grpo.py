@@ -34,11 +34,14 @@ _RANGES: dict[str, tuple[int, float]] = {
         ("updates", "tasks_per_update", "max_action_tokens", "minibatches", "tokens_per_microbatch"), (1, _ANY)
     ),
     **dict.fromkeys(("eval_rollouts", "eval_every_rollouts", "checkpoint_every"), (1, _ANY)),
-    **dict.fromkeys(("threads", "slots", "env_threads", "environment_retries", "max_context", "lora_rank"), (0, _ANY)),
+    **dict.fromkeys(
+        ("threads", "slots", "env_threads", "environment_retries", "max_context", "lora_rank", "dynamic_sampling"),
+        (0, _ANY),
+    ),
     **dict.fromkeys(("warmup_updates", "fixed_length", "eval_tasks", "eval_every", "log_episodes_every"), (0, _ANY)),
     **dict.fromkeys(("max_observation_tokens", "max_reasoning_tokens", "clip_high"), (0, _ANY)),
     **dict.fromkeys(("learning_rate", "weight_decay", "kl_coef"), (0, sys.float_info.max)),
-    **dict.fromkeys(("final_lr_fraction", "clip_low"), (0, 1)),
+    **dict.fromkeys(("final_lr_fraction", "clip_low", "truncated_weight"), (0, 1)),
     "adam_beta2": (0, 0.99999),
 }
 """The least and the greatest value of each number. The groups of flags check everything else."""
@@ -81,6 +84,10 @@ class GRPOConfig(
         self.check_loss()
         self.check_optimizer()
         self.check_evaluation(self.async_steps)
+        if self.horizons() and self.budget_hint:
+            raise ConfigError(
+                "with --budget-hint the agent sees K, so one evaluation can't stand for several; drop --eval-horizons"
+            )
         self.check_run()
 
     def rules(self) -> Rules:
@@ -96,9 +103,11 @@ class GRPOConfig(
 
     def loss_settings(self) -> LossSettings:
         """Picks the settings that the policy update needs."""
-        same = {f.name for f in dataclasses.fields(LossSettings)} - {"fixed_length"}
+        same = {f.name for f in dataclasses.fields(LossSettings)} - {"fixed_length", "clip_low", "clip_high"}
         fixed_length = self.fixed_length or self.k_max * self.max_action_tokens
-        return LossSettings(fixed_length=fixed_length, **{name: getattr(self, name) for name in same})
+        low, high = self.clips
+        given = {name: getattr(self, name) for name in same}
+        return LossSettings(fixed_length=fixed_length, clip_low=low, clip_high=high, **given)
 
     def learning_rate_at(self, update: int) -> float:
         """Returns the learning rate of one update: linear warm-up times linear decay."""

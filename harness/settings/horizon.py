@@ -16,13 +16,14 @@ from eh_gym import (
     LinearHorizon,
     MultiplicativeHorizon,
     ProbedHorizon,
+    ProgressiveHorizon,
     StagedHorizon,
 )
 from eh_gym.errors import ConfigError
 
 __all__ = ["HorizonFlags", "make_controller"]
 
-_NAMES = ("elastic", "fixed", "linear", "multiplicative", "tti", "none")
+_NAMES = ("elastic", "fixed", "linear", "multiplicative", "progressive", "tti", "none")
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class HorizonFlags:
     """How many steps an episode may take, and how this is decided."""
 
     wrapper: str = "elastic"
-    """What sets K: the successes (elastic), one number (fixed), a schedule (linear, multiplicative, tti), nothing (none), or a
-    controller of your own, MODULE:CLASS."""
+    """What sets K: the successes (elastic), one number (fixed), a schedule (linear, multiplicative, tti), the share of
+    successes (progressive), nothing (none), or a controller of your own, MODULE:CLASS."""
     wrapper_args: str = "{}"
     """With --wrapper MODULE:CLASS: what the class takes, as a JSON object, such as '{"k0": 5}'."""
     k0: int = 15
@@ -70,6 +71,12 @@ class HorizonFlags:
     """Linear: the number of steps that K grows by in each update."""
     stage_updates: int = 50
     """Multiplicative: the number of updates in a stage. K = k_min (t // stage_updates + 1)."""
+    progress_threshold: float = 0.7
+    """Progressive: K grows when this share of the episodes succeeds."""
+    progress_step: int = 5
+    """Progressive: the number of steps that K grows by."""
+    progress_window: int = 100
+    """Progressive: the number of most recent episodes, all at the present K, that the share is taken over."""
     tti_stages: str = "0:15,50:20,100:30,150:50"
     """TTI: the paper's table of stages, as UPDATE:K pairs with commas between them."""
 
@@ -136,6 +143,9 @@ def make_controller(flags: HorizonFlags) -> HorizonController | None:
         return LinearHorizon(flags.linear_start, flags.k_max, flags.linear_increment)
     if flags.wrapper == "multiplicative":
         return MultiplicativeHorizon(flags.k_min, flags.k_max, flags.stage_updates)
+    if flags.wrapper == "progressive":
+        settings = (flags.k0, flags.k_max, flags.progress_step, flags.progress_threshold, flags.progress_window)
+        return ProgressiveHorizon(*settings)
     if flags.wrapper == "tti":
         return StagedHorizon(flags.stages())
     if flags.wrapper != "elastic":

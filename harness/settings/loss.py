@@ -7,19 +7,28 @@ from typing import Literal
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Aggregation", "LossFlags", "LossSettings"]
+__all__ = ["Aggregation", "Loss", "LossFlags", "LossSettings", "WeightMode"]
 
 Aggregation = Literal["seq-mean", "token-mean", "fixed-length"]
+Loss = Literal["grpo", "gspo", "cispo"]
+WeightMode = Literal["truncate", "mask", "sequence"]
+
+# The clips below and above 1 of each loss, as far as they are published: GRPO's are those of this project's paper.
+# arXiv 2507.18071, section 5.1; for CISPO the bound of 5 of ScaleRL, arXiv 2510.13786, and none below.
+_CLIPS: dict[Loss, tuple[float, float]] = {"grpo": (0.2, 0.2), "gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
 
 
 @dataclass(frozen=True)
 class LossFlags:
     """How the episodes of an update become a loss."""
 
-    clip_low: float = 0.2
-    """The probability ratio is clipped at 1 - clip_low."""
-    clip_high: float = 0.2
-    """The probability ratio is clipped at 1 + clip_high."""
+    loss: Loss = "grpo"
+    """grpo: clip each token's probability ratio. gspo: clip one ratio per episode, the geometric mean of its tokens'. cispo: use
+    the clipped ratio as a weight, so that no token leaves the gradient."""
+    clip_low: float = 0.0
+    """The ratio is clipped at 1 - clip_low. 0 takes what is usual: 0.2 (grpo), 0.0003 (gspo), 1 (cispo: no bound)."""
+    clip_high: float = 0.0
+    """The ratio is clipped at 1 + clip_high. 0 takes what is usual: 0.2 (grpo), 0.0004 (gspo), 4 (cispo)."""
     kl_coef: float = 0.0
     """The weight of the KL estimate to the initial policy."""
     aggregation: Aggregation = "token-mean"
@@ -28,17 +37,35 @@ class LossFlags:
     """With --aggregation fixed-length: the sum is divided by this many tokens per episode. 0 takes k_max x max_action_tokens."""
     normalize_std: bool = True
     """Divide the advantages by the standard deviation of their group. --no-normalize-std only subtracts the mean (Dr.GRPO)."""
-    train_on_truncated: bool = True
-    """Whether episodes that K stopped are in the loss. They count in the mean of their group in any case."""
+    truncated_weight: float = 1.0
+    """The advantages of episodes that K stopped are multiplied by this, 0..1. 0 leaves them out of the loss. They count in the
+    mean of their group in any case."""
     train_reasoning: bool = True
     """Whether the loss is about the model's thoughts too. --no-train-reasoning trains on the answers alone."""
     tis_cap: float = 0.0
     """Weight each token by min(trainer's / sampler's probability, this cap), >= 1. 0 uses no weights."""
+    tis_mode: WeightMode = "truncate"
+    """truncate: the weights of --tis-cap. mask: a token whose weight is not in tis_floor..tis_cap gets 0 (IcePop). sequence: one
+    weight per episode, min(the product of its tokens' weights, tis_cap)."""
+    tis_floor: float = 0.5
+    """With --tis-mode mask: the smallest weight that is kept, in 0..1."""
 
     def check_loss(self) -> None:
-        """Raises ConfigError for a cap below 1."""
+        """Raises ConfigError for a cap below 1 and for combinations that mean nothing."""
         if self.tis_cap and not self.tis_cap >= 1:
             raise ConfigError(f"tis_cap must be 0 (off) or >= 1, got {self.tis_cap}; 2 is usual")
+        if self.tis_mode != "truncate" and not self.tis_cap:
+            raise ConfigError(f"tis_mode {self.tis_mode} needs a cap: add --tis-cap 5 (mask) or --tis-cap 2 (sequence)")
+        if not 0 <= self.tis_floor <= 1:
+            raise ConfigError(f"tis_floor must be in 0..1, got {self.tis_floor}; 0.5 is usual")
+        if self.loss == "gspo" and self.aggregation != "seq-mean":
+            raise ConfigError("GSPO is a mean over episodes: add --aggregation seq-mean")
+
+    @property
+    def clips(self) -> tuple[float, float]:
+        """How far below and above 1 the ratio may lie: what was given, else what is usual for the loss."""
+        low, high = _CLIPS[self.loss]
+        return self.clip_low or low, self.clip_high or high
 
 
 @dataclass(frozen=True)
@@ -47,6 +74,7 @@ class LossSettings:
 
     Attributes:
         temperature: The sampler's temperature. The loss is about the distribution that was sampled.
+        loss: The surrogate, a name in `harness.training.loss.LOSSES`.
         clip_low: The ratio is clipped at 1 - clip_low.
         clip_high: The ratio is clipped at 1 + clip_high.
         kl_coef: The weight of the KL estimate to the reference policy, 0 for none.
@@ -54,22 +82,27 @@ class LossSettings:
         fixed_length: The number of tokens per episode that "fixed-length" divides by. It is a constant, so it does not move
             with K.
         normalize_std: Whether advantages are divided by the standard deviation of their group.
-        train_on_truncated: Whether truncated episodes are in the loss. They always count in the mean of their group.
+        truncated_weight: The weight of the advantages of truncated episodes, 0..1; they always count in the mean of their group.
         minibatches: The number of optimizer steps per update.
         tokens_per_microbatch: The most tokens in one forward pass. It changes the memory, not the result.
         max_grad_norm: Gradients are clipped to this norm.
-        tis_cap: The cap of the truncated importance weights, >= 1; 0 for none.
+        tis_cap: The cap of the importance weights, >= 1; 0 for none.
+        tis_mode: What happens to weights out of bounds, and whether a weight is a token's or a sequence's.
+        tis_floor: With "mask", the smallest weight that is kept.
     """
 
     temperature: float
+    loss: Loss
     clip_low: float
     clip_high: float
     kl_coef: float
     aggregation: Aggregation
     fixed_length: int
     normalize_std: bool
-    train_on_truncated: bool
+    truncated_weight: float
     minibatches: int
     tokens_per_microbatch: int
     max_grad_norm: float
     tis_cap: float
+    tis_mode: WeightMode
+    tis_floor: float

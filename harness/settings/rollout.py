@@ -32,6 +32,9 @@ class RolloutFlags:
     async_steps: Literal[0, 1] = 0
     """1 samples the next update's episodes during the policy update, one update off-policy, with a copy of the weights."""
 
+    dynamic_sampling: int = 0
+    """How many times an update replaces groups whose rewards are all equal by groups of other tasks (DAPO). All count for K."""
+
     @property
     def episodes_per_update(self) -> int:
         """Tasks times group size."""

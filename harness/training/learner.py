@@ -61,6 +61,6 @@ class Learner:
         return select_episodes(
             trajectories,
             normalize_std=self.settings.normalize_std,
-            train_on_truncated=self.settings.train_on_truncated,
+            truncated_weight=self.settings.truncated_weight,
             kl=bool(self.settings.kl_coef),
         )[0]

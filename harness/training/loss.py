@@ -5,9 +5,13 @@ The sources are:
 - GRPO: arXiv 2402.03300, Eq. 3 and 4.
 - Dr.GRPO (no standard deviation, constant length): arXiv 2503.20783.
 - The higher upper clipping bound and the token mean (DAPO): arXiv 2503.14476.
+- GSPO (one ratio per sequence): arXiv 2507.18071, Eq. 5 and 7.
+- CISPO (the clipped ratio is a weight without gradient): arXiv 2506.13585, Eq. 4 and 5.
 - k3: Schulman, "Approximating KL Divergence", 2020.
 - Truncated importance weights of tokens, between an engine and its trainer: Yao et al., "Your Efficient RL Framework Secretly
   Brings You Off-Policy RL Training", 2025. Keeping the ratio separate from these weights: "decoupled PPO", arXiv 2110.00641.
+- Masked importance weights (IcePop): arXiv 2510.18855. Truncated importance weights of sequences: Liu et al., "When
+  Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch", 2025.
 
 B is the number of episodes, S the number of tokens. `mask` marks the tokens that the model wrote. `harness.training.update`
 chooses the episodes and forms the batches.
@@ -23,15 +27,20 @@ from torch import Tensor
 from eh_gym.errors import ConfigError
 
 __all__ = [
+    "LOSSES",
     "Aggregation",
+    "WeightMode",
     "aggregate",
+    "cispo_loss",
     "group_advantages",
     "importance_weights",
     "kl_k3",
     "policy_loss",
+    "sequence_policy_loss",
 ]
 
 Aggregation = Literal["seq-mean", "token-mean", "fixed-length"]
+WeightMode = Literal["truncate", "mask", "sequence"]
 
 # The exponential of a log-ratio above 88.7 is inf in float32, and inf * 0 is NaN, in the loss or in its gradient. Nothing
 # is lost by the cap: a ratio of e^20 or more estimates nothing.
@@ -79,47 +88,86 @@ def policy_loss(
     Returns:
         The loss, float [B, S], 0 outside the mask; and whether the clipping removed the token's gradient, bool [B, S].
     """
-    _check_rank("logp", logp, 2)
-    _check_same("old_logp", old_logp, logp)
-    _check_same("mask", mask, logp)
-    _check_rank("advantages", advantages, 1)
-    if len(advantages) != len(logp):
-        raise ConfigError(f"advantages must hold one number for each of {len(logp)} episodes, got {len(advantages)}")
-    if not (0 <= clip_low <= 1 and clip_high >= 0):
-        raise ConfigError(
-            f"clip_low must be in 0..1 and clip_high >= 0, got {clip_low} and {clip_high}; the paper has 0.2"
-        )
-    ratio = (logp - old_logp).clamp(max=_MAX_LOG_RATIO).exp()
-    a = advantages[:, None]
-    free, bounded = ratio * a, ratio.clamp(1 - clip_low, 1 + clip_high) * a
-    return (-torch.minimum(free, bounded)).masked_fill(~mask, 0.0), (bounded < free) & mask
+    _check_surrogate(logp, old_logp, advantages, mask, clip_low, clip_high)
+    return _clipped((logp - old_logp).clamp(max=_MAX_LOG_RATIO).exp(), advantages, mask, clip_low, clip_high)
 
 
-def importance_weights(logp: Tensor, sampled_logp: Tensor, mask: Tensor, *, cap: float) -> tuple[Tensor, Tensor]:
-    """Truncated importance weights of tokens: min(exp(trainer's - sampler's log-probability), cap), without gradient.
+def sequence_policy_loss(
+    logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, *, clip_low: float, clip_high: float
+) -> tuple[Tensor, Tensor]:
+    """The loss of GSPO: the clipped surrogate with one ratio per sequence, the geometric mean of its tokens' ratios.
+
+    The arguments and results are those of `policy_loss`. Every token of a sequence has the sequence's loss, so GSPO's mean over
+    sequences (arXiv 2507.18071, Eq. 5) is `aggregate` with "seq-mean". The paper clips at 3e-4 and 4e-4: a mean over hundreds of
+    tokens moves far less than the ratio of one token.
+    """
+    _check_surrogate(logp, old_logp, advantages, mask, clip_low, clip_high)
+    log_ratio = (logp - old_logp).masked_fill(~mask, 0.0).sum(dim=1, keepdim=True) / _count(mask)
+    ratio = log_ratio.clamp(max=_MAX_LOG_RATIO).exp().expand_as(logp)
+    return _clipped(ratio, advantages, mask, clip_low, clip_high)
+
+
+def cispo_loss(
+    logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, *, clip_low: float, clip_high: float
+) -> tuple[Tensor, Tensor]:
+    """The loss of CISPO: -clip(ratio, 1 - clip_low, 1 + clip_high) A log-probability; the clipped ratio has no gradient.
+
+    So no token leaves the gradient; a clipped ratio only bounds its weight (arXiv 2506.13585, Eq. 4 and 5). The arguments and
+    results are those of `policy_loss`, but the second result says whether the ratio was clipped. The paper has no lower bound:
+    `clip_low` = 1.
+    """
+    _check_surrogate(logp, old_logp, advantages, mask, clip_low, clip_high)
+    ratio = (logp - old_logp).detach().masked_fill(~mask, 0.0).clamp(max=_MAX_LOG_RATIO).exp()
+    weight = ratio.clamp(1 - clip_low, 1 + clip_high)
+    return (-weight * advantages[:, None] * logp).masked_fill(~mask, 0.0), (weight != ratio) & mask
+
+
+LOSSES = {"grpo": policy_loss, "gspo": sequence_policy_loss, "cispo": cispo_loss}
+
+
+def importance_weights(
+    logp: Tensor, sampled_logp: Tensor, mask: Tensor, *, cap: float, floor: float = 0.0, mode: WeightMode = "truncate"
+) -> tuple[Tensor, Tensor]:
+    """Importance weights of tokens, from the ratio of the trainer's to the sampler's probability, without gradient.
 
     Args:
         logp: float [B, S], the trainer's log-probabilities under the weights that the update starts from.
         sampled_logp: float [B, S], the sampler's log-probabilities at the time of sampling.
         mask: bool [B, S], True for tokens that the model wrote.
         cap: The largest weight, >= 1.
+        floor: In 0..1. With "mask", the smallest weight that is kept.
+        mode: "truncate": min(ratio, cap) of each token. "mask": the ratio of a token if it is in floor..cap, else 0 (IcePop).
+            "sequence": min(product of the sequence's ratios, cap), for each of its tokens.
 
     Returns:
-        The weights, float [B, S], 1 outside the mask; and whether the weight was capped, bool [B, S].
+        The weights, float [B, S], 1 outside the mask; and whether the weight is not the ratio itself, bool [B, S].
 
-    >>> weights, capped = importance_weights(
-    ...     torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]]), torch.tensor([[True, True]]), cap=2.0
-    ... )  # e^0, e^2 > 2
-    >>> weights, capped
+    >>> logp, sampled = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]])  # ratios e^0, e^2
+    >>> written = torch.tensor([[True, True]])
+    >>> importance_weights(logp, sampled, written, cap=2.0)
     (tensor([[1., 2.]]), tensor([[False,  True]]))
+    >>> importance_weights(logp, sampled, written, cap=2.0, floor=0.5, mode="mask")
+    (tensor([[1., 0.]]), tensor([[False,  True]]))
     """
     _check_rank("logp", logp, 2)
     _check_same("sampled_logp", sampled_logp, logp)
     _check_same("mask", mask, logp)
     if not cap >= 1:
         raise ConfigError(f"cap must be >= 1, got {cap}; a lower one would scale down tokens on which both sides agree")
-    ratio = (logp - sampled_logp).detach().clamp(max=_MAX_LOG_RATIO).exp().masked_fill(~mask, 1.0)
-    return ratio.clamp(max=cap), ratio > cap
+    if not 0 <= floor <= 1:
+        raise ConfigError(
+            f"floor must be in 0..1, got {floor}; a higher one would drop tokens on which both sides agree"
+        )
+    log_ratio = (logp - sampled_logp).detach().masked_fill(~mask, 0.0)
+    if mode == "sequence":
+        log_ratio = log_ratio.sum(dim=1, keepdim=True).expand_as(logp).masked_fill(~mask, 0.0)
+    ratio = log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
+    if mode == "mask":
+        outside = (ratio < floor) | (ratio > cap)
+        return ratio.masked_fill(outside, 0.0), outside
+    if mode in ("truncate", "sequence"):
+        return ratio.clamp(max=cap), ratio > cap
+    raise ConfigError(f"mode must be one of truncate, mask, sequence, got {mode!r}")
 
 
 def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
@@ -167,10 +215,39 @@ def aggregate(
     if mode == "token-mean":
         return kept.sum() / n_tokens
     if mode == "seq-mean":
-        return (kept.sum(dim=1) / mask.sum(dim=1).clamp_min(1)).sum() / n_episodes
+        return (kept.sum(dim=1, keepdim=True) / _count(mask)).sum() / n_episodes
     if mode == "fixed-length":
         return kept.sum() / (n_episodes * fixed_length)
     raise ConfigError(f"aggregation must be one of seq-mean, token-mean, fixed-length, got {mode!r}")
+
+
+def _clipped(
+    ratio: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float
+) -> tuple[Tensor, Tensor]:
+    """-min(ratio A, clip(ratio) A), and whether the clipping removed the gradient; float and bool [B, S]."""
+    a = advantages[:, None]
+    free, bounded = ratio * a, ratio.clamp(1 - clip_low, 1 + clip_high) * a
+    return (-torch.minimum(free, bounded)).masked_fill(~mask, 0.0), (bounded < free) & mask
+
+
+def _count(mask: Tensor) -> Tensor:
+    """The number of tokens that the model wrote in each episode, at least 1; int [B, 1]."""
+    return mask.sum(dim=1, keepdim=True).clamp_min(1)
+
+
+def _check_surrogate(
+    logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float
+) -> None:
+    _check_rank("logp", logp, 2)
+    _check_same("old_logp", old_logp, logp)
+    _check_same("mask", mask, logp)
+    _check_rank("advantages", advantages, 1)
+    if len(advantages) != len(logp):
+        raise ConfigError(f"advantages must hold one number for each of {len(logp)} episodes, got {len(advantages)}")
+    if not (0 <= clip_low <= 1 and clip_high >= 0):
+        raise ConfigError(
+            f"clip_low must be in 0..1 and clip_high >= 0, got {clip_low} and {clip_high}; the paper has 0.2"
+        )
 
 
 def _check_rank(name: str, tensor: Tensor, rank: int) -> None:

@@ -58,7 +58,7 @@ class Mismatch:
 
         Args:
             weights: float [B, S], the importance weights.
-            capped: bool [B, S], True if the weight is the cap.
+            capped: bool [B, S], True if the weight was out of bounds.
             mask: bool [B, S], True for tokens that the model wrote.
             steps: The number of steps of each of the B episodes.
         """

@@ -9,8 +9,8 @@ The denominator of the ratio can come from two policies:
 - By default it is the policy that sampled, with the log-probabilities that the sampler reported. Clipping then also bounds
   the effect of a sampler that is behind or rounds differently.
 - With `tis_cap` it is the trainer's policy before the first optimizer step, and the loss of each token is weighted by
-  min(trainer's / sampler's probability, cap). The clipping then bounds only the steps of this update, and the weight corrects
-  the difference between sampler and trainer.
+  trainer's / sampler's probability, bounded by the cap (`importance_weights`). The clipping then bounds only the steps of this
+  update, and the weight corrects the difference between sampler and trainer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks
 from harness.policy.shards import whole
 from harness.settings.loss import LossSettings
-from harness.training.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
+from harness.training.loss import LOSSES, aggregate, group_advantages, importance_weights, kl_k3
 from harness.training.mismatch import Mismatch
 from harness.training.optimizer import parameters_of
 from harness.types.trajectory import Trajectory
@@ -52,7 +52,7 @@ class _Item:
 
 
 def select_episodes(
-    trajectories: Sequence[Trajectory], *, normalize_std: bool, train_on_truncated: bool, kl: bool = False
+    trajectories: Sequence[Trajectory], *, normalize_std: bool, truncated_weight: float, kl: bool = False
 ) -> tuple[list[tuple[Trajectory, float]], float]:
     """Selects the episodes that contribute to the loss, with their advantages.
 
@@ -62,7 +62,8 @@ def select_episodes(
     Args:
         trajectories: One update's episodes.
         normalize_std: Whether advantages are divided by the standard deviation of their group.
-        train_on_truncated: Whether truncated episodes are in the loss.
+        truncated_weight: The advantages of truncated episodes are multiplied by it; with 0 they are not in the loss. They count
+            in the mean of their group in any case.
         kl: Whether the loss has a KL term. This term covers every episode, also those with advantage 0 (paper, Eq. 3).
 
     Returns:
@@ -80,8 +81,9 @@ def select_episodes(
         if not any(advantages):
             equal += 1
         for t, advantage in zip(group, advantages, strict=True):
-            if t.loss_tokens and (advantage or kl) and (train_on_truncated or not t.truncated):
-                chosen.append((t, advantage))
+            weight = truncated_weight if t.truncated else 1.0
+            if t.loss_tokens and (advantage or kl) and weight:
+                chosen.append((t, weight * advantage))
     return chosen, equal / max(1, len(groups))
 
 
@@ -110,7 +112,7 @@ def update_policy(
     chosen, equal_share = select_episodes(
         trajectories,
         normalize_std=settings.normalize_std,
-        train_on_truncated=settings.train_on_truncated,
+        truncated_weight=settings.truncated_weight,
         kl=bool(settings.kl_coef),
     )
     # The sums stay on the model's device and are read once, because reading a number waits for the GPU.
@@ -182,11 +184,13 @@ def _accumulate_gradients(
         if before is not None:
             mismatch.add(before, sampled_logp, mask, lengths)
         old_logp = before if settings.tis_cap and before is not None else sampled_logp
-        per_token, clipped = policy_loss(
+        per_token, clipped = LOSSES[settings.loss](
             logp, old_logp, advantages, mask, clip_low=settings.clip_low, clip_high=settings.clip_high
         )
         if settings.tis_cap:
-            weights, capped = importance_weights(old_logp, sampled_logp, mask, cap=settings.tis_cap)
+            weights, capped = importance_weights(
+                old_logp, sampled_logp, mask, cap=settings.tis_cap, floor=settings.tis_floor, mode=settings.tis_mode
+            )
             mismatch.add_weights(weights, capped, mask, lengths)
             per_token = per_token * weights
         if settings.kl_coef:

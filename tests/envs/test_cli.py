@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from eh_gym.registration import ENTRY_POINTS
 from envs import runtime
 from envs.__main__ import main
 from envs.appworld import data
@@ -104,7 +105,7 @@ def test_install_installs_each_once(monkeypatch):
 def test_list_names_every_environment(nothing_installed, capsys):
     assert main(["list"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert list(lines) == ["EH-Cabinet-v0", "EH-CabinetLocked-v0", "EH-BFCL-v0", "EH-AppWorld-v0"]
+    assert list(lines) == list(ENTRY_POINTS)
     assert "train 480, dev 128, test 192, all 800" in lines["EH-BFCL-v0"]
     assert "not installed; run: python -m envs install bfcl" in lines["EH-BFCL-v0"]
     assert "built in" in lines["EH-Cabinet-v0"]

@@ -66,7 +66,14 @@ def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tm
 
 
 def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
+    quick = dataclasses.replace(quick, eval_horizons="50,12,60")
     evaluations = run(quick)
+    at = evaluations["after"]["horizons"]
+    assert list(at) == ["12", "50", "60"]
+    assert at["12"] < at["50"] <= at["60"]
+    assert at["50"] == pytest.approx(
+        evaluations["after"]["sampled"]["mean_at_k"], abs=0.05
+    )  # other batches round otherwise
     folder = quick.run_dir
     assert folder is not None
     rows = read_metrics(folder / "metrics.jsonl")
@@ -143,7 +150,7 @@ def test_held_out_evaluations_are_logged_change_no_other_metric_and_come_again_a
     assert metrics_of(config) == rows
 
 
-@pytest.mark.parametrize("wrapper", ["fixed", "linear", "multiplicative", "tti", "none"])
+@pytest.mark.parametrize("wrapper", ["fixed", "linear", "multiplicative", "progressive", "tti", "none"])
 def test_every_horizon_trains(quick: GRPOConfig, wrapper: Any) -> None:
     config = dataclasses.replace(quick, wrapper=wrapper, updates=2, eval_tasks=0, k0=7, k_min=5, max_context=256)
     run(config)
@@ -152,7 +159,7 @@ def test_every_horizon_trains(quick: GRPOConfig, wrapper: Any) -> None:
         assert "horizon/k" not in rows[0]
         assert rows[0]["rollout/length_mean"] > 0
     else:
-        expected = {"fixed": 7, "linear": 10, "multiplicative": 5, "tti": 15}[wrapper]
+        expected = {"fixed": 7, "linear": 10, "multiplicative": 5, "progressive": 7, "tti": 15}[wrapper]
         assert rows[0]["horizon/k"] == expected
 
 
@@ -206,7 +213,7 @@ def test_the_kl_term_keeps_its_reference_over_a_resume(quick: GRPOConfig, tmp_pa
 @pytest.mark.parametrize("aggregation", ["seq-mean", "fixed-length"])
 def test_every_aggregation_trains(quick: GRPOConfig, aggregation: Any) -> None:
     config = dataclasses.replace(
-        quick, aggregation=aggregation, normalize_std=False, train_on_truncated=False, updates=2, eval_tasks=0
+        quick, aggregation=aggregation, normalize_std=False, truncated_weight=0.0, updates=2, eval_tasks=0
     )
     run(config)
     assert all(math.isfinite(row["train/loss"]) for row in metrics_of(config))

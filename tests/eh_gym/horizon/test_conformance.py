@@ -14,6 +14,7 @@ from eh_gym.horizon import (
     LinearHorizon,
     MultiplicativeHorizon,
     ProbedHorizon,
+    ProgressiveHorizon,
     SharedHorizon,
     StagedHorizon,
 )
@@ -37,6 +38,7 @@ MAKERS = {
     "elastic-product-limit": lambda: ElasticHorizon(min_successes=3, estimator="product-limit"),
     "elastic-count-truncated": lambda: ElasticHorizon(min_successes=3, count_truncated=True),
     "elastic-cold-growth": lambda: ElasticHorizon(min_successes=9, cold_growth=1.5),
+    "progressive": lambda: ProgressiveHorizon(k0=10, threshold=0.3, window=4),
     "probed": lambda: ProbedHorizon(ElasticHorizon(min_successes=3), probe_k=50, probe_fraction=0.3),
     "keyed": lambda: KeyedHorizon(quick_elastic, "task_id"),
     "shared-elastic": lambda: SharedHorizon(ElasticHorizon(min_successes=3)),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from eh_gym.errors import ConfigError
-from envs.cabinet.env import CabinetEnv, CabinetLockedEnv
+from envs.cabinet.env import CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv
 from envs.cabinet.tasks import make_task, task_ids
 
 
@@ -103,6 +103,21 @@ def test_locks_by_hand():
     assert _say(env, f"open({task.locked})") == "ok"
 
 
+def test_open_ended_a_wrong_code_ends_nothing_and_nothing_can_be_won_after_it():
+    env = CabinetOpenEndedEnv()
+    env.reset(options={"task_id": "dev-000000"})
+    code = make_task("dev-000000").code
+    wrong = "00" if code != "00" else "01"
+    for submitted in (wrong, code, wrong):
+        answer = env.step(f"submit({submitted})")
+        assert answer == ("wrong", 0.0, False, False, {"malformed": False, "success": False})
+    assert env.expert() == "list()"
+    env.reset(options={"task_id": "dev-000000"})
+    assert env.step(f"submit({code})")[:3] == ("right", 1.0, True)
+    with pytest.raises(gym.error.ResetNeeded, match="call reset"):
+        env.step("list()")
+
+
 def _follow_expert(env, limit=60):
     for step in range(1, limit + 1):
         _, reward, terminated, _, info = env.step(env.expert())
@@ -111,7 +126,7 @@ def _follow_expert(env, limit=60):
     return limit, 0.0, False
 
 
-@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv])
+@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv])
 def test_expert_solves_every_task_in_the_optimal_number_of_steps(env_class):
     env = env_class(split="dev")
     for task_id in env.task_ids[:300]:
@@ -119,7 +134,7 @@ def test_expert_solves_every_task_in_the_optimal_number_of_steps(env_class):
         assert _follow_expert(env) == (info["optimal_steps"], 1.0, True)
 
 
-@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv])
+@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv])
 def test_expert_recovers_from_any_state(env_class):
     env = env_class(split="test")
     rng = np.random.default_rng(0)
@@ -161,7 +176,7 @@ def test_expert_leaves_a_lock_alone_that_it_no_longer_needs():
     assert env.expert() == f"submit({task.code})"
 
 
-@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv])
+@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv])
 def test_random_actions_waste_steps_and_spoil_nothing(env_class):
     env = env_class()
     rng = np.random.default_rng(1)
@@ -210,7 +225,7 @@ def test_the_prompt_states_the_rules_of_the_variant():
     assert "unlock()" in locked
 
 
-@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv])
+@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv])
 def test_a_pickled_environment_goes_on_in_the_middle_of_an_episode(env_class):
     env = env_class(split="dev")
     env.reset(seed=4)

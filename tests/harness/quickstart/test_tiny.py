@@ -19,7 +19,7 @@ from harness.quickstart.warm_start import demonstrations
 from harness.settings.warm_start import WarmStart
 
 
-@pytest.mark.parametrize("env_id", ["EH-Cabinet-v0", "EH-CabinetLocked-v0"])
+@pytest.mark.parametrize("env_id", ["EH-Cabinet-v0", "EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0"])
 def test_every_legal_action_survives_the_word_tokenizer(env_id: str) -> None:
     policy = new_tiny_policy(gym.make(env_id), seed=0)
     calls = [

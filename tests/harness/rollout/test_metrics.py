@@ -31,6 +31,7 @@ def test_metrics_show_their_arithmetic() -> None:
     )
     assert m["rollout/success"] == pytest.approx(1 / 3)
     assert m["rollout/success_ceiling"] == pytest.approx(2 / 3)  # 3 <= 4, 6 > 4, 3 <= 4
+    assert m["rollout/success_long"] == 0.0  # optimal 3, 6, 3: the third from 6 on is the episode that failed
     assert m["rollout/truncated"] == pytest.approx(1 / 3)
     assert m["rollout/length_mean"] == pytest.approx((3 + 4 + 1) / 3)
     assert m["rollout/length_success_mean"] == 3.0

@@ -28,6 +28,15 @@ def test_seeds_differ_and_a_large_update_wraps_around() -> None:
     assert len(TaskStream(TASKS, per_update=25, seed=0).batch(0)) == 25
 
 
+def test_spare_tasks_are_first_those_that_the_update_does_not_have() -> None:
+    stream = TaskStream(TASKS, per_update=4, seed=0)
+    spares = [stream.spare(5, index) for index in range(12)]
+    assert set(spares[:6]).isdisjoint(stream.batch(5))
+    assert sorted(spares[:10]) == TASKS
+    assert spares[10:] == spares[:2]  # more than there are tasks
+    assert [stream.spare(6, index) for index in range(6)] != spares[:6]
+
+
 def test_bad_arguments_say_the_mend() -> None:
     with pytest.raises(ConfigError, match="tasks_per_update must be >= 1, got 0"):
         TaskStream(TASKS, per_update=0, seed=0)

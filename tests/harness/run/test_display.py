@@ -8,6 +8,8 @@ from rich.console import Console
 from harness.run.display import Display
 
 FINE = {
+    "rollout/success_long": 0.5,
+    "rollout/length_success_p90": 12.0,
     "rollout/success": 0.5,
     "rollout/success_ceiling": 1.0,
     "rollout/length_mean": 5.0,

@@ -31,7 +31,7 @@ def parse(*words: str) -> GRPOConfig:
 def test_a_real_model_gets_the_papers_settings() -> None:
     c = parse("--model", "Qwen/Qwen2.5-7B-Instruct")
     assert (c.learning_rate, c.tasks_per_update, c.group_size, c.updates) == (1e-6, 16, 8, 200)
-    assert (c.kl_coef, c.clip_low, c.clip_high) == (0.0, 0.2, 0.2)
+    assert (c.kl_coef, *c.clips) == (0.0, 0.2, 0.2)
     assert (c.k0, c.k_min, c.k_max, c.alpha, c.delta, c.buffer_size, c.min_successes) == (15, 5, 50, 0.1, 10, 100, 20)
     assert (c.linear_start, c.linear_increment, c.tti_stages) == (10, 0.2, "0:15,50:20,100:30,150:50")
     assert c.warm_start.episodes == 0
@@ -165,6 +165,13 @@ def test_none_is_no_controller() -> None:
         ({"environment_retries": -1}, "environment_retries must be >= 0, got -1"),
         ({"tis_cap": 0.5}, r"tis_cap must be 0 \(off\) or >= 1, got 0.5"),
         ({"tis_cap": -2.0}, r"tis_cap must be 0 \(off\) or >= 1, got -2"),
+        ({"tis_mode": "mask"}, r"tis_mode mask needs a cap: add --tis-cap 5"),
+        ({"tis_cap": 5.0, "tis_floor": 2.0}, "tis_floor must be in 0..1, got 2"),
+        ({"eval_horizons": "15;30"}, "eval_horizons must be numbers with commas between, got '15;30'"),
+        ({"eval_horizons": "0,5"}, "eval_horizons must be >= 1, got 0"),
+        ({"eval_horizons": "60", "eval_tasks": 0}, "raise --eval-tasks"),
+        ({"eval_horizons": "60", "budget_hint": "{left}"}, "drop --eval-horizons"),
+        ({"loss": "gspo"}, "add --aggregation seq-mean"),
         ({"learning_rate": -1.0}, "learning_rate must be >= 0, got -1.0; raise --learning-rate"),
         ({"learning_rate": math.nan}, "learning_rate must be >= 0, got nan; change --learning-rate"),
         ({"learning_rate": math.inf}, "learning_rate must be >= 0, got inf; lower --learning-rate"),

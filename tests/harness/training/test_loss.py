@@ -11,11 +11,14 @@ from torch.testing import assert_close
 
 from eh_gym.errors import ConfigError
 from harness.training.loss import (
+    LOSSES,
     aggregate,
+    cispo_loss,
     group_advantages,
     importance_weights,
     kl_k3,
     policy_loss,
+    sequence_policy_loss,
 )
 
 MODES = ("seq-mean", "token-mean", "fixed-length")
@@ -81,12 +84,15 @@ class TestPolicyLoss:
         assert_close(loss, tensor([[expected]]))
         assert clipped.tolist() == [[expected_clipped]]
 
+    @pytest.mark.parametrize("loss_name", LOSSES)
     @pytest.mark.parametrize("advantage", [1.0, -1.0])
-    def test_tokens_outside_the_mask_are_zero_whatever_they_hold(self, advantage):
+    def test_tokens_outside_the_mask_are_zero_whatever_they_hold(self, advantage, loss_name):
         logp = tensor([[-1.0, 800.0, -800.0, math.inf, -math.inf, math.nan]]).requires_grad_()
         mask = torch.tensor([[True] + [False] * 5])
-        loss, clipped = policy_loss(logp, tensor([[-1.0, 0.0, 0.0, 0.0, 0.0, 0.0]]), tensor([advantage]), mask)
-        assert loss.tolist() == [[-advantage, 0.0, 0.0, 0.0, 0.0, 0.0]]
+        old = tensor([[-1.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+        loss, clipped = LOSSES[loss_name](logp, old, tensor([advantage]), mask, clip_low=0.2, clip_high=0.2)
+        value = advantage if loss_name == "cispo" else -advantage  # CISPO: -1 A logp, and logp is -1
+        assert loss.tolist() == [[value, 0.0, 0.0, 0.0, 0.0, 0.0]]
         assert clipped.tolist() == [[False] * 6]
         loss.sum().backward()
         assert logp.grad.tolist() == [[-advantage, 0.0, 0.0, 0.0, 0.0, 0.0]]  # d ratio / d logp = ratio = 1
@@ -100,10 +106,12 @@ class TestPolicyLoss:
         assert torch.isfinite(loss).all()
         assert logp.grad.tolist() == [[0.0]]
 
+    @pytest.mark.parametrize("loss_name", LOSSES)
     @pytest.mark.parametrize("clip", [{"clip_low": -0.1}, {"clip_low": 1.5}, {"clip_high": -0.1}])
-    def test_rejects_impossible_clips(self, clip):
+    def test_rejects_impossible_clips(self, clip, loss_name):
+        clip = {"clip_low": 0.2, "clip_high": 0.2} | clip
         with pytest.raises(ConfigError, match=r"clip_low must be in 0..1 and clip_high >= 0"):
-            policy_loss(tensor([[0]]), tensor([[0]]), tensor([1]), torch.tensor([[True]]), **clip)
+            LOSSES[loss_name](tensor([[0]]), tensor([[0]]), tensor([1]), torch.tensor([[True]]), **clip)
 
     def test_rejects_other_shapes(self):
         logp, mask = torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool)
@@ -115,6 +123,44 @@ class TestPolicyLoss:
             policy_loss(logp, logp, torch.zeros(3), mask)
         with pytest.raises(ConfigError, match="advantages must have 1 dimensions"):
             policy_loss(logp, logp, torch.zeros(2, 1), mask)
+
+
+class TestSequencePolicyLoss:
+    @pytest.mark.parametrize(
+        ("advantage", "expected", "expected_clipped"),
+        # Ratios 1.1, 1.331 and a token that is not the model's: the geometric mean is 1.21 = e^((ln 1.1 + ln 1.331) / 2).
+        [(2.0, -2.2, True), (-2.0, 2.42, False)],  # -(1 + 0.1) * 2; worse than expected: must come back, 1.21 * 2
+    )
+    def test_one_ratio_for_all_tokens(self, advantage, expected, expected_clipped):
+        old = tensor([[-1.5, -2.0, -9.0]])
+        ratios = tensor([[1.1, 1.331, 50.0]])
+        mask = torch.tensor([[True, True, False]])
+        loss, clipped = sequence_policy_loss(
+            old + ratios.log(), old, tensor([advantage]), mask, clip_low=0.1, clip_high=0.1
+        )
+        assert_close(loss, tensor([[expected, expected, 0.0]]))
+        assert clipped.tolist() == [[expected_clipped, expected_clipped, False]]
+
+    def test_an_episode_without_tokens_counts_nothing(self):
+        logp, mask = torch.zeros(1, 2, requires_grad=True), torch.tensor([[False, False]])
+        loss, _ = sequence_policy_loss(logp, logp.detach() - 1, torch.ones(1), mask, clip_low=0.1, clip_high=0.1)
+        loss.sum().backward()
+        assert (loss.tolist(), logp.grad.tolist()) == ([[0.0, 0.0]], [[0.0, 0.0]])
+
+
+class TestCispoLoss:
+    @pytest.mark.parametrize(
+        ("ratio", "advantage", "weight", "expected_clipped"),
+        [(1.5, 2.0, 1.5, False), (8.0, 2.0, 5.0, True), (8.0, -2.0, 5.0, True), (0.01, -2.0, 0.01, False)],
+    )
+    def test_the_clipped_ratio_is_a_weight_without_gradient(self, ratio, advantage, weight, expected_clipped):
+        logp = tensor([[-0.5]]).requires_grad_()
+        old = logp.detach() - math.log(ratio)
+        loss, clipped = cispo_loss(logp, old, tensor([advantage]), torch.tensor([[True]]), clip_low=1.0, clip_high=4.0)
+        loss.sum().backward()
+        assert_close(loss.detach(), tensor([[-weight * advantage * -0.5]]))
+        assert_close(logp.grad, tensor([[-weight * advantage]]))  # never 0: no token leaves the gradient
+        assert clipped.tolist() == [[expected_clipped]]
 
 
 class TestImportanceWeights:
@@ -130,17 +176,44 @@ class TestImportanceWeights:
         assert_close(weights, tensor([[2, 1, 0.25, 1]]))
         assert capped.tolist() == [[True, False, False, False]]
 
-    def test_finite_and_without_gradient_whatever_it_holds(self):
+    def test_masked_by_hand(self):
+        # Ratios 3, 2, 1, 1/2, 1/4: kept in 0.5..2, bounds included; the last is no token of the model's.
+        ratios = tensor([[3, 2, 1, 0.5, 0.25, 7]])
+        mask = torch.tensor([[True] * 5 + [False]])
+        weights, out = importance_weights(ratios.log(), torch.zeros_like(ratios), mask, cap=2.0, floor=0.5, mode="mask")
+        assert_close(weights, tensor([[0, 2, 1, 0.5, 0, 1]]))
+        assert out.tolist() == [[True, False, False, False, True, False]]
+
+    def test_of_sequences_by_hand(self):
+        # 3 * 1/2 = 1.5 for both tokens; 3 * 2 = 6 > 4, so 4. The third tokens are not the model's.
+        ratios = tensor([[3, 0.5, 9], [3, 2, 9]])
+        mask = torch.tensor([[True, True, False]] * 2)
+        weights, out = importance_weights(ratios.log(), torch.zeros_like(ratios), mask, cap=4.0, mode="sequence")
+        assert_close(weights, tensor([[1.5, 1.5, 1], [4, 4, 1]]))
+        assert out.tolist() == [[False, False, False], [True, True, False]]
+
+    @pytest.mark.parametrize(
+        ("mode", "expected"),
+        [("truncate", [5.0, 0.0, 1.0]), ("mask", [0.0, 0.0, 1.0]), ("sequence", [1.0, 1.0, 1.0])],
+    )
+    def test_finite_and_without_gradient_whatever_it_holds(self, mode, expected):
         logp = torch.tensor([[0.0, -500.0, 0.0]], requires_grad=True)
         sampled = torch.tensor([[-500.0, 0.0, math.nan]])
-        weights, _ = importance_weights(logp, sampled, torch.tensor([[True, True, False]]), cap=5.0)
-        assert weights.tolist() == [[5.0, 0.0, 1.0]]
+        weights, _ = importance_weights(logp, sampled, torch.tensor([[True, True, False]]), cap=5.0, mode=mode)
+        assert weights.tolist() == [expected]
         assert not weights.requires_grad
 
     @pytest.mark.parametrize("cap", [0.0, 0.9, math.nan])
     def test_rejects_a_cap_below_one(self, cap):
         with pytest.raises(ConfigError, match="cap must be >= 1"):
             importance_weights(tensor([[0]]), tensor([[0]]), torch.tensor([[True]]), cap=cap)
+
+    def test_rejects_an_impossible_floor_and_mode(self):
+        zero, mask = tensor([[0]]), torch.tensor([[True]])
+        with pytest.raises(ConfigError, match=r"floor must be in 0..1, got 1.5"):
+            importance_weights(zero, zero, mask, cap=2.0, floor=1.5, mode="mask")
+        with pytest.raises(ConfigError, match="one of truncate, mask, sequence, got 'clip'"):
+            importance_weights(zero, zero, mask, cap=2.0, mode="clip")
 
 
 class TestKL:
@@ -221,50 +294,57 @@ def random_step(seed, n_episodes=7, n_tokens=5):
     return logp.requires_grad_(), old, ref, advantages, mask
 
 
-def step_loss(logp, old, ref, advantages, mask, mode, n_episodes, n_tokens):
-    per_token, _ = policy_loss(logp, old, advantages, mask, clip_low=0.2, clip_high=0.28)
+def step_loss(logp, old, ref, advantages, mask, mode, n_episodes, n_tokens, loss_name="grpo"):
+    per_token, _ = LOSSES[loss_name](logp, old, advantages, mask, clip_low=0.2, clip_high=0.28)
     per_token = per_token + 0.1 * kl_k3(logp, ref)
     return aggregate(per_token, mask, mode=mode, n_episodes=n_episodes, n_tokens=n_tokens, fixed_length=12)
 
 
-def slow_step(logp, old, ref, advantages, mask, mode):
+def slow_step(logp, old, ref, advantages, mask, mode, loss_name):
     """The loss and d loss / d logp, token by token, from the formulas of the papers; Python floats."""
     total, gradient, sides = 0.0, torch.zeros_like(logp), set()
     n_episodes, all_tokens = len(logp), int(mask.sum())
     for b in range(n_episodes):
-        a, own_tokens = float(advantages[b]), int(mask[b].sum())
-        for s in range(logp.shape[1]):
-            if not mask[b, s]:
-                continue
-            new, before, reference = float(logp[b, s]), float(old[b, s]), float(ref[b, s])
-            ratio = math.exp(new - before)
-            if a > 0 and ratio > 1.28:
+        a, own = float(advantages[b]), [s for s in range(logp.shape[1]) if mask[b, s]]
+        weight = {
+            "seq-mean": 1 / (max(1, len(own)) * n_episodes),
+            "token-mean": 1 / all_tokens,
+            "fixed-length": 1 / (12 * n_episodes),
+        }[mode]
+        ratios = {s: math.exp(float(logp[b, s]) - float(old[b, s])) for s in own}
+        mean = math.prod(ratios.values()) ** (1 / max(1, len(own)))
+        for s in own:
+            new, reference = float(logp[b, s]), float(ref[b, s])
+            ratio = mean if loss_name == "gspo" else ratios[s]
+            side = "free-" + ("good" if a > 0 else "bad")
+            if loss_name == "cispo":  # the bounded ratio is a constant
+                bounded = min(max(ratio, 0.8), 1.28)
+                side = side if bounded == ratio else "high" if ratio > 1 else "low"
+                surrogate, slope = bounded * a * new, bounded * a
+            elif a > 0 and ratio > 1.28:
                 surrogate, slope, side = 1.28 * a, 0.0, "high"
             elif a < 0 and ratio < 0.8:
                 surrogate, slope, side = 0.8 * a, 0.0, "low"
             else:  # d ratio / d logp = ratio
-                surrogate, slope, side = ratio * a, ratio * a, "free-" + ("good" if a > 0 else "bad")
+                surrogate, slope = ratio * a, ratio * a
             sides.add(side)
             d = reference - new
-            token_loss = -surrogate + 0.1 * (math.exp(d) - d - 1)
-            token_slope = -slope + 0.1 * (1 - math.exp(d))
-            weight = {
-                "seq-mean": 1 / (own_tokens * n_episodes),
-                "token-mean": 1 / all_tokens,
-                "fixed-length": 1 / (12 * n_episodes),
-            }[mode]
-            total += weight * token_loss
-            gradient[b, s] = weight * token_slope
+            total += weight * (-surrogate + 0.1 * (math.exp(d) - d - 1))
+            gradient[b, s] += weight * 0.1 * (1 - math.exp(d))
+            # The geometric mean moves by 1 / n of what any of its n tokens moves by; n tokens hold it.
+            for other in own if loss_name == "gspo" else [s]:
+                gradient[b, other] -= weight * slope / (len(own) if loss_name == "gspo" else 1)
     return total, gradient, sides
 
 
+@pytest.mark.parametrize("loss_name", LOSSES)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(3))
-def test_value_and_gradient_equal_a_slow_loop(mode, seed):
-    logp, old, ref, advantages, mask = random_step(seed)
-    value = step_loss(logp, old, ref, advantages, mask, mode, len(logp), int(mask.sum()))
+def test_value_and_gradient_equal_a_slow_loop(mode, seed, loss_name):
+    logp, old, ref, advantages, mask = random_step(seed, n_episodes=40)
+    value = step_loss(logp, old, ref, advantages, mask, mode, len(logp), int(mask.sum()), loss_name)
     value.backward()
-    expected, gradient, sides = slow_step(logp.detach(), old, ref, advantages, mask, mode)
+    expected, gradient, sides = slow_step(logp.detach(), old, ref, advantages, mask, mode, loss_name)
     assert sides == {"high", "low", "free-good", "free-bad"}
     assert_close(value.item(), expected, rtol=1e-12, atol=1e-12)
     assert_close(logp.grad, gradient, rtol=1e-12, atol=1e-12)
@@ -274,15 +354,17 @@ def test_value_and_gradient_equal_a_slow_loop(mode, seed):
 @given(
     seed=st.integers(0, 10_000),
     mode=st.sampled_from(MODES),
+    loss_name=st.sampled_from(sorted(LOSSES)),
     cuts=st.lists(st.integers(0, 7), max_size=6),
 )
-def test_any_split_into_micro_batches_gives_the_same_gradient(seed, mode, cuts):
+def test_any_split_into_micro_batches_gives_the_same_gradient(seed, mode, loss_name, cuts):
     logp, old, ref, advantages, mask = random_step(seed)
     n_tokens = max(1, int(mask.sum()))
-    step_loss(logp, old, ref, advantages, mask, mode, len(logp), n_tokens).backward()
+    step_loss(logp, old, ref, advantages, mask, mode, len(logp), n_tokens, loss_name).backward()
     whole = logp.grad.clone()
     logp.grad = None
     for start, stop in pairwise(sorted({0, *cuts, 7})):
         rows = slice(start, stop)
-        step_loss(logp[rows], old[rows], ref[rows], advantages[rows], mask[rows], mode, len(logp), n_tokens).backward()
+        part = [x[rows] for x in (logp, old, ref, advantages, mask)]
+        step_loss(*part, mode, len(logp), n_tokens, loss_name).backward()
     assert_close(logp.grad, whole, rtol=1e-12, atol=1e-15)

@@ -14,6 +14,7 @@ from harness.policy.policy import Policy
 from harness.settings.loss import LossSettings
 from harness.settings.presets import preset
 from harness.training import update
+from harness.training.loss import LOSSES
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.training.update import select_episodes, update_policy
 from harness.types.sampler import Sample
@@ -40,8 +41,8 @@ def policy(trained: Policy) -> Policy:
     return Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
 
 
-def choose(trajectories: list[Trajectory], **changes: bool) -> tuple[list[tuple[str, float]], float]:
-    settings = {"normalize_std": False, "train_on_truncated": True} | changes
+def choose(trajectories: list[Trajectory], **changes: Any) -> tuple[list[tuple[str, float]], float]:
+    settings: dict[str, Any] = {"normalize_std": False, "truncated_weight": 1.0} | changes
     chosen, equal = select_episodes(trajectories, **settings)
     return [(t.turns[0].action, a) for t, a in chosen], equal
 
@@ -78,24 +79,23 @@ def test_a_failed_environment_is_in_no_mean(policy: Policy) -> None:
     assert choose([*group, lost]) == choose(group)
 
 
-def test_truncated_episodes_count_in_the_mean_and_leave_the_loss_if_told(policy: Policy) -> None:
+def test_truncated_episodes_count_in_the_mean_and_have_the_weight_that_they_are_given(policy: Policy) -> None:
     group = [
         episode(policy, 0, "open(a)", reward=1.0),
         episode(policy, 0, "open(b)", reward=0.0),
         episode(policy, 0, "open(c)", reward=0.0, end="horizon"),
     ]
-    chosen, _ = choose(group, train_on_truncated=False)
-    # the mean is 1/3, with the truncated episode in it
-    assert [name for name, _ in chosen] == ["open(a)", "open(b)"]
-    assert [a for _, a in chosen] == pytest.approx([2 / 3, -1 / 3])
-    assert len(choose(group)[0]) == 3
+    # The mean is 1/3, with the truncated episode in it.
+    for weight, expected in ((1.0, [2 / 3, -1 / 3, -1 / 3]), (0.3, [2 / 3, -1 / 3, -0.1]), (0.0, [2 / 3, -1 / 3])):
+        assert [a for _, a in choose(group, truncated_weight=weight)[0]] == pytest.approx(expected)
 
 
-def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy) -> None:
+@pytest.mark.parametrize("loss", LOSSES)
+def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy, loss: Any) -> None:
     good, bad = episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)
     before = [sum(good.logprobs), sum(bad.logprobs)]
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.05)
-    metrics = update_policy(policy, optimizer, [good, bad], SETTINGS, seed=0)
+    metrics = update_policy(policy, optimizer, [good, bad], dataclasses.replace(SETTINGS, loss=loss), seed=0)
     after = [sum(episode(policy, 0, reply, reward=0.0).logprobs) for reply in ("open(a)", "open(b)")]
     assert after[0] > before[0]
     assert after[1] < before[1]
@@ -220,6 +220,18 @@ def test_importance_weights_scale_the_gradient_of_every_token(trained: Policy, b
     assert metrics["train/tis_weight_mean"] == pytest.approx(weight, rel=1e-3)
     assert metrics["train/tis_capped"] == float(weight == 2.0)
     assert metrics["train/clip_fraction"] == 0.0
+
+
+@pytest.mark.parametrize(("mode", "by", "weight"), [("mask", 2.0, 0.0), ("mask", 1.5, 1.5), ("sequence", 1.5, 2.0)])
+def test_the_other_ways_of_weighting_reach_the_loss(trained: Policy, mode: Any, by: float, weight: float) -> None:
+    """Every token is off by the factor `by`: outside 0.6..1.8 or inside; its episode by far more than the cap of 2."""
+    plain, _ = moved(trained, 0.0)
+    cap = 2.0 if mode == "sequence" else 1.8
+    weighted, metrics = moved(trained, -math.log(by), tis_cap=cap, tis_mode=mode, tis_floor=0.6)
+    for a, b in zip(weighted, plain, strict=True):
+        torch.testing.assert_close(a, weight * b, atol=1e-6, rtol=1e-3)
+    assert metrics["train/tis_weight_mean"] == pytest.approx(weight, rel=1e-3)
+    assert metrics["train/tis_capped"] == float(weight != by)
 
 
 def test_without_weights_the_clipping_is_about_the_sampler(trained: Policy) -> None:

@@ -1,0 +1,76 @@
+"""What a run warns about while it trains: updates that teach nothing, and a collapse to ever shorter episodes."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+
+__all__ = ["Watch"]
+
+_UPDATES = 10  # compared with as many before them
+_SHORTER, _WORSE = 0.8, 0.1  # the factor on the lengths, and the loss of success, from which it is a collapse
+
+
+class Watch:
+    """Looks at the metrics of each update and says each thing once.
+
+    The collapse: the horizon follows the lengths of successes. If the agent gives up its long tasks, the remaining successes are
+    short, K falls, and the long tasks become impossible. Over ten updates, compared with the ten before, the P90 of the
+    successes' lengths has then fallen (by a fifth or more) together with the success on the tasks whose expert takes longest
+    (by 0.1 or more). An agent that learns to need fewer steps keeps the second number.
+    """
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+        self._lengths: deque[float] = deque(maxlen=2 * _UPDATES)
+        self._long: deque[float] = deque(maxlen=2 * _UPDATES)
+
+    def look(self, m: Mapping[str, float]) -> str:
+        """Returns what is wrong after an update and the mend; empty if all is well or it was said before.
+
+        Args:
+            m: The update's metrics.
+        """
+        self._lengths.append(m["rollout/length_success_p90"])
+        self._long.append(m["rollout/success_long"])
+        warning = _nothing_learned(m) or self._collapse()
+        if warning in self._said:
+            return ""
+        self._said.add(warning)
+        return warning
+
+    def _collapse(self) -> str:
+        if len(self._lengths) < 2 * _UPDATES:
+            return ""
+        (length_before, length), (long_before, long) = _halves(self._lengths), _halves(self._long)
+        if not (length <= _SHORTER * length_before and long <= long_before - _WORSE):  # NaN is neither
+            return ""
+        return (
+            f"the agent gives up its long tasks: over {_UPDATES} updates the P90 of its successes' lengths fell from "
+            f"{length_before:.1f} to {length:.1f} steps, and success on the longest third of the tasks from {long_before:.2f} "
+            f"to {long:.2f}. If K has fallen, too, raise --k-min or --delta"
+        )
+
+
+def _halves(values: deque[float]) -> tuple[float, float]:
+    """The means of the older and of the newer half, each without NaN; NaN if nothing is left."""
+    rows = list(values)
+    parts = [[x for x in part if not math.isnan(x)] for part in (rows[:_UPDATES], rows[_UPDATES:])]
+    older, newer = (sum(part) / len(part) if part else math.nan for part in parts)
+    return older, newer
+
+
+def _nothing_learned(m: Mapping[str, float]) -> str:
+    """What is wrong with an update from which nothing can be learned, and the mend; empty if something can."""
+    if m["rollout/success"] == 0:
+        return (
+            "no episode succeeded. If this goes on, nothing can be learned: begin with a warm start or a better model, take "
+            "easier tasks, or raise --k0 or --max-action-tokens if episodes or actions are cut off"
+        )
+    if m["train/zero_advantage_groups"] == 1:
+        return (
+            "all episodes of each group had the same reward, so all advantages are 0. If this goes on, nothing is learned: "
+            "raise --group-size, or take tasks that are neither too easy nor too hard"
+        )
+    return ""

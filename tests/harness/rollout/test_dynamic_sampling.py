@@ -1,0 +1,73 @@
+"""Groups whose rewards are all equal are replaced; the controller hears of all."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from harness.grpo import train
+from harness.rollout.batches import BatchPlan, useful_groups
+from harness.rollout.tasks import TaskStream
+from harness.run.display import Display
+from harness.run.metrics import read_metrics
+from harness.run.run_folder import prepare
+from harness.settings.grpo import GRPOConfig
+from harness.types.trajectory import Trajectory
+
+TASKS = [f"t{i}" for i in range(10)]
+
+
+def group(number: int, *rewards: float, end: Any = "terminated") -> list[Trajectory]:
+    return [Trajectory(f"t{number}", number, reward=reward, end=end) for reward in rewards]
+
+
+def test_a_group_is_useful_if_its_rewards_differ() -> None:
+    lost = group(3, 0.0, end="environment-error")
+    assert useful_groups(group(0, 1.0, 0.0) + group(1, 1.0, 1.0) + group(2, 0.5, 0.5, 0.6) + group(3, 1.0) + lost) == 2
+
+
+def test_one_replacement_for_each_group_that_lacks() -> None:
+    plan = BatchPlan(TaskStream(TASKS, per_update=3, seed=0), 2, updates=4, seed=0, dynamic_sampling=2)
+    first = plan.requests(1)
+    played = [
+        Trajectory(r.task_id, r.group, reward=float(r.group == 0 and i % 2)) for i, r in enumerate(first)
+    ]  # group 0 alone has two different rewards
+    second = plan.replacements(1, played)
+    assert [r.group for r in second] == [3, 3, 4, 4]
+    assert not {r.task_id for r in first} & {r.task_id for r in second}
+    played += [Trajectory(r.task_id, r.group, reward=float(i == 0)) for i, r in enumerate(second)]  # group 3 is useful
+    third = plan.replacements(1, played)
+    assert [r.group for r in third] == [5, 5]
+    seeds = [r.seed for r in first + second + third]
+    assert len(set(seeds)) == len(seeds)
+    played += [Trajectory(r.task_id, r.group, reward=float(i == 0)) for i, r in enumerate(third)]
+    assert plan.replacements(1, played) == []
+
+
+def test_a_run_has_its_groups_and_the_controller_hears_every_episode(
+    quick: GRPOConfig, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+
+    def run(name: str, **changes: Any) -> list[dict[str, Any]]:
+        config = dataclasses.replace(quick, run_dir=tmp_path / name, eval_tasks=0, updates=1, **changes)
+        prepare(config)
+        train(config, tmp_path / name, Display(Console(quiet=True)))
+        rows = read_metrics(tmp_path / name / "metrics.jsonl")
+        return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+    plain, sampled, again = run("plain"), run("a", dynamic_sampling=3), run("b", dynamic_sampling=3, env_threads=4)
+    assert sampled == again
+    assert plain[0]["train/zero_advantage_groups"] > 0, "else nothing is replaced"
+    for row in sampled:
+        assert row["rollout/useful_groups"] == pytest.approx(
+            (1 - row["train/zero_advantage_groups"]) * row["rollout/episodes"] / quick.group_size
+        )
+        assert row["rollout/useful_groups"] <= quick.tasks_per_update
+    assert sampled[0]["rollout/useful_groups"] > (1 - plain[0]["train/zero_advantage_groups"]) * quick.tasks_per_update
+    assert sampled[0]["tokens/update"] == plain[0]["tokens/update"] + sampled[0]["tokens/replacements"]
+    assert sampled[0]["horizon/buffer_size"] == sampled[0]["rollout/success"] * sampled[0]["rollout/episodes"]

@@ -1,0 +1,41 @@
+"""The warnings of a training run."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.run.watch import Watch
+
+
+def metrics(p90: float, long: float, *, success: float = 0.5, equal: float = 0.2) -> dict[str, float]:
+    return {
+        "rollout/length_success_p90": p90,
+        "rollout/success_long": long,
+        "rollout/success": success,
+        "train/zero_advantage_groups": equal,
+    }
+
+
+@pytest.mark.parametrize(
+    ("p90", "long", "warned"),
+    [
+        ((20.0, 15.0), (0.6, 0.3), True),
+        ((20.0, 15.0), (0.6, 0.6), False),  # it needs fewer steps and loses no task
+        ((20.0, 19.0), (0.6, 0.3), False),
+        ((20.0, math.nan), (0.6, 0.3), False),  # no success at all is another warning
+        ((20.0, 15.0), (math.nan, math.nan), False),  # no expert is known
+    ],
+)
+def test_shorter_successes_and_fewer_of_the_long_tasks_are_a_collapse(
+    p90: tuple[float, float], long: tuple[float, float], warned: bool
+) -> None:
+    watch = Watch()
+    before = [watch.look(metrics(p90[0], long[0])) for _ in range(10)]
+    after = [watch.look(metrics(p90[1], long[1])) for _ in range(10)]
+    assert not any(before + after[:-1])
+    assert ("gives up its long tasks" in after[-1]) == warned
+    if warned:
+        assert "from 20.0 to 15.0 steps" in after[-1]
+        assert "from 0.60 to 0.30" in after[-1]
