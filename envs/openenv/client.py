@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -71,19 +73,22 @@ class RemoteEnv(gym.Env[str, str]):
         ).sync()
         self._client: Any = None
         self._action_field, self._observation_field = action_field, observation_field
-        self._task_ids: list[str] | None = None
+        self._task_ids: Sequence[str] | None = None
         self._playing = False
 
     @property
-    def task_ids(self) -> list[str]:
+    def task_ids(self) -> Sequence[str]:
         """The ids of the split's tasks, if the server lists them."""
         if self._task_ids is None:
             try:
                 name = self._http("/list_environments")[0]
                 split = self._split or self._http(f"/{name}/splits")[0]["name"]
-                self._task_ids = [task["id"] for task in self._http(f"/{name}/tasks", {"split": split})["tasks"]]
+                count = self._http(f"/{name}/num_tasks", {"split": split})["num_tasks"]
             except (OSError, LookupError, TypeError) as error:  # HTTP 501 is an OSError
                 raise AttributeError(f"the server at {self._url} does not list its tasks ({error})") from error
+            self._task_ids = _TaskIds(
+                count, lambda index: self._http(f"/{name}/task", {"split": split, "index": index})["task"]["id"]
+            )
         return self._task_ids
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -110,7 +115,7 @@ class RemoteEnv(gym.Env[str, str]):
             else:
                 self._playing = True
                 text, info = self._read(result.observation)
-                return text, info
+                return text, {name: value for name, value in info.items() if name not in ("terminated", "truncated")}
             self._disconnect()
             time.sleep(_PAUSE_S)
 
@@ -157,9 +162,8 @@ class RemoteEnv(gym.Env[str, str]):
                 return json.dumps(observation), {}
             name = texts[0]
         more = observation.get("info")
-        info = {
-            field: value for field, value in observation.items() if field not in (name, "info") and value is not None
-        }
+        left_out = (name, "info", "metadata")
+        info = {field: value for field, value in observation.items() if field not in left_out and value is not None}
         return str(observation[name]), info | (more if isinstance(more, dict) else {})
 
     def _http(self, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -174,6 +178,23 @@ class RemoteEnv(gym.Env[str, str]):
                     f"the server at {self._url} refuses the token; give the one that it printed"
                 ) from error
             raise
+
+
+class _TaskIds(Sequence[str]):
+    """Ids that are fetched one by one when they are asked for: a split can have millions."""
+
+    def __init__(self, count: int, fetch: Callable[[int], str]) -> None:
+        self._count, self._fetch = count, functools.cache(fetch)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._fetch(i) for i in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(f"this split has {self._count} tasks, got index {index}")
+        return self._fetch(index % self._count)
 
 
 def _only_field(schema: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import functools
 import inspect
 import json
 import secrets
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
@@ -239,14 +240,17 @@ def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
         idle_s=options.idle_timeout_s,
         token=token,
     )
-    server = uvicorn.Server(
-        uvicorn.Config(app, options.host, options.port, log_level="warning", timeout_graceful_shutdown=10)
-    )
-    socket = server.config.bind_socket()
-    host, port = socket.getsockname()[:2]
-    print(f"serving {options.what} at http://{host}:{port}", flush=True)
+    try:
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        listening = socket.create_server((options.host, options.port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {options.host} port {options.port}: {error}; choose another") from error
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    print(f"serving {options.what} at http://{host}:{listening.getsockname()[1]}", flush=True)
     print(f"token: {token}" if told else "token: as given", flush=True)
-    server.run(sockets=[socket])
+    server.run(sockets=[listening])
+    print("all sessions are closed", flush=True)
     return 0
 
 
