@@ -20,6 +20,10 @@ ENTRY_POINTS = {
 }
 
 
+_REMOTE = {"EH-Remote-v0": "envs.openenv.client:RemoteEnv"}
+"""Needs the address of a server, so it is not among the environments that can be made as they are."""
+
+
 def register_envs() -> None:
     """Registers the EH-* ids with gymnasium; called once by ``import eh_gym``, harmless when called again.
 
@@ -28,6 +32,6 @@ def register_envs() -> None:
         >>> gym.spec("EH-Cabinet-v0").max_episode_steps is None
         True
     """
-    for env_id, entry_point in ENTRY_POINTS.items():
+    for env_id, entry_point in {**ENTRY_POINTS, **_REMOTE}.items():
         if env_id not in gym.registry:
             gym.register(id=env_id, entry_point=entry_point, max_episode_steps=None)

@@ -1,4 +1,4 @@
-"""Install, check and list the environments, or serve AppWorld's worlds to other machines.
+"""Install, check and list the environments, or serve one to other programs and machines.
 
 Only ``install`` downloads anything. Importing or making an environment never installs its backend.
 """
@@ -34,7 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = commands.add_parser("doctor", help="show what is installed, what is missing, and how to fix it")
     add.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{names}; default: all of them")
     commands.add_parser("list", help="list the environments, their tasks and their backends")
-    serve.add_arguments(commands.add_parser("serve", help="serve AppWorld's worlds to other machines"))
+    serve.add_arguments(
+        commands.add_parser(
+            "serve", help="serve an environment with OpenEnv's protocol, or AppWorld's worlds with ours"
+        )
+    )
     options = parser.parse_args(arguments)
     try:
         if options.command == "install":
@@ -42,11 +46,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "doctor":
             return _doctor(options.backends)
         if options.command == "serve":
-            return serve.serve(options)
+            return _serve(options)
         return _list()
     except EHError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _serve(options: argparse.Namespace) -> int:
+    if options.what == "appworld":
+        return serve.serve(options)
+    from envs.openenv import server  # needs an extra
+
+    token, told = serve.find_token(options.token, options.token_file, options.host)
+    return server.serve(options, token, told=told)
 
 
 def _chosen(names: Sequence[str]) -> list[str]:

@@ -20,12 +20,14 @@ from envs.appworld.remote import TOKEN_VARIABLE
 from envs.appworld.server import Server, checked_token, is_loopback
 from envs.runtime import backend_python
 
-__all__ = ["add_arguments", "serve"]
+__all__ = ["add_arguments", "find_token", "serve"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("backend", choices=["appworld"], metavar="BACKEND", help="appworld")
+    parser.add_argument(
+        "what", metavar="ENV_ID|appworld", help="an environment, such as EH-BFCL-v0; or appworld, its worlds alone"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=8765, help="port to listen on, 0 for any (%(default)s)")
     parser.add_argument("--token", help="token that clients must send; other users of this machine can see it in `ps`")
@@ -33,14 +35,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--token-file", type=Path, help=f"file with the token; without either, {TOKEN_VARIABLE} is read"
     )
     parser.add_argument(
-        "--split", nargs="+", default=["train"], choices=data.SPLITS, metavar="SPLIT", help="splits to serve (train)"
+        "--split",
+        nargs="+",
+        default=["train"],
+        metavar="SPLIT",
+        help="splits to serve, the first is the default (train)",
     )
-    parser.add_argument("--max-worlds", type=int, default=128, help="most worlds at a time, 70 MB each (%(default)s)")
+    parser.add_argument(
+        "--env-args", default="{}", help="what the environment takes, as JSON, but the split (%(default)s)"
+    )
+    parser.add_argument(
+        "--max-sessions", type=int, default=128, help="most sessions of an environment at once (%(default)s)"
+    )
+    parser.add_argument("--max-worlds", type=int, default=128, help="most worlds of appworld, 70 MB each (%(default)s)")
     parser.add_argument(
         "--idle-timeout-s",
         type=float,
         default=900.0,
-        help="seconds of silence after which a client's worlds are closed (%(default)g)",
+        help="seconds of silence after which a client's sessions or worlds are closed (%(default)g)",
     )
 
 
@@ -51,7 +63,9 @@ def serve(options: argparse.Namespace) -> int:
         ConfigError: An argument is wrong, or other machines can reach the address and there is no token.
         MissingBackendError: AppWorld or a split's data are not installed.
     """
-    token, told = _token(options.token, options.token_file, options.host)
+    if unknown := sorted(set(options.split) - set(data.SPLITS)):
+        raise ConfigError(f"AppWorld has the splits {', '.join(data.SPLITS)}, not {unknown[0]}")
+    token, told = find_token(options.token, options.token_file, options.host)
     python, roots = backend_python("appworld"), _roots(options.split)
 
     def make(settings: Settings) -> Host:
@@ -74,8 +88,12 @@ def serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _token(given: str | None, file: Path | None, host: str) -> tuple[str, bool]:
-    """The token, and whether it was made here and must be printed."""
+def find_token(given: str | None, file: Path | None, host: str) -> tuple[str, bool]:
+    """The token that clients must send, and whether it was made here and must be printed.
+
+    Raises:
+        ConfigError: Two tokens are given, or none although other machines can reach the host, or one that is no token.
+    """
     if given and file:
         raise ConfigError("--token and --token-file both give the token; use only one of them")
     if file is not None:

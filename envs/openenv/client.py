@@ -1,0 +1,214 @@
+"""EH-Remote: an OpenEnv server of a text environment, as a Gymnasium environment."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from eh_gym.errors import ConfigError, MissingExtraError, WorkerDied
+from eh_gym.spaces import UnicodeText
+from envs.options import named_task
+
+__all__ = ["RemoteEnv"]
+
+_LONGEST = 10_000_000  # characters; only the spaces need this bound
+_PAUSE_S = 0.2  # between two attempts to connect
+
+
+class RemoteEnv(gym.Env[str, str]):
+    """Plays any OpenEnv text server, over one session of its own.
+
+    The server of this project (``python -m envs serve``) says everything that its environment's info has. Another server needs
+    an action with one required text field, and an observation with one text field; both can be named.
+
+    If the server is lost during an episode, the episode ends as truncated with ``info["environment_error"]``, and the next
+    reset connects again, for as long as `patience_s`. Such an episode says nothing about the agent, so nothing should count it:
+    `ElasticTimeLimit` and the harness do not.
+
+    Args:
+        url: The server, such as ``http://127.0.0.1:8000``.
+        token: Sent as ``Authorization: Bearer``; empty sends none.
+        split: The split whose tasks are played, if the server has several; "" for its default.
+        action_field: The action's text field; "" takes its one required field.
+        observation_field: The observation's text field; "" takes ``text``, or else the only one that is a text.
+        timeout_s: The longest wait for an answer, in seconds.
+        patience_s: How long a reset tries to reach the server, in seconds.
+
+    Raises:
+        ConfigError: The server's action has not one text field, or the server refuses the token.
+        WorkerDied: A reset did not reach the server in time.
+        MissingExtraError: The ``openenv`` package is not installed.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        split: str = "",
+        action_field: str = "",
+        observation_field: str = "",
+        timeout_s: float = 120.0,
+        patience_s: float = 60.0,
+    ) -> None:
+        try:
+            from openenv import GenericEnvClient
+        except ImportError as error:
+            raise MissingExtraError(
+                f"EH-Remote-v0 needs OpenEnv ({error}); install it: pip install 'elastic-horizon[openenv]'"
+            ) from error
+        self.observation_space, self.action_space = UnicodeText(_LONGEST), UnicodeText(_LONGEST)
+        self._url, self._split, self._patience_s, self._timeout_s = url.rstrip("/"), split, patience_s, timeout_s
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._make = lambda: GenericEnvClient(
+            base_url=self._url, message_timeout_s=timeout_s, headers=self._headers
+        ).sync()
+        self._client: Any = None
+        self._action_field, self._observation_field = action_field, observation_field
+        self._task_ids: Sequence[str] | None = None
+        self._playing = False
+
+    @property
+    def task_ids(self) -> Sequence[str]:
+        """The ids of the split's tasks, if the server lists them."""
+        if self._task_ids is None:
+            try:
+                name = self._http("/list_environments")[0]
+                split = self._split or self._http(f"/{name}/splits")[0]["name"]
+                count = self._http(f"/{name}/num_tasks", {"split": split})["num_tasks"]
+            except (OSError, LookupError, TypeError) as error:  # HTTP 501 is an OSError
+                raise AttributeError(f"the server at {self._url} does not list its tasks ({error})") from error
+            self._task_ids = _TaskIds(
+                count, lambda index: self._http(f"/{name}/task", {"split": split, "index": index})["task"]["id"]
+            )
+        return self._task_ids
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Starts an episode; connects first where that is needed."""
+        super().reset(seed=seed)
+        asked = {"seed": seed, "task_id": named_task(options), "split": self._split or None}
+        asked = {name: value for name, value in asked.items() if value is not None}
+        end = time.monotonic() + self._patience_s
+        while True:
+            try:
+                self._connect()
+                result = self._client.reset(**asked)
+            except RuntimeError as error:  # the server's own answer
+                if "CAPACITY_REACHED" not in str(error) or time.monotonic() > end:
+                    self._disconnect()
+                    raise ConfigError(f"the server at {self._url} refuses the reset: {error}") from error
+            except (OSError, EOFError, ConnectionError, TimeoutError, *_closed()) as error:
+                if time.monotonic() > end:
+                    self._disconnect()
+                    raise WorkerDied(
+                        f"the server at {self._url} can't be reached for {self._patience_s:g} s ({error}); start it, or raise "
+                        "patience_s"
+                    ) from error
+            else:
+                self._playing = True
+                text, info = self._read(result.observation)
+                return text, {name: value for name, value in info.items() if name not in ("terminated", "truncated")}
+            self._disconnect()
+            time.sleep(_PAUSE_S)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Sends the agent's message."""
+        if not self._playing:
+            raise gym.error.ResetNeeded("this session has no running episode; call reset() before step()")
+        try:
+            result = self._client.step({self._action_field: action})
+        except (RuntimeError, OSError, EOFError, TimeoutError, *_closed()) as error:
+            self._disconnect()
+            return "", 0.0, False, True, {"success": False, "environment_error": f"{type(error).__name__}: {error}"}
+        text, info = self._read(result.observation)
+        terminated = bool(info.pop("terminated", result.done))
+        truncated = bool(info.pop("truncated", False))
+        self._playing = not (terminated or truncated)
+        return text, float(result.reward or 0.0), terminated, truncated, info
+
+    def close(self) -> None:
+        """Ends the session."""
+        self._disconnect()
+
+    def _connect(self) -> None:
+        if self._client is None:
+            if not self._action_field:
+                self._action_field = _only_field(self._http("/schema")["action"])
+            self._client = self._make()
+            self._client.connect()
+
+    def _disconnect(self) -> None:
+        client, self._client, self._playing = self._client, None, False
+        if client is not None:
+            try:
+                client.close()
+            except (OSError, RuntimeError, EOFError, TimeoutError, *_closed()):
+                pass  # it was lost before
+
+    def _read(self, observation: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The text and the info of an observation; what is null is left out."""
+        name = self._observation_field or ("text" if "text" in observation else "")
+        if not name:
+            texts = [field for field, value in observation.items() if isinstance(value, str)]
+            if len(texts) != 1:
+                return json.dumps(observation), {}
+            name = texts[0]
+        more = observation.get("info")
+        left_out = (name, "info", "metadata")
+        info = {field: value for field, value in observation.items() if field not in left_out and value is not None}
+        return str(observation[name]), info | (more if isinstance(more, dict) else {})
+
+    def _http(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, data, {**self._headers, "Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code == 401:
+                raise ConfigError(
+                    f"the server at {self._url} refuses the token; give the one that it printed"
+                ) from error
+            raise
+
+
+class _TaskIds(Sequence[str]):
+    """Ids that are fetched one by one when they are asked for: a split can have millions."""
+
+    def __init__(self, count: int, fetch: Callable[[int], str]) -> None:
+        self._count, self._fetch = count, functools.cache(fetch)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._fetch(i) for i in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(f"this split has {self._count} tasks, got index {index}")
+        return self._fetch(index % self._count)
+
+
+def _only_field(schema: dict[str, Any]) -> str:
+    """The one required field of an action, if it is a text."""
+    required = schema.get("required", [])
+    if len(required) != 1 or schema["properties"][required[0]].get("type") != "string":
+        raise ConfigError(
+            f"the server's action has the required fields {required}, not one text; name one as action_field"
+        )
+    return str(required[0])
+
+
+def _closed() -> tuple[type[Exception], ...]:
+    """What the connection raises when the other end is gone."""
+    from websockets.exceptions import WebSocketException
+
+    return (WebSocketException,)

@@ -1,0 +1,274 @@
+"""``python -m envs serve EH-…``: any registered text environment as an OpenEnv server, with many sessions at once.
+
+The protocol, the sessions and the routes are those of the ``openenv`` package. Here are the environment that it serves, the
+token, and the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import inspect
+import json
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import gymnasium as gym
+
+from eh_gym.errors import ConfigError, EHError, MissingExtraError
+
+try:
+    import uvicorn
+    from openenv.core.env_server.http_server import create_fastapi_app
+    from openenv.core.env_server.interfaces import Environment
+    from openenv.core.env_server.types import Action, ConcurrencyConfig, Observation, State
+    from pydantic import Field
+except ImportError as error:
+    raise MissingExtraError(
+        f"serving an environment needs OpenEnv ({error}); install it: pip install 'elastic-horizon[openenv]'"
+    ) from error
+
+__all__ = ["ServedEnv", "TextAction", "TextObservation", "make_app", "serve"]
+
+_LONGEST_MESSAGE = 1_000_000  # characters
+_UNGUARDED = ("/health",)  # paths that need no token
+
+Scope = Mapping[str, Any]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class TextAction(Action):  # type: ignore[misc]
+    """What the agent writes."""
+
+    message: str = Field(max_length=_LONGEST_MESSAGE, description="The agent's message, as the model wrote it")
+
+
+class TextObservation(Observation):  # type: ignore[misc]
+    """What the environment answers. OpenEnv's clients drop ``metadata``, so everything that counts is a field."""
+
+    text: str = Field(description="The observation")
+    terminated: bool = Field(default=False, description="The task's own rules ended the episode")
+    truncated: bool = Field(default=False, description="A limit, or a failure of the environment, ended the episode")
+    success: bool | None = Field(default=None, description="The verdict; null while there is none")
+    system_prompt: str | None = Field(default=None, description="The rules for the agent; with a reset's answer alone")
+    info: dict[str, Any] = Field(default_factory=dict, description="What else Gymnasium's info has, as JSON")
+
+
+class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignore[misc]
+    """One session: Gymnasium's text environments of an id, one for each split that the client asks for.
+
+    Args:
+        env_id: The id that `gymnasium.make` takes.
+        args: What the environment takes, but the split.
+        splits: The splits that clients may play; the first is the default. An environment without splits has one, "".
+    """
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self, env_id: str, args: Mapping[str, Any], splits: Sequence[str]) -> None:
+        super().__init__()
+        self._env_id, self._args, self._splits = env_id, dict(args), list(splits)
+        self._envs: dict[str, gym.Env[str, str]] = {}
+        self._env: gym.Env[str, str] | None = None
+        self._state = State()
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        task_id: str | None = None,
+        split: str | None = None,
+        index: int | None = None,
+    ) -> TextObservation:
+        """Starts an episode.
+
+        Args:
+            seed: Seeds the environment.
+            episode_id: A name for the episode; one is drawn otherwise.
+            task_id: The task. Without it and `index`, the seed draws one.
+            split: The split of the task.
+            index: The place of the task in the split, in place of its id.
+        """
+        self._env = self._of(split)
+        if index is not None:
+            task_id = self.get_task(split or self._splits[0], index)["id"]
+        observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
+        self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
+        return TextObservation(text=observation, system_prompt=info.pop("system_prompt", None), info=_json(info))
+
+    def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
+        """Sends the agent's message to the environment. The environments have deadlines of their own; `timeout_s` is unused."""
+        if self._env is None:
+            raise ConfigError("this session has no episode yet; call reset before step")
+        text, reward, terminated, truncated, info = self._env.step(action.message)
+        self._state.step_count += 1
+        success = info.pop("success", None)
+        return TextObservation(
+            text=text,
+            reward=float(reward),
+            done=bool(terminated or truncated),
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            success=None if success is None else bool(success),
+            info=_json(info),
+        )
+
+    @property
+    def state(self) -> State:
+        """The episode's name and its number of steps."""
+        return self._state
+
+    def list_splits(self) -> list[str]:
+        """The splits that may be played."""
+        return self._splits
+
+    def num_tasks(self, split: str) -> int:
+        """The number of tasks of a split."""
+        return len(self._task_ids(split))
+
+    def get_task(self, split: str, index: int) -> dict[str, Any]:
+        """One task: its id and its place in the split."""
+        return {"id": self._task_ids(split)[index], "index": index}
+
+    def list_tasks(self, split: str) -> list[dict[str, Any]]:
+        """All tasks of a split."""
+        return [{"id": task_id, "index": i} for i, task_id in enumerate(self._task_ids(split))]
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for env in self._envs.values():
+            env.close()
+        self._envs.clear()
+
+    def _of(self, split: str | None) -> gym.Env[str, str]:
+        split = self._splits[0] if split is None else split
+        if split not in self._splits:
+            raise ConfigError(f"this server has the splits {self._splits}, not {split!r}")
+        if split not in self._envs:
+            self._envs[split] = gym.make(self._env_id, **self._args, **({"split": split} if split else {}))
+        return self._envs[split]
+
+    def _task_ids(self, split: str) -> Sequence[str]:
+        found: Sequence[str] | None = getattr(self._of(split).unwrapped, "task_ids", None)
+        if found is None:
+            raise ConfigError(f"{self._env_id} does not list its tasks; reset with a seed alone")
+        return found
+
+
+class RequireToken:
+    """ASGI middleware: requests and websockets without ``Authorization: Bearer TOKEN`` are refused, but for /health."""
+
+    def __init__(self, app: App, token: str) -> None:
+        self._app, self._expected = app, f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Passes the call on, or answers 401."""
+        given = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if scope["type"] == "lifespan" or scope["path"] in _UNGUARDED or secrets.compare_digest(given, self._expected):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": "the token is missing or wrong"})
+        else:
+            await send({"type": "http.response.start", "status": 401, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": b"the token is missing or wrong\n"})
+
+
+def make_app(
+    env_id: str, *, args: Mapping[str, Any], splits: Sequence[str], sessions: int, idle_s: float, token: str
+) -> App:
+    """The server of an environment, as an ASGI application.
+
+    Args:
+        env_id: The id that `gymnasium.make` takes.
+        args: What the environment takes, but the split.
+        splits: The splits that may be played; the first is the default.
+        sessions: The most sessions at once. One more client is told that the server is full.
+        idle_s: Seconds of silence after which a session is closed.
+        token: What clients must send; empty for none.
+
+    Raises:
+        ConfigError: No such environment is registered, or it takes other arguments.
+    """
+    try:
+        spec = gym.spec(env_id)
+    except gym.error.Error as error:
+        raise ConfigError(f"{env_id} can't be served: {error}; python -m envs list names this project's") from error
+    splits = list(splits) if _takes_split(spec) else [""]
+    factory = functools.partial(ServedEnv, env_id, args, splits)
+    functools.update_wrapper(factory, ServedEnv)
+    probe = factory()  # an error now is better than one in each session
+    try:
+        for split in splits:
+            probe._of(split)
+    except EHError:
+        raise
+    except (gym.error.Error, ImportError, TypeError) as error:
+        raise ConfigError(f"{env_id} can't be made with {json.dumps(dict(args))}: {error}") from error
+    finally:
+        probe.close()
+    app = create_fastapi_app(
+        factory,
+        TextAction,
+        TextObservation,
+        concurrency_config=ConcurrencyConfig(max_concurrent_envs=sessions, session_timeout=idle_s),
+        env_name=env_id,
+    )
+    return RequireToken(app, token) if token else app
+
+
+def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
+    """Serves until SIGINT or SIGTERM, and then closes every session.
+
+    Args:
+        options: The command line: what, host, port, split, env_args, max_sessions, idle_timeout_s.
+        token: What clients must send.
+        told: Whether the token was made here and must be printed.
+    """
+    try:
+        args = json.loads(options.env_args)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f'--env-args is not JSON ({error}); write --env-args \'{{"prompt": "official"}}\'') from error
+    app = make_app(
+        options.what,
+        args=args,
+        splits=options.split,
+        sessions=options.max_sessions,
+        idle_s=options.idle_timeout_s,
+        token=token,
+    )
+    try:
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        listening = socket.create_server((options.host, options.port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {options.host} port {options.port}: {error}; choose another") from error
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    print(f"serving {options.what} at http://{host}:{listening.getsockname()[1]}", flush=True)
+    print(f"token: {token}" if told else "token: as given", flush=True)
+    server.run(sockets=[listening])
+    print("all sessions are closed", flush=True)
+    return 0
+
+
+def _takes_split(spec: Any) -> bool:
+    made = (
+        gym.envs.registration.load_env_creator(spec.entry_point)
+        if isinstance(spec.entry_point, str)
+        else spec.entry_point
+    )
+    return "split" in inspect.signature(made).parameters
+
+
+def _json(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an info is JSON; the rest is left out."""
+    found = {}
+    for name, value in info.items():
+        try:
+            found[name] = json.loads(json.dumps(value))
+        except (TypeError, ValueError):
+            continue
+    return found
