@@ -25,7 +25,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from eh_gym.errors import ConfigError
-from harness.policy.attention import PACKED, can_pack
+from harness.policy.attention import PACKED, can_pack, no_mask
 from harness.policy.batch import Batch, Tokens, collate, deal, microbatches, pack, padded_microbatches
 from harness.policy.chat import ChatFormat
 from harness.policy.head import Head, token_scores
@@ -129,7 +129,8 @@ class Policy:
 
 def score_batch(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
     """`Policy.score` for a model whose weights are all on this rank."""
-    segments = {} if batch.segments is None else {"segments": batch.segments}
+    packed = batch.segments is not None
+    segments = {"segments": batch.segments, "attention_mask": no_mask(batch.ids.device)} if packed else {}
     states = model.base_model(
         input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments
     ).last_hidden_state
