@@ -82,8 +82,8 @@ def check(policy: Policy, played: list[Trajectory]) -> None:
             wrote = [p for p, written in zip(plain, sequence.action_mask[1:], strict=True) if written]
             sampled = [p for p, written in zip(sequence.logprobs, sequence.action_mask, strict=True) if written]
             assert len(wrote) > THOUGHT
-            assert sampled == pytest.approx(wrote, abs=1e-4)
-            assert row[mask].tolist() == pytest.approx(wrote, abs=1e-4)
+            assert sampled == pytest.approx(wrote, abs=3e-4)
+            assert row[mask].tolist() == pytest.approx(wrote, abs=3e-4)
     for trajectory in played:
         last = policy.chat.text(trajectory.ids)
         assert last.count("<think>") == 1  # of three thoughts
