@@ -13,8 +13,8 @@ The denominator of the ratio can come from two policies:
   update, and the weight corrects the difference between sampler and trainer.
 
 If earlier thoughts leave the conversation (`--reasoning strip`), an episode is several sequences of tokens. Each is scored by
-itself, and has a ratio of its own where ratios are of sequences. All have the episode's advantage, and in every mean over episodes
-they count as one.
+itself, and has a ratio of its own where ratios are of sequences. All have the episode's advantage, and in every mean over
+episodes they count as one.
 """
 
 from __future__ import annotations
