@@ -257,6 +257,7 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) 
                 packing=config.packing,
                 template_kwargs=read_template_kwargs(config.chat_template_kwargs),
                 reasoning_format=config.reasoning_format,
+                strip_reasoning=config.reasoning == "strip",
             )
         Head.check(policy.model)
     policy = ranks.hand_out(policy)

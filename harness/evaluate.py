@@ -143,9 +143,10 @@ class Evaluation(OutputFlags, SamplingFlags, ReasoningFlags, RolloutFlags, Endpo
                 "max_context",
                 "max_observation_tokens",
                 "reasoning_format",
+                "reasoning",
                 "max_reasoning_tokens",
             }
-            why = "is not for --policy openai, whose server has limits of its own"
+            why = "is not for --policy openai, whose server has limits of its own and renders the messages"
         for name in sorted(unused):
             if getattr(self, name) != getattr(Evaluation, name):
                 raise ConfigError(f"--{name.replace('_', '-')} {why}, got --policy {self.policy}")
@@ -264,6 +265,7 @@ def _play(
         max_observation_tokens=config.max_observation_tokens or None,
         template_kwargs=read_template_kwargs(config.chat_template_kwargs),
         reasoning_format=config.reasoning_format,
+        strip_reasoning=config.reasoning == "strip",
     )
     rules = Rules(
         config.temperature,

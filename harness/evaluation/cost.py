@@ -93,6 +93,7 @@ def spent(lines: Iterable[Mapping[str, Any]]) -> Cost:
     for line in lines:
         context = line["prompt_tokens"]
         for turn in line["turns"]:
-            cost += Cost(1, turn.get("prompt_tokens") or context, turn["action_tokens"])
+            context = turn.get("prompt_tokens") or context
+            cost += Cost(1, context, turn["action_tokens"])
             context += turn["action_tokens"] + turn["observation_tokens"]
     return cost

@@ -1,17 +1,23 @@
 """How long the episodes of an environment are, in tokens and turns, as far as a plan must know it.
 
-The numbers of real models come from their tokenizer where that is at hand; otherwise from a table of what was counted.
+On EH-Cabinet, those of a chat model whose folder is here are counted with its tokenizer and chat template, as its expert plays
+them. All others are in a table.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass
+from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 
 from eh_gym.errors import ConfigError
 from harness.experiments.simulate.lengths import PAPER
+from harness.policy.installed import model_folder
+from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
 
 __all__ = ["Lengths", "lengths_of", "turns_of"]
@@ -53,10 +59,15 @@ _LENGTHS: dict[str, Lengths] = {
         20, 4, 12, None, "assumed: about 7 tokens per action with its end; every episode goes on to K"
     ),
 }
+_CHAT_CABINET = Lengths(
+    216, 4, 12, None, "a chat model's, as SmolLM2's tokenizer counts the expert's episodes; every episode goes on to K"
+)
+_COUNTED = 32
+"""The number of tasks that are counted."""
 
 
 def lengths_of(plan: Plan) -> Lengths:
-    """Returns the lengths of the environment from the table. Flags replace them.
+    """Returns the lengths of the environment's episodes. Flags replace them.
 
     Raises:
         ConfigError: The environment is not in the table, and a flag is missing.
@@ -65,6 +76,8 @@ def lengths_of(plan: Plan) -> Lengths:
     given = {n: v for n, v in flags.items() if v}
     for name, found in _LENGTHS.items():
         if plan.train.env.startswith(name):
+            if name == "EH-Cabinet" and plan.train.model != "tiny":
+                found = _cabinet(plan.train)
             source = f"{', '.join(given)} as given; otherwise {found.source}" if given else found.source
             return dataclasses.replace(found, source=source, **given)
     if len(given) < len(flags):
@@ -72,6 +85,35 @@ def lengths_of(plan: Plan) -> Lengths:
             f"no lengths are known for {plan.train.env}; give --prompt-tokens, --action-tokens and --observation-tokens"
         )
     return Lengths(**flags, law=None, source="as given; every episode goes on to K")
+
+
+@functools.lru_cache(maxsize=8)
+def _cabinet(config: GRPOConfig) -> Lengths:
+    """Counts the tokens of a chat model, if its tokenizer is on this machine."""
+    folder = Path(model_folder(config.model))
+    if not (folder / "tokenizer_config.json").is_file():
+        return _CHAT_CABINET
+    from transformers import AutoTokenizer
+
+    from harness.policy.chat import ChatFormat
+    from harness.quickstart.expert import demonstrate
+    from harness.settings.reasoning import read_template_kwargs
+
+    chat = ChatFormat(
+        AutoTokenizer.from_pretrained(folder), template_kwargs=read_template_kwargs(config.chat_template_kwargs)
+    )
+    env = gym.make(config.env, **config.environment_args())
+    tasks = list(env.unwrapped.task_ids)  # type: ignore[attr-defined]
+    prompts, actions, observations = [], [], []
+    for task in tasks[:: -(-len(tasks) // _COUNTED)]:
+        played = demonstrate(env, task, waste=0.0, max_steps=config.k_max, rng=np.random.default_rng(0))
+        assert played is not None, "no task is too long without a limit"
+        prompts.append(len(chat.prompt_ids(played.info["system_prompt"], played.observations[0])))
+        actions += [len(chat.reply_ids(action)) for action in played.actions]
+        observations += [len(chat.observation_ids(text, stopped=True)) for text in played.observations[1:]]
+    prompt, action, observation = (round(float(np.mean(found))) for found in (prompts, actions, observations))
+    source = f"counted with the model's tokenizer in {len(prompts)} episodes of the expert; every episode goes on to K"
+    return Lengths(prompt, action, observation, None, source)
 
 
 def turns_of(plan: Plan) -> float:

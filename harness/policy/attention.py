@@ -1,10 +1,10 @@
 """Attention over a packed row: many episodes one after the other, without padding. No episode attends to another.
 
 transformers' models call this function through their attention interface, under the name `PACKED`. A call without `Segments`,
-such as a sampler's, goes to transformers' own SDPA. On a GPU in half precision, one kernel computes all segments (torch's
-`varlen_attn`, which is FlashAttention; torch 2.12 is the first whose keys may have fewer heads). Otherwise each segment is one
-call of SDPA. So nothing is computed for pairs of tokens that do not see each other. A block mask would do the same, but its
-memory grows with the square of the row's length.
+such as a sampler's or ``model.generate()``, goes to transformers' own SDPA, with the masks of SDPA. On a GPU in half precision,
+one kernel computes all segments (torch's `varlen_attn`, which is FlashAttention; torch 2.12 is the first whose keys may have
+fewer heads). Otherwise each segment is one call of SDPA. So nothing is computed for pairs of tokens that do not see each other. A
+block mask would do the same, but its memory grows with the square of the row's length.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["PACKED", "Segments", "attention_windows", "can_pack", "packed_attention"]
+__all__ = ["PACKED", "Segments", "attention_windows", "can_pack", "no_mask", "packed_attention"]
 
 PACKED = "packed"
 _UNKNOWN = ("softcap", "s_aux", "position_bias")  # arguments of some models' attention that are not supported here
@@ -63,6 +64,15 @@ class Segments:
             torch.tensor([0, *accumulate(n)], dtype=torch.int32, device=self.device) for n in (self.lengths, keys)
         )
         return queries, keyed, max(self.lengths), max(keys), index
+
+
+def no_mask(device: torch.device) -> Tensor:
+    """The attention mask to give to a model with a packed row, whose segments say who sees whom; bool [1, 1, 1, 1].
+
+    With a mask of four dimensions transformers makes none of its own. For that it would read the row's positions, and so wait for
+    the GPU.
+    """
+    return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
 
 
 def attention_windows(config: PreTrainedConfig) -> list[int | None] | None:
@@ -128,7 +138,7 @@ def packed_attention(
         query: [1, heads, T, dim].
         key: [1, kv_heads, T, dim]; `heads` is a multiple of `kv_heads`.
         value: [1, kv_heads, T, dim].
-        attention_mask: Must be None with segments.
+        attention_mask: Must be `no_mask` or None with segments.
         dropout: Must be 0 with segments.
         scaling: The factor of the scores; by default 1 / sqrt(dim).
         sliding_window: The number of tokens that a token sees, including itself. None takes what the config says about the layer,
@@ -155,7 +165,8 @@ def packed_attention(
             **rest,
         )
     strange = [name for name in _UNKNOWN if rest.get(name) is not None]
-    if strange or dropout or attention_mask is not None:
+    masked = attention_mask is not None and attention_mask.numel() > 1
+    if strange or dropout or masked:
         what = strange or (["attention dropout"] if dropout else ["a mask of its own"])
         raise ConfigError(f"packed attention does not support {what[0]}, which this model uses; use --no-packing")
     sliding_window = sliding_window or _window_of(module)
@@ -220,3 +231,4 @@ def _window(own: int, seen: int, window: int, device: torch.device) -> Tensor:
 
 
 AttentionInterface.register(PACKED, packed_attention)
+AttentionMaskInterface.register(PACKED, sdpa_mask)

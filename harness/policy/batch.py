@@ -16,9 +16,12 @@ import torch
 from torch import Tensor
 
 from harness.policy.attention import Segments
-from harness.types.trajectory import Trajectory
+from harness.types.trajectory import TokenSequence, Trajectory
 
 __all__ = ["Batch", "collate", "deal", "fill", "microbatches", "pack", "padded_microbatches"]
+
+Tokens = Trajectory | TokenSequence
+"""An episode, or one of its sequences: below, both are called an episode."""
 
 # A common beginning with fewer tokens is computed for each episode: sharing it would save less than its attention costs.
 _LEAST_SHARED = 32
@@ -47,7 +50,7 @@ class Batch:
     logprobs: Tensor
 
 
-def pack(trajectories: Sequence[Trajectory], *, device: torch.device | str = "cpu") -> Batch:
+def pack(trajectories: Sequence[Tokens], *, device: torch.device | str = "cpu") -> Batch:
     """Puts all episodes in one row. The episodes of a group share one segment for the tokens that all of them begin with."""
     rows: list[np.ndarray] = []
     lengths: list[int] = []
@@ -84,7 +87,7 @@ def pack(trajectories: Sequence[Trajectory], *, device: torch.device | str = "cp
     )
 
 
-def collate(trajectories: Sequence[Trajectory], *, pad_id: int, device: torch.device | str = "cpu") -> Batch:
+def collate(trajectories: Sequence[Tokens], *, pad_id: int, device: torch.device | str = "cpu") -> Batch:
     """Gives each episode its own row. Causal attention never lets a token see the padding to its right."""
     shape = len(trajectories), max(len(t.ids) for t in trajectories)
     ids = np.full(shape, pad_id, dtype=np.int64)
@@ -120,7 +123,7 @@ def fill(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     return bins
 
 
-def microbatches(trajectories: Sequence[Trajectory], max_tokens: int) -> list[list[int]]:
+def microbatches(trajectories: Sequence[Tokens], max_tokens: int) -> list[list[int]]:
     """Which episodes to `pack` together. A row has at most `max_tokens` tokens, or one episode; groups stay together."""
     parts = [part for family in _families(trajectories) for part in _split(trajectories, family, max_tokens)]
     bins = fill([tokens for _, tokens in parts], max_tokens)
@@ -167,7 +170,7 @@ def deal(parts: Sequence[list[int]], lengths: Sequence[int], rank: int, ranks: i
     return [parts[p] if p >= 0 else [] for p in order[rank::ranks]]
 
 
-def _families(trajectories: Sequence[Trajectory]) -> list[list[int]]:
+def _families(trajectories: Sequence[Tokens]) -> list[list[int]]:
     """The indices of each group's episodes."""
     found: dict[int, list[int]] = {}
     for i, t in enumerate(trajectories):
@@ -175,7 +178,7 @@ def _families(trajectories: Sequence[Trajectory]) -> list[list[int]]:
     return list(found.values())
 
 
-def _split(trajectories: Sequence[Trajectory], family: list[int], max_tokens: int) -> list[tuple[list[int], int]]:
+def _split(trajectories: Sequence[Tokens], family: list[int], max_tokens: int) -> list[tuple[list[int], int]]:
     """Splits a group into parts that fit, and returns each part with its number of packed tokens."""
     found: list[tuple[list[int], int]] = []
     part, total, common = family[:1], len(trajectories[family[0]].ids), 0
@@ -193,13 +196,13 @@ def _split(trajectories: Sequence[Trajectory], family: list[int], max_tokens: in
     return [*found, (part, size)]
 
 
-def _shared(family: Sequence[Trajectory]) -> int:
+def _shared(family: Sequence[Tokens]) -> int:
     """How many tokens the episodes have in common at the beginning; 0 if there are too few to share."""
     shared = min((_common(family[0], t) for t in family[1:]), default=0)
     return shared if shared >= _LEAST_SHARED else 0
 
 
-def _common(a: Trajectory, b: Trajectory) -> int:
+def _common(a: Tokens, b: Tokens) -> int:
     """How many tokens both begin with. It is less than the length of either, so that each keeps a token of its own."""
     least = min(len(a.ids), len(b.ids)) - 1
     differs = np.array(a.ids[:least]) != np.array(b.ids[:least])
@@ -207,7 +210,7 @@ def _common(a: Trajectory, b: Trajectory) -> int:
 
 
 def _batch(
-    trajectories: Sequence[Trajectory],
+    trajectories: Sequence[Tokens],
     places: Sequence[np.ndarray],
     *,
     ids: np.ndarray,

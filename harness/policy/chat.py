@@ -7,7 +7,8 @@ So any template works that delimits its turns (Qwen, Llama 3, ChatML, …).
 
 As a result, the ids of a conversation are always a prefix of the ids of its next turn, whatever the template does. Some
 templates would render earlier messages differently when later ones follow: Qwen3's strips the thinking of earlier replies.
-This is detected at the start and reported in `ChatFormat.notes`; nothing is removed from what the model wrote.
+This is detected at the start and reported in `ChatFormat.notes`; nothing is removed from what the model wrote. With
+`strip_reasoning` it is: a turn that the template would begin differently begins with the ids of the template's own text.
 
 `harness.policy.reasoning` knows how models write their thoughts, `harness.policy.tools` how they write function calls.
 """
@@ -25,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from eh_gym.errors import ConfigError
 from harness.policy.reasoning import find_reasoning
 from harness.policy.template import Message, Template
-from harness.policy.tools import ToolFormat, call_names
+from harness.policy.tools import ToolFormat, call_id, call_names, result_message
 from harness.settings.reasoning import ReasoningFormat
 
 __all__ = ["ChatFormat", "Reply"]
@@ -43,6 +44,7 @@ class Reply:
     Attributes:
         action: What the environment gets: the answer without the thought. With tools it is the assistant's message as JSON.
         reasoning: The thought, without its tags.
+        text: The answer as the model wrote it.
         thought_tokens: How many of the reply's ids are its thought, including the tags.
         unfinished: Whether a thought began and did not end. Then there is no action.
         malformed: Whether the reply has calls that can't be read.
@@ -50,6 +52,7 @@ class Reply:
 
     action: str
     reasoning: str = ""
+    text: str = ""
     thought_tokens: int = 0
     unfinished: bool = False
     malformed: bool = False
@@ -65,8 +68,10 @@ class ChatFormat:
         template_kwargs: Further variables of the chat template, such as ``{"enable_thinking": False}``.
         reasoning_format: How the model writes its thoughts; "auto" finds it from the template.
         stop_ids: Further tokens that end a reply, such as those of the model's generation config.
+        strip_reasoning: Whether earlier thoughts leave the conversation as the template removes them.
 
     Attributes:
+        strips: Whether earlier thoughts leave the conversation; False for a model without thoughts.
         stop_ids: The tokens that end a reply.
         reasoning: How the model writes its thoughts.
         notes: What the template would change in a growing conversation, but is not changed here; one sentence each.
@@ -83,6 +88,7 @@ class ChatFormat:
         template_kwargs: Mapping[str, Any] | None = None,
         reasoning_format: ReasoningFormat = "auto",
         stop_ids: Iterable[int] = (),
+        strip_reasoning: bool = False,
     ) -> None:
         if max_observation_tokens is not None and max_observation_tokens < 16:
             raise ConfigError(f"max_observation_tokens must be >= 16, got {max_observation_tokens}")
@@ -93,6 +99,7 @@ class ChatFormat:
         self.reasoning = find_reasoning(
             self._template.source, self._before_reply, list(tokenizer.added_tokens_encoder), reasoning_format
         )
+        self.strips = strip_reasoning and self.reasoning.name != "none"
         self._system_apart = self._takes_system()
         self.notes = self._notes()
         # `all_special_ids` has only the named ones: if Llama's eos is <|end_of_text|>, <|eot_id|> is not among them.
@@ -121,14 +128,52 @@ class ChatFormat:
             observation: The environment's first message.
             tools: The functions that the model may call.
         """
-        observation = self._cut(observation)
         if tools:
             self.tools  # noqa: B018 - a model without calls is refused here
+        return self._ids(self._template(self.first_messages(system_prompt, observation), tools=tools))
+
+    def first_messages(self, system_prompt: str, observation: str) -> list[Message]:
+        """The messages of the first prompt; the arguments are those of `prompt_ids`."""
+        observation = self._cut(observation)
         if system_prompt and not self._system_apart:
             system_prompt, observation = "", f"{system_prompt}\n\n{observation}"
-        messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        messages.append({"role": "user", "content": observation})
-        return self._ids(self._template(messages, tools=tools))
+        system = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        return [*system, {"role": "user", "content": observation}]
+
+    def next_messages(self, reply: Reply, observation: str, results: Sequence[str] = ()) -> list[Message]:
+        """A reply and its answer as messages, with the thought apart, where templates look for it.
+
+        Args:
+            reply: The reply.
+            observation: The environment's answer.
+            results: The results of the reply's calls, in place of an observation.
+        """
+        said: Message = json.loads(reply.action) if results else {"role": "assistant", "content": reply.text}
+        if reply.reasoning:
+            said |= {
+                "reasoning_content": reply.reasoning,
+                "thinking": reply.reasoning,
+            }  # gpt-oss has its own name for it
+        if not results:
+            return [said, {"role": "user", "content": self._cut(observation)}]
+        said["tool_calls"] = [{"id": call_id(at), **call} for at, call in enumerate(said["tool_calls"])]
+        named = enumerate(zip(call_names(reply.action), results, strict=True))
+        return [said, *(result_message(name, self._cut(text, share=len(results)), at) for at, (name, text) in named)]
+
+    def without_thoughts(self, messages: Sequence[Message], tools: Sequence[Any], grown: list[int]) -> list[int]:
+        """The ids of a conversation as the template renders it, without the thoughts that the template removes.
+
+        Args:
+            messages: The conversation.
+            tools: The functions that were on offer at its beginning.
+            grown: The conversation as it grew. It is returned if the template's text is the same, or if the template refuses the
+                messages, such as several calls in one.
+        """
+        try:
+            ids = self._ids(self._template(messages, tools=tools))
+        except ConfigError:
+            return grown
+        return grown if self.text(ids) == self.text(grown) else ids
 
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
         """The ids that follow a reply, up to the place where the model writes again.
@@ -169,21 +214,23 @@ class ChatFormat:
         length = self.reasoning.thought(self._tokenizer, body)
         thought = self.reasoning.text(self.text(body[:length])) if length != 0 else ""
         if length is None:
-            return Reply("", thought, len(body), unfinished=True)
+            return Reply("", thought, "", len(body), unfinished=True)
         answer = str(
             self._tokenizer.decode(body[length:], skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
         answer = answer.lstrip() if length else answer
         if not tools:
-            return Reply(answer, thought, length)
+            return Reply(answer, thought, answer, length)
         parsed = self.tools.parse(self.text(ids), tools)
         if parsed is None:
-            return Reply(answer, thought, length, malformed=True)
+            return Reply(answer, thought, answer, length, malformed=True)
         words, calls = parsed
+        # Some parsers, such as GLM-4.5's, count the stop token as words.
+        words = words.removesuffix(self.text(ids[len(body) :]))
         message: Message = {"role": "assistant", "content": words}
         if calls:
             message["tool_calls"] = calls
-        return Reply(json.dumps(message), thought, length)
+        return Reply(json.dumps(message), thought, answer, length)
 
     def end_of_thought(self, ids: Sequence[int]) -> list[int]:
         """The ids that close the thought of a reply that has not ended; none if no thought is open."""
@@ -266,17 +313,19 @@ class ChatFormat:
                     "the chat template moves the system prompt to the latest message; here it stays in the first one, so that "
                     "the conversation only grows"
                 )
-        style = self.reasoning
-        if style.answer:
-            thinking = self._template(_conversation(_REPLY, reasoning_content=_THOUGHT))
+        shown = self._template(_conversation(_REPLY, reasoning_content=_THOUGHT, thinking=_THOUGHT))
+        if self.strips:
+            if _THOUGHT in shown:
+                found.append("the chat template keeps the thinking of earlier replies, so it stays in the conversation")
         else:
+            style = self.reasoning
             opening, end = (style.opening, style.end) if style.opening else ("<think>\n", "\n</think>\n\n")
-            thinking = self._template(_conversation(f"{opening}{_THOUGHT}{end}{_REPLY}"))
-        if _THOUGHT not in thinking:
-            found.append(
-                "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it was "
-                "sampled, so that the model is trained on exactly what it sampled"
-            )
+            shown += "" if style.answer else self._template(_conversation(f"{opening}{_THOUGHT}{end}{_REPLY}"))
+            if _THOUGHT not in shown:
+                found.append(
+                    "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it was "
+                    "sampled, so that the model is trained on exactly what it sampled; --reasoning strip removes it"
+                )
         padded = f" \n{_REPLY}\n "
         if padded not in self._template(_conversation(padded)):
             found.append("the chat template strips blanks around messages; here replies stay as they were sampled")

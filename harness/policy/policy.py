@@ -25,14 +25,13 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from eh_gym.errors import ConfigError
-from harness.policy.attention import PACKED, can_pack
-from harness.policy.batch import Batch, collate, deal, microbatches, pack, padded_microbatches
+from harness.policy.attention import PACKED, can_pack, no_mask
+from harness.policy.batch import Batch, Tokens, collate, deal, microbatches, pack, padded_microbatches
 from harness.policy.chat import ChatFormat
 from harness.policy.head import Head, token_scores
 from harness.policy.installed import model_folder
 from harness.policy.lora import has_lora, plain_parameters
 from harness.settings.reasoning import ReasoningFormat
-from harness.types.trajectory import Trajectory
 
 __all__ = ["Policy", "load_policy", "score_batch"]
 
@@ -50,7 +49,7 @@ class Policy:
         """Whether the model takes packed rows, which hold episodes one after the other."""
         return bool(self.model.config._attn_implementation == PACKED)
 
-    def batch(self, trajectories: Sequence[Trajectory]) -> Batch:
+    def batch(self, trajectories: Sequence[Tokens]) -> Batch:
         """Episodes as the input of one forward pass, packed if the model takes packed rows."""
         if self.packs:
             return pack(trajectories, device=self.model.device)
@@ -58,7 +57,7 @@ class Policy:
         return collate(trajectories, pad_id=int(self.tokenizer.pad_token_id or 0), device=self.model.device)
 
     def batches(
-        self, trajectories: Sequence[Trajectory], max_tokens: int, *, rank: int = 0, ranks: int = 1
+        self, trajectories: Sequence[Tokens], max_tokens: int, *, rank: int = 0, ranks: int = 1
     ) -> Iterator[tuple[list[int], Batch]]:
         """Splits the episodes into forward passes of at most `max_tokens` tokens, including padding, or of one episode.
 
@@ -130,7 +129,8 @@ class Policy:
 
 def score_batch(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
     """`Policy.score` for a model whose weights are all on this rank."""
-    segments = {} if batch.segments is None else {"segments": batch.segments}
+    packed = batch.segments is not None
+    segments = {"segments": batch.segments, "attention_mask": no_mask(batch.ids.device)} if packed else {}
     states = model.base_model(
         input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments
     ).last_hidden_state
@@ -149,6 +149,7 @@ def load_policy(
     packing: bool = True,
     template_kwargs: Mapping[str, Any] | None = None,
     reasoning_format: ReasoningFormat = "auto",
+    strip_reasoning: bool = False,
 ) -> Policy:
     """Loads a Hugging Face folder, an installed model or a hub id.
 
@@ -160,6 +161,7 @@ def load_policy(
         packing: Whether to train on packed episodes, if the model can.
         template_kwargs: Further variables of the chat template.
         reasoning_format: How the model writes its thoughts; "auto" finds it from the chat template.
+        strip_reasoning: Whether earlier thoughts leave the conversation, as the chat template removes them.
 
     Raises:
         ConfigError: There is no model at `path`, or its chat template can't be used.
@@ -183,6 +185,7 @@ def load_policy(
         max_observation_tokens=max_observation_tokens,
         template_kwargs=template_kwargs,
         reasoning_format=reasoning_format,
+        strip_reasoning=strip_reasoning,
         stop_ids=[] if ends is None else ends if isinstance(ends, list) else [ends],
     )
     return Policy(model, tokenizer, chat)

@@ -17,7 +17,7 @@ from transformers.utils.chat_parsing import parse_response
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.policy.template import Message, Template
 
-__all__ = ["ToolFormat", "call_names"]
+__all__ = ["ToolFormat", "call_id", "call_names", "result_message"]
 
 _CALL = "Eh-Call-Mark"
 _ASKED: Message = {"role": "user", "content": "question"}
@@ -42,7 +42,7 @@ class ToolFormat:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: Template, special: frozenset[int]) -> None:
         self._tokenizer, self._template, self._special = tokenizer, template, special
         mark = "Eh-Result-Mark"
-        if not template.takes([_ASKED, _calling(["name"]), _result("name", mark)], mark) or not template.takes(
+        if not template.takes([_ASKED, _calling(["name"]), result_message("name", mark)], mark) or not template.takes(
             [_ASKED, _calling(["name"])], _CALL
         ):
             raise ConfigError(
@@ -77,7 +77,9 @@ class ToolFormat:
         """The template's text after the calls. It is found by rendering calls to the same functions that end in a mark."""
         calling = _calling(names)
         alone = self._template([_ASKED, calling], reply_next=False).split(_CALL, len(names))[-1].rstrip()
-        answers = [_result(name, result, at) for at, (name, result) in enumerate(zip(names, results, strict=True))]
+        answers = [
+            result_message(name, result, at) for at, (name, result) in enumerate(zip(names, results, strict=True))
+        ]
         text = self._template([_ASKED, calling, *answers]).split(_CALL, len(names))[-1]
         last = self._ids(alone)[-1]
         end = len(alone) - (len(str(self._tokenizer.decode([last]))) if last in self._special else 0)
@@ -154,15 +156,17 @@ def _parser(tokenizer: PreTrainedTokenizerBase, name: str) -> Any:
 
 def _calling(names: Sequence[str]) -> Message:
     calls = [
-        {"id": _id(at), "type": "function", "function": {"name": name, "arguments": {"mark": _CALL}}}
+        {"id": call_id(at), "type": "function", "function": {"name": name, "arguments": {"mark": _CALL}}}
         for at, name in enumerate(names)
     ]
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
-def _result(name: str, result: str, at: int = 0) -> Message:
-    return {"role": "tool", "name": name, "tool_call_id": _id(at), "content": result}
+def result_message(name: str, result: str, at: int = 0) -> Message:
+    """The result of a call as a message; `at` is the place of the call among those of its message."""
+    return {"role": "tool", "name": name, "tool_call_id": call_id(at), "content": result}
 
 
-def _id(at: int) -> str:
+def call_id(at: int) -> str:
+    """The name that a call and its result share; `at` is the place of the call among those of its message."""
     return f"call{at:05d}"  # Mistral's templates want nine letters or digits

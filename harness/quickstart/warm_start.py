@@ -28,12 +28,12 @@ from harness.policy.batch import microbatches, padded_microbatches
 from harness.policy.lora import has_lora
 from harness.policy.policy import Policy
 from harness.quickstart.expert import demonstrate
-from harness.rollout.episode import answer_ids
+from harness.rollout.conversation import Conversation
 from harness.run.files import whole_folder
 from harness.settings.warm_start import LEAST_PRETRAINED, WarmStart
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.types.seeding import derive_seed
-from harness.types.trajectory import Trajectory, Turn
+from harness.types.trajectory import TokenSequence, Trajectory, Turn
 
 __all__ = ["cached_warm_start", "demonstrations", "is_pretrained", "text_perplexity", "warm_start"]
 
@@ -84,9 +84,9 @@ def demonstrations(
         )
         if played is None:
             continue
-        prompt, tools = played.info["system_prompt"], list(played.info.get("tools", ()))
-        trajectory = Trajectory(task_id, group=len(found), system_prompt=prompt)
-        trajectory.add_prompt(policy.chat.prompt_ids(prompt, played.observations[0], tools))
+        trajectory = Trajectory(task_id, group=len(found), system_prompt=played.info["system_prompt"])
+        conversation = Conversation(policy.chat, played.observations[0], played.info)
+        trajectory.add_prompt(conversation.prompt_ids)
         for step, action in enumerate(played.actions, 1):
             reply = policy.chat.reply_ids(action)
             trajectory.ids += reply
@@ -94,7 +94,9 @@ def demonstrations(
             trajectory.logprobs += [0.0] * len(reply)
             if step < len(played.actions) or not played.ended:
                 turn = Turn(action, played.observations[step], cut=False, malformed=False)
-                trajectory.add_prompt(answer_ids(policy.chat, turn, played.infos[step - 1], tools, stopped=True))
+                read = policy.chat.read(reply, conversation.tools)
+                info = played.infos[step - 1]
+                trajectory.go_on(conversation.answered(trajectory.ids, read, turn, info, stopped=True))
         shortest = min(shortest, len(trajectory.ids))
         if len(trajectory.ids) <= settings.max_tokens:
             found.append(trajectory)
@@ -275,7 +277,7 @@ def _cache_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, seed
     key = hashlib.blake2b(digest_size=16)
     wrappers = [repr(w) for w in spec.additional_wrappers] if spec else []
     name = [spec.id, sorted((k, repr(v)) for k, v in spec.kwargs.items()), *wrappers] if spec else repr(env)
-    how = [str(policy.model.dtype), policy.packs, has_lora(policy.model)]
+    how = [str(policy.model.dtype), policy.packs, has_lora(policy.model), *(["strips"] if policy.chat.strips else [])]
     # Texts as the demonstrations have them: they show the template, and how long observations are cut.
     chat = policy.chat
     texts = [chat.prompt_ids("s", "u"), chat.reply_ids("a"), chat.observation_ids("a long text " * 8192, stopped=True)]
@@ -317,8 +319,13 @@ def _clone(
     optimizer = make_optimizer(policy.model, learning_rate=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     recent: deque[float] = deque(maxlen=min(10, settings.min_batches))
     policy.model.train()
-    cut = _packed if is_pretrained(policy) and policy.packs else _padded
-    source = cut(demos, settings.batch_tokens, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    if is_pretrained(policy) and policy.packs:  # demonstrations with the same system prompt share its tokens
+        prompts = {t.system_prompt: number for number, t in enumerate(demos)}
+        shared = [dataclasses.replace(s, group=prompts[t.system_prompt]) for t in demos for s in t.sequences]
+        source = _packed(shared, settings.batch_tokens, rng)
+    else:
+        source = _padded([s for t in demos for s in t.sequences], settings.batch_tokens, rng)
     batches = tokens = 0
     while batches < limit:
         for group in optimizer.param_groups:
@@ -340,7 +347,7 @@ def _clone(
     return _Cloned(batches, sum(recent) / max(1, len(recent)), tokens)
 
 
-def _padded(demos: list[Trajectory], batch_tokens: int, rng: np.random.Generator) -> Iterator[list[Trajectory]]:
+def _padded(demos: list[TokenSequence], batch_tokens: int, rng: np.random.Generator) -> Iterator[list[TokenSequence]]:
     """Batches of similar length in random order, pass after pass. Lengths are jittered, so that the batches differ."""
     while True:
         order = [demos[i] for i in rng.permutation(len(demos))]
@@ -350,10 +357,8 @@ def _padded(demos: list[Trajectory], batch_tokens: int, rng: np.random.Generator
             yield [order[j] for j in batches[i]]
 
 
-def _packed(demos: list[Trajectory], batch_tokens: int, rng: np.random.Generator) -> Iterator[list[Trajectory]]:
-    """Batches in random order, pass after pass. Demonstrations with the same system prompt share its tokens."""
-    prompts = {t.system_prompt: number for number, t in enumerate(demos)}
-    demos = [dataclasses.replace(t, group=prompts[t.system_prompt]) for t in demos]
+def _packed(demos: list[TokenSequence], batch_tokens: int, rng: np.random.Generator) -> Iterator[list[TokenSequence]]:
+    """Batches in random order, pass after pass. The sequences of a group share the tokens that they begin with."""
     while True:
         order = [demos[i] for i in rng.permutation(len(demos))]
         batches = microbatches(order, batch_tokens)

@@ -151,7 +151,7 @@ class Batches:
         metrics = rollout_metrics(trajectories, update) | {"time/rollout_s": seconds}
         if self._plan.dynamic_sampling:
             metrics["rollout/useful_groups"] = float(useful_groups(trajectories))
-            metrics["tokens/replacements"] = float(sum(len(t.ids) for t in trajectories[first:]))
+            metrics["tokens/replacements"] = float(sum(t.tokens for t in trajectories[first:]))
         self._lost = 0 if metrics["rollout/episodes"] else self._lost + 1
         if self._lost == _LOST_BATCHES:
             raise WorkerError(

@@ -22,8 +22,8 @@ from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, SamplerError, WorkerError
 from eh_gym.replies import split_reply
 from eh_gym.vector import ThreadVectorEnv
+from harness.rollout.conversation import UNFINISHED
 from harness.rollout.environment import Environments
-from harness.rollout.episode import UNFINISHED
 from harness.rollout.slots import announce
 from harness.types.rules import EpisodeRequest
 from harness.types.seeding import derive_seed

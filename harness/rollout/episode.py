@@ -5,29 +5,25 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal
 
 from eh_gym.errors import WorkerError
 from eh_gym.vector.thread import ResetResult, StepResult
+from harness.rollout.conversation import Conversation
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sample, SampleRequest
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import EndReason, Trajectory, Turn
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
-    from harness.policy.chat import ChatFormat
+    from harness.policy.chat import ChatFormat, Reply
 
-__all__ = ["UNFINISHED", "Episode", "Next", "answer_ids"]
+__all__ = ["Episode", "Next"]
 
 Next = Literal["turn", "reset", "over"]
 """What an episode needs after its environment has answered."""
-
-UNFINISHED = "Your last message had no action, because its thought did not end. Think less, then act."
-"""What the model is told after a thought that never ended, before the environment's answer to an empty action."""
 
 
 class Episode:
@@ -49,8 +45,8 @@ class Episode:
         self.request = request
         self._rules, self._chat, self._max_context = rules, chat, max_context
         self._last: Sample | None = None
-        self._malformed = False  # whether the last reply has calls that can't be read
-        self._tools: list[Any] = []  # the functions on offer
+        self._reply: Reply | None = None  # the last one
+        self._conversation: Conversation | None = None  # of the present attempt
         self._begin = 0  # where the present turn begins in the trajectory's ids
         self._closed = 0  # the ids that were added to the present turn to close its thought
         self._asked = 0.0  # when the last turn was requested, in seconds
@@ -72,9 +68,9 @@ class Episode:
         except WorkerError as failure:
             return self._failed(str(failure))
         self.trajectory.begin(observation, info)
-        self._tools = list(info.get("tools", ()))
+        self._conversation = Conversation(self._chat, observation, info)
         # A first prompt that is too long is kept: otherwise the episode would be empty. It has no action, so no loss.
-        self.trajectory.add_prompt(self._chat.prompt_ids(info["system_prompt"], observation, self._tools))
+        self.trajectory.add_prompt(self._conversation.prompt_ids)
         return "turn" if len(self.trajectory.ids) < self._max_context else self._over("context")
 
     def turn(self) -> SampleRequest:
@@ -92,6 +88,7 @@ class Episode:
             is instead the request for the rest of the turn, with the thought closed.
         """
         trajectory, rules = self.trajectory, self._rules
+        assert self._conversation is not None, "reset_answered() comes before an action"
         first = len(trajectory.ids) == self._begin
         trajectory.add_sample(sample)
         self._last = sample
@@ -103,10 +100,11 @@ class Episode:
                 trajectory.add_prompt(closing)
                 self._closed = len(closing)
                 return self._request(room, derive_seed(self.request.seed, "turn", trajectory.length, "answer"))
-        reply = self._chat.read(trajectory.ids[self._begin :], self._tools)
-        self._malformed = reply.malformed
+        reply = self._chat.read(trajectory.ids[self._begin :], self._conversation.tools)
+        self._reply = reply
         if reply.thought_tokens and not rules.train_reasoning:
             trajectory.not_trained.append((self._begin, self._begin + reply.thought_tokens))
+        begins = trajectory.earlier and not any(trajectory.action_mask[: self._begin])  # another sequence
         trajectory.turns.append(
             Turn(
                 reply.action,
@@ -118,6 +116,7 @@ class Episode:
                 reasoning_tokens=reply.thought_tokens,
                 closing_tokens=self._closed,
                 unfinished=reply.unfinished,
+                prompt_tokens=self._begin if begins else 0,
                 latency_s=round(time.perf_counter() - self._asked, 3),
             )
         )
@@ -133,21 +132,23 @@ class Episode:
             answered = answer.result()
         except WorkerError as failure:
             return self._failed(str(failure))
-        trajectory, sample = self.trajectory, self._last
+        trajectory, conversation = self.trajectory, self._conversation
+        sample, reply = self._last, self._reply
+        assert conversation is not None, "reset_answered() comes before an answer"
         assert sample is not None, "act() comes before the answer"
+        assert reply is not None, "act() comes before the answer"
         end = trajectory.add_answer(answered)
-        trajectory.turns[-1].malformed |= self._malformed
+        trajectory.turns[-1].malformed |= reply.malformed
         if end == "environment-error":
             return self._failed(trajectory.error or "")
         if end is not None:
             return "over"
         turn = trajectory.turns[-1]
         stopped = sample.finish_reason == "stop"
-        ids = answer_ids(self._chat, turn, answered[4], self._tools, stopped=stopped)
-        if len(trajectory.ids) + len(ids) >= self._max_context:
+        ids = conversation.answered(trajectory.ids, reply, turn, answered[4], stopped=stopped)
+        if len(ids) >= self._max_context:
             return self._over("context")  # the observation is not added: no action would follow it
-        trajectory.add_prompt(ids)
-        turn.observation_tokens = len(ids)
+        turn.observation_tokens = trajectory.go_on(ids)
         return "turn"
 
     def _request(self, limit: int, seed: int) -> SampleRequest:
@@ -163,7 +164,7 @@ class Episode:
     def _failed(self, error: str) -> Next:
         """Starts the episode again with the same seed after its environment failed; ends it after the last retry."""
         failed = self.trajectory
-        lost = failed.failed_tokens + len(failed.ids)
+        lost = failed.failed_tokens + failed.tokens
         if failed.retries < self._rules.environment_retries:
             self.trajectory = self._blank()
             self.trajectory.retries, self.trajectory.failed_tokens = failed.retries + 1, lost
@@ -178,24 +179,3 @@ class Episode:
 
     def _blank(self) -> Trajectory:
         return Trajectory(self.request.task_id, self.request.group, seed=self.request.seed)
-
-
-def answer_ids(chat: ChatFormat, turn: Turn, info: Mapping[str, Any], tools: list[Any], *, stopped: bool) -> list[int]:
-    """The ids of the environment's answer to a turn. What the model sees of it becomes the turn's observation.
-
-    Args:
-        chat: Turns texts into ids.
-        turn: The turn, with the environment's answer.
-        info: The info of the answer. Its ``tools`` may have functions that were not on offer before: a conversation that only
-            grows can't change its beginning, so the model reads about them here.
-        tools: The functions on offer so far. New ones are added.
-        stopped: Whether the reply ended with a stop token.
-    """
-    if results := info.get("tool_results"):
-        return chat.results_ids(turn.action, results, stopped=stopped)
-    new = [tool for tool in info.get("tools", ()) if tool not in tools]
-    tools += new
-    notes = [UNFINISHED] if turn.unfinished else []
-    functions = [json.dumps(tool["function"], ensure_ascii=False) for tool in new]
-    turn.observation = "\n".join([*notes, *functions, turn.observation])
-    return chat.observation_ids(turn.observation, stopped=stopped)

@@ -56,7 +56,8 @@ class EpisodeLengths:
         self._shapes = [
             (prompt, (len(t.ids) - prompt) / t.length, t.length, t.truncated)
             for t in played
-            for prompt in [t.action_mask.index(1) if 1 in t.action_mask else len(t.ids)]
+            for mask in [t.sequences[0].action_mask]
+            for prompt in [mask.index(1) if 1 in mask else len(mask)]
         ] or self._shapes
 
     def tokens(self, horizon: int | None) -> float | None:

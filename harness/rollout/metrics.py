@@ -30,7 +30,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], update: int) -> dict[str
     known = [t for t in valid if t.optimal_steps]
     third = np.quantile([t.optimal_steps or 0 for t in known], 2 / 3) if known else 0.0
     longest = [t for t in known if (t.optimal_steps or 0) >= third]
-    action, every = sum(t.action_tokens for t in valid), sum(len(t.ids) for t in valid)
+    action, every = sum(t.action_tokens for t in valid), sum(t.tokens for t in valid)
     return {
         "rollout/success": mean([t.success for t in valid]),
         "rollout/success_ceiling": mean([not t.horizon or (t.optimal_steps or 0) <= t.horizon for t in known]),

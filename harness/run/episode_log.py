@@ -4,7 +4,8 @@ The log of a run has one file per update. The log of an evaluation is one file, 
 
 The log has no token ids, only numbers of tokens. They give the mask: an episode begins with the tokens of its prompt, and each
 turn adds those of its action and of its observation. The model wrote only the actions. Those of a turn include its thought, which
-the log shows apart; if the thought was closed for the model, ``closing_tokens`` more stand at its end. An evaluation can keep the
+the log shows apart; if the thought was closed for the model, ``closing_tokens`` more stand at its end. With `--reasoning strip`,
+a turn with ``prompt_tokens`` begins another list of ids, with so many that the model did not write. An evaluation can keep the
 ids too (`--keep-tokens`).
 """
 
@@ -71,7 +72,11 @@ class EpisodeWriter:
         """Writes one episode. If the process is killed after this, the episode is not lost."""
         line = _line(None, trajectory, None, _write_system_prompt(self._folder, trajectory.system_prompt))
         if self._tokens:
-            line |= {name: getattr(trajectory, name) for name in ("ids", "action_mask", "logprobs")}
+            line["sequences"] = [
+                {name: getattr(sequence, name) for name in ("ids", "action_mask", "logprobs")}
+                for sequence in trajectory.sequences
+                if sequence.ids
+            ]
         self._file.write(json.dumps(line, ensure_ascii=False, default=str).encode("utf-8", _ESCAPED) + b"\n")
         self._file.flush()
 
@@ -136,10 +141,12 @@ def _line(update: int | None, t: Trajectory, advantage: float | None, system_pro
         "failure": t.failure,
         "optimal_steps": t.optimal_steps,
         "advantage": advantage,
-        "tokens": len(t.ids),
+        "tokens": t.tokens,
         "action_tokens": t.action_tokens,
-        "prompt_tokens": len(t.ids)
-        - sum(turn.action_tokens + turn.closing_tokens + turn.observation_tokens for turn in t.turns)
+        "prompt_tokens": t.tokens
+        - sum(
+            turn.action_tokens + turn.closing_tokens + turn.observation_tokens + turn.prompt_tokens for turn in t.turns
+        )
         if t.ids
         else 0,
         "versions": sorted(set(t.versions)),

@@ -30,6 +30,9 @@ class ReasoningFlags:
     """Further variables of the chat template, as a JSON object, such as '{"enable_thinking": false}'."""
     reasoning_format: ReasoningFormat = "auto"
     """How the model writes its thoughts: tags, opened (by the template), harmony (gpt-oss) or none. auto asks the template."""
+    reasoning: Literal["keep", "strip"] = "keep"
+    """keep: earlier thoughts stay in the conversation, which only grows. strip: they leave it as the chat template removes them,
+    and an episode is several sequences of tokens with one advantage."""
     max_reasoning_tokens: int = 0
     """A thought that reaches so many tokens is closed, and the model goes on with its answer. 0 closes none."""
 

@@ -191,7 +191,14 @@ def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def aggregate(
-    per_token: Tensor, mask: Tensor, *, mode: Aggregation, n_episodes: int, n_tokens: int, fixed_length: int
+    per_token: Tensor,
+    mask: Tensor,
+    *,
+    mode: Aggregation,
+    n_episodes: int,
+    n_tokens: int,
+    fixed_length: int,
+    episode_tokens: Tensor | None = None,
 ) -> Tensor:
     """One micro-batch's part of the loss of an optimizer step.
 
@@ -205,6 +212,8 @@ def aggregate(
         n_episodes: The number of episodes in the step.
         n_tokens: The number of tokens in the mask, over the step.
         fixed_length: The constant, in tokens per episode.
+        episode_tokens: int [B], the number of tokens in the mask of each row's episode, where an episode has several rows. None
+            if each row is an episode.
 
     Returns:
         A scalar.
@@ -215,7 +224,8 @@ def aggregate(
     if mode == "token-mean":
         return kept.sum() / n_tokens
     if mode == "seq-mean":
-        return (kept.sum(dim=1, keepdim=True) / _count(mask)).sum() / n_episodes
+        counts = _count(mask) if episode_tokens is None else episode_tokens[:, None].clamp_min(1)
+        return (kept.sum(dim=1, keepdim=True) / counts).sum() / n_episodes
     if mode == "fixed-length":
         return kept.sum() / (n_episodes * fixed_length)
     raise ConfigError(f"aggregation must be one of seq-mean, token-mean, fixed-length, got {mode!r}")

@@ -11,6 +11,10 @@ The denominator of the ratio can come from two policies:
 - With `tis_cap` it is the trainer's policy before the first optimizer step, and the loss of each token is weighted by
   trainer's / sampler's probability, bounded by the cap (`importance_weights`). The clipping then bounds only the steps of this
   update, and the weight corrects the difference between sampler and trainer.
+
+If earlier thoughts leave the conversation (`--reasoning strip`), an episode is several sequences of tokens. Each is scored by
+itself, and has a ratio of its own where ratios are of sequences. All have the episode's advantage, and in every mean over
+episodes they count as one.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from harness.settings.loss import LossSettings
 from harness.training.loss import LOSSES, aggregate, group_advantages, importance_weights, kl_k3
 from harness.training.mismatch import Mismatch
 from harness.training.optimizer import parameters_of
-from harness.types.trajectory import Trajectory
+from harness.types.trajectory import TokenSequence, Trajectory
 
 __all__ = ["select_episodes", "update_policy"]
 
@@ -41,11 +45,12 @@ _SUMS = ("loss", "entropy", "approx_kl", "clipped", "kl_ref")
 
 @dataclass
 class _Item:
-    """One episode of the loss.
+    """One sequence of an episode of the loss.
 
     `old_logp` holds the trainer's log-probabilities before the first step, float32 [written tokens].
     """
 
+    tokens: TokenSequence
     trajectory: Trajectory
     advantage: float
     old_logp: Tensor | None = None
@@ -124,13 +129,16 @@ def update_policy(
     mismatch, steps, skipped = Mismatch(), 0, 0
     policy.model.train()
     order = np.random.default_rng(seed).permutation(len(chosen))
-    parts = [[_Item(*chosen[i]) for i in part] for part in np.array_split(order, settings.minibatches) if len(part)]
+    parts = [[chosen[i] for i in part] for part in np.array_split(order, settings.minibatches) if len(part)]
+    minibatches = [[item for episode in part for item in _items(*episode)] for part in parts]
     if settings.tis_cap:  # not needed for the first step: its own forward pass comes before any weight has moved
-        for minibatch in parts[1:]:
+        for minibatch in minibatches[1:]:
             _score_before(policy, minibatch, settings, ranks)
-    for minibatch in parts:
+    for part, minibatch in zip(parts, minibatches, strict=True):
         optimizer.zero_grad(set_to_none=True)
-        _accumulate_gradients(policy, reference, minibatch, settings, ranks, sums, mismatch, first=steps == 0)
+        _accumulate_gradients(
+            policy, reference, minibatch, settings, ranks, sums, mismatch, n_episodes=len(part), first=steps == 0
+        )
         norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), settings.max_grad_norm)))
         grad_norm += norm / ranks.size  # each rank has the norm over all ranks
         steps += 1
@@ -168,10 +176,11 @@ def _accumulate_gradients(
     sums: dict[str, Tensor],
     mismatch: Mismatch,
     *,
+    n_episodes: int,
     first: bool,
 ) -> None:
     """Adds one optimizer step's gradient, micro-batch by micro-batch."""
-    n_tokens = sum(item.trajectory.loss_tokens for item in minibatch)
+    n_tokens = sum(sum(item.tokens.loss_mask) for item in minibatch)
     for items, batch in _micro(policy, minibatch, settings, ranks):
         if not items:
             _pass_idly(policy, reference, batch, settings)
@@ -202,9 +211,10 @@ def _accumulate_gradients(
             per_token,
             mask,
             mode=settings.aggregation,
-            n_episodes=len(minibatch),
+            n_episodes=n_episodes,
             n_tokens=n_tokens,
             fixed_length=settings.fixed_length,
+            episode_tokens=torch.tensor([item.trajectory.loss_tokens for item in items], device=policy.model.device),
         )
         (loss * ranks.size).backward()  # FSDP takes the mean over ranks, but the parts must be summed
         with torch.no_grad():
@@ -214,12 +224,17 @@ def _accumulate_gradients(
             sums["clipped"] += (clipped & mask).sum()
 
 
+def _items(trajectory: Trajectory, advantage: float) -> list[_Item]:
+    """An episode's sequences that the loss is about. All have the episode's advantage."""
+    return [_Item(tokens, trajectory, advantage) for tokens in trajectory.sequences if any(tokens.loss_mask)]
+
+
 def _micro(
     policy: Policy, minibatch: list[_Item], settings: LossSettings, ranks: Ranks
 ) -> Iterator[tuple[list[_Item], Batch]]:
-    """This rank's episodes of one optimizer step, as micro-batches; a micro-batch without an episode is an idle pass."""
-    episodes = [item.trajectory for item in minibatch]
-    for indices, batch in policy.batches(episodes, settings.tokens_per_microbatch, rank=ranks.rank, ranks=ranks.size):
+    """This rank's sequences of one optimizer step, as micro-batches; a micro-batch without a sequence is an idle pass."""
+    tokens = [item.tokens for item in minibatch]
+    for indices, batch in policy.batches(tokens, settings.tokens_per_microbatch, rank=ranks.rank, ranks=ranks.size):
         yield [minibatch[i] for i in indices], batch
 
 
@@ -237,7 +252,7 @@ def _score_before(policy: Policy, minibatch: list[_Item], settings: LossSettings
     for items, batch in _micro(policy, minibatch, settings, ranks):
         logp, _ = policy.score(batch, settings.temperature)
         for item, row in zip(items, logp[: len(items)], strict=True):  # an idle pass has no items
-            item.old_logp = row[: item.trajectory.loss_tokens].clone()
+            item.old_logp = row[: sum(item.tokens.loss_mask)].clone()
 
 
 def _stacked(items: list[_Item], like: Tensor) -> Tensor | None:

@@ -1,6 +1,7 @@
 """One episode as the trainer sees it: its token ids, what was said, and why it ended.
 
-An episode is one list of token ids with a mask of those that the model wrote. Whoever plays an episode, with a model, behind an
+An episode is one list of token ids with a mask of those that the model wrote; if earlier thoughts leave the conversation, it is
+several such lists. Whoever plays an episode, with a model, behind an
 endpoint or with a script, hands the environment's answers to `Trajectory.begin` and `Trajectory.add_answer`. So what ended an
 episode is decided in one place.
 """
@@ -17,7 +18,7 @@ from eh_gym.horizon.controller import EpisodeOutcome
 from eh_gym.vector.thread import StepResult
 from harness.types.sampler import Sample
 
-__all__ = ["KINDS", "LENGTH_BINS", "TRUNCATED", "EndReason", "Trajectory", "Turn"]
+__all__ = ["KINDS", "LENGTH_BINS", "TRUNCATED", "EndReason", "TokenSequence", "Trajectory", "Turn"]
 
 EndReason = Literal["terminated", "horizon", "truncated", "context", "environment-error"]
 TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
@@ -51,7 +52,8 @@ class Turn:
         reasoning_tokens: The number of ids of the thought, including its tags.
         closing_tokens: The number of those ids that the model did not sample, because its thought was closed for it.
         unfinished: Whether the thought never ended, so that there was no action.
-        prompt_tokens: The number of tokens in the request, as an endpoint counts them; 0 without an endpoint.
+        prompt_tokens: The number of tokens in the request: behind an endpoint, as it counts them; otherwise 0, except in a turn
+            that begins another sequence of ids.
         latency_s: The seconds from the request to the answer. It does not count when two turns are compared.
     """
 
@@ -69,6 +71,25 @@ class Turn:
     latency_s: float = field(default=0.0, compare=False)
 
 
+@dataclass(frozen=True)
+class TokenSequence:
+    """Tokens that one pass of the model can score: each sampled token comes after exactly those that it was sampled after.
+
+    Attributes:
+        group: The index of the task in its update. Sequences of a group begin with the same tokens.
+        ids: All tokens.
+        action_mask: For each token, 1 if the model sampled it, else 0.
+        loss_mask: For each token, 1 if the loss is about it, else 0.
+        logprobs: For each sampled token, its log-probability when it was sampled; for any other token, 0.0.
+    """
+
+    group: int
+    ids: list[int]
+    action_mask: list[int]
+    loss_mask: list[int]
+    logprobs: list[float]
+
+
 @dataclass
 class Trajectory:
     """One episode.
@@ -78,9 +99,10 @@ class Trajectory:
         group: The index of the task in its update; the episodes of a group share it.
         seed: The environment and the sampled turns derive their seeds from it.
         horizon: The K of this episode; 0 for no limit.
-        ids: All tokens.
-        action_mask: For each token, 1 if the model sampled it, else 0.
-        logprobs: For each sampled token, its log-probability when it was sampled; for any other token, 0.0.
+        ids: All tokens; if the episode is several sequences, those of the last one.
+        action_mask: For each of `ids`, 1 if the model sampled it, else 0.
+        logprobs: For each of `ids` that was sampled, its log-probability when it was sampled; for any other one, 0.0.
+        earlier: The sequences before the last one.
         versions: For each sample, the policy version that wrote it. A turn has one, or two if its thought reached its limit.
         not_trained: Spans of ids, as (first, end), that the model sampled and the loss leaves out.
         system_prompt: The system prompt, and the functions on offer if there are any; for the log.
@@ -105,6 +127,7 @@ class Trajectory:
     ids: list[int] = field(default_factory=list)
     action_mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    earlier: list[TokenSequence] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     not_trained: list[tuple[int, int]] = field(default_factory=list)
     system_prompt: str = ""
@@ -172,6 +195,29 @@ class Trajectory:
         self.logprobs += sample.logprobs
         self.versions.append(sample.policy_version)
 
+    def go_on(self, ids: list[int]) -> int:
+        """Goes on with what the model reads next. If this does not extend what it has read and written, another sequence begins.
+
+        Args:
+            ids: The whole conversation.
+
+        Returns:
+            The number of ids that were added to the sequence; 0 if another one begins.
+        """
+        known = len(self.ids)
+        if ids[:known] == self.ids:
+            self.add_prompt(ids[known:])
+            return len(ids) - known
+        self.earlier = self.sequences
+        self.ids, self.action_mask, self.logprobs, self.not_trained = [], [], [], []
+        self.add_prompt(ids)
+        return 0
+
+    @property
+    def sequences(self) -> list[TokenSequence]:
+        """The episode's tokens, as they were sampled; one sequence, or several if earlier thoughts have left the conversation."""
+        return [*self.earlier, TokenSequence(self.group, self.ids, self.action_mask, self.loss_mask, self.logprobs)]
+
     @property
     def length(self) -> int:
         """The number of steps taken."""
@@ -179,8 +225,8 @@ class Trajectory:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in prompts and actions."""
-        return len(self.ids)
+        """The number of tokens in prompts and actions, in all sequences."""
+        return sum(len(sequence.ids) for sequence in self.sequences)
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -195,11 +241,11 @@ class Trajectory:
     @property
     def action_tokens(self) -> int:
         """The number of tokens that the model wrote."""
-        return sum(self.action_mask)
+        return sum(sum(sequence.action_mask) for sequence in self.sequences)
 
     @property
     def loss_mask(self) -> list[int]:
-        """For each token, 1 if the loss is about it, else 0."""
+        """For each of `ids`, 1 if the loss is about it, else 0."""
         if not self.not_trained:
             return self.action_mask
         mask = list(self.action_mask)
@@ -210,7 +256,7 @@ class Trajectory:
     @property
     def loss_tokens(self) -> int:
         """The number of tokens that the loss is about."""
-        return sum(self.loss_mask)
+        return sum(sum(sequence.loss_mask) for sequence in self.sequences)
 
     def outcome(self) -> EpisodeOutcome:
         """The outcome that the horizon controller records."""

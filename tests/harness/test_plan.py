@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
+from transformers import AutoTokenizer
 
+import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
 from harness.experiments import memory as planning
 from harness.experiments.cost import mends, work_of
+from harness.experiments.lengths import lengths_of
 from harness.experiments.memory import memory_of
 from harness.plan import default_for, main
 from harness.policy import head
+from harness.policy.installed import is_installed, model_folder
 from harness.policy.shape import shape_of
 from harness.settings.command_line import parse
 from harness.settings.grpo import GRPOConfig
@@ -123,3 +129,21 @@ def test_bad_input_is_named() -> None:
         Plan(gpus=0)
     with pytest.raises(ConfigError, match="--prompt-tokens"):
         memory_of(dataclasses.replace(plan(), train=GRPOConfig(env="my:Env-v0")))
+
+
+def test_a_chat_model_s_prompts_are_counted_with_its_own_tokenizer() -> None:
+    """The plan took 20 tokens, which are the tiny model's, for the prompt of every model."""
+    if not is_installed("smollm2-135m"):
+        assert not os.environ.get("EH_REQUIRE_BACKENDS"), "run: python -m harness.models install smollm2-135m"
+        pytest.skip("the model is not installed: python -m harness.models install smollm2-135m")
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("smollm2-135m"))
+    observation, info = gym.make("EH-Cabinet-v0").reset(seed=0)
+    messages = [{"role": "system", "content": info["system_prompt"]}, {"role": "user", "content": observation}]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    counted = lengths_of(plan("--model", "smollm2-135m"))
+    assert counted.prompt == len(ids) == 216  # tasks differ in one letter
+    assert "counted with the model's tokenizer" in counted.source
+    assert (counted.action, counted.observation) == (4, 12)
+    assert lengths_of(plan("--model", "smollm2-135m", "--prompt-tokens", "300")).prompt == 300
+    assert lengths_of(plan("--model", "Qwen/Qwen2.5-7B-Instruct")).prompt == 216  # whose tokenizer is not here
+    assert lengths_of(plan("--model", "tiny")).prompt == 20

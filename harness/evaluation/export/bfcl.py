@@ -102,13 +102,14 @@ class _Step:
 def _steps(line: Line, action_format: str) -> Iterable[_Step]:
     context = line["prompt_tokens"]
     for turn in line["turns"]:
+        context = turn.get("prompt_tokens") or context
         # Upstream's handler for the hermes format stores a message without its reasoning.
         message = turn["action"].split("</think>")[-1].lstrip("\n") if action_format == "hermes" else turn["action"]
         yield _Step(
             message,
             turn["observation"],
             _has_calls(turn["action"], action_format),
-            turn.get("prompt_tokens") or context,
+            context,
             turn["action_tokens"],
             turn.get("latency_s", 0.0),
         )

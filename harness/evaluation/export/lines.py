@@ -15,12 +15,12 @@ from harness.run.files import make_folder, whole_file
 __all__ = ["conversation", "tokens_of", "write_lines"]
 
 Line = Mapping[str, Any]
-Form = Callable[[Line, str], dict[str, Any]]
-"""Makes a line of the export from an episode's line in the log and its system prompt."""
+Form = Callable[[Line, str], list[dict[str, Any]]]
+"""Makes the lines of the export from an episode's line in the log and its system prompt."""
 
 
 def write_lines(source: Path, out: Path, form: Form, *, successes_only: bool = False) -> int:
-    """Writes a line for each episode, in the order of the log, and returns their number.
+    """Writes the lines of each episode, in the order of the log, and returns the number of episodes.
 
     Episodes whose environment failed are left out, and so are those in which the model wrote nothing.
 
@@ -43,12 +43,12 @@ def write_lines(source: Path, out: Path, form: Form, *, successes_only: bool = F
             for line in read_episodes(log):
                 if line["end"] != "environment-error" and line["turns"] and (line["success"] or not successes_only):
                     system = read_system_prompt(log.parent, line["system_prompt"]) or ""
-                    file.write(json.dumps(form(line, system), ensure_ascii=False) + "\n")
+                    file.writelines(json.dumps(made, ensure_ascii=False) + "\n" for made in form(line, system))
                     count += 1
     return count
 
 
-def conversation(line: Line, system_prompt: str) -> dict[str, Any]:
+def conversation(line: Line, system_prompt: str) -> list[dict[str, Any]]:
     """An episode as a conversation, in the format that TRL calls conversational: a list ``messages`` of roles and contents.
 
     It ends with the model's last message. A thought is in ``reasoning_content``, where chat templates look for it. The other
@@ -59,26 +59,31 @@ def conversation(line: Line, system_prompt: str) -> dict[str, Any]:
     for turn in line["turns"]:
         messages += [{"role": "user", "content": said}, _assistant(turn)]
         said = turn["observation"]
-    return {"messages": messages, **_about(line)}
+    return [{"messages": messages, **_about(line)}]
 
 
-def tokens_of(line: Line, _: str) -> dict[str, Any]:
+def tokens_of(line: Line, _: str) -> list[dict[str, Any]]:
     """An episode as token ids, with a mask of those that the model sampled, and their log-probabilities when they were sampled.
+
+    It has one line, or with `--reasoning strip` one for each of its sequences.
 
     Raises:
         ConfigError: The log has no token ids.
     """
-    if not line.get("ids"):
+    if not line.get("sequences"):
         raise ConfigError(
             f"the episode of {line['task_id']} was logged without token ids; play it with harness.evaluate --keep-tokens, and "
             "with a model on this machine: an endpoint gives no ids"
         )
-    return {
-        "input_ids": line["ids"],
-        "action_mask": line["action_mask"],
-        "logprobs": line["logprobs"],
-        **_about(line),
-    }
+    return [
+        {
+            "input_ids": sequence["ids"],
+            "action_mask": sequence["action_mask"],
+            "logprobs": sequence["logprobs"],
+            **_about(line),
+        }
+        for sequence in line["sequences"]
+    ]
 
 
 def _logs(source: Path) -> Iterator[Path]:

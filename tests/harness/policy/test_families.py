@@ -23,6 +23,9 @@ from transformers import PreTrainedTokenizerFast
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
 from harness.policy.chat import ChatFormat
+from harness.rollout.conversation import Conversation
+from harness.types.sampler import Sample
+from harness.types.trajectory import Trajectory, Turn
 
 trl = pytest.importorskip("trl", reason="TRL carries the templates and the parsers")
 
@@ -155,6 +158,54 @@ def five_turns(family: str) -> tuple[str, str]:
     if not chat._system_apart:
         messages[:2] = [{"role": "user", "content": "Be brief.\n\nstart c"}]
     return chat.text(ids), chat._template(messages)
+
+
+@pytest.mark.parametrize("tools", [False, True])
+@ALL
+def test_without_earlier_thoughts_five_turns_are_the_template_s_own_text(family: str, tools: bool) -> None:
+    """The messages are made here from what was said. With tools, every other turn is a call, whose thought may stay longer."""
+    if chat_of(family).reasoning.name == "none" or (tools and not has_tools(family)):
+        pytest.skip("no thoughts, or no calls in a form of its own")
+    tokenizer, offered = tokenizer_of(family), TOOLS if tools else []
+    chat = ChatFormat(tokenizer, strip_reasoning=True)
+    style = chat.reasoning
+    conversation = Conversation(chat, "start c", {"system_prompt": "Be brief.", "tools": offered})
+    episode = Trajectory("task", 0)
+    episode.add_prompt(conversation.prompt_ids)
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "start c"},
+    ]
+    texts = []
+    for turn in range(5):
+        calls = tools and turn % 2 == 0
+        action = calling(("find", {"path": f"p{turn}"})) if calls else f"call({turn})"
+        demonstrated = chat.reply_ids(action)
+        answer = chat.text(demonstrated[chat.read(demonstrated, offered).thought_tokens : -1]).lstrip("\n")
+        opening = "" if style.name == "opened" else style.opening
+        thought = opening + f"Thought {turn}." + style.end.removesuffix(style.answer if calls else "")
+        reply = [*tokenizer.encode(thought + answer, add_special_tokens=False), demonstrated[-1]]
+        episode.add_sample(Sample(reply, [-1.0] * len(reply), "stop", 0))
+        texts.append(chat.text(episode.ids))
+        read = chat.read(reply, offered)
+        assert read.reasoning == f"Thought {turn}."
+        said = {"role": "assistant", "reasoning_content": read.reasoning, "thinking": read.reasoning}
+        if calls:
+            called = [{"id": "call00000", **call} for call in json.loads(action)["tool_calls"]]
+            messages.append({**said, "content": "", "tool_calls": called})
+            messages.append({"role": "tool", "name": "find", "tool_call_id": "call00000", "content": f"answer {turn}"})
+        else:
+            messages += [{**said, "content": action}, {"role": "user", "content": f"answer {turn}"}]
+        taken = Turn(read.action, f"answer {turn}", cut=False, malformed=False)
+        info = {"tool_results": [f"answer {turn}"]} if calls else {}
+        episode.go_on(conversation.answered(episode.ids, read, taken, info, stopped=True))
+        assert chat.text(episode.ids) == chat._template(messages, tools=offered)
+    last = [text for text in texts if "Thought 4." in text]
+    assert len(last) == 1
+    assert ("Thought 0." in last[0]) == any("keeps the thinking" in note for note in chat.notes)
+    assert episode.action_tokens == sum(episode.action_mask) + sum(sum(s.action_mask) for s in episode.earlier)
+    sampled = [chat.text([i for i, m in zip(s.ids, s.action_mask, strict=True) if m]) for s in episode.sequences]
+    assert [f"Thought {turn}." in "".join(sampled) for turn in range(5)] == [True] * 5
 
 
 def row(family: str) -> str:

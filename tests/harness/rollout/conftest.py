@@ -30,6 +30,7 @@ class FakeChat:
     """Texts are bytes; 0 ends a reply."""
 
     stop_ids = frozenset({0})
+    strips = False
 
     def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
         return list((system_prompt + observation).encode())

@@ -25,6 +25,7 @@ class Sentences:
     """A chat whose replies are calls, so that the workers have something to do."""
 
     stop_ids = frozenset({0})
+    strips = False
 
     def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
         return list(observation.encode()[:200])

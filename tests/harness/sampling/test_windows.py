@@ -33,7 +33,7 @@ from transformers import (
 )
 
 from eh_gym.errors import ConfigError
-from harness.policy.attention import PACKED, Segments, attention_windows, can_pack
+from harness.policy.attention import PACKED, Segments, attention_windows, can_pack, no_mask
 from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import SampleRequest, sample_all
 
@@ -125,7 +125,11 @@ def test_packed_rows_have_the_log_probabilities_of_a_plain_forward_pass(kind: ty
     positions = torch.tensor([[*range(9), *range(9, 12), *range(9, 13), *range(9)]])
     with torch.no_grad():
         output = packed.base_model(
-            input_ids=torch.tensor([row]), position_ids=positions, use_cache=False, segments=segments
+            input_ids=torch.tensor([row]),
+            position_ids=positions,
+            use_cache=False,
+            segments=segments,
+            attention_mask=no_mask(positions.device),
         ).last_hidden_state[0]
         for start, stop, episode in ((9, 12, begin + ends[0]), (12, 16, begin + ends[1]), (16, 25, begin)):
             plain = model.base_model(input_ids=torch.tensor([episode]), use_cache=False).last_hidden_state[0]

@@ -104,6 +104,70 @@ def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy, 
     assert metrics["train/episodes_in_loss"] == 2
 
 
+def without_thoughts(policy: Policy, group: int, replies: list[str], *, reward: float) -> Trajectory:
+    """An episode whose every turn begins another sequence. All begin with a prompt that is long enough to be shared."""
+    t = Trajectory(
+        f"t{group}", group, reward=reward, turns=[Turn(reply, "", cut=False, malformed=False) for reply in replies]
+    )
+    beginning = policy.chat.prompt_ids("", "start c " * 20)
+    for number, reply in enumerate(replies):
+        t.go_on(beginning + number * policy.chat.observation_ids(f"{number}", stopped=True))
+        ids = policy.chat.reply_ids(reply)
+        t.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
+    with torch.no_grad():
+        for sequence in t.sequences:
+            first, n = sequence.action_mask.index(1), len(sequence.ids)
+            sequence.logprobs[first:] = logprobs(policy, sequence.ids)[first - 1 : n].tolist()
+    return t
+
+
+def logprobs(policy: Policy, ids: list[int]) -> torch.Tensor:
+    """Of each token after the first, from a plain pass over these tokens alone."""
+    logits = policy.model(input_ids=torch.tensor([ids])).logits[0, :-1].float()
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean", "fixed-length"])
+@pytest.mark.parametrize("tokens", [1, 10_000])
+def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregation: Any, tokens: int) -> None:
+    """The gradient is that of a loss made by hand, from a plain forward pass over each sequence."""
+    settings = dataclasses.replace(
+        SETTINGS,
+        aggregation=aggregation,
+        normalize_std=False,
+        fixed_length=50,
+        tokens_per_microbatch=tokens,
+        max_grad_norm=1e9,
+    )
+    policies = [Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat) for _ in range(2)]
+    good = without_thoughts(policies[0], 0, ["open(a)", "read()", "submit(73)"], reward=1.0)
+    bad = without_thoughts(policies[0], 0, ["list()"], reward=0.0)
+    assert [len(t.sequences) for t in (good, bad)] == [3, 1]
+    metrics = update_policy(
+        policies[0], torch.optim.SGD(policies[0].model.parameters(), lr=0.1), [good, bad], settings, seed=0
+    )
+
+    written = [sum(len(trained.chat.reply_ids(turn.action)) for turn in t.turns) for t in (good, bad)]
+    loss = torch.zeros(())
+    for t, advantage, count in zip((good, bad), (0.5, -0.5), written, strict=True):
+        # One step from the weights that sampled: each token's ratio is 1, and its gradient that of -advantage * logp.
+        share = {"seq-mean": 1 / (2 * count), "token-mean": 1 / sum(written), "fixed-length": 1 / (2 * 50)}[aggregation]
+        for sequence in t.sequences:
+            first = sequence.action_mask.index(1)
+            loss = loss - advantage * share * logprobs(policies[1], sequence.ids)[first - 1 :].sum()
+    loss.backward()
+    with torch.no_grad():
+        for p, q in zip(policies[0].model.parameters(), policies[1].model.parameters(), strict=True):
+            torch.testing.assert_close(p, q - 0.1 * q.grad, atol=1e-6, rtol=1e-4)  # type: ignore[operator]
+    assert metrics["train/episodes_in_loss"] == 2
+    assert metrics["train/tokens_in_loss"] == sum(written)
+    assert metrics["train/logp_difference_max"] < 1e-4
+    if tokens > 1:  # the beginning of the group is in the row once
+        row = trained.batch([*good.sequences, *bad.sequences])
+        shared = len(trained.chat.prompt_ids("", "start c " * 20))
+        assert row.ids.numel() == good.tokens + bad.tokens - 3 * shared
+
+
 @pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean", "fixed-length"])
 def test_the_micro_batch_split_changes_nothing(trained: Policy, aggregation: Any) -> None:
     def weights_after(tokens: int) -> list[torch.Tensor]:

@@ -273,6 +273,7 @@
             trained === null ? null : trained ? "trained on" : "not trained on",
             turn.cut ? "cut at the maximum number of tokens" : null,
             turn.malformed ? "no valid call" : null,
+            texts.prompt_tokens && turn.prompt_tokens ? `after ${tokens(turn.prompt_tokens)} without earlier thoughts` : null,
           ),
           message("observation", "Observation", turn.observation || "", tokens(turn.observation_tokens), "not trained on"),
         ),
@@ -366,6 +367,7 @@
     };
     add("prompt", texts.prompt_tokens);
     for (const turn of texts.turns) {
+      add("prompt", turn.prompt_tokens); // another sequence begins, with --reasoning strip
       add(trained ? "action trained" : "action", turn.action_tokens);
       add("observation", turn.closing_tokens);
       add("observation", turn.observation_tokens);

@@ -57,7 +57,7 @@ def test_a_thought_has_a_field_of_its_own() -> None:
     turn = {"action": "<think>\nhm\n</think>\n\nopen(a)", "observation": "ok"}
     line = {"prompt": "start a", "turns": [turn, {"action": "read()", "observation": "", "reasoning": "so"}]}
     about = dict.fromkeys(("task_id", "seed", "reward", "success", "end", "advantage"))
-    assert conversation({**line, **about}, "")["messages"] == [
+    assert conversation({**line, **about}, "")[0]["messages"] == [
         {"role": "user", "content": "start a"},
         {"role": "assistant", "content": "open(a)", "reasoning_content": "hm"},
         {"role": "user", "content": "ok"},

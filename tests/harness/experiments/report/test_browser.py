@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from harness.report import main
+from harness.run.episode_log import write_episodes
+from harness.types.sampler import Sample
+from harness.types.trajectory import Trajectory, Turn
 
 from .conftest import HOSTILE, write_log, write_run, write_sweep
 
@@ -207,6 +210,45 @@ def test_an_episode_shows_what_was_trained_on(browser: Any, made: Path) -> None:
     visit.page.wait_for_function("() => document.querySelector('main').innerText.includes('train-003-01')")
     assert "not in the loss" in visit.page.inner_text(".facts")
     assert visit.page.locator(".trained").count() == 0
+    visit.close()
+
+
+def test_a_thought_is_shown_apart_from_its_action(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "thinks", updates=1)
+    t = Trajectory(
+        "train-think", 0, horizon=3, reward=1.0, success=True, end="terminated", system_prompt="s", prompt="go"
+    )
+    t.add_prompt([1] * 4)
+    about = {"cut": False, "malformed": False, "action_tokens": 5, "reasoning_tokens": 3}
+    for turn in (
+        Turn("open(a)", "ok", reasoning=HOSTILE, **about),
+        Turn("", "error", reasoning="it goes on", unfinished=True, **about),
+        Turn("read()", "done", reasoning="cut short", closing_tokens=2, prompt_tokens=6, **about),
+        Turn("submit(1)", "", cut=False, malformed=False, action_tokens=2),
+    ):
+        if turn.prompt_tokens:
+            t.go_on([9] * turn.prompt_tokens)
+        t.add_sample(Sample([2] * turn.action_tokens, [-0.1] * turn.action_tokens, "stop", 0))
+        t.add_prompt([3] * turn.closing_tokens)
+        t.turns.append(turn)
+    write_episodes(run / "episodes", 0, [t], [(t, 1.0)])
+    main([str(run), "--out", str(tmp_path / "thinks.html")])
+    visit = Visit(browser, tmp_path / "thinks.episodes.html", "desktop", "#episode=0.0.0")
+    visit.page.wait_for_selector(".turn")
+    thoughts = [visit.page.locator(".message.thought").nth(i).inner_text() for i in range(3)]
+    assert visit.page.locator(".message.thought").count() == 3  # the last turn has none
+    for text, words in zip(thoughts, (HOSTILE, "it goes on", "cut short"), strict=True):
+        assert words in text
+        assert "3 tokens" in text
+        assert "Thought" in text
+    assert "never closed, so there is no action" in thoughts[1]
+    assert "closed at the maximum number of tokens" in thoughts[2]
+    actions = [visit.page.locator(".message.action.trained").nth(i).inner_text() for i in range(4)]
+    assert "open(a)" in actions[0]
+    assert "2 tokens" in actions[0]  # of five, three are the thought's
+    assert "after 6 tokens without earlier thoughts" in actions[2]
+    assert visit.page.locator(".bar .prompt").count() == 2
+    assert "owned" not in visit.page.title()
     visit.close()
 
 

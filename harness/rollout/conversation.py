@@ -1,0 +1,68 @@
+"""What a model reads in one episode: the first prompt, and after each reply the environment's answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from harness.types.trajectory import Turn
+
+if TYPE_CHECKING:  # an endpoint is played with without torch
+    from harness.policy.chat import ChatFormat, Reply
+    from harness.policy.template import Message
+
+__all__ = ["UNFINISHED", "Conversation"]
+
+UNFINISHED = "Your last message had no action, because its thought did not end. Think less, then act."
+"""What the model is told after a thought that never ended, before the environment's answer to an empty action."""
+
+
+class Conversation:
+    """The messages of one episode, as token ids.
+
+    Args:
+        chat: Turns texts into ids.
+        observation: The environment's first message.
+        info: The info of the reset, with the system prompt and the functions on offer, if there are any.
+
+    Attributes:
+        tools: The functions on offer so far.
+        prompt_ids: The ids of the first prompt.
+    """
+
+    def __init__(self, chat: ChatFormat, observation: str, info: Mapping[str, Any]) -> None:
+        self.tools = list(info.get("tools", ()))
+        self.prompt_ids = chat.prompt_ids(info["system_prompt"], observation, self.tools)
+        self._chat = chat
+        # What the template renders again in every turn, if thoughts leave the conversation.
+        self._messages: list[Message] = chat.first_messages(info["system_prompt"], observation) if chat.strips else []
+        self._first_tools = list(self.tools)
+
+    def answered(
+        self, ids: list[int], reply: Reply, turn: Turn, info: Mapping[str, Any], *, stopped: bool
+    ) -> list[int]:
+        """All ids that the model reads before its next reply. What it sees of the answer becomes the turn's observation.
+
+        Args:
+            ids: What it has read and written so far.
+            reply: The last reply.
+            turn: The same turn, with the environment's answer.
+            info: The info of the answer. Its ``tools`` may have functions that were not on offer before: a conversation that only
+                grows can't change its beginning, so the model reads about them here.
+            stopped: Whether the reply ended with a stop token.
+        """
+        results = info.get("tool_results") or ()
+        if results:
+            added = self._chat.results_ids(turn.action, results, stopped=stopped)
+        else:
+            new = [tool for tool in info.get("tools", ()) if tool not in self.tools]
+            self.tools += new
+            notes = [UNFINISHED] if turn.unfinished else []
+            functions = [json.dumps(tool["function"], ensure_ascii=False) for tool in new]
+            turn.observation = "\n".join([*notes, *functions, turn.observation])
+            added = self._chat.observation_ids(turn.observation, stopped=stopped)
+        if not self._chat.strips:
+            return ids + added
+        self._messages += self._chat.next_messages(reply, turn.observation, results)
+        return self._chat.without_thoughts(self._messages, self._first_tools, ids + added)
