@@ -37,7 +37,7 @@ from harness.run.clock import Clock
 from harness.run.display import Display
 from harness.run.log import RunLog
 from harness.run.run_folder import checkpoint_to_resume
-from harness.run.runtime import pick_device, pick_dtype, set_threads
+from harness.run.runtime import compiles, pick_device, pick_dtype, set_threads
 from harness.sampling.make import make_sampler
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
@@ -172,6 +172,8 @@ def build(
     if not on_host:
         weights.fill(device)  # if servers sample, the copy stays in the host memory of rank 0
     ranks.shard(policy, device)
+    if compiles(config.compile, device, config.sampler):
+        policy.compile_layers()
     optimizer = make_optimizer(
         policy.model,
         learning_rate=config.learning_rate,

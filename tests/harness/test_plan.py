@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import ConfigError
-from harness.experiments import memory as planning
 from harness.experiments.cost import mends, work_of
 from harness.experiments.memory import memory_of
 from harness.plan import default_for, main
-from harness.policy import head
 from harness.policy.shape import shape_of
 from harness.settings.command_line import parse
 from harness.settings.grpo import GRPOConfig
@@ -92,10 +90,6 @@ def test_adapters_apart_are_held_at_the_rank_that_vllm_takes() -> None:
     assert apart.update == merged.update
     merged, apart = (memory_of(plan(SEVEN, *SERVERS, *lora, how)) for how in ("merged", "adapters"))
     assert apart.server["weights"] - merged.server["weights"] == added
-
-
-def test_the_output_layer_s_chunk_is_the_code_s() -> None:
-    assert (planning._CHUNK_LOGITS, planning._CHUNK_TOKENS) == (head._CHUNK_LOGITS, head._CHUNK_TOKENS)
 
 
 def test_work() -> None:

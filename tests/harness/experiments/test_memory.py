@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def counted(plan: Plan, tokens: int) -> int:
         )
         tracker: Any = MemTracker()
         tracker.track_external(model)
-        with tracker:
+        with tracker, mock.patch("harness.policy.head._gpu_bytes", return_value=plan.gpu_gb * 1e9):
             score_batch(model, batch, 1.0)[0].sum().backward()
     (snapshot,) = tracker.get_tracker_snapshot("peak").values()
     return int(snapshot["Total"])
