@@ -41,7 +41,7 @@ _KEPT = 0.7  # of the speed on paper; below it, a path is slow
 def packed_attention(lab: Lab) -> list[Figure]:
     """Compares the log-probabilities of packed episodes, with a shared prompt, with those of each episode alone in float32."""
     shape = KNOWN["Qwen2.5-0.5B"] if lab.on_gpu else _TINY
-    episodes = _episodes(4, 1024 if lab.on_gpu else 96, shape.vocab)
+    episodes = _episodes(4, 1024 if lab.on_gpu else 320, shape.vocab)  # their prompt is long enough to be shared
     policy = _policy(shape, lab, initializer_range=0.05)
     with torch.no_grad():
         packed = policy.score(policy.batch(episodes), 1.0)[0]
