@@ -170,7 +170,7 @@ def judged(rows: Sequence[Mapping[str, Any]], lab: Lab, *, lag: int = 0) -> list
     it is seen where the sampler is behind on purpose.
     """
     differences = [
-        math.nan if row["train/logp_difference_mean"] is None else row["train/logp_difference_mean"] for row in rows
+        math.inf if row["train/logp_difference_mean"] is None else row["train/logp_difference_mean"] for row in rows
     ]
     bound = 0.02 if lab.on_gpu else 1e-3
     found = [
