@@ -2,9 +2,9 @@
 
     python benchmarks/groups.py
 
-Episodes are drawn with BFCL's prompt of 2,350 tokens and the paper's numbers of turns, up to K = 50; half of them go on to K. A turn
-has 90 to 350 tokens. `microbatches` of harness.policy.batch puts them together. "In order" splits a group in the order of its
-episodes, for comparison. Nothing is trained, so the result is the same on every machine.
+Episodes are drawn with BFCL's prompt of 2,350 tokens and the paper's numbers of turns, up to K = 50; half of them go on to K.
+A turn has 90 to 350 tokens. `microbatches` of harness.policy.batch puts them together. "In order" splits a group in the order of
+its episodes, for comparison. Nothing is trained, so the result is the same on every machine.
 """
 
 from __future__ import annotations

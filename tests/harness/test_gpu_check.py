@@ -122,6 +122,7 @@ def test_a_check_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[st
 def test_every_path_that_a_cpu_has_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("peft")
     without = [name for name, check in CHECKS.items() if not check.vllm]
-    main(["--device", "cpu", "--out", str(tmp_path / "out"), "--only", *without])
+    limits = ["--timeout-s", "1200", "--minutes", "60"]
+    main(["--device", "cpu", "--out", str(tmp_path / "out"), *limits, "--only", *without])
     table = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("report")]
     assert [line[39:44] for line in table] == ["right"] * len(without)
