@@ -107,8 +107,8 @@ def step_of(plan: Plan, *, episode_tokens: int = 0, fused: bool = True) -> Step:
     sums = trained * chunks * 12 * shape.vocab * shape.width
     add("output layer", (3 + trained) * 2.0 * logits * shape.width, 24 * logits + sums)
     parameters = (shape.lora_parameters(config.lora_rank) or shape.parameters) / plan.gpus
-    passes = max(1.0, tokens / memory_of(plan).tokens)
-    add("sums of gradients", 0.0, passes * 10 * parameters)  # a bfloat16 part is added to a float32 sum
+    micro_batches = max(1.0, tokens / memory_of(plan).tokens)
+    add("sums of gradients", 0.0, micro_batches * 10 * parameters)  # a bfloat16 part is added to a float32 sum
     add("AdamW and clipping", 0.0, 42 * config.minibatches * parameters)
     model = (2 + trained) / 3 * 6 * (tokens * shape.layers * shape.layer_parameters + logits * shape.width)
     return Step(tuple(found), model + 3 * attention, peak)
