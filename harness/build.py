@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,12 +32,12 @@ from harness.quickstart.warm_start import cached_warm_start, is_pretrained, warm
 from harness.rollout.batches import Batches, BatchPlan
 from harness.rollout.environment import Environments, make_environment, tasks_of
 from harness.rollout.tasks import TaskStream
-from harness.run.checkpoint import load_training_state, save_checkpoint, save_training_state
+from harness.run.checkpoint import CheckpointWriter, load_training_state, training_state, write_training_state
 from harness.run.clock import Clock
 from harness.run.display import Display
 from harness.run.log import RunLog
 from harness.run.run_folder import checkpoint_to_resume
-from harness.run.runtime import pick_device, pick_dtype, set_threads
+from harness.run.runtime import compiles, pick_device, pick_dtype, set_threads
 from harness.sampling.make import make_sampler
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
@@ -66,6 +67,7 @@ class Run:
         evaluations: The results before and after training, if they are known already.
         clock: The seconds and tokens so far.
         log: The metrics and the episodes.
+        checkpoints: Writes the checkpoints.
     """
 
     config: GRPOConfig
@@ -80,6 +82,7 @@ class Run:
     evaluations: dict[str, Any]
     clock: Clock
     log: RunLog
+    checkpoints: CheckpointWriter
 
     def __enter__(self) -> Run:
         return self
@@ -89,32 +92,36 @@ class Run:
     ) -> None:
         self.batches.close()
         self.log.close()
+        self.checkpoints.close()
 
     def save(self, next_update: int) -> None:
-        """Writes a checkpoint. A run that is resumed from it continues with `next_update`."""
-        write = functools.partial(self._write_checkpoint, next_update=next_update)
-        folder, keep = self.folder / "checkpoints", self.config.keep_checkpoints
-        save_checkpoint(folder, next_update, write=write, keep=keep, ranks=self.ranks)
+        """Begins to write a checkpoint. A run that is resumed from it continues with `next_update`.
 
-    def _write_checkpoint(self, folder: Path, *, next_update: int) -> None:
-        extra = {
-            "next_update": next_update,
-            "totals": self.clock.state_dict(),
-            "controller": self.controller.state_dict() if self.controller is not None else None,
-            "lengths": self.batches.state_dict(),
-            "sampled_at": self.weights.updates,
-            "evaluations": self.evaluations,
-        }
-        save_training_state(
-            folder,
-            model=self.learner.policy.model,
-            optimizer=self.learner.optimizer,
-            extra=extra,
-            sampled=self.weights.behind,
-            ranks=self.ranks,
+        The first one is waited for, because a run with metrics and no checkpoint cannot be resumed.
+        """
+        model = self.learner.policy.model
+        state = training_state(
+            model=model, optimizer=self.learner.optimizer, sampled=self.weights.behind, ranks=self.ranks
         )
-        if self.ranks.first:
-            self.learner.policy.tokenizer.save_pretrained(folder)
+        extra = copy.deepcopy(
+            {
+                "next_update": next_update,
+                "totals": self.clock.state_dict(),
+                "controller": self.controller.state_dict() if self.controller is not None else None,
+                "lengths": self.batches.state_dict(),
+                "sampled_at": self.weights.updates,
+                "evaluations": self.evaluations,
+            }
+        )
+
+        def write(folder: Path, copied: Mapping[str, Any], ranks: Ranks) -> None:
+            write_training_state(folder, copied, model=model, extra=extra, ranks=ranks)
+            if ranks.first:
+                self.learner.policy.tokenizer.save_pretrained(folder)
+
+        self.checkpoints.save(next_update, state, write)
+        if not next_update:
+            self.checkpoints.wait()
 
 
 def build(
@@ -165,6 +172,8 @@ def build(
     if not on_host:
         weights.fill(device)  # if servers sample, the copy stays in the host memory of rank 0
     ranks.shard(policy, device)
+    if compiles(config.compile, device, config.sampler):
+        policy.compile_layers()
     optimizer = make_optimizer(
         policy.model,
         learning_rate=config.learning_rate,
@@ -221,6 +230,11 @@ def build(
             episodes_every=config.log_episodes_every,
             selected=learner.selected,
             silent=not ranks.first,
+        ),
+        checkpoints=CheckpointWriter(
+            folder / "checkpoints",
+            keep=config.keep_checkpoints,
+            ranks=ranks.apart(timeout_s=config.rank_timeout_s),
         ),
     )
     if state:

@@ -72,6 +72,7 @@ def train(
                     with run.clock.stopped("time/evaluation_s", metrics):
                         metrics |= run.held_out.during_training(progress, update)
                 run.log.write(update, metrics, trajectories)
+                run.checkpoints.check()
                 if (update + 1) % config.checkpoint_every == 0 or update + 1 == config.updates:
                     run.save(update + 1)
                 progress.update_ended(update, metrics)
@@ -91,6 +92,7 @@ def _finish(run: Run, display: Display, started: float) -> None:
         run.evaluations["after"] = run.held_out.sampled_and_greedy(display, "after training")
         if config.eval_horizons:
             run.evaluations["after"]["horizons"] = run.held_out.at_horizons(display)
+    run.checkpoints.wait()
     if run.ranks.first:
         title = f"{config.env}, {config.wrapper}, seed {config.seed}"
         draw_run(folder / "metrics.jsonl", folder / "figure.png", title=title)

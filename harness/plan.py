@@ -16,6 +16,7 @@ from eh_gym.errors import ConfigError
 from harness.experiments.cost import Work, refusal, work_of
 from harness.experiments.lengths import lengths_of
 from harness.experiments.memory import GB, memory_of
+from harness.experiments.step import markdown
 from harness.policy.shape import ModelShape, shape_of
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.grpo import GRPOConfig
@@ -67,6 +68,9 @@ def show(plan: Plan, console: Console) -> None:
     )
     say(f"  {work.flops / 1e15:.3g} PFLOP in the policy update")
     _hours(plan, work, say)
+    if plan.operations:
+        say("an update on each GPU, on paper; the transfers between GPUs are left out:")
+        say(markdown(plan, episode_tokens=plan.episode_tokens))
     if not memory.fits:
         raise ConfigError(refusal(plan, memory))
 

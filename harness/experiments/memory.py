@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from harness.experiments.lengths import Lengths, lengths_of
-from harness.policy.shape import ModelShape, shape_of
+from harness.policy.shape import ModelShape, head_chunk, shape_of
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
 from harness.settings.sampling import engine_rank
@@ -20,7 +20,6 @@ __all__ = ["GB", "Memory", "memory_of"]
 
 GB = 1e9
 _BYTES = {"float32": 4, "bfloat16": 2}
-_CHUNK_LOGITS, _CHUNK_TOKENS = 2**24, 512  # as in harness/policy/head.py
 _ENGINE_TOKENS = 16_384  # of one step of vLLM's engine on a GPU of 70 GiB or more (`max_num_batched_tokens`)
 _SEND_BUFFERS = 2 * 2**30  # vLLM packs weights into two buffers of 1 GiB, on the sender's GPU and on the server's
 
@@ -89,7 +88,7 @@ def memory_of(plan: Plan) -> Memory:
     if config.kl_coef and not adapters:
         held["KL reference"] = wide * shape.parameters
     held = {name: value / plan.gpus for name, value in held.items()}
-    update = held | {"gradients": 4 * trained / plan.gpus} | _working(config, shape, tokens, lengths, ranks=ranks)
+    update = held | {"gradients": 4 * trained / plan.gpus} | _working(plan, shape, tokens, lengths)
     rollout, sequences, server = dict(held), None, {}
     apart = shape.lora_parameters(engine_rank(config.lora_rank)) if config.lora_handover == "adapters" else 0
     slots = math.ceil(min(config.slots or config.episodes_per_update, config.episodes_per_update) / plan.gpus)
@@ -130,15 +129,16 @@ def _engine_step(config: GRPOConfig, shape: ModelShape, b: int, sequences: int) 
     return float(_ENGINE_TOKENS * layer + 3 * 4 * sequences * shape.vocab)
 
 
-def _working(config: GRPOConfig, shape: ModelShape, tokens: int, lengths: Lengths, *, ranks: bool) -> dict[str, float]:
+def _working(plan: Plan, shape: ModelShape, tokens: int, lengths: Lengths) -> dict[str, float]:
     """Returns the memory of one micro-batch on one GPU at the peak of its backward pass.
 
     The pass begins in the output layer, and goes on layer by layer. The two never need their memory at the same time.
     """
+    config, ranks = plan.train, plan.gpus > 1
     b, h, v = _BYTES[config.dtype], shape.width, shape.vocab
     layer = tokens * shape.layer_activation_bytes(b, config.lora_rank)
     kept = float(tokens * b * h * shape.layers if config.gradient_checkpointing else shape.layers * layer)
-    chunk = max(_CHUNK_TOKENS, _CHUNK_LOGITS // v)
+    chunk = head_chunk(v, plan.gpu_gb * GB)
     written = tokens * lengths.action / (lengths.action + lengths.observation)
     # The gradient of the output layer itself, which does not exist with adapters; rounded once it is complete.
     weight = 0 if config.lora_rank else v * h

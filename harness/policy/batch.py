@@ -179,21 +179,12 @@ def _families(trajectories: Sequence[Tokens]) -> list[list[int]]:
 
 
 def _split(trajectories: Sequence[Tokens], family: list[int], max_tokens: int) -> list[tuple[list[int], int]]:
-    """Splits a group into parts that fit, and returns each part with its number of packed tokens."""
-    found: list[tuple[list[int], int]] = []
-    part, total, common = family[:1], len(trajectories[family[0]].ids), 0
-    size = total
-    for i in family[1:]:
-        beginning = _common(trajectories[part[0]], trajectories[i])
-        shared = beginning if len(part) == 1 else min(common, beginning)
-        together = total + len(trajectories[i].ids)
-        packed = together - len(part) * (shared if shared >= _LEAST_SHARED else 0)
-        if packed > max_tokens:
-            found.append((part, size))
-            part, total, size = [i], len(trajectories[i].ids), len(trajectories[i].ids)
-        else:
-            part, total, size, common = [*part, i], together, packed, shared
-    return [*found, (part, size)]
+    """Splits a group into as few parts as fit, since each computes the common beginning; with their numbers of packed tokens."""
+    shared = _shared([trajectories[i] for i in family])
+    own = [len(trajectories[i].ids) - shared for i in family]
+    whole = shared + sum(own) <= max_tokens
+    parts = [list(range(len(family)))] if whole else fill(own, max(1, max_tokens - shared))
+    return [([family[i] for i in sorted(part)], shared + sum(own[i] for i in part)) for part in parts]
 
 
 def _shared(family: Sequence[Tokens]) -> int:

@@ -10,6 +10,7 @@ no log-probability of a token with its gradient, which truncated importance weig
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +21,9 @@ from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
+from harness.policy.shape import head_chunk
 
 __all__ = ["Head", "token_scores"]
-
-# A chunk has as many tokens as have 2^24 logits (64 MiB in float32), but at least as many as a matrix product needs to be
-# fast.
-_CHUNK_LOGITS, _CHUNK_TOKENS = 2**24, 512
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class _TokenScores(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logp, entropy, normaliser = (torch.empty(len(hidden), dtype=wide, device=hidden.device) for _ in range(3))
-        for part in _chunks(len(hidden), len(weight)):
+        for part in _chunks(hidden, weight):
             scaled = head.logits(hidden[part], wide).div_(temperature)
             logps = scaled.log_softmax(dim=1)
             at = targets[part, None]
@@ -142,7 +140,7 @@ class _TokenScores(torch.autograd.Function):
         for_hidden = torch.empty_like(hidden) if to_hidden else None
         for_weight = torch.zeros_like(weight, dtype=normaliser.dtype) if to_weight else None
         for_bias = torch.zeros_like(bias, dtype=normaliser.dtype) if to_bias else None
-        for part in _chunks(len(hidden), len(weight)):
+        for part in _chunks(hidden, weight):
             logits = head.logits(hidden[part], normaliser.dtype)
             # d logp[id] / d scaled[v] = 1[v = id] - softmax(scaled)[v]
             local = (logits / ctx.temperature).sub_(normaliser[part, None]).exp_().mul_(-grad[part, None])
@@ -164,6 +162,11 @@ class _TokenScores(torch.autograd.Function):
         return for_hidden, narrow_weight, None if for_bias is None else for_bias.to(bias.dtype), None, None, None
 
 
-def _chunks(tokens: int, words: int) -> Iterator[slice]:
-    step = max(_CHUNK_TOKENS, _CHUNK_LOGITS // words)
-    return (slice(start, start + step) for start in range(0, tokens, step))
+def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
+    step = head_chunk(len(weight), _gpu_bytes(hidden.device))
+    return (slice(start, start + step) for start in range(0, len(hidden), step))
+
+
+@functools.cache
+def _gpu_bytes(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import (
+    AttentionInterface,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
@@ -25,7 +26,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from eh_gym.errors import ConfigError
-from harness.policy.attention import PACKED, can_pack, no_mask
+from harness.policy.attention import PACKED, can_pack, no_mask, packed_attention
 from harness.policy.batch import Batch, Tokens, collate, deal, microbatches, pack, padded_microbatches
 from harness.policy.chat import ChatFormat
 from harness.policy.head import Head, token_scores
@@ -97,6 +98,18 @@ class Policy:
         model = self.model  # later versions of transformers warn about the older name
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
+
+    def compile_layers(self) -> None:
+        """From now on, computes the parts of each layer (norms, attention, feed-forward) with fused kernels.
+
+        The parts are compiled, and not the layer, so that what FSDP2 and checkpointing do around a layer stays as it is. All
+        layers share one compiled code, for any number of tokens. A copy of the model is not compiled.
+        """
+        if self.packs:  # its lists of lengths would be compiled anew for each micro-batch
+            AttentionInterface.register(PACKED, torch.compiler.disable(packed_attention))
+        for layer in self.model.base_model.get_submodule("layers").children():
+            for part in layer.children():
+                part.compile(dynamic=True)
 
     def save(self, folder: Path, *, dtype: torch.dtype | None = None, write: bool = True) -> None:
         """Writes a Hugging Face folder that ``from_pretrained`` loads; adapters are merged into the weights.

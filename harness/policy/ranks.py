@@ -103,6 +103,12 @@ class Ranks:
         """Waits until every rank has reached this call."""
         self.gather([])
 
+    def apart(self, *, timeout_s: float) -> Ranks:
+        """The same processes in a group of their own, for another thread. Every rank must call this."""
+        if self.group is None:
+            return self
+        return dataclasses.replace(self, group=dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)))
+
     def device(self, name: str) -> str:
         """The device of this rank, for a kind of device such as "cuda"."""
         if self.sharded and torch.device(name).type == "cuda":

@@ -14,7 +14,7 @@ from pathlib import Path
 from eh_gym.errors import ConfigError
 from harness.policy.installed import model_folder
 
-__all__ = ["KNOWN", "ModelShape", "shape_of"]
+__all__ = ["KNOWN", "ModelShape", "head_chunk", "shape_of"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,21 @@ KNOWN: dict[str, ModelShape] = {
 }
 # The quick start's model on EH-Cabinet, whose vocabulary has 43 words.
 _TINY = ModelShape(43, 64, 192, 2, 2, 2, tied=True, positions=2048)
+
+
+def head_chunk(words: int, gpu_bytes: float) -> int:
+    """The number of tokens that go through the output layer at a time (`harness.policy.head`).
+
+    With each chunk, the weight and its gradient's sum are read again, so larger chunks are faster. A token's logits and their
+    gradients take 12 bytes a word, and a chunk may take a twentieth of the GPU's memory. Elsewhere it has as many tokens as have
+    2^24 logits. It never has fewer than 512, which a matrix product needs to be fast.
+
+    >>> head_chunk(152_064, 80e9), head_chunk(152_064, 0), head_chunk(50, 0)
+    (2048, 512, 335544)
+    """
+    if not gpu_bytes:
+        return max(512, 2**24 // words)
+    return max(512, int(gpu_bytes / 20 / (12 * words)) // 512 * 512)
 
 
 def shape_of(model: str) -> ModelShape:

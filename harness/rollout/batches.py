@@ -226,11 +226,13 @@ class Batches:
         return trajectories, time.perf_counter() - start
 
     def _cache_metrics(self) -> dict[str, float]:
-        """The ``rollout/cache_…`` metrics of an engine in each rank's process: the mean over the ranks; preemptions are added."""
+        """The ``rollout/cache_…`` metrics of vLLM: the mean over the ranks; preemptions are added. Empty if it does not say."""
         measure = getattr(self._sampler, "cache_metrics", None)
         if measure is None:
             return {}
         every = self._ranks.gather([measure()])
+        if not all(every):
+            return {}
         found = {name: mean([one[name] for one in every]) for name in every[0]}
         return found | {"rollout/cache_preemptions": sum(one["rollout/cache_preemptions"] for one in every)}
 

@@ -6,6 +6,10 @@ name before its first file is deleted.
 
 Several ranks write their shards (torch.distributed.checkpoint) into a folder that all of them see. Any number of ranks can read
 these shards. A run under torchrun cannot resume from a checkpoint that one process wrote without torchrun, nor the reverse.
+
+`CheckpointWriter` writes while the training goes on. It copies the state to the host's memory first. A thread then fills the
+folder as above, so a run that is killed meanwhile has the checkpoints before. torch's `async_save` does the same for shards
+alone; here one thread writes all files of the folder, and names it.
 """
 
 from __future__ import annotations
@@ -17,13 +21,16 @@ import pickle
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_model, save_file
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
@@ -36,7 +43,14 @@ from harness.run.files import sync
 from harness.run.run_folder import checkpoint_name, checkpoints_in
 from harness.training.optimizer import master_weights
 
-__all__ = ["load_training_state", "save_checkpoint", "save_training_state"]
+__all__ = [
+    "CheckpointWriter",
+    "load_training_state",
+    "save_checkpoint",
+    "save_training_state",
+    "training_state",
+    "write_training_state",
+]
 
 _PART = ".part-"
 _SAMPLED = "sampled.safetensors"
@@ -115,6 +129,64 @@ def _publish(part: Path, target: Path, keep: int) -> None:
         _remove(old)
 
 
+def training_state(
+    *,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    sampled: PreTrainedModel | None = None,
+    ranks: Ranks | None = None,
+) -> dict[str, Any]:
+    """The tensors of a checkpoint, which are not copied: they change when the training goes on.
+
+    Args:
+        model: The policy.
+        optimizer: The optimizer of the policy's parameters, or of copies of them.
+        sampled: The sampler's own copy of the policy, with the weights that sample the next episodes.
+        ranks: The processes over which the model is sharded. Then there is no random state, because every draw has its own
+            seed.
+    """
+    ranks = ranks or Ranks()
+    state: dict[str, Any] = {}
+    if sampled is not None and ranks.first:
+        state["sampled"] = _weights(sampled)
+    if ranks.sharded:
+        weights, moments = get_state_dict(model, optimizer)
+        return state | {"shards": {"model": weights, "optimizer": moments}}
+    return state | {
+        "model": _weights(model),
+        "training": {
+            "optimizer": optimizer.state_dict(),
+            "masters": master_weights(model, optimizer),
+            "rng": torch.get_rng_state(),
+            "rng_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        },
+    }
+
+
+def write_training_state(
+    folder: Path,
+    state: Mapping[str, Any],
+    *,
+    model: PreTrainedModel,
+    extra: Mapping[str, Any],
+    ranks: Ranks | None = None,
+) -> None:
+    """Writes a `training_state`, or a copy of it, and `extra` (JSON) into a folder. Of `model` only the settings are read."""
+    ranks = ranks or Ranks()
+    if ranks.first:
+        (folder / "state.json").write_text(json.dumps(extra, indent=2))
+    if "sampled" in state:
+        save_file(state["sampled"], folder / _SAMPLED)
+    if "shards" in state:
+        save_shards(state["shards"], checkpoint_id=folder / _SHARDS, process_group=ranks.group)
+        return
+    if has_lora(model):
+        save_file(state["model"], folder / "model.safetensors")
+    else:  # one file, which is what `load_training_state` reads
+        model.save_pretrained(folder, state_dict=dict(state["model"]), max_shard_size="1000GB")
+    torch.save(state["training"], folder / "training.pt")
+
+
 def save_training_state(
     folder: Path,
     *,
@@ -124,40 +196,74 @@ def save_training_state(
     sampled: PreTrainedModel | None = None,
     ranks: Ranks | None = None,
 ) -> None:
-    """Writes the weights, the optimizer, torch's random state and `extra` (JSON) into a folder.
+    """Writes the weights, the optimizer, torch's random state and `extra` into a folder at once; see `training_state`."""
+    state = training_state(model=model, optimizer=optimizer, sampled=sampled, ranks=ranks)
+    write_training_state(folder, state, model=model, extra=extra, ranks=ranks)
+
+
+class CheckpointWriter:
+    """Writes checkpoints while the training goes on, one at a time.
 
     Args:
-        folder: The folder to write to.
-        model: The policy.
-        optimizer: The optimizer of the policy's parameters, or of copies of them.
-        extra: The run's own state.
-        sampled: The sampler's own copy of the policy, with the weights that sample the next episodes.
-        ranks: The processes over which the model is sharded. Then no random state is written, because every draw has its own
-            seed.
+        folder: The folder of the checkpoints.
+        keep: The number of checkpoints to keep, >= 1.
+        ranks: The processes that save together, with a group of their own (`Ranks.apart`), because they meet on the thread
+            that writes.
     """
-    ranks = ranks or Ranks()
-    if ranks.first:
-        (folder / "state.json").write_text(json.dumps(extra, indent=2))
-    if ranks.sharded:
-        weights, moments = get_state_dict(model, optimizer)
-        save_shards({"model": weights, "optimizer": moments}, checkpoint_id=folder / _SHARDS)
-        if sampled is not None and ranks.first:
-            save_model(sampled, str(folder / _SAMPLED))
-        return
-    if sampled is not None:
-        save_model(sampled, str(folder / _SAMPLED))
-    if has_lora(model):
-        save_model(model, str(folder / "model.safetensors"))
-    else:
-        model.save_pretrained(folder, max_shard_size="1000GB")  # one file, which is what `load_training_state` reads
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    state = {
-        "optimizer": optimizer.state_dict(),
-        "masters": master_weights(model, optimizer),
-        "rng": torch.get_rng_state(),
-        "rng_cuda": cuda,
-    }
-    torch.save(state, folder / "training.pt")
+
+    def __init__(self, folder: Path, *, keep: int, ranks: Ranks) -> None:
+        self._folder, self._keep, self._ranks = folder, keep, ranks
+        # Pinned memory is filled fast, and slow to make, so it is kept for the next copy.
+        self._pinned = DefaultStager(StagingOptions(True, False, False, True)) if torch.cuda.is_available() else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="eh-checkpoint")
+        self._writing: Future[Path] | None = None
+
+    def save(
+        self, update: int, state: Mapping[str, Any], write: Callable[[Path, Mapping[str, Any], Ranks], None]
+    ) -> None:
+        """Copies `state` to the host's memory, and begins to write ``update-000030``. An earlier checkpoint is waited for.
+
+        Args:
+            update: The next update to be done.
+            state: Dicts and lists of tensors. They may change when this returns.
+            write: Fills the folder that it is given with the copy of the state. It is called on a thread of every rank, and
+                may read nothing that the training changes.
+
+        Raises:
+            OSError: The earlier checkpoint could not be written. So do `check` and `wait`.
+        """
+        self.wait()
+        copied = (self._pinned or DefaultStager(StagingOptions(False, False, False, False))).stage(dict(state))
+        assert isinstance(copied, dict)
+        self._writing = self._thread.submit(
+            save_checkpoint,
+            self._folder,
+            update,
+            write=lambda part: write(part, copied, self._ranks),
+            keep=self._keep,
+            ranks=self._ranks,
+        )
+
+    def check(self) -> None:
+        """Raises the error of the thread, if there is one by now."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Waits until the last checkpoint has its name."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """Waits for the thread, and forgets its error."""
+        self._thread.shutdown(wait=True)
+
+
+def _weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights and buffers of a checkpoint by name; of tied weights the first name alone."""
+    once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in once}
 
 
 def load_training_state(

@@ -125,7 +125,7 @@ _ALL = (
     Metric(
         "rollout/cache_hits",
         "share",
-        "The share of the prompts' tokens whose keys and values were in the engine's cache. Only with --sampler vllm.",
+        "The share of the prompts' tokens whose keys and values were in vLLM's cache, of all servers together. Only with vLLM.",
     ),
     Metric(
         "rollout/cache_used",
@@ -135,7 +135,7 @@ _ALL = (
     Metric(
         "rollout/cache_preemptions",
         "requests",
-        "How often a running request lost its place in the engine's cache and was computed again. Only with --sampler vllm.",
+        "How often a running request lost its place in vLLM's cache and was computed again. Only with vLLM.",
     ),
     Metric("rollout/context_overflows", "episodes", "The number of episodes that ended because the context was full."),
     Metric(

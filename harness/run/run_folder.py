@@ -109,7 +109,7 @@ def checkpoint_to_resume(run_dir: Path) -> Path | None:
 
 
 def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) -> list[str]:
-    """Returns the flags, given together with ``--resume``, that differ from the run's own settings.
+    """Returns the flags, given together with ``--resume``, that differ from the run's own settings and have no effect.
 
     Args:
         words: The command line.
@@ -121,7 +121,7 @@ def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) 
     return sorted(
         flag
         for flag, name in names.items()
-        if name not in ("resume", "recipe") and getattr(wanted, name, None) != getattr(config, name, None)
+        if name not in ("resume", "recipe", "plan") and getattr(wanted, name, None) != getattr(config, name, None)
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from importlib.util import find_spec
+
 import torch
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["gpu_bytes", "pick_device", "pick_dtype", "set_threads"]
+__all__ = ["compiles", "gpu_bytes", "pick_device", "pick_dtype", "set_threads"]
 
 
 def pick_device(name: str) -> str:
@@ -29,6 +32,18 @@ def gpu_bytes(device: str) -> int:
     if torch.device(device).type != "cuda":
         return 0
     return int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
+
+
+def compiles(setting: str, device: str, sampler: str) -> bool:
+    """Returns whether the policy's layers are to be compiled; `setting` is "auto", "on" or "off".
+
+    On a CPU it makes the update slower, so "auto" is for GPUs. There torch needs Triton and a C compiler. The transformers
+    sampler runs the same layers, with shapes that change with every token.
+    """
+    if setting != "auto":
+        return setting == "on"
+    able = find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
+    return torch.device(device).type == "cuda" and sampler != "transformers" and able
 
 
 def pick_dtype(name: str) -> torch.dtype:

@@ -54,6 +54,15 @@ class VLLMServer:
         info: dict[str, Any] = self._call("GET", "/server_info", {"config_format": "json"})
         return {**info["vllm_config"], "environment": info.get("vllm_env", {})}
 
+    def counters(self) -> dict[str, float]:
+        """The server's own counters by name, such as ``vllm:num_preemptions_total``, summed over its engines."""
+        found: dict[str, float] = {}
+        for line in self._call("GET", "/metrics", parse=False).decode().splitlines():
+            if line.startswith("vllm:"):
+                name, value = line.split("{")[0].split(" ")[0], line.rsplit(" ", 1)[1]
+                found[name] = found.get(name, 0.0) + float(value)
+        return found
+
     def world_size(self) -> int:
         """The number of GPUs that hold the model, including data-parallel copies."""
         return int(self._call("GET", "/get_world_size")["world_size"])
@@ -148,7 +157,9 @@ class VLLMServer:
             raise ServerGone(f"{self.url} failed on {method} {path}: {response.status} {text[:500]!r}")
         if response.status >= 400:
             raise ServerRefused(f"{self.url} refused {method} {path}: {response.status} {text[:500]!r}")
+        if not parse:
+            return text
         try:
-            return json.loads(text) if text and parse else None
+            return json.loads(text) if text else None
         except ValueError as error:
             raise ServerGone(f"{self.url} answered {method} {path} with {text[:200]!r}, not JSON") from error

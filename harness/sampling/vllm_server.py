@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import queue
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +21,9 @@ from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError, SamplerError
 from harness.policy.lora import lora_rank
-from harness.sampling.transfer import ADAPTERS, WORKER_EXTENSION, NCCLSender, adapters_text, weights_file
+from harness.sampling.transfer import ADAPTERS, NCCLSender, adapters_text, weights_file
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
-from harness.settings.sampling import engine_rank
+from harness.sampling.vllm_settings import check_server
 from harness.types.sampler import Sample, SampleRequest, check_request
 
 __all__ = ["VLLMServerSampler"]
@@ -32,6 +33,8 @@ _STEP_S = 0.005  # the longest that a step waits for something to be ready
 _GROUP = (
     8  # as many more episodes than the idlest server's, and twice those, a server may have for the sake of a prompt
 )
+# Of vLLM's Prometheus page: tokens found in the cache, tokens looked up in it, and requests that lost their place.
+_COUNTERS = ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total", "vllm:num_preemptions_total")
 _MAX_THREADS = 2048  # the most requests that run at once; a thread is made when one is needed
 
 
@@ -44,6 +47,8 @@ class _Engine:
     has_weights: bool = False
     knows_adapters: bool = False
     cache_tokens: int = 0
+    counted: dict[str, float] = field(default_factory=dict)
+    since: dict[str, float] = field(default_factory=dict)
     sessions: set[Hashable] = field(default_factory=set)
 
 
@@ -98,7 +103,10 @@ class VLLMServerSampler:
         self._engines = [_Engine(VLLMServer(url, timeout_s=timeout_s)) for url in urls]
         self._adapters = adapters
         rank = lora_rank(model) if adapters else 0
-        limits = [_check(engine, "nccl" if self._over_nccl else "file", rank) for engine in self._engines]
+        limits = []
+        for engine in self._engines:
+            limit, engine.cache_tokens = check_server(engine.server, "nccl" if self._over_nccl else "file", rank)
+            limits.append(limit)
         if max_context is not None and not 1 < max_context <= min(limits):
             raise ConfigError(
                 f"max_context must be in 2..{min(limits)}, which the servers allow, got {max_context}; "
@@ -122,6 +130,17 @@ class VLLMServerSampler:
     def cache_tokens(self) -> int:
         """This process's share of the tokens whose keys and values the living servers hold; 0 if they do not say."""
         return sum(engine.cache_tokens for engine in self._engines if engine.alive) // self._sharers
+
+    def cache_metrics(self) -> dict[str, float]:
+        """Returns the ``rollout/cache_…`` metrics since the last call, of all servers and all processes that sample with them."""
+        each = self._each([engine for engine in self._engines if engine.alive], _count)
+        if not any(engine.counted for engine in each):  # the servers keep no counters
+            return {}
+        hits, asked, preemptions = (sum(engine.since.get(name, 0.0) for engine in each) for name in _COUNTERS)
+        return {
+            "rollout/cache_hits": hits / asked if asked else math.nan,
+            "rollout/cache_preemptions": preemptions / self._sharers,
+        }
 
     @property
     def max_context(self) -> int:
@@ -321,62 +340,11 @@ class VLLMServerSampler:
         return ", ".join(engine.server.url for engine in self._engines)
 
 
-def _check(engine: _Engine, backend: str, rank: int) -> int:
-    """Checks the settings of a server, notes the size of its cache, and returns its longest context.
-
-    Args:
-        engine: The server.
-        backend: The backend of the weight transfer.
-        rank: The rank of the adapters that the server will receive; 0 for none.
-
-    Raises:
-        ConfigError: The server can't be reached, or its settings would make training on its samples wrong.
-    """
-    server = engine.server
-    try:
-        settings = server.settings()
-    except ServerGone as error:
-        raise ConfigError(f"no vLLM server answers: {error}") from error
-    except ServerRefused as error:
-        raise ConfigError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, see docs/vllm.md") from error
-    mode = settings["model_config"]["logprobs_mode"]
-    if mode != "processed_logprobs":
-        raise ConfigError(
-            f"{server} returns {mode}, not the log-probabilities of the distribution that it samples from; start it with "
-            "--logprobs-mode processed_logprobs"
-        )
-    transfer = (settings.get("weight_transfer_config") or {}).get("backend")
-    if transfer != backend:
-        raise ConfigError(
-            f"{server} receives weights over {transfer!r}, but the policy's device needs {backend!r}; start it with "
-            f'--weight-transfer-config \'{{"backend": "{backend}"}}\', see docs/vllm.md'
-        )
-    on_cpu = settings["device_config"]["device"] == "cpu"
-    if on_cpu and settings["scheduler_config"]["enable_chunked_prefill"]:
-        raise ConfigError(
-            f"{server} would crash: on a CPU, vLLM 0.32 can't process the prompt of a request with a seed in chunks; "
-            "start it with --no-enable-chunked-prefill, see docs/vllm.md"
-        )
-    if rank:
-        _check_adapters(server, settings, rank)
-    cache = settings.get("cache_config") or {}
-    engine.cache_tokens = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
-    return int(settings["model_config"]["max_model_len"])
-
-
-def _check_adapters(server: VLLMServer, settings: dict[str, Any], rank: int) -> None:
-    lora, missing = settings.get("lora_config") or {}, []
-    if lora.get("max_lora_rank", 0) < rank:
-        missing.append(f"--enable-lora --max-lora-rank {engine_rank(rank)}")
-    if settings["parallel_config"].get("worker_extension_cls") != WORKER_EXTENSION:
-        missing.append(f"--worker-extension-cls {WORKER_EXTENSION}")
-    if not settings["environment"].get("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
-        missing.append("VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment")
-    if missing:
-        raise ConfigError(
-            f"{server} takes no adapters of rank {rank}; start it with {' and '.join(missing)}, see docs/vllm.md, "
-            "or use --lora-handover merged"
-        )
+def _count(engine: _Engine) -> None:
+    """Reads a server's counters, and notes what was added since the last time. A server that was started again begins at 0."""
+    found = engine.server.counters()
+    engine.since = {name: max(0.0, found[name] - engine.counted.get(name, 0.0)) for name in _COUNTERS if name in found}
+    engine.counted = found
 
 
 def _sample(request: SampleRequest, choice: dict[str, Any]) -> Sample:

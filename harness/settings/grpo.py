@@ -77,6 +77,7 @@ class GRPOConfig(
                 raise ConfigError(f"{name} must be >= {low}{most}, got {value}; {mend} --{name.replace('_', '-')}")
         self.check_environment()
         self.check_adapters(self)
+        self.check_compile(self)
         self.check_horizon()
         self.check_rollout()
         self.check_reasoning(self.max_action_tokens)

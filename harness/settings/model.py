@@ -25,8 +25,18 @@ class ModelFlags:
     """What vLLM receives after an update: the weights with the adapters merged into them, or the adapters only."""
     gradient_checkpointing: bool = False
     """Compute the activations again in the backward pass. This takes a third more time, and far less memory for long episodes."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Fuse the small operations of each layer with torch.compile. auto does so on a GPU, where vLLM samples."""
     packing: bool = True
     """Train on rows that hold several episodes one after another, without padding, if the model can. --no-packing pads them."""
+
+    def check_compile(self, sampler: SamplingFlags) -> None:
+        """Raises ConfigError if the layers that would be compiled also sample, whose shapes change with every token."""
+        if self.compile == "on" and sampler.sampler == "transformers":
+            raise ConfigError(
+                "--compile on needs --sampler vllm or vllm-server, because the transformers sampler runs the same layers token "
+                "by token; leave it out"
+            )
 
     def check_adapters(self, sampler: SamplingFlags) -> None:
         """Raises ConfigError if the sampler cannot take adapters the way that `lora_handover` says."""

@@ -56,6 +56,16 @@ class SpeedFlags:
 
 
 @dataclass(frozen=True)
+class StepFlags:
+    """What the policy update is made of."""
+
+    operations: bool = False
+    """Also print the seconds of each operation of the update on an H100, on paper, and the MFU that follows; docs/plan.md."""
+    episode_tokens: int = 0
+    """With --operations: the tokens of every episode. 0 takes the plan's mean."""
+
+
+@dataclass(frozen=True)
 class RecipeFlags:
     """What is planned."""
 
@@ -64,7 +74,7 @@ class RecipeFlags:
 
 
 @dataclass(frozen=True)
-class Plan(SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
+class Plan(StepFlags, SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
     """Computes what a run of harness.grpo needs, and refuses one that cannot fit. It also takes every flag of harness.grpo."""
 
     train: GRPOConfig = field(default_factory=GRPOConfig)
@@ -77,7 +87,7 @@ class Plan(SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
         for name in ("success_rate", "mfu"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be in [0, 1], got {getattr(self, name)}; it is a share")
-        for name in ("reserve_gb", "k", "prompt_tokens", "action_tokens", "observation_tokens"):
+        for name in ("reserve_gb", "k", "prompt_tokens", "action_tokens", "observation_tokens", "episode_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; with 0 the plan chooses it")
         for name in ("sample_tokens_per_s", "train_tokens_per_s"):

@@ -23,6 +23,7 @@ QUICK = {
     "cache": "2.5 ",
     "controller": "SharedHorizon.record",
     "generation": "ratio",
+    "groups": "16,384 ",
     "rollout": "1 ms",
     "sampler": "2 ",
 }

@@ -29,6 +29,7 @@ class StandIn:
         }
         self.environment: dict[str, Any] = {}
         self.adapters: list[str] = []
+        self.counters = ""  # the Prometheus page
         self.calls: list[tuple[str, Any]] = []
         self.version = "default"
         self.go = threading.Event()
@@ -82,7 +83,7 @@ class StandIn:
             return
         handler.send_response(self.refuse.get(path, 200))
         handler.end_headers()
-        handler.wfile.write(json.dumps(answer).encode())
+        handler.wfile.write(self.counters.encode() if path == "/metrics" else json.dumps(answer).encode())
 
     def take_adapters(self) -> None:
         """Is from now on as a server that was started for adapters."""

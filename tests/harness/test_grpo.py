@@ -247,10 +247,10 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
     monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
     monkeypatch.setattr("harness.policy.ranks.join", spy)
     prepare(dataclasses.replace(quick, device="cpu", rank_timeout_s=7200.0))
-    words = ["--k0", str(quick.k0), "--updates=400", "--no-packing", "--warm-start.episodes", "3"]
+    words = ["--k0", str(quick.k0), "--updates=400", "--no-packing", "--warm-start.episodes", "3", "--no-plan"]
     main(["--resume", str(quick.run_dir), *words])
     out = capsys.readouterr().out
-    assert "ignored: --no-packing, --updates, --warm-start.episodes\n" in out
+    assert "ignored: --no-packing, --updates, --warm-start.episodes\n" in out  # --no-plan counts
     assert joined == [{"device": "cpu", "timeout_s": 7200.0}]  # the run's own too
 
 
@@ -319,12 +319,12 @@ def test_a_full_disk_is_said_in_a_sentence_and_the_run_goes_on(
     assert folder is not None
     prepare(dataclasses.replace(quick, updates=1, eval_tasks=0, warm_start=WarmStart()))
 
-    def full(part: Path, **_: Any) -> None:
+    def full(part: Path, *_: Any, **__: Any) -> None:
         (part / "model.safetensors").write_bytes(b"half")
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("harness.build.save_training_state", full)
+        patch.setattr("harness.build.write_training_state", full)
         with pytest.raises(SystemExit) as exit_:
             main(["--resume", str(folder)])
     assert exit_.value.code == 2

@@ -32,6 +32,7 @@ COMMANDS = [
     "benchmark",
     "evaluate",
     "export",
+    "gpu_check",
     "grpo",
     "models",
     "plan",

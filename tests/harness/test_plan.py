@@ -13,12 +13,11 @@ from transformers import AutoTokenizer
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
-from harness.experiments import memory as planning
 from harness.experiments.cost import mends, work_of
 from harness.experiments.lengths import lengths_of
 from harness.experiments.memory import memory_of
+from harness.experiments.step import markdown, step_of
 from harness.plan import default_for, main
-from harness.policy import head
 from harness.policy.installed import is_installed, model_folder
 from harness.policy.shape import shape_of
 from harness.settings.command_line import parse
@@ -100,10 +99,6 @@ def test_adapters_apart_are_held_at_the_rank_that_vllm_takes() -> None:
     assert apart.server["weights"] - merged.server["weights"] == added
 
 
-def test_the_output_layer_s_chunk_is_the_code_s() -> None:
-    assert (planning._CHUNK_LOGITS, planning._CHUNK_TOKENS) == (head._CHUNK_LOGITS, head._CHUNK_TOKENS)
-
-
 def test_work() -> None:
     given = ("--prompt-tokens", "100", "--action-tokens", "20", "--observation-tokens", "10")
     found = work_of(plan(SEVEN, *given, "--success-rate", "0", "--k", "10"))
@@ -122,6 +117,33 @@ def test_hours_come_from_what_is_given(capsys: pytest.CaptureFixture[str]) -> No
     assert f"updates: {200 * work.tokens / 2e4 / 3600:.1f} hours" in out
     main([SEVEN, "--gpus", "8", *SERVERS, "--mfu", "0.5"])
     assert "which is assumed" in capsys.readouterr().out
+
+
+def test_the_documented_table_of_operations_is_the_plan_s(capsys: pytest.CaptureFixture[str]) -> None:
+    main([SEVEN, "--gpus", "8", "--operations", "--episode-tokens", "16384"])
+    table = markdown(plan(SEVEN, "--gpus", "8"), episode_tokens=16_384)
+    assert table in capsys.readouterr().out
+    assert table in (ROOT / "docs" / "plan.md").read_text(), "put this table into docs/plan.md"
+
+
+def test_a_step_has_the_plan_s_flops_and_its_parts_have_their_price() -> None:
+    given = ("--prompt-tokens", "100", "--action-tokens", "20", "--observation-tokens", "10")
+    small = plan(SEVEN, *given, "--success-rate", "0", "--k", "10")
+    step = step_of(small)
+    parts = {operation.name: operation for operation in step.operations}
+    tokens, layers, words = 128 * 400, 28 * 233_057_792, 152_064 * 3584
+    assert sum(part.flops for part in step.operations) == pytest.approx(work_of(small).flops)
+    model = tokens * 6 * layers + 128 * 200 * 6 * words + 12 * 28 * 3584 * 200 * tokens  # 6 P + 12 L A p, and 6 V H
+    assert step.model_flops == pytest.approx(model)
+    assert step.mfu == pytest.approx(model / step.seconds / 989e12)
+    assert parts["linear layers, forward"].seconds == pytest.approx(2 * tokens * layers / (0.7 * 989e12))
+    swiglu = 4 * 28 * tokens * 6 * 18_944  # forward, again, and backward twice; two inputs and an output of two bytes
+    assert parts["SwiGLU"].moved == pytest.approx(swiglu)
+    assert parts["SwiGLU"].seconds == pytest.approx(swiglu / (0.8 * 3.35e12))
+    assert step_of(small, fused=False).seconds > step.seconds
+    lora = step_of(plan(SEVEN, *given, "--success-rate", "0", "--k", "10", "--lora-rank", "32"))
+    assert lora.mfu < step.mfu  # adapters read and write every output again
+    assert lora.model_flops == pytest.approx(model - tokens * 2 * layers - 128 * 200 * 2 * words)
 
 
 def test_bad_input_is_named() -> None:

@@ -114,6 +114,7 @@ class Way:
     lora_rank: int = 0
     packing: bool = True
     checkpointing: bool = False
+    compiled: bool = False
 
 
 def one_update(
@@ -145,6 +146,8 @@ def one_update(
             reference = dataclasses.replace(policy, model=copy.deepcopy(policy.model).requires_grad_(False))
             ranks.shard(reference, "cpu")
     ranks.shard(policy, "cpu")
+    if way.compiled:
+        policy.compile_layers()
     optimizer = torch.optim.SGD([p for p in policy.model.parameters() if p.requires_grad], lr=0.1)
     metrics = update_policy(policy, optimizer, trajectories, settings, seed=0, reference=reference, ranks=ranks)
     ranks.copy_weights(policy.model, copied)
@@ -161,8 +164,9 @@ SPLITS = ((1, 10_000), (2, 10_000), (2, 1), (4, 60))
         (Way({"aggregation": "seq-mean", "tis_cap": 1.1, "kl_coef": 0.1}), SPLITS[3:]),
         (Way(packing=False, checkpointing=True), SPLITS[2:3]),
         (Way({"kl_coef": 0.1}, lora_rank=2), SPLITS[3:]),
+        pytest.param(Way(checkpointing=True, compiled=True), SPLITS[1:2], marks=pytest.mark.campaign),
     ],
-    ids=["plain", "all terms", "padded, checkpointed", "LoRA"],
+    ids=["plain", "all terms", "padded, checkpointed", "LoRA", "compiled"],
 )
 def test_an_update_is_the_same_on_any_number_of_ranks_however_it_is_split(
     trained: Policy, way: Way, splits: tuple[tuple[int, int], ...]

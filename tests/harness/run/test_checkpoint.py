@@ -1,17 +1,28 @@
 """A checkpoint is there whole or not at all, whenever the process is killed, and goes on exactly where it was saved."""
 
+import copy
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from eh_gym.errors import StateError
-from harness.run.checkpoint import load_training_state, save_checkpoint, save_training_state
+from harness.policy.ranks import Ranks
+from harness.run.checkpoint import (
+    CheckpointWriter,
+    load_training_state,
+    save_checkpoint,
+    save_training_state,
+    training_state,
+    write_training_state,
+)
 from harness.run.run_folder import latest_checkpoint
 
 
@@ -135,22 +146,26 @@ import contextlib, os, shutil, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from harness.run.checkpoint import load_training_state, save_checkpoint, save_training_state
+from harness.policy.ranks import Ranks
+from harness.run.checkpoint import CheckpointWriter, load_training_state, training_state, write_training_state
 from harness.run.run_folder import latest_checkpoint
 from transformers.utils.logging import disable_progress_bar
 disable_progress_bar()
 root = Path(sys.argv[1])
 model, other = (torch.nn.Linear(2, 2) for _ in range(2))
-model.save_pretrained = lambda folder, **_: save_model(model, str(folder / "model.safetensors"))
-from safetensors.torch import save_model
+model.save_pretrained = lambda folder, state_dict, **_: save_file(state_dict, str(folder / "model.safetensors"))
+from safetensors.torch import save_file
 optimizer = torch.optim.AdamW(model.parameters())
 
 def save(folder, update, keep):
-    def write(part):
-        with torch.no_grad():
-            model.weight.fill_(update)
-        save_training_state(part, model=model, optimizer=optimizer, extra={"update": update})
-    save_checkpoint(folder, update, write=write, keep=keep)
+    def write(part, state, ranks):
+        write_training_state(part, state, model=model, extra={"update": update})
+    writer = CheckpointWriter(folder, keep=keep, ranks=Ranks())
+    with torch.no_grad():
+        model.weight.fill_(update)
+        writer.save(update, training_state(model=model, optimizer=optimizer), write)
+        model.weight.fill_(-1)  # the training goes on while the thread writes
+    writer.wait()
 
 def check(path):
     extra = load_training_state(path, model=other, optimizer=torch.optim.AdamW(other.parameters()))
@@ -205,6 +220,79 @@ def test_killed_at_any_moment_of_a_save_every_named_checkpoint_loads(tmp_path):
     )
     assert child.returncode == 0, child.stderr
     assert int(child.stdout) > 30  # so many places were tried
+
+
+def until_it_raises(writer):
+    for _ in range(6000):
+        writer.check()
+        time.sleep(0.01)
+
+
+class TestCheckpointWriter:
+    """What a thread writes is the state of the moment when it was told to."""
+
+    def writer(self, folder):
+        return CheckpointWriter(folder, keep=2, ranks=Ranks())
+
+    def test_the_training_that_goes_on_changes_nothing_of_what_is_written(self, tmp_path):
+        model, optimizer = tiny()
+        sampled, _ = tiny(seed=3)
+        train(model, optimizer, 2)
+        saved = [copy.deepcopy(model), copy.deepcopy(sampled)]
+        begin, writer = threading.Event(), self.writer(tmp_path)
+
+        def write(folder, state, ranks):
+            assert begin.wait(60)
+            write_training_state(folder, state, model=model, extra={"next_update": 3})
+
+        writer.save(3, training_state(model=model, optimizer=optimizer, sampled=sampled), write)
+        train(model, optimizer, 3)
+        train(sampled, torch.optim.AdamW(sampled.parameters(), lr=0.01), 1)
+        assert latest_checkpoint(tmp_path) is None  # it has its name when it is whole
+        begin.set()
+        writer.wait()
+        resumed, resumed_optimizer = tiny(seed=1)
+        resumed_sampled, _ = tiny(seed=2)
+        path = latest_checkpoint(tmp_path)
+        load_training_state(path, model=resumed, optimizer=resumed_optimizer, sampled=resumed_sampled)
+        assert same_weights(resumed, saved[0])
+        assert same_weights(resumed_sampled, saved[1])
+        train(resumed, resumed_optimizer, 3)  # moments and random state too are those of that moment
+        assert same_weights(resumed, model)
+
+    def test_one_is_written_at_a_time(self, tmp_path):
+        writer, at_once, most = self.writer(tmp_path), [], []
+
+        def write(folder, state, ranks):
+            at_once.append(folder)
+            time.sleep(0.05)
+            most.append(len(at_once))
+            at_once.remove(folder)
+
+        for update in (1, 2, 3):
+            writer.save(update, {}, write)
+        assert latest_checkpoint(tmp_path) == tmp_path / "update-000002"  # the second was waited for
+        writer.close()
+        assert most == [1, 1, 1]
+        assert names(tmp_path) == ["update-000002", "update-000003"]
+
+    @pytest.mark.parametrize("surfaces", ["save", "check", "wait"])
+    def test_an_error_of_the_thread_surfaces_once(self, tmp_path, surfaces):
+        def fail(folder, state, ranks):
+            raise OSError("input or output error")
+
+        writer = self.writer(tmp_path)
+        writer.save(1, {}, fail)
+        calls = {
+            "save": lambda: writer.save(2, {}, note),
+            "check": lambda: until_it_raises(writer),
+            "wait": writer.wait,
+        }
+        with pytest.raises(OSError, match="input or output"):
+            calls[surfaces]()
+        writer.save(2, {}, lambda folder, state, ranks: (folder / "note").write_text("x") and None)
+        writer.close()
+        assert latest_checkpoint(tmp_path) == tmp_path / "update-000002"
 
 
 class TestTrainingState:

@@ -72,6 +72,14 @@ def test_adapters_come_merged_into_the_weights_that_they_adapt(
         sampler.end_session(0)
 
 
+def test_the_check_of_a_machine_finds_every_path_with_vllm_right(real_vllm: None, tmp_path: Path) -> None:
+    paths = ("vllm", "engine", "vllm-server, adapters apart")
+    command = [sys.executable, "-m", "harness.gpu_check", "--device", "cpu", "--out", str(tmp_path / "out")]
+    command += ["--timeout-s", "1200", "--minutes", "60", "--only", *paths]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    assert [line[39:44] for line in done.stdout.splitlines()[:-1]] == ["right"] * len(paths), done.stdout
+
+
 def test_torch_is_left_as_it_was(made: Made) -> None:
     made("vllm")
     torch.set_num_threads(2)

@@ -77,6 +77,33 @@ def test_the_servers_say_how_much_their_caches_hold(model: Qwen2ForCausalLM, pai
     assert VLLMServerSampler(model, urls, sharers=4).cache_tokens == 400
 
 
+def test_the_servers_counters_become_metrics_of_the_time_since_the_last_call(
+    model: Qwen2ForCausalLM, pair: Pair
+) -> None:
+    sampler = VLLMServerSampler(model, [server.url for server in pair], sharers=2)
+    assert sampler.cache_metrics() == {}  # servers without counters
+
+    def count(server: Any, hits: int, asked: int, preemptions: int) -> None:
+        server.counters = (
+            "# HELP vllm:prefix_cache_hits_total Tokens.\n"
+            f'vllm:prefix_cache_hits_total{{engine="0",model_name="m {{x}} 7"}} {hits / 2}\n'
+            f'vllm:prefix_cache_hits_total{{engine="1",model_name="m {{x}} 7"}} {hits / 2}\n'
+            f'vllm:prefix_cache_queries_total{{engine="0",model_name="m"}} {asked:e}\n'
+            f'vllm:num_preemptions_total{{engine="0",model_name="m"}} {preemptions}\n'
+            'python_info{version="3.11"} 1.0\n'
+        )
+
+    count(pair[0], 100, 1000, 0)
+    count(pair[1], 100, 1000, 4)
+    assert sampler.cache_metrics() == {
+        "rollout/cache_hits": 0.1,
+        "rollout/cache_preemptions": 2.0,
+    }  # half of 4: two share
+    count(pair[0], 1000, 2000, 0)
+    count(pair[1], 50, 1000, 1)  # was started again
+    assert sampler.cache_metrics() == {"rollout/cache_hits": 0.9, "rollout/cache_preemptions": 0.0}
+
+
 def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(
     sampler: VLLMServerSampler, pair: Pair, ask: Ask
 ) -> None:

@@ -20,6 +20,7 @@ PANELS = {
     "harness.export": "",
     "harness.grpo": "environment model horizon rollout sampling loss optimizer evaluation run warm-start",
     "harness.evaluate": "tasks policy endpoint rollout sampling output",
+    "harness.gpu_check": "",
     "harness.plan": "gpu lengths speed environment horizon",
     "harness.report": "",
     "harness.simulate": "law controller runs tables",

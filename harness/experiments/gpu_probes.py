@@ -1,0 +1,192 @@
+"""The checks of `harness.experiments.gpu_check` that load torch: kernels, speed and memory with the shape of a real model.
+
+The weights are random, so nothing is downloaded. On a CPU the shape is tiny, and no speed is promised.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from harness.experiments.gpu_check import Figure, Lab
+from harness.experiments.memory import memory_of
+from harness.experiments.step import step_of
+from harness.policy.attention import PACKED
+from harness.policy.lora import add_lora
+from harness.policy.policy import Policy
+from harness.policy.shape import KNOWN, ModelShape
+from harness.quickstart.tiny import fresh_qwen2
+from harness.sampling.vllm import VLLMSampler
+from harness.settings.grpo import GRPOConfig
+from harness.settings.plan import Plan
+from harness.training.optimizer import make_optimizer
+from harness.training.update import update_policy
+from harness.types.sampler import SampleRequest, sample_all
+from harness.types.trajectory import Trajectory
+
+__all__ = ["engine", "packed_attention", "policy_update"]
+
+_TINY = ModelShape(512, 64, 128, 2, 2, 1, tied=True, positions=2048)  # vLLM's attention on a CPU has no smaller heads
+_LARGE_GPU = 70e9  # bytes, which the update of 7B with adapters needs
+_KEPT = 0.7  # of the speed on paper; below it, a path is slow
+
+
+def packed_attention(lab: Lab) -> list[Figure]:
+    """Compares the log-probabilities of packed episodes, with a shared prompt, with those of each episode alone in float32."""
+    shape = KNOWN["Qwen2.5-0.5B"] if lab.on_gpu else _TINY
+    episodes = _episodes(4, 1024 if lab.on_gpu else 320, shape.vocab)  # their prompt is long enough to be shared
+    policy = _policy(shape, lab, initializer_range=0.05)
+    with torch.no_grad():
+        packed = policy.score(policy.batch(episodes), 1.0)[0]
+        policy.model.float().set_attn_implementation("sdpa")
+        alone = torch.cat([policy.score(policy.batch([t]), 1.0)[0] for t in episodes])
+    off = (packed - alone).abs()
+    return [
+        Figure("packed - alone, mean nats", float(off.mean()), most=0.05 if lab.on_gpu else 1e-4),
+        Figure("nats that the tokens have", float(alone.abs().mean()), least=1.0),
+    ]
+
+
+def policy_update(lab: Lab) -> list[Figure]:
+    """Times an update with LoRA adapters, as the recipe for one GPU, and compares time and memory with the plan's."""
+    name = _model(lab)
+    shape, tokens = KNOWN.get(name, _TINY), 16_384 if lab.on_gpu else 256
+    policy = _policy(shape, lab)
+    add_lora(policy.model, 32, seed=0)
+    policy.checkpoint_activations()
+    optimizer = make_optimizer(policy.model, learning_rate=1e-6, betas=(0.9, 0.999), weight_decay=0.0)
+    train = GRPOConfig(
+        model=name,
+        env="EH-BFCL-v0",
+        dtype="bfloat16" if lab.on_gpu else "float32",
+        lora_rank=32,
+        gradient_checkpointing=True,
+        max_context=tokens,
+        tokens_per_microbatch=tokens,
+        tasks_per_update=1,
+        group_size=2,
+    )
+    episodes = _episodes(2, tokens, shape.vocab)
+    settings = train.loss_settings()
+
+    def update() -> Any:
+        return update_policy(policy, optimizer, episodes, settings, seed=0)
+
+    first = _seconds(update, lab)
+    eager = seconds = min(_seconds(update, lab) for _ in range(2))
+    used = torch.cuda.max_memory_allocated() if lab.on_gpu else 0
+    if lab.on_gpu:
+        policy.compile_layers()
+        update()
+        seconds = min(_seconds(update, lab) for _ in range(2))
+    metrics = update()
+    found = [
+        Figure("first update, s", first),
+        Figure("tokens/s", 2 * tokens / seconds),
+        Figure("gradient norm", metrics["train/grad_norm"], least=1e-12, most=1e12),
+    ]
+    if lab.on_gpu:
+        plan = Plan(train=train, gpu_gb=lab.gpu_bytes / 1e9)
+        paper = step_of(plan, episode_tokens=tokens)
+        share = paper.seconds / seconds
+        planned = sum(memory_of(plan).update.values())
+        found += [
+            Figure("MFU", paper.mfu * share),
+            Figure("speed / speed on paper", share, least=_KEPT, speed=True),
+            Figure("speed compiled / eager", eager / seconds, least=1.0, speed=True),
+            Figure("memory / planned memory", used / planned, least=0.9, most=1.1),
+        ]
+    return found
+
+
+def engine(lab: Lab) -> list[Figure]:
+    """Samples with a vLLM engine beside the model, lets it sleep, changes the weights and hands them over."""
+    shape = KNOWN[_model(lab)] if lab.on_gpu else _TINY
+    context, at_once = (2048, 64) if lab.on_gpu else (128, 4)
+    policy = _policy(shape, lab)
+    began = time.perf_counter()
+    sampler = VLLMSampler(policy.model, policy.tokenizer, max_context=context, slots=at_once)
+    found = [Figure("start, s", time.perf_counter() - began)]
+    prompts = np.random.default_rng(0).integers(3, shape.vocab, (at_once, context // 4)).tolist()
+
+    def sample() -> Any:
+        asked = [SampleRequest(i, prompt, context // 4, seed=i) for i, prompt in enumerate(prompts)]
+        samples = sample_all(sampler, asked)
+        for i in range(at_once):
+            sampler.end_session(i)
+        return samples
+
+    sample()  # the first steps make kernels
+    seconds = _seconds(sample, lab)
+    free = torch.cuda.mem_get_info()[0] if lab.on_gpu else 0
+    sampler.sleep()
+    if lab.on_gpu:
+        torch.cuda.synchronize()
+        freed = (torch.cuda.mem_get_info()[0] - free) / (0.5 * lab.gpu_bytes)
+        found.append(Figure("share of its memory freed in sleep", freed, least=0.9))
+    with torch.no_grad():  # such as no two weights, so that the old ones would be noticed
+        for i, parameter in enumerate(policy.model.parameters()):
+            parameter.mul_(1.0 + 0.1 * (i % 3))
+    handed = _seconds(sampler.weights_changed, lab)
+    sampled = sample()[0]
+    ids = [*prompts[0], *sampled.ids]
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([ids], device=policy.model.device)).logits[0].float()
+    logp = logits.log_softmax(-1)[len(prompts[0]) - 1 : -1].gather(
+        1, torch.tensor(sampled.ids, device=logits.device)[:, None]
+    )
+    off = (logp.squeeze(1).cpu() - torch.tensor(sampled.logprobs)).abs().mean()
+    size = sum(p.nbytes for p in policy.model.parameters())
+    return [
+        *found,
+        Figure("sampled tokens/s", at_once * (context // 4) / seconds),
+        Figure("hand-over, GB/s", size / 1e9 / handed, least=2.0 if lab.on_gpu else 0.0, speed=True),
+        Figure("engine - model after it, nats", float(off), most=0.05 if lab.on_gpu else 1e-3),
+    ]
+
+
+def _model(lab: Lab) -> str:
+    if not lab.on_gpu:
+        return "tiny"
+    return "Qwen2.5-7B" if lab.gpu_bytes >= _LARGE_GPU else "Qwen2.5-1.5B"
+
+
+def _policy(shape: ModelShape, lab: Lab, *, initializer_range: float = 0.02) -> Policy:
+    dtype = torch.bfloat16 if lab.on_gpu else torch.float32
+    shape = dataclasses.replace(shape, positions=max(shape.positions, 2048))
+    model = fresh_qwen2(shape, eos_id=2, device=lab.device, dtype=dtype, initializer_range=initializer_range)
+    model.set_attn_implementation(PACKED)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(shape.vocab)}, unk_token="w0"))
+    nothing: Any = None
+    return Policy(model, PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", pad_token="w0"), nothing)
+
+
+def _episodes(count: int, length: int, words: int) -> list[Trajectory]:
+    """One group: an eighth of each episode is the prompt; then 84 tokens are written for each 35 that are read, as in BFCL."""
+    prompt = np.random.default_rng(0).integers(3, words, length // 8).tolist()
+    found = []
+    for i in range(count):
+        t = Trajectory("0", 0, reward=float(i % 2))
+        t.add_prompt(prompt)
+        rest = length - len(prompt)
+        t.ids += np.random.default_rng(1 + i).integers(3, words, rest).tolist()
+        t.action_mask += [int(j % 119 < 84) for j in range(rest)]
+        t.logprobs += [-float(np.log(words)) * written for written in t.action_mask[len(prompt) :]]
+        found.append(t)
+    return found
+
+
+def _seconds(work: Callable[[], Any], lab: Lab) -> float:
+    """How long some work takes, with what it left to the GPU."""
+    began = time.perf_counter()
+    work()
+    if lab.on_gpu:
+        torch.cuda.synchronize()
+    return time.perf_counter() - began

@@ -1,0 +1,153 @@
+"""What a policy update costs by operation on one GPU, on paper, and the MFU that follows.
+
+Each operation computes or moves data, whichever takes longer. The shares of the peaks that it reaches are assumptions, taken from
+what is published about H100s. Nothing of this was measured by this project. docs/plan.md has the table for Qwen2.5-7B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.experiments.cost import work_of
+from harness.experiments.lengths import lengths_of
+from harness.experiments.memory import memory_of
+from harness.policy.shape import ModelShape, head_chunk, shape_of
+from harness.settings.plan import Plan
+
+__all__ = ["Operation", "Step", "markdown", "step_of"]
+
+# Shares of the peak that large bfloat16 matrix products and FlashAttention-2 reach on an H100. FlashAttention-3's paper (arXiv
+# 2407.08608) gives 35 % for the latter. Elementwise kernels reach most of the memory's bandwidth.
+_MATMUL, _ATTENTION, _MEMORY = 0.70, 0.35, 0.80
+_BANDWIDTH = 3.35e12  # bytes/s of an H100's memory
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A part of the update, on one GPU.
+
+    Attributes:
+        name: What it is.
+        flops: The FLOPs, with those that are computed again.
+        moved: The bytes that it reads and writes; 0 for matrix products, which reuse what they read.
+        seconds: How long it takes.
+    """
+
+    name: str
+    flops: float
+    moved: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """An update on one GPU.
+
+    Attributes:
+        operations: Its parts, which follow one another.
+        model_flops: The FLOPs that the mathematics needs: nothing is computed again.
+        peak: The GPU's FLOP/s.
+    """
+
+    operations: tuple[Operation, ...]
+    model_flops: float
+    peak: float
+
+    @property
+    def seconds(self) -> float:
+        """How long the update takes."""
+        return sum(operation.seconds for operation in self.operations)
+
+    @property
+    def mfu(self) -> float:
+        """The model FLOPs by the time and the peak."""
+        return self.model_flops / self.seconds / self.peak
+
+
+def step_of(plan: Plan, *, episode_tokens: int = 0, fused: bool = True) -> Step:
+    """Counts one update of a plan in bfloat16. The transfers between several GPUs are left out.
+
+    Args:
+        plan: The run.
+        episode_tokens: The tokens of every episode; 0 takes the mean of the plan.
+        fused: Whether norms, rotary positions and SwiGLU are one kernel each, as with ``--compile``. Otherwise each operation
+            of transformers' code is a kernel.
+    """
+    config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
+    episodes = config.episodes_per_update
+    work = work_of(plan)
+    length = episode_tokens or work.tokens / episodes
+    written = (
+        length * lengths.action / (lengths.action + lengths.observation) if episode_tokens else work.sampled / episodes
+    )
+    tokens, scored = (episodes * each / plan.gpus for each in (length, written))
+    again = 1 if config.gradient_checkpointing else 0
+    trained, peak = (0 if config.lora_rank else 1), plan.peak_tflops * 1e12
+    found: list[Operation] = []
+
+    def add(name: str, flops: float, moved: float = 0.0, share: float = _MATMUL) -> None:
+        found.append(Operation(name, flops, moved, flops / (share * peak) + moved / (_MEMORY * _BANDWIDTH)))
+
+    linear = 2.0 * tokens * shape.layers * shape.layer_parameters
+    attention = 4.0 * tokens * shape.layers * shape.queries * length / 2
+    for name, passes in (("forward", 1), ("computed again", again), ("backward", 1 + trained)):
+        if passes:
+            add(f"linear layers, {name}", passes * linear)
+    add("attention, forward and again", (1 + again) * attention, share=_ATTENTION)
+    add("attention, backward", 2 * attention, share=_ATTENTION)
+    # Backward passes of elementwise operations read and write about twice as much as forward passes.
+    for name, each in _elementwise(shape, fused=fused).items():
+        add(name, 0.0, (3 + again) * each * shape.layers * tokens)
+    if config.lora_rank:
+        adapters = 2.0 * tokens * shape.lora_parameters(config.lora_rank)
+        add("adapters", (3 + again) * adapters, (3 + again) * _adapter_bytes(shape) * shape.layers * tokens)
+    logits = scored * shape.vocab
+    chunks = scored / head_chunk(shape.vocab, plan.gpu_gb * 1e9)
+    # Float32 logits are read and written about six times, and with each chunk the gradient's float32 sum is, and its part.
+    sums = trained * chunks * 12 * shape.vocab * shape.width
+    add("output layer", (3 + trained) * 2.0 * logits * shape.width, 24 * logits + sums)
+    parameters = (shape.lora_parameters(config.lora_rank) or shape.parameters) / plan.gpus
+    micro_batches = max(1.0, tokens / memory_of(plan).tokens)
+    add("sums of gradients", 0.0, micro_batches * 10 * parameters)  # a bfloat16 part is added to a float32 sum
+    add("AdamW and clipping", 0.0, 42 * config.minibatches * parameters)
+    model = (2 + trained) / 3 * 6 * (tokens * shape.layers * shape.layer_parameters + logits * shape.width)
+    return Step(tuple(found), model + 3 * attention, peak)
+
+
+def _elementwise(shape: ModelShape, *, fused: bool) -> dict[str, float]:
+    """The bytes that one token reads and writes in a layer's forward pass, in bfloat16.
+
+    Unfused, transformers' RMSNorm is seven kernels, four of which handle float32: 36 bytes a number. Rotary positions are five
+    kernels: 20 bytes. SwiGLU and a sum are two and one: 10 and 6. A fused kernel reads its inputs once and writes its output.
+    """
+    h, rotated, f = shape.width, shape.queries + shape.keys, shape.ffn
+    norm, rotary, swiglu, residual = (4, 4, 6, 6) if fused else (36, 20, 10, 6)
+    heads = norm * rotated if shape.head_norms else 0
+    return {
+        "norms": 2 * norm * h + heads,
+        "rotary positions": rotary * rotated,
+        "SwiGLU": swiglu * f,
+        "residual sums": 2 * residual * h,
+    }
+
+
+def _adapter_bytes(shape: ModelShape) -> float:
+    """The bytes that one token's adapters move in a layer: the input is read, and the output scaled and added."""
+    h, a, kv, f = shape.width, shape.queries, shape.keys, shape.ffn
+    inputs, outputs = 3 * h + a + 2 * h + f, a + 2 * kv + h + 2 * f + h
+    return 2 * inputs + 12 * outputs
+
+
+def markdown(plan: Plan, *, episode_tokens: int = 0) -> str:
+    """The table of docs/plan.md: seconds of an update without and with fused kernels."""
+    plain, fused = (step_of(plan, episode_tokens=episode_tokens, fused=way) for way in (False, True))
+    lines = ["| operation | PFLOP | TB moved, eager | s, eager | s, fused |", "| --- | --- | --- | --- | --- |"]
+    for one, two in zip(plain.operations, fused.operations, strict=True):
+        lines.append(
+            f"| {one.name} | {one.flops / 1e15:.2f} | {one.moved / 1e12:.2f} | {one.seconds:.1f} | {two.seconds:.1f} |"
+        )
+    flops = sum(operation.flops for operation in plain.operations) / 1e15
+    moved = sum(operation.moved for operation in plain.operations) / 1e12
+    lines.append(f"| **together** | {flops:.2f} | {moved:.2f} | {plain.seconds:.1f} | {fused.seconds:.1f} |")
+    lines.append(f"| **MFU** | | | {plain.mfu:.1%} | {fused.mfu:.1%} |")
+    return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""`python -m harness.gpu_check`: tries every path of the harness once on this machine, and says what is right, slow or wrong.
+
+It needs ten minutes on a GPU, and leaves a file to attach to a report. On a CPU it tries what a CPU has. docs/gpu-check.md
+explains the table.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from eh_gym.errors import ConfigError
+from harness.settings.command_line import errors_in_one_line, parse
+
+__all__ = ["GPUCheck", "check", "main"]
+
+
+@dataclass(frozen=True)
+class GPUCheck:
+    """Tries every path of the harness once on this machine, and says what is right, slow or wrong."""
+
+    out: Path | None = None
+    """The folder for the report, the logs and the runs. The default is runs/gpu-check, numbered if that is taken."""
+    device: str = "auto"
+    """The device: cuda or cpu. auto takes the GPUs if there are any."""
+    only: tuple[str, ...] = ()
+    """The names of the checks to run, in quotes. Empty runs all of them."""
+    minutes: float = 10.0
+    """No check begins after so many minutes."""
+    timeout_s: float = 300.0
+    """A check that takes longer is killed, and counts as wrong."""
+
+
+def check(wanted: GPUCheck, console: Console) -> bool:
+    """Runs the checks, prints the table, and writes ``report.txt``. Returns whether nothing is wrong.
+
+    Raises:
+        ConfigError: There is no such check or device, or the folder can't be made.
+    """
+    from harness.experiments.gpu_check import CHECKS, Lab, Result, about, carry_out, report, row
+    from harness.run.files import make_folder
+    from harness.run.run_folder import free_folder
+    from harness.run.runtime import gpu_bytes, pick_device
+
+    unknown = [name for name in wanted.only if name not in CHECKS]
+    if unknown:
+        raise ConfigError(f"there is no check {unknown[0]!r}; the checks are {', '.join(map(repr, CHECKS))}")
+    device = pick_device(wanted.device)
+    if device not in ("cuda", "cpu"):
+        raise ConfigError(
+            f"the checks run on cuda or cpu, got --device {device}; CUDA_VISIBLE_DEVICES chooses among GPUs"
+        )
+    folder = wanted.out or free_folder(Path("runs") / "gpu-check")
+    make_folder(folder, "--out")
+    began, results = time.monotonic(), []
+    machine = about(device)
+    lab = Lab(device, int(machine["GPUs"]), gpu_bytes(device), folder.resolve(), wanted.timeout_s)
+    for name in wanted.only or CHECKS:
+        late = time.monotonic() - began > 60 * wanted.minutes
+        results.append(Result(name, "left out", why="no time was left") if late else carry_out(CHECKS[name], lab))
+        console.print(row(results[-1]), highlight=False, markup=False, soft_wrap=True)
+        (folder / "report.txt").write_text(report(results, machine))
+    console.print(f"report: {folder / 'report.txt'}", highlight=False, markup=False, soft_wrap=True)
+    return not any(result.verdict == "wrong" for result in results)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line. The exit code is 1 if something is wrong."""
+    console = Console()
+    with errors_in_one_line(console):
+        if not check(parse(GPUCheck(), argv, prog="python -m harness.gpu_check"), console):
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Checks that a vLLM server is set up so that training on its samples is right; docs/vllm.md has the commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eh_gym.errors import ConfigError
+from harness.sampling.transfer import WORKER_EXTENSION
+from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
+from harness.settings.sampling import engine_rank
+
+__all__ = ["check_server"]
+
+
+def check_server(server: VLLMServer, backend: str, rank: int) -> tuple[int, int]:
+    """Checks the settings of a server, and returns its longest context and the tokens that its cache holds (0 if it is not said).
+
+    Args:
+        server: The server.
+        backend: The backend of the weight transfer.
+        rank: The rank of the adapters that the server will receive; 0 for none.
+
+    Raises:
+        ConfigError: The server can't be reached, or its settings would make training on its samples wrong.
+    """
+    try:
+        settings = server.settings()
+    except ServerGone as error:
+        raise ConfigError(f"no vLLM server answers: {error}") from error
+    except ServerRefused as error:
+        raise ConfigError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, see docs/vllm.md") from error
+    mode = settings["model_config"]["logprobs_mode"]
+    if mode != "processed_logprobs":
+        raise ConfigError(
+            f"{server} returns {mode}, not the log-probabilities of the distribution that it samples from; start it with "
+            "--logprobs-mode processed_logprobs"
+        )
+    transfer = (settings.get("weight_transfer_config") or {}).get("backend")
+    if transfer != backend:
+        raise ConfigError(
+            f"{server} receives weights over {transfer!r}, but the policy's device needs {backend!r}; start it with "
+            f'--weight-transfer-config \'{{"backend": "{backend}"}}\', see docs/vllm.md'
+        )
+    on_cpu = settings["device_config"]["device"] == "cpu"
+    if on_cpu and settings["scheduler_config"]["enable_chunked_prefill"]:
+        raise ConfigError(
+            f"{server} would crash: on a CPU, vLLM 0.32 can't process the prompt of a request with a seed in chunks; "
+            "start it with --no-enable-chunked-prefill, see docs/vllm.md"
+        )
+    if rank:
+        _check_adapters(server, settings, rank)
+    cache = settings.get("cache_config") or {}
+    cache_tokens = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
+    return int(settings["model_config"]["max_model_len"]), cache_tokens
+
+
+def _check_adapters(server: VLLMServer, settings: dict[str, Any], rank: int) -> None:
+    lora, missing = settings.get("lora_config") or {}, []
+    if lora.get("max_lora_rank", 0) < rank:
+        missing.append(f"--enable-lora --max-lora-rank {engine_rank(rank)}")
+    if settings["parallel_config"].get("worker_extension_cls") != WORKER_EXTENSION:
+        missing.append(f"--worker-extension-cls {WORKER_EXTENSION}")
+    if not settings["environment"].get("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
+        missing.append("VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment")
+    if missing:
+        raise ConfigError(
+            f"{server} takes no adapters of rank {rank}; start it with {' and '.join(missing)}, see docs/vllm.md, "
+            "or use --lora-handover merged"
+        )

@@ -1,0 +1,105 @@
+"""Compiled layers compute the same, and are compiled once for all layers and all numbers of tokens."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from transformers import AttentionInterface
+
+from eh_gym.errors import ConfigError
+from harness.policy.attention import PACKED, packed_attention
+from harness.policy.lora import add_lora
+from harness.policy.policy import Policy
+from harness.run.runtime import compiles
+from harness.settings.grpo import GRPOConfig
+from harness.types.trajectory import Trajectory
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+    AttentionInterface.register(PACKED, packed_attention)
+
+
+def episodes(count: int, length: int) -> list[Trajectory]:
+    """A group with a beginning of 40 tokens; every token after it is written."""
+    found = []
+    for i in range(count):
+        t = Trajectory("0", 0)
+        t.add_prompt([3] * 40)
+        t.ids += torch.randint(4, 20, (length,), generator=torch.Generator().manual_seed(i)).tolist()
+        t.action_mask += [1] * length
+        t.logprobs += [-1.0] * length
+        found.append(t)
+    return found
+
+
+def scored(policy: Policy, group: list[Trajectory]) -> list[Tensor]:
+    """The log-probabilities and the gradients of their sum."""
+    logp, _ = policy.score(policy.batch(group), 1.0)
+    trained = [p for p in policy.model.parameters() if p.requires_grad]
+    return [logp.detach(), *torch.autograd.grad(logp.sum(), trained)]
+
+
+def check(policy: Policy, *, atol: float) -> None:
+    policy.model.train()
+    policy.checkpoint_activations()
+    groups = [episodes(2, 30), episodes(3, 50), episodes(1, 17)]
+    expected = [scored(policy, group) for group in groups]
+    policy.compile_layers()
+    made = []
+    for group, right in zip(groups, expected, strict=True):
+        for a, b in zip(scored(policy, group), right, strict=True):
+            torch.testing.assert_close(a, b, atol=atol, rtol=1e-4)
+        made.append(counters["stats"]["unique_graphs"])
+    assert made[0] > 0
+    assert made == [made[0]] * 3, "another number of tokens was compiled anew"
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_the_layers_are_traced_once_and_compute_the_same(
+    trained: Policy, monkeypatch: pytest.MonkeyPatch, lora_rank: int
+) -> None:
+    """Traced only: making kernels takes long."""
+    traced: Callable[..., Any] = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda module, **how: traced(module, backend="eager", **how))
+    policy = dataclasses.replace(trained, model=copy.deepcopy(trained.model))
+    if lora_rank:
+        pytest.importorskip("peft")
+        add_lora(policy.model, lora_rank, seed=0)
+    check(policy, atol=1e-5)
+
+
+@pytest.mark.campaign
+def test_the_kernels_compute_the_same(trained: Policy) -> None:
+    check(dataclasses.replace(trained, model=copy.deepcopy(trained.model)), atol=1e-4)
+
+
+def test_a_copy_of_a_compiled_model_is_not_compiled(trained: Policy) -> None:
+    policy = dataclasses.replace(trained, model=copy.deepcopy(trained.model))
+    policy.compile_layers()
+    compiled = [module for module in policy.model.modules() if module._compiled_call_impl is not None]
+    assert len(compiled) == 4 * trained.model.config.num_hidden_layers  # two norms, attention, feed-forward
+    assert all(module._compiled_call_impl is None for module in copy.deepcopy(policy.model).modules())
+
+
+def test_auto_compiles_on_gpus_alone_and_never_what_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.run.runtime.find_spec", lambda name: name)
+    monkeypatch.setattr("harness.run.runtime.shutil.which", lambda name: name)
+    found = [compiles("auto", device, sampler) for device in ("cpu", "cuda:1") for sampler in ("transformers", "vllm")]
+    assert found == [False, False, False, True]
+    monkeypatch.setattr("harness.run.runtime.shutil.which", lambda name: None)  # Triton needs a C compiler
+    assert not compiles("auto", "cuda", "vllm")
+    assert [compiles(how, "cpu", "vllm") for how in ("on", "off")] == [True, False]
+    with pytest.raises(ConfigError, match="--compile on needs --sampler vllm"):
+        GRPOConfig(compile="on")
