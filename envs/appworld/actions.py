@@ -44,4 +44,4 @@ def code_of(message: str) -> str:
 
 def _dedented(code: str, most: int) -> str:
     """The code without the first ``most`` blanks of each line, or as many as the line has."""
-    return "\n".join(line[min(most, len(line) - len(line.lstrip(" \t"))) :] for line in code.split("\n"))
+    return re.sub(rf"^[ \t]{{1,{most}}}", "", code, flags=re.MULTILINE)

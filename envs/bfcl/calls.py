@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 __all__ = [
     "FORMATS",
     "LONGEST",
+    "LONGEST_PYTHON",
     "DecodeError",
     "Methods",
     "PlainCall",
@@ -38,6 +39,9 @@ Methods = dict[str, Callable[..., Any]]
 _ARITHMETIC_DEPTH = 20
 _REPEAT_CAP = 10_000  # characters of a repeated text
 LONGEST = 200_000  # characters of one message; a longer message counts as one without a call
+# The same for the python format, because Python's parser is slow. All calls of a turn's ground truth have 6,910 characters at
+# most, and upstream lets its own models write 4,096 tokens.
+LONGEST_PYTHON = 16_000
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -72,7 +76,7 @@ def decode_python(text: str) -> list[Call]:
     >>> decode_python("[f(a=1, b=g(c='x')), h(3)]")
     ["f(a=1, b=g(c='x'))", PlainCall(name='h', arguments={})]
     """
-    if len(text) > LONGEST:
+    if len(text) > LONGEST_PYTHON:
         raise DecodeError("too long")
     source = text.strip("`\n ")
     source = source if source.startswith("[") else "[" + source

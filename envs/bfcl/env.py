@@ -22,7 +22,7 @@ from eh_gym.errors import ConfigError, WorkerDied, WorkerError, WorkerProtocolEr
 from eh_gym.replies import split_reply
 from eh_gym.spaces import UnicodeText
 from eh_gym.worker import Session, backend_command, shared_pool
-from envs.bfcl.calls import LONGEST
+from envs.bfcl.calls import LONGEST, LONGEST_PYTHON
 from envs.bfcl.splits import task_ids
 from envs.options import named_task
 from envs.runtime import backend_python
@@ -45,7 +45,7 @@ The functions, one JSON document each:
 {functions}"""
 _WRITTEN_FORMATS = {
     "python": (
-        "Write calls as a Python list and nothing else, every argument by keyword:\n"
+        f"Write calls as a Python list and nothing else, every argument by keyword, in at most {LONGEST_PYTHON:,} characters:\n"
         "[first_function(name='value', number=3), second_function()]"
     ),
     "hermes": (

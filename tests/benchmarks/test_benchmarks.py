@@ -65,8 +65,17 @@ def test_smoke_of_what_starts_processes(request: pytest.FixtureRequest, tmp_path
     elif name in NEEDS:
         request.getfixturevalue(NEEDS[name])
     runs = ["--runs", str(tmp_path)] if name in ("settling", "false_plateau") else []
+    assert SLOW[name] in smoke_in_a_process(name, *runs)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not there; tox run -e vllm")
+def test_a_hand_over_to_vllm_is_measured() -> None:
+    assert "hand-over " in smoke_in_a_process("lora_handover")
+
+
+def smoke_in_a_process(name: str, *more: str) -> str:
     done = subprocess.run(
-        [sys.executable, f"benchmarks/{name}.py", "--smoke", *runs],
+        [sys.executable, f"benchmarks/{name}.py", "--smoke", *more],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -74,7 +83,7 @@ def test_smoke_of_what_starts_processes(request: pytest.FixtureRequest, tmp_path
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    assert SLOW[name] in done.stdout
+    return done.stdout
 
 
 def test_every_benchmark_is_tried() -> None:

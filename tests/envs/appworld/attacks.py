@@ -4,17 +4,19 @@
 guard lets through (``__import__``), ends with ``complete_task`` where its world still answers, and must get no reward.
 """
 
+import copy
 import re
 import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envs.appworld import data
 from envs.appworld.env import AppWorldEnv
 
 STEP_TIMEOUT_S = 8.0
+PATIENT_TIMEOUT_S = 300.0
 MEMORY_MB = 256
 
 # The first step of every attack. Module names as strings: the guard looks at import statements and at dotted names.
@@ -1119,6 +1121,10 @@ class Target:
         self.env = AppWorldEnv(
             split="mini", step_timeout_s=STEP_TIMEOUT_S, memory_mb=MEMORY_MB, max_api_calls=300, **settings
         )
+        # The episode after an attack is made by the same zygotes, but has time: a busy machine is no harm that the attack did.
+        self.patient = copy.copy(self.env)
+        self.patient._host = copy.copy(self.env._host)
+        self.patient._host.settings = replace(self.env._host.settings, step_timeout_s=PATIENT_TIMEOUT_S)
         references = {task_id: data.reference("mini", task_id) for task_id in data.task_ids("mini")}
         self.tasks = {
             "question": next(t for t, steps in references.items() if "complete_task(answer=count)" in steps[-1]),
@@ -1147,17 +1153,12 @@ class Target:
         return outcome
 
     def reference(self, task):
-        """Every observation and the reward of a task's reference solution; again if the machine was too slow for it."""
-        for _ in range(5):
-            seen, slowest_s, over = [self.env.reset(options={"task_id": self.tasks[task]})[0]], 0.0, False
-            while not over:
-                began = time.monotonic()
-                said, reward, terminated, truncated, _ = self.env.step(self.env.expert())
-                slowest_s = max(slowest_s, time.monotonic() - began)
-                seen.append(said)
-                over = terminated or truncated
-            if slowest_s < STEP_TIMEOUT_S:
-                break
+        """Every observation and the reward of a task's reference solution."""
+        seen, over = [self.patient.reset(options={"task_id": self.tasks[task]})[0]], False
+        while not over:
+            said, reward, terminated, truncated, _ = self.patient.step(self.patient.expert())
+            seen.append(said)
+            over = terminated or truncated
         return [*seen, reward]
 
 

@@ -240,6 +240,15 @@ def test_a_message_without_a_call_ends_the_users_turn(make, message):
     assert env.step(message)[4] == {"turn": 1, "calls": 0, "malformed": False}
 
 
+def test_the_longest_message_in_the_python_format(make):
+    """As in docs/bfcl.md, and as the system prompt says."""
+    env = make()
+    _, info = env.reset(options={"task_id": "multi_turn_base_0"})
+    assert "in at most 16,000 characters" in info["system_prompt"]
+    calls = [env.step("[pwd(" + " " * blanks + ")]")[4]["calls"] for blanks in (15_993, 15_994)]
+    assert calls == [1, 0]
+
+
 @pytest.mark.parametrize("action", [None, 3, ["[ls()]"]])
 def test_what_is_no_text_has_no_call(make, action):
     env = make()
@@ -436,10 +445,10 @@ HEAVY = [
     "[echo(content='%9999999999d' % 1)]",
     "[echo(content=10**64**64)]",
     "[" + "(" * 10_000,
-    "[ls(a=" + "[" * 10_000 + "]" * 10_000 + ")]",
+    "[ls(a=" + "[" * 7_000 + "]" * 7_000 + ")]",
     "[ls(a=" + "-" * 10_000 + "1)]",
-    "[ls(a=" + "1+" * 10_000 + "1)]",
-    "[ls(a=" + "ls(a=" * 10_000 + "1" + ")" * 10_000 + ")]",
+    "[ls(a=" + "1+" * 7_000 + "1)]",
+    "[ls(a=" + "ls(a=" * 2_500 + "1" + ")" * 2_500 + ")]",
     "<tool_call>\n" * 16_000,
     "<tool_call>\n" + "[" * 100_000 + "\n</tool_call>",
     "x" * 1_000_000,
