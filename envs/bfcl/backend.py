@@ -17,8 +17,8 @@ def handle(method: str, params: dict[str, Any]) -> Any:
     """Answers one call of the environment.
 
     ``describe(task_id, action_format, prompt)`` -> instruction, functions, held_out (turn -> functions);
-    ``official(task_id, action_format)`` -> BFCL's own system prompt; ``start(session, task_id, action_format, prompt)`` -> the first message;
-    ``step(session, action)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
+    ``official(task_id, action_format)`` -> BFCL's own system prompt; ``start(session, task_id, action_format, prompt)`` -> the
+    first message; ``step(session, action)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
     """
     if method == "step":
         return vars(_episodes[params["session"]].step(params["action"]))

@@ -45,8 +45,11 @@ def with_hint(document: Document) -> Document:
 
 
 def tool_document(document: Document) -> Document:
-    """A copy of a function's complete document with the types of JSON Schema, as bfcl_eval.model_handler.utils.convert_to_tool."""
-    return {**document, "parameters": {**document["parameters"], "type": "object"} | _properties(document["parameters"])}
+    """A copy of a function's complete document in JSON Schema's types, as bfcl_eval.model_handler.utils.convert_to_tool."""
+    return {
+        **document,
+        "parameters": {**document["parameters"], "type": "object"} | _properties(document["parameters"]),
+    }
 
 
 def _properties(schema: Document) -> Document:
