@@ -78,6 +78,8 @@ class TasksFlags:
     """K, in steps. 0 takes one that leaves the benchmark's own limits in force: 200 for BFCL, and 50 for the others."""
     seed: int = 0
     """The seed. Every sampled token is derived from it."""
+    keep_tokens: bool = False
+    """Also keep the token ids of the episodes, for harness.export tokens. An endpoint gives none."""
 
 
 @dataclass(frozen=True)
