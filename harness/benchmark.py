@@ -70,12 +70,16 @@ class TasksFlags:
     """Further arguments of gym.make, as a JSON object. They go before the official ones."""
     tasks: int | None = None
     """The number of tasks of each split. By default all: scores of fewer tasks are not official."""
+    every: int = 1
+    """Take only every N-th task of the split: for BFCL, 40 takes 5 entries of each category."""
     k: int = 8
     """The number of sampled episodes per task, at --temperature. 0 plays greedily only."""
     horizon: int = 0
     """K, in steps. 0 takes one that leaves the benchmark's own limits in force: 200 for BFCL, and 50 for the others."""
     seed: int = 0
     """The seed. Every sampled token is derived from it."""
+    keep_tokens: bool = False
+    """Also keep the token ids of the episodes, for harness.export tokens. An endpoint gives none."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +212,7 @@ def _estimate(config: Benchmark, runs: Sequence[Run]) -> Cost:
     for split in dict.fromkeys(run.split for run in runs):
         args = read_env_args(runs[0].evaluation.env_args)
         environments = Environments(config.env, {"split": split, **args}, slots=1, threads=0)
-        tasks = held_out_tasks(environments, config.tasks)
+        tasks = held_out_tasks(environments, config.tasks, every=config.every)
         episodes = sum(run.evaluation.rollouts or 1 for run in runs if run.split == split) * len(tasks)
         total += estimated_cost(environments, tasks, episodes)
     return total

@@ -32,7 +32,7 @@ __all__ = ["Evaluation", "main", "run"]
 
 # These say which episodes are played, where, and how fast. An evaluation may continue with other values of them.
 _NOT_DECISIVE = (
-    *("tasks", "rollouts", "out", "keep_tokens", "device", "threads", "slots", "rollout"),
+    *("tasks", "every", "rollouts", "out", "keep_tokens", "device", "threads", "slots", "rollout"),
     *("base_url", "api_key_env", "retries", "deadline_s"),
     *("url", "tensor_parallel", "gpu_memory_utilization"),
 )
@@ -52,6 +52,8 @@ class TasksFlags:
     """The split of the tasks. The default is test for a model and all for the others; for AppWorld, test_normal and dev."""
     tasks: int | None = None
     """The number of tasks, in the order of the split. By default all of a finite split, and 128 of a generated one."""
+    every: int = 1
+    """Take only every N-th task of the split. BFCL's categories follow each other: 40 takes 5 entries of each one."""
     rollouts: int | None = None
     """The number of episodes per task (k). By default 8, and 1 if all would be alike (expert, empty, greedy)."""
     horizon: int = 50
@@ -150,7 +152,7 @@ class Evaluation(OutputFlags, SamplingFlags, ReasoningFlags, RolloutFlags, Endpo
         for name in sorted(unused):
             if getattr(self, name) != getattr(Evaluation, name):
                 raise ConfigError(f"--{name.replace('_', '-')} {why}, got --policy {self.policy}")
-        for name in ("tasks", "rollouts", "horizon", "slots", "max_action_tokens"):
+        for name in ("tasks", "every", "rollouts", "horizon", "slots", "max_action_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(
@@ -176,7 +178,7 @@ def run(config: Evaluation, console: Console) -> EvalResult:
     script = config.policy in SCRIPTS
     split = config.split or _default_split(config.env, script)
     environments = Environments(config.env, {"split": split, **args}, config.slots, config.slots, config.budget_hint)
-    tasks = held_out_tasks(environments, config.tasks)
+    tasks = held_out_tasks(environments, config.tasks, every=config.every)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
     rollouts = config.rollouts or (1 if alike else 8)
     requests = evaluation_requests(tasks, rollouts, config.seed)
@@ -202,9 +204,9 @@ def run(config: Evaluation, console: Console) -> EvalResult:
         if folder:
             folder.end({"config": asdict(config), "result": asdict(result)})
     except SamplerError as error:
-        raise SamplerError(f"{error}; {_how_to_go_on(config.out, settings, ended)}") from error
+        raise SamplerError(f"{error}; {_how_to_go_on(config, settings, ended)}") from error
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_to_go_on(config.out, settings, ended)) from None
+        raise KeyboardInterrupt(_how_to_go_on(config, settings, ended)) from None
     finally:
         if folder:
             folder.close()
@@ -213,9 +215,9 @@ def run(config: Evaluation, console: Console) -> EvalResult:
     return result
 
 
-def _how_to_go_on(out: Path | None, settings: Mapping[str, Any], ended: Sequence[Trajectory]) -> str:
+def _how_to_go_on(config: Evaluation, settings: Mapping[str, Any], ended: Sequence[Trajectory]) -> str:
     """Says how a stopped evaluation goes on. Without --out, first keeps its episodes in a new folder under ``runs/``."""
-    if out:
+    if config.out:
         return "run the same command again for the rest"
     if not ended:
         return "no episode had ended"
@@ -224,7 +226,7 @@ def _how_to_go_on(out: Path | None, settings: Mapping[str, Any], ended: Sequence
     from harness.run.run_folder import free_folder
 
     kept = free_folder(Path("runs") / "stopped-evaluation")
-    folder = EvaluationFolder(kept, settings)
+    folder = EvaluationFolder(kept, settings, tokens=config.keep_tokens)
     for trajectory in ended:
         folder.add(trajectory)
     folder.close()

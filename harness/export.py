@@ -59,8 +59,9 @@ def export(wanted: Export, console: Console) -> None:
         )
         partial = " --partial-eval" if results.missing else ""
         where = results.folder.resolve()
+        key = "OPENAI_API_KEY=unused " if results.needs_key else ""
         say(
-            f"bfcl evaluate --model {results.name} --test-category multi_turn --result-dir {where} "
+            f"{key}bfcl evaluate --model {results.name} --test-category multi_turn --result-dir {where} "
             f"--score-dir {where / 'score'}{partial}"
         )
     elif wanted.what == "appworld":

@@ -78,7 +78,7 @@ def serve(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[ChatServe
 
 def completion(request: dict[str, Any], text: str | None, finish_reason: str = "stop") -> dict[str, Any]:
     """A chat completion; it counts a token a word."""
-    prompt = sum(len(message["content"].split()) for message in request["messages"])
+    prompt = sum(len((message["content"] or "").split()) for message in request["messages"])
     words = len((text or "").split())
     return {
         "id": "1",

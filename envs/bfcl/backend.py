@@ -6,7 +6,7 @@ from typing import Any
 
 from .calls import FORMATS
 from .episode import PROMPTS, Episode, compact_document, instruction, task_of
-from .official import system_prompt, with_hint
+from .official import system_prompt, tool_document, with_hint
 
 __all__ = ["handle"]
 
@@ -16,9 +16,9 @@ _episodes: dict[int, Episode] = {}
 def handle(method: str, params: dict[str, Any]) -> Any:
     """Answers one call of the environment.
 
-    ``describe(task_id, prompt)`` -> instruction, functions, held_out (turn -> functions); ``official(task_id, action_format)``
-    -> BFCL's own system prompt; ``start(session, task_id, action_format, prompt)`` -> the first message;
-    ``step(session, action)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
+    ``describe(task_id, action_format, prompt)`` -> instruction, functions, held_out (turn -> functions);
+    ``official(task_id, action_format)`` -> BFCL's own system prompt; ``start(session, task_id, action_format, prompt)`` -> the
+    first message; ``step(session, action)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
     """
     if method == "step":
         return vars(_episodes[params["session"]].step(params["action"]))
@@ -34,15 +34,16 @@ def handle(method: str, params: dict[str, Any]) -> Any:
         return None
     if method == "describe":
         entry = task_of(params["task_id"]).entry
-        official = params["prompt"] == "official"
-        shown = with_hint if official else compact_document
+        functions, held_out = list(entry.functions), {str(turn): list(held) for turn, held in entry.held_out.items()}
+        if params["prompt"] == "official":  # upstream gives no hint with functions that it reveals later
+            functions = list(map(with_hint, functions))
+            shown = tool_document if params["action_format"] == "native" else dict
+        else:
+            shown = compact_document
         return {
             "instruction": instruction(entry),
-            "functions": [shown(d) for d in entry.functions],
-            "held_out": {
-                str(turn): held if official else [compact_document(d) for d in held]
-                for turn, held in entry.held_out.items()
-            },
+            "functions": list(map(shown, functions)),
+            "held_out": {turn: list(map(shown, held)) for turn, held in held_out.items()},
         }
     if method == "official":
         return system_prompt(task_of(params["task_id"]).entry.functions, params["action_format"])

@@ -247,10 +247,10 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
     def _tools(self) -> list[dict[str, Any]]:
         """The functions that are offered in the present turn, as OpenAI and chat templates take them."""
         revealed = [d for turn, held in self._about["held_out"].items() if int(turn) <= self._turn for d in held]
-        return [
-            {"type": "function", "function": {**d, "parameters": _json_schema(d["parameters"])}}
-            for d in (*self._about["functions"], *revealed)
-        ]
+        functions = [*self._about["functions"], *revealed]
+        if self._prompt == "compact":
+            functions = [{**d, "parameters": _json_schema(d["parameters"])} for d in functions]
+        return [{"type": "function", "function": document} for document in functions]
 
     def _live(self) -> Session:
         if self._session is None or not self._running:
@@ -273,7 +273,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         """What is the same in all episodes of an entry. It is most of a reset's bytes, so a process asks for it only once."""
         key = task_id, self._action_format, self._prompt
         if key not in _described:
-            about = session.call("describe", {"task_id": task_id, "prompt": self._prompt}, self._timeout_s)
+            entry = {"task_id": task_id, "action_format": self._action_format, "prompt": self._prompt}
+            about = session.call("describe", entry, self._timeout_s)
             _described[key] = {
                 **about,
                 "names": tuple(d["name"] for d in about["functions"]),

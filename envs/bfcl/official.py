@@ -2,9 +2,9 @@
 
 In the python format these are the prompts of its prompt mode, with bfcl-eval's default system prompt. In the hermes format
 they are those of its handler for Qwen's function calling. In the native format there is no system prompt, and the documents are
-tools, as in its function-calling mode. The texts are read from the installed bfcl-eval, except two that
-its modules keep inside functions: importing those modules needs packages that the backend leaves out. Tests compare all of
-them with what upstream's own functions return.
+tools, as in the function-calling mode of its handler for OpenAI's chat completions. The texts are read from the installed
+bfcl-eval, except some that its modules keep inside functions: importing those modules needs packages that the backend leaves out.
+Tests compare all of them with what upstream's own functions return.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-__all__ = ["results_message", "reveal_message", "system_prompt", "with_hint"]
+__all__ = ["results_message", "reveal_message", "system_prompt", "tool_document", "with_hint"]
 
 Document = dict[str, Any]
 
 # bfcl_eval.utils._get_language_specific_hint; upstream adds it to the documents that are shown from the start.
 _HINT = " Note that the provided function is in Python 3 syntax."
+# bfcl_eval.model_handler.utils._cast_to_openai_type
+_FLOAT = " This is a float type value."
 # bfcl_eval.model_handler.local_inference.qwen_fc, which is Qwen's published chat template
 _QWEN_TOOLS = """\
 # Tools
@@ -40,6 +42,33 @@ For each function call, return a json object with function name and arguments wi
 def with_hint(document: Document) -> Document:
     """A copy of a function's complete document, as upstream shows it from the start."""
     return {**document, "description": document["description"] + _HINT}
+
+
+def tool_document(document: Document) -> Document:
+    """A copy of a function's complete document in JSON Schema's types, as bfcl_eval.model_handler.utils.convert_to_tool."""
+    return {
+        **document,
+        "parameters": {**document["parameters"], "type": "object"} | _properties(document["parameters"]),
+    }
+
+
+def _properties(schema: Document) -> Document:
+    return {"properties": {name: _schema(about) for name, about in schema["properties"].items()}}
+
+
+def _schema(about: Document) -> Document:
+    """A parameter's document. As upstream, only the items of a list are looked at below a list."""
+    from bfcl_eval.constants.type_mappings import GORILLA_TO_OPENAPI as TYPES
+
+    schema = {**about, "type": TYPES.get(about.get("type", "string"), "string")}
+    if about.get("type") == "float":
+        schema |= {"format": "float", "description": about["description"] + _FLOAT}
+    if schema["type"] in ("array", "object"):
+        if "properties" in about:
+            schema |= _properties(about)
+        elif "items" in about:
+            schema["items"] = {**about["items"], "type": TYPES[about["items"]["type"]]}
+    return schema
 
 
 def system_prompt(functions: Sequence[Document], action_format: str) -> str:

@@ -102,11 +102,17 @@ def _scripted(name: str, env: gym.Env[str, str], rng: np.random.Generator) -> st
     return str(base.expert() if name == "expert" else base.random_action(rng))  # type: ignore[attr-defined]
 
 
-def held_out_tasks(environments: Environments, count: int | None) -> list[str]:
-    """Returns the first `count` tasks of a split; None for all, or for 128 of a split that is generated without end."""
+def held_out_tasks(environments: Environments, count: int | None, *, every: int = 1) -> list[str]:
+    """Returns the first `count` tasks of a split; None for all, or for 128 of a split that is generated without end.
+
+    Args:
+        environments: How the environment is made.
+        count: The number of tasks, or None.
+        every: Only every N-th task of the split counts.
+    """
     env = make_environment(environments.env_id, environments.args)
     task_ids = tasks_of(env)
     if count is None:
-        count = len(task_ids) if len(task_ids) <= _GENERATED else _GENERATED_TASKS
+        count = -(-len(task_ids) // every) if len(task_ids) <= _GENERATED else _GENERATED_TASKS
     env.close()
-    return list(task_ids[:count])
+    return list(task_ids[: count * every : every])

@@ -259,7 +259,9 @@ class ChatEndpoint:
             for call in spoken.tool_calls or []
             if call.type == "function"
         ]
-        message = {"role": "assistant", "content": content} | ({"tool_calls": calls} if calls else {})
+        message: Message = {"role": "assistant", "content": content}
+        if calls:  # then the content goes back as it came, which may be null
+            message |= {"content": spoken.content, "tool_calls": calls}
         # The protocol has no field for thoughts. vLLM calls it `reasoning`, DeepSeek and SGLang `reasoning_content`.
         apart = getattr(spoken, "reasoning", None) or getattr(spoken, "reasoning_content", None)
         reasoning = apart if isinstance(apart, str) else thought

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from eh_gym.errors import StateError
 from harness.run.files import whole_file, write_whole
 from harness.types.trajectory import Trajectory, Turn
 
-__all__ = ["EpisodeWriter", "episode_files", "read_episodes", "read_system_prompt", "write_episodes"]
+__all__ = ["EpisodeWriter", "episode_files", "read_episodes", "read_system_prompt", "read_tools", "write_episodes"]
 
 _SYSTEM_PROMPTS = "system-prompts"
 _ESCAPED = "backslashreplace"  # an environment may send half a surrogate pair: JSON can hold it, UTF-8 can't
@@ -35,7 +35,7 @@ def write_episodes(
     A line has the task, group, seed, K, reward, success, the reason of the end, the check that failed if the environment names
     it, and the ``turns``. A turn has its thought, its action, its observation, their numbers of tokens, and whether the action
     was cut or malformed. ``system_prompt`` names a file under ``system-prompts/``, because thousands of episodes share one.
-    ``advantage`` is null if the episode is not in the loss.
+    ``tools`` does so too, if functions were on offer. ``advantage`` is null if the episode is not in the loss.
 
     Args:
         folder: The folder ``episodes`` of the run.
@@ -44,10 +44,10 @@ def write_episodes(
         chosen: The episodes that are in the loss, with their advantages.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    names = {text: _write_system_prompt(folder, text) for text in {t.system_prompt for t in trajectories}}
+    shared = {t.system_prompt: _shared(folder, t) for t in trajectories}
     advantages = {id(t): advantage for t, advantage in chosen}
     path = folder / f"update-{update:06d}.jsonl"
-    lines = (_line(update, t, advantages.get(id(t)), names[t.system_prompt]) for t in trajectories)
+    lines = (_line(update, t, advantages.get(id(t)), shared[t.system_prompt]) for t in trajectories)
     with whole_file(path) as part, part.open("w", encoding="utf-8", errors=_ESCAPED) as file:
         file.writelines(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
     return path
@@ -70,7 +70,7 @@ class EpisodeWriter:
 
     def write(self, trajectory: Trajectory) -> None:
         """Writes one episode. If the process is killed after this, the episode is not lost."""
-        line = _line(None, trajectory, None, _write_system_prompt(self._folder, trajectory.system_prompt))
+        line = _line(None, trajectory, None, _shared(self._folder, trajectory))
         if self._tokens:
             line["sequences"] = [
                 {name: getattr(sequence, name) for name in ("ids", "action_mask", "logprobs")}
@@ -115,18 +115,32 @@ def read_system_prompt(folder: Path, name: str) -> str | None:
     return path.read_bytes().decode("utf-8", "replace") if name.isalnum() and path.is_file() else None
 
 
-def _write_system_prompt(folder: Path, text: str) -> str:
+def read_tools(folder: Path, line: Mapping[str, Any]) -> list[Any]:
+    """Reads the functions that were on offer at the start of an episode, given its line; empty if there were none."""
+    path = folder / _SYSTEM_PROMPTS / f"{line.get('tools', '')}.json"
+    return list(json.loads(path.read_bytes())) if path.is_file() else []
+
+
+def _shared(folder: Path, t: Trajectory) -> dict[str, str]:
+    """Writes what many episodes share, unless its files exist, and returns the fields of a line that name them."""
+    names = {"system_prompt": _write_shared(folder, t.system_prompt, ".txt")}
+    if t.tools:
+        names["tools"] = _write_shared(folder, json.dumps(t.tools, ensure_ascii=False), ".json")
+    return names
+
+
+def _write_shared(folder: Path, text: str, ending: str) -> str:
     """Writes the text, unless its file exists, and returns its name."""
     data = text.encode("utf-8", _ESCAPED)
     name = hashlib.sha256(data).hexdigest()[:16]
-    path = folder / _SYSTEM_PROMPTS / f"{name}.txt"
+    path = folder / _SYSTEM_PROMPTS / f"{name}{ending}"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         write_whole(path, data)
     return name
 
 
-def _line(update: int | None, t: Trajectory, advantage: float | None, system_prompt: str) -> dict[str, Any]:
+def _line(update: int | None, t: Trajectory, advantage: float | None, shared: Mapping[str, str]) -> dict[str, Any]:
     return {
         "update": update,
         "task_id": t.task_id,
@@ -150,7 +164,7 @@ def _line(update: int | None, t: Trajectory, advantage: float | None, system_pro
         if t.ids
         else 0,
         "versions": sorted(set(t.versions)),
-        "system_prompt": system_prompt,
+        **shared,
         "prompt": t.prompt,
         "kinds": t.kinds,
         "turns": [_turn(turn, timed=update is None) for turn in t.turns],
@@ -159,4 +173,7 @@ def _line(update: int | None, t: Trajectory, advantage: float | None, system_pro
 
 def _turn(turn: Turn, *, timed: bool) -> dict[str, Any]:
     """A turn's fields. The log of a run has no latencies: it is the same in every run with the same seed."""
-    return {name: value for name, value in vars(turn).items() if timed or name != "latency_s"}
+    left_out = {name for name in ("results", "new_tools") if not getattr(turn, name)} | (
+        set() if timed else {"latency_s"}
+    )
+    return {name: value for name, value in vars(turn).items() if name not in left_out}

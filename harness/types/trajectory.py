@@ -55,6 +55,8 @@ class Turn:
         prompt_tokens: The number of tokens in the request: behind an endpoint, as it counts them; otherwise 0, except in a turn
             that begins another sequence of ids.
         latency_s: The seconds from the request to the answer. It does not count when two turns are compared.
+        results: The result of each call, if the environment gives them apart, as for calls in a model's own form.
+        new_tools: The functions on offer from here on that were not on offer before.
     """
 
     action: str
@@ -69,6 +71,8 @@ class Turn:
     unfinished: bool = False
     prompt_tokens: int = 0
     latency_s: float = field(default=0.0, compare=False)
+    results: list[str] = field(default_factory=list)
+    new_tools: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class Trajectory:
         versions: For each sample, the policy version that wrote it. A turn has one, or two if its thought reached its limit.
         not_trained: Spans of ids, as (first, end), that the model sampled and the loss leaves out.
         system_prompt: The system prompt, and the functions on offer if there are any; for the log.
+        tools: The functions on offer from the start; for the log.
         prompt: The first observation, for the log.
         turns: One entry per step.
         reward: The sum of the rewards.
@@ -131,6 +136,7 @@ class Trajectory:
     versions: list[int] = field(default_factory=list)
     not_trained: list[tuple[int, int]] = field(default_factory=list)
     system_prompt: str = ""
+    tools: list[Any] = field(default_factory=list)
     prompt: str = ""
     turns: list[Turn] = field(default_factory=list)
     reward: float = 0.0
@@ -145,7 +151,8 @@ class Trajectory:
 
     def begin(self, observation: str, info: Mapping[str, Any]) -> None:
         """Records the first message of the episode and the info of the reset."""
-        functions = [json.dumps(tool, ensure_ascii=False) for tool in info.get("tools", ())]
+        self.tools = list(info.get("tools", ()))
+        functions = [json.dumps(tool, ensure_ascii=False) for tool in self.tools]
         self.system_prompt = "\n".join([info["system_prompt"], *functions])
         self.prompt = observation
         self.horizon = int(info.get("horizon", 0))
@@ -165,6 +172,10 @@ class Trajectory:
         observation, reward, terminated, truncated, info = answer
         turn = self.turns[-1]
         turn.observation, turn.malformed = observation, bool(info.get("malformed", False))
+        turn.results = list(info.get("tool_results", ()))
+        if tools := info.get("tools"):
+            known = [*self.tools, *(tool for turn in self.turns for tool in turn.new_tools)]
+            turn.new_tools = [tool for tool in tools if tool not in known]
         if "environment_error" in info:
             return self.fail(str(info["environment_error"]))
         if not math.isfinite(reward):

@@ -30,12 +30,12 @@ def test_the_expert_scores_100_on_bfcl_and_the_files_are_there(tmp_path: Path) -
     page = (tmp_path / "b" / "scores.md").read_text()
     assert "| expert | mean of the categories | 100.0 |" in page
     assert '{"prompt": "official", "categories": ["miss_func"], "workers": 1}' in page
-    assert "| *Kimi K2 Thinking* | mean of the categories | 50.6 |" in page
+    assert "| *Qwen3-8B (Prompt)* | mean of the categories | 33.38 | | BFCL's leaderboard, 2025-12-16: " in page
     written = list((tmp_path / "b" / "bfcl").rglob("*_result.json"))
     assert [file.name for file in written] == ["BFCL_v4_multi_turn_miss_func_result.json"]
     report = (tmp_path / "b" / "report.html").read_text()
     assert "category miss_func" in report
-    assert "Kimi K2 Thinking" in report
+    assert "Qwen3-8B (Prompt)" in report
 
 
 def test_an_endpoint_plays_greedily_and_sampled_and_goes_on_after_a_stop(chat_server: Any, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_appworld_s_measures_have_its_names() -> None:
     assert "| m | tasks (TGC) | 50.0 | 20.0 to 80.0 | greedy, 4 tasks x 1, K = 50, {} |" in page
     assert "| m | scenarios (SGC) | 25.0 |  |" in page
     assert "| m | difficulty 1, scenarios | 25.0 |  |" in page
-    assert "| *LOOP, Qwen2.5 32B* | tasks (TGC) | 71.3 | | arXiv 2502.01600, 2025-02: " in page
+    assert "| *LOOP, Qwen2.5-32B* | tasks (TGC) | 72.6 | | AppWorld's leaderboard, 2025-04-09: " in page
 
 
 def test_the_player_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:

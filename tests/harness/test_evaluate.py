@@ -37,6 +37,7 @@ def quiet(**settings: Any) -> Any:
         ({"rollouts": 0}, "rollouts must be >= 1"),
         ({"horizon": 0}, "horizon must be >= 1"),
         ({"slots": 0}, "slots must be >= 1"),
+        ({"every": 0}, "every must be >= 1, got 0; raise --every"),
         ({"temperature": 3.0}, "temperature must be >= 0 and <= 2, got 3.0"),
         ({"env_args": "{bad"}, "env_args is not JSON"),
         ({"env_args": "[1]"}, "env_args must be a JSON object"),
@@ -214,6 +215,23 @@ def test_a_stopped_lockstep_evaluation_keeps_what_ended(
     last = stopped_after(2, monkeypatch, capsys, [*words, "--slots", "3", "--out", str(out)])
     assert last == "stopped; run the same command again for the rest"
     assert len(read_episodes(out / "episodes" / "evaluation.jsonl")) == 2
+
+
+def test_a_stopped_evaluation_without_out_keeps_token_ids_if_it_was_asked_to(
+    trained: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained.save(tmp_path / "model")
+    words = ["--policy", "model", "--tasks", "2", "--rollouts", "1", "--max-action-tokens", "6", "--slots", "1"]
+    stopped_after(1, monkeypatch, capsys, [*words, "--keep-tokens"])
+    [line] = read_episodes(tmp_path / "runs" / "stopped-evaluation" / "episodes" / "evaluation.jsonl")
+    assert len(line["ids"]) == line["tokens"]
+
+
+def test_tasks_can_be_spread_over_the_split(tmp_path: Path) -> None:
+    quiet(policy="expert", every=5, tasks=3, out=tmp_path)
+    played = read_episodes(tmp_path / "episodes" / "evaluation.jsonl")
+    assert [line["task_id"] for line in played] == ["train-000000", "train-000005", "train-000010"]
 
 
 def test_a_script_is_told_the_budget_that_the_flag_asks_for(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """BFCL's result files: what bfcl-eval would have written if it had run the model, so that ``bfcl evaluate`` scores them.
 
-The fields are those of ``BaseHandler.inference_multi_turn_prompting`` of bfcl-eval 2026.3.23: for each turn, the messages of the
-model, and their numbers of tokens and latencies. The log of the results is shorter than upstream's, which has the states of
-the simulators too. Upstream's evaluation only copies it.
+The fields are those of ``BaseHandler.inference_multi_turn_prompting`` of bfcl-eval 2026.3.23, and in the native format of
+``inference_multi_turn_FC``: for each turn, the messages of the model, and their numbers of tokens and latencies. The log of the
+results is shorter than upstream's, which has the states of the simulators too. Upstream's evaluation only copies it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError
 from envs.bfcl.calls import FORMATS, DecodeError
 from envs.bfcl.splits import CATEGORIES, task_ids
 from harness.evaluation.export.played import Line, environment_args, evaluation_of, lines_of_rollout
@@ -21,8 +20,12 @@ from harness.run.files import make_folder, write_whole
 
 __all__ = ["BFCLResults", "result_entry", "write_bfcl_results"]
 
-_NAMES = {"python": "Qwen/Qwen3-8B", "hermes": "Qwen/Qwen3-8B-FC"}
-"""For each action format, a name in bfcl-eval's list of models whose handler reads that format."""
+_NAMES = {"python": "Qwen/Qwen3-8B", "hermes": "Qwen/Qwen3-8B-FC", "native": "openbmb/MiniCPM-SALA-FC"}
+"""For each action format, a name in bfcl-eval's list of models whose handler reads that format.
+
+The handler of the last one is that for OpenAI's chat completions. It makes a client, which wants a key, and evaluation sends
+nothing with it.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,14 @@ class BFCLResults:
     Attributes:
         folder: The folder for ``bfcl evaluate --result-dir``.
         name: The name for ``bfcl evaluate --model``.
+        needs_key: Whether the name's handler wants ``OPENAI_API_KEY`` to be set, to any text.
         entries: The number of entries.
         missing: The number of BFCL's 800 entries that have no episode. If there are any, upstream needs ``--partial-eval``.
     """
 
     folder: Path
     name: str
+    needs_key: bool
     entries: int
     missing: int
 
@@ -57,8 +62,6 @@ def write_bfcl_results(source: Path, out: Path, *, name: str = "", rollout: int 
     """
     kept = evaluation_of(source, "EH-BFCL")
     action_format = environment_args(kept).get("action_format", "python")
-    if action_format not in _NAMES:
-        raise ConfigError(f"there is no export of the action format {action_format!r}; choose from {', '.join(_NAMES)}")
     name = name or _NAMES[action_format]
     entries = {line["task_id"]: result_entry(line, action_format) for line in lines_of_rollout(kept, rollout)}
     folder = out / name.replace("/", "_") / "multi_turn"
@@ -67,7 +70,7 @@ def write_bfcl_results(source: Path, out: Path, *, name: str = "", rollout: int 
         rows = [json.dumps(entries[id_]) for id_ in task_ids("all", [category]) if id_ in entries]
         if rows:
             write_whole(folder / f"BFCL_v4_multi_turn_{category}_result.json", "\n".join(rows) + "\n")
-    return BFCLResults(out, name, len(entries), len(task_ids("all")) - len(entries))
+    return BFCLResults(out, name, name == _NAMES["native"], len(entries), len(task_ids("all")) - len(entries))
 
 
 def result_entry(line: Line, action_format: str) -> dict[str, Any]:
@@ -91,7 +94,7 @@ def result_entry(line: Line, action_format: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Step:
-    message: str
+    message: str | list[dict[str, str]]
     observation: str
     has_calls: bool
     input_tokens: int
@@ -103,10 +106,8 @@ def _steps(line: Line, action_format: str) -> Iterable[_Step]:
     context = line["prompt_tokens"]
     for turn in line["turns"]:
         context = turn.get("prompt_tokens") or context
-        # Upstream's handler for the hermes format stores a message without its reasoning.
-        message = turn["action"].split("</think>")[-1].lstrip("\n") if action_format == "hermes" else turn["action"]
         yield _Step(
-            message,
+            _message(turn["action"], action_format),
             turn["observation"],
             _has_calls(turn["action"], action_format),
             context,
@@ -114,6 +115,24 @@ def _steps(line: Line, action_format: str) -> Iterable[_Step]:
             turn.get("latency_s", 0.0),
         )
         context += turn["action_tokens"] + turn["observation_tokens"]
+
+
+def _message(action: str, action_format: str) -> str | list[dict[str, str]]:
+    """What upstream's handler stores of a message: its text, or in the native format its calls, if it has any."""
+    if action_format == "hermes":
+        return action.split("</think>")[-1].lstrip("\n")  # without its reasoning
+    if action_format != "native":
+        return action
+    try:
+        message = json.loads(action)
+        calls = [call["function"] for call in message.get("tool_calls") or []]
+        return [{call["name"]: _text(call["arguments"])} for call in calls] or str(message.get("content") or "")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return action
+
+
+def _text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def _has_calls(action: str, action_format: str) -> bool:

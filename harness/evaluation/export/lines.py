@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError
 from harness.evaluation.folder import is_evaluation, read_evaluation
-from harness.run.episode_log import episode_files, read_episodes, read_system_prompt
+from harness.run.episode_log import episode_files, read_episodes, read_system_prompt, read_tools
 from harness.run.files import make_folder, whole_file
 
 __all__ = ["conversation", "tokens_of", "write_lines"]
 
 Line = Mapping[str, Any]
-Form = Callable[[Line, str], list[dict[str, Any]]]
-"""Makes the lines of the export from an episode's line in the log and its system prompt."""
+Form = Callable[[Line, str, Sequence[Any]], list[dict[str, Any]]]
+"""Makes the lines of the export from an episode's line in the log, its system prompt, and the functions on offer."""
 
 
 def write_lines(source: Path, out: Path, form: Form, *, successes_only: bool = False) -> int:
@@ -42,27 +42,34 @@ def write_lines(source: Path, out: Path, form: Form, *, successes_only: bool = F
         for log in _logs(source):
             for line in read_episodes(log):
                 if line["end"] != "environment-error" and line["turns"] and (line["success"] or not successes_only):
-                    system = read_system_prompt(log.parent, line["system_prompt"]) or ""
-                    file.writelines(json.dumps(made, ensure_ascii=False) + "\n" for made in form(line, system))
+                    tools = read_tools(log.parent, line)
+                    # The log has the functions below the system prompt.
+                    shown = "".join(f"\n{_json(tool)}" for tool in tools)
+                    system = (read_system_prompt(log.parent, line["system_prompt"]) or "").removesuffix(shown)
+                    file.writelines(_json(made) + "\n" for made in form(line, system, tools))
                     count += 1
     return count
 
 
-def conversation(line: Line, system_prompt: str) -> list[dict[str, Any]]:
+def conversation(line: Line, system_prompt: str, tools: Sequence[Any] = ()) -> list[dict[str, Any]]:
     """An episode as a conversation, in the format that TRL calls conversational: a list ``messages`` of roles and contents.
 
-    It ends with the model's last message. A thought is in ``reasoning_content``, where chat templates look for it. The other
-    columns say which episode it is, and how it ended.
+    It ends with the model's last message. A thought is in ``reasoning_content``, where chat templates look for it. Calls in the
+    model's own form are in ``tool_calls``, and each result is a message with the role tool. ``tools`` has the functions that
+    were on offer from the start, as JSON text: TRL takes it, and a data set's schema can't mix up the functions. What came on
+    offer later stands in the user's message. The other columns say which episode it is, and how it ended.
     """
-    messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    said = line["prompt"]
+    messages: list[dict[str, Any]] = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    heard: list[dict[str, Any]] = [{"role": "user", "content": line["prompt"]}]
     for turn in line["turns"]:
-        messages += [{"role": "user", "content": said}, _assistant(turn)]
-        said = turn["observation"]
-    return [{"messages": messages, **_about(line)}]
+        said = _assistant(turn, native=bool(tools))
+        messages += [*heard, said]
+        heard = _answer(turn, said)
+    columns = {"messages": messages, **_about(line)}
+    return [columns | ({"tools": _json(list(tools))} if tools else {})]
 
 
-def tokens_of(line: Line, _: str) -> list[dict[str, Any]]:
+def tokens_of(line: Line, _: str, __: Sequence[Any] = ()) -> list[dict[str, Any]]:
     """An episode as token ids, with a mask of those that the model sampled, and their log-probabilities when they were sampled.
 
     It has one line, or with `--reasoning strip` one for each of its sequences.
@@ -96,11 +103,57 @@ def _logs(source: Path) -> Iterator[Path]:
     yield from files
 
 
-def _assistant(turn: Line) -> dict[str, str]:
-    thought, closed, answer = turn["action"].rpartition("</think>")
+def _assistant(turn: Line, *, native: bool) -> dict[str, Any]:
+    spoken = _spoken(turn["action"]) if native else {"content": turn["action"]}
+    thought, closed, answer = spoken["content"].rpartition("</think>")
     reasoning = turn.get("reasoning") or (thought.removeprefix("<think>").strip() if closed else "")
-    message = {"role": "assistant", "content": answer.lstrip("\n") if closed else turn["action"]}
+    message = {"role": "assistant", **spoken, "content": answer.lstrip("\n") if closed else spoken["content"]}
     return message | ({"reasoning_content": reasoning} if reasoning else {})
+
+
+def _spoken(action: str) -> dict[str, Any]:
+    """The content and the calls of an action in the native format. Every call has an id, and its arguments as an object."""
+    try:
+        message = json.loads(action)
+        if not message.keys() & {"content", "tool_calls"}:
+            return {"content": action}
+        calls = [(call.get("id"), call["function"]) for call in message.get("tool_calls") or []]
+        made = [
+            {
+                "id": given or f"call{at:05d}",  # Mistral's templates want nine letters or digits
+                "type": "function",
+                "function": {"name": function["name"], "arguments": _object(function["arguments"])},
+            }
+            for at, (given, function) in enumerate(calls)
+        ]
+        return {"content": message.get("content") or ""} | ({"tool_calls": made} if made else {})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {"content": action}
+
+
+def _object(arguments: Any) -> Any:
+    """Arguments as an object. An endpoint gives them as JSON text; a text that is none stays one."""
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
+
+
+def _answer(turn: Line, said: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the model heard after a turn: the result of each call, or the user's message."""
+    if results := turn.get("results"):
+        return [
+            {"role": "tool", "name": call["function"]["name"], "tool_call_id": call["id"], "content": result}
+            for call, result in zip(said["tool_calls"], results, strict=True)
+        ]
+    # A model on this machine has read of new functions in the user's message. An endpoint got them apart.
+    functions = [_json(tool["function"]) for tool in turn.get("new_tools", ())]
+    missing = [function for function in functions if function not in turn["observation"]]
+    return [{"role": "user", "content": "\n".join([*missing, turn["observation"]])}]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _about(line: Line) -> dict[str, Any]:

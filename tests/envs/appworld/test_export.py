@@ -1,10 +1,11 @@
-"""`harness.export appworld`: AppWorld's own command gives our verdicts on the outputs, task by task, and our TGC and SGC.
+"""`harness.export appworld`: AppWorld's own commands give our verdicts on the outputs, task by task, and our TGC and SGC.
 
 6 tasks of the mini world are played, or all 45 with EH_DIFFERENTIAL=all.
 """
 
 import json
 import os
+import shutil
 import subprocess
 
 import gymnasium as gym
@@ -71,32 +72,47 @@ def evaluation(folder, agent, tasks):
     return played
 
 
-def test_appworld_s_own_command_gives_our_verdicts(appworld_python, tmp_path):
-    tasks = chosen()
-    root = tmp_path / "root"
+def root_with(tasks, root):
+    """A root of AppWorld's whose split test_normal has these tasks of the mini world: `appworld pack` takes no other names."""
     (root / "data" / "datasets").mkdir(parents=True)
     for path in (data.roots("mini").judge / "data").iterdir():
         if path.name != "datasets":
             (root / "data" / path.name).symlink_to(path)
-    (root / "data" / "datasets" / "some.txt").write_text("\n".join(tasks))
-    # `appworld evaluate` calls the same function; its command line imports packages that the backend leaves out.
-    command = [appworld_python, "-m", "appworld.evaluator"]
+    (root / "data" / "datasets" / "test_normal.txt").write_text("\n".join(tasks))
+    return root
+
+
+def upstream(python, root, code, *arguments):
+    """Runs what AppWorld's commands call; their command line imports packages that the backend leaves out."""
+    env = {**os.environ, "APPWORLD_ROOT": str(root)}
+    subprocess.run([python, "-c", code, *arguments], cwd=root, env=env, check=True, capture_output=True)
+
+
+def evaluated(python, root, name):
+    """The verdict of `appworld evaluate` on each task of test_normal, and its shares."""
+    shutil.rmtree(root / "experiments" / "outputs" / name / "evaluations", ignore_errors=True)
+    code = "import sys; from appworld.evaluator import evaluate_dataset; evaluate_dataset(*sys.argv[1:])"
+    upstream(python, root, code, name, "test_normal")
+    found = json.loads((root / "experiments" / "outputs" / name / "evaluations" / "test_normal.json").read_text())
+    return {task_id: verdict["success"] for task_id, verdict in found["individual"].items()}, found["aggregate"]
+
+
+def test_appworld_s_own_commands_give_our_verdicts(appworld_python, tmp_path):
+    tasks = chosen()
+    root = root_with(tasks, tmp_path / "root")
     for agent in (expert, empty, damaged):
         name = agent.__name__
         played = evaluation(tmp_path / name, agent, tasks)
         written = write_appworld_outputs(tmp_path / name, root, name=name)
         assert (written.tasks, written.missing) == (len(tasks), 45 - len(tasks))
         assert written.differing == ()
-        there = {**os.environ, "APPWORLD_ROOT": str(root)}
-        subprocess.run([*command, f"{name}_mini", "some"], cwd=tmp_path, env=there, check=True, capture_output=True)
-        outputs = root / "experiments" / "outputs" / f"{name}_mini"
-        theirs = json.loads((outputs / "evaluations" / "some.json").read_text())
+        outputs = root / "experiments" / "outputs" / f"{name}_test_normal"
+        outputs.with_name(f"{name}_mini").rename(outputs)
+        verdicts, found = evaluated(appworld_python, root, outputs.name)
         stopped = set(written.solved_but_stopped)
-        verdicts = {task_id: verdict["success"] for task_id, verdict in theirs["individual"].items()}
         assert verdicts == {t.task_id: t.success or t.task_id in stopped for t in played}
         ours = summarise(played)
         if not stopped:
-            found = theirs["aggregate"]
             assert found["task_goal_completion"] == round(100 * ours.mean_at_k, 1)
             assert found["scenario_goal_completion"] == round(100 * ours.scenarios_at_k, 1)
         solved = sum(t.success for t in played)
@@ -108,3 +124,14 @@ def test_appworld_s_own_command_gives_our_verdicts(appworld_python, tmp_path):
         assert (logs / "environment_io.md").read_text().count("### Environment Interaction") == len(played[0].turns)
         calls = [json.loads(line) for line in (logs / "api_calls.jsonl").read_text().splitlines()]
         assert all(set(call) == {"method", "url", "data"} for call in calls)
+    # the last agent's outputs, in AppWorld's bundle for its leaderboard, and out of it again elsewhere
+    code = "import sys; from appworld import leaderboard; leaderboard.{}_experiment(*sys.argv[1:])"
+    told = ["test_normal", "Method", "about it", "model", "about the model", "https://example.org"]
+    upstream(appworld_python, root, code.format("pack"), outputs.name, *told)
+    other = root_with(tasks, tmp_path / "other")
+    there = other / "experiments" / "outputs" / outputs.name
+    there.mkdir(parents=True)
+    shutil.copy(outputs / "leaderboard.bundle", there)
+    upstream(appworld_python, other, code.format("unpack"), outputs.name)
+    assert json.loads((there / "metadata.json").read_text())["dataset"] == "test_normal"
+    assert evaluated(appworld_python, other, outputs.name)[0] == verdicts

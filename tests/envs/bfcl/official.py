@@ -15,13 +15,16 @@ import io
 import itertools
 import json
 import re
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import bfcl_eval.eval_checker.multi_turn_eval.func_source_code.posting_api as posting
 import bfcl_eval.eval_checker.multi_turn_eval.func_source_code.travel_booking as travel
 import bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils as utils
 from bfcl_eval.constants import default_prompts, executable_backend_config
-from bfcl_eval.constants.enums import ReturnFormat
+from bfcl_eval.constants.enums import ModelStyle, ReturnFormat
+from bfcl_eval.constants.type_mappings import GORILLA_TO_OPENAPI
 from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
 
 ROOT = Path(importlib.util.find_spec("bfcl_eval").submodule_search_locations[0])
@@ -56,8 +59,14 @@ decoders = _cut(
         "formulate_system_prompt",
         "format_function_doc",
         "parse_prompt_variation_params",
+        "convert_to_tool",
+        "_cast_to_openai_type",
     ],
-    {**vars(default_prompts), "ast": ast, "json": json, "re": re, "ReturnFormat": ReturnFormat},
+    {
+        **vars(default_prompts),
+        **{"ast": ast, "copy": copy, "json": json, "re": re},
+        **{"GORILLA_TO_OPENAPI": GORILLA_TO_OPENAPI, "ModelStyle": ModelStyle, "ReturnFormat": ReturnFormat},
+    },
 )
 runner = {
     **vars(default_prompts),
@@ -76,6 +85,16 @@ runner = {
 BaseHandler = _cut("model_handler/base_handler.py", ["BaseHandler"], runner)["BaseHandler"]
 _hermes = {"json": json, "re": re, "Any": object, "override": lambda method: method, "OSSHandler": object, **decoders}
 QwenFCHandler = _cut("model_handler/local_inference/qwen_fc.py", ["QwenFCHandler"], _hermes)["QwenFCHandler"]
+OpenAICompletionsHandler = _cut(
+    "model_handler/api_inference/openai_completion.py",
+    ["OpenAICompletionsHandler"],
+    {
+        **decoders,
+        **{"json": json, "time": time, "Any": object, "BaseHandler": BaseHandler},
+        "retry_with_backoff": lambda **_: lambda method: method,
+        "RateLimitError": None,
+    },
+)["OpenAICompletionsHandler"]
 evaluate = _cut(
     "eval_checker/eval_runner.py",
     ["_evaluate_single_multi_turn_entry"],
@@ -160,7 +179,48 @@ class Hermes(Scripted):
         return {"model_responses": cleaned, "input_token": 0, "output_token": 0}
 
 
-FORMATS = {"python": Python, "hermes": Hermes}
+class Native(OpenAICompletionsHandler):
+    """Upstream's handler in function-calling mode, with a client that says what the script says."""
+
+    def __init__(self, name, script):
+        BaseHandler.__init__(self, name, 0.0, name, True)  # OpenAI's client is left out
+        self.model_style = ModelStyle.OPENAI_COMPLETIONS
+        self.script, self.requests, self.answers = script, [], []
+        self.results = self.user = self.shown = None
+
+    def generate_with_backoff(self, *, messages, tools, **_):
+        messages = [plain(message) for message in messages]
+        self.requests.append({"messages": messages, "tools": copy.deepcopy(tools)})
+        users = [at for at, message in enumerate(messages) if message["role"] == "user"]
+        turn, said = self.script[len(users) - 1], len([m for m in messages[users[-1] :] if m["role"] == "assistant"])
+        message = self.said(turn[said] if said < len(turn) else "Done.")
+        self.answers.append(plain(message))
+        return SimpleNamespace(
+            choices=[SimpleNamespace(message=message)], usage=SimpleNamespace(prompt_tokens=0, completion_tokens=0)
+        ), 0.0
+
+    def said(self, text):
+        """A message of the script as the client returns it."""
+        try:
+            calls = json.loads(text)["tool_calls"]
+        except (ValueError, TypeError, KeyError):
+            return SimpleNamespace(role="assistant", content=text, tool_calls=None)
+        named = [
+            SimpleNamespace(id=f"call{len(self.requests)}-{at}", function=SimpleNamespace(**call["function"]))
+            for at, call in enumerate(calls)
+        ]
+        return SimpleNamespace(role="assistant", content=None, tool_calls=named)
+
+
+def plain(message):
+    """A message as the client sends it."""
+    if isinstance(message, dict):
+        return dict(message)
+    calls = [{"id": c.id, "type": "function", "function": vars(c.function)} for c in message.tool_calls or []]
+    return {"role": message.role, "content": message.content} | ({"tool_calls": calls} if calls else {})
+
+
+FORMATS = {"python": Python, "hermes": Hermes, "native": Native}
 _categories = {}
 
 
@@ -182,7 +242,11 @@ def play(task_id, script, action_format):
     handler = FORMATS[action_format](name, script)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            results, _ = handler.inference_multi_turn_prompting(entry, False, True)
+            if action_format == "native":  # the documents that upstream's runner gives to its handlers
+                entry["function"] = with_hint(copy.deepcopy(entry["function"]), task_id.rsplit("_", 1)[0])
+                results, _ = handler.inference_multi_turn_FC(entry, False, True)
+            else:
+                results, _ = handler.inference_multi_turn_prompting(entry, False, True)
         category = task_id.rsplit("_", 1)[0]
         verdict = evaluate(handler, task_id, results, ground_truth, entry, name, category)
     finally:
@@ -195,17 +259,19 @@ def play(task_id, script, action_format):
         "user": handler.user,
         "shown": handler.shown,
         "messages": results,
+        **({"requests": handler.requests, "answers": handler.answers} if action_format == "native" else {}),
     }
 
 
 def system_prompts(task_id):
-    """What upstream tells a model first: in prompt mode, and through its handler for Qwen's function calling."""
+    """What upstream tells a model first: in prompt mode, through its handler for Qwen's function calling, and as tools."""
     entry, _ = entry_of(task_id)
     functions = with_hint(copy.deepcopy(entry["function"]), task_id.rsplit("_", 1)[0])
     qwen = QwenFCHandler._format_prompt(None, [{"role": "user", "content": ""}], functions)
     return {
         "python": decoders["formulate_system_prompt"](default_prompts.DEFAULT_SYSTEM_PROMPT_FORMAT, functions),
         "hermes": qwen.split("<|im_start|>system\n")[1].split("<|im_end|>")[0],
+        "native": decoders["convert_to_tool"](functions, GORILLA_TO_OPENAPI, ModelStyle.OPENAI_COMPLETIONS),
     }
 
 

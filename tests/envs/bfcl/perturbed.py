@@ -110,6 +110,11 @@ def alter(rng, value):
 def render(rng, step, action_format):
     if isinstance(step, str):
         return step
+    if action_format == "native":
+        calls = [{"function": {"name": name, "arguments": json.dumps(arguments)}} for name, arguments in step]
+        if rng.random() < 0.05:
+            calls[-1]["function"]["arguments"] = rng.choice(["{", "[1]", "", "null", '"a"'])
+        return json.dumps({"content": None, "tool_calls": calls})
     if action_format == "hermes":
         blocks = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in step]
         text = "\n".join(f"<tool_call>\n{block}\n</tool_call>" for block in blocks)

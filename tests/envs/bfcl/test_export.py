@@ -59,7 +59,7 @@ def perturbed_evaluation(out, make, perturbed, upstream, action_format, ids):
 
 def test_an_entry_is_what_upstream_s_runner_returns(make, perturbed, upstream, tmp_path):
     rng = random.Random("entries")
-    for action_format in ("python", "hermes"):
+    for action_format in ("python", "hermes", "native"):
         env, plain = make(action_format=action_format), make()
         folder = EvaluationFolder(tmp_path / action_format, {"action_format": action_format})
         scripts = []
@@ -117,20 +117,26 @@ def verdicts_of_upstream(score, name, ids):
 def test_upstream_s_own_command_agrees_on_800_entries_of_the_expert_and_of_an_empty_agent(
     bfcl_python, upstream_command, tmp_path
 ):
-    names = {"expert": "Qwen/Qwen3-8B", "empty": "Qwen/Qwen3-14B"}
-    for policy, name in names.items():
-        flags = {"env": "EH-BFCL-v0", "env_args": '{"prompt": "official"}', "split": "all", "horizon": 200}
-        result = evaluate(Evaluation(policy=policy, out=tmp_path / policy, **flags), QUIET)
+    played = {  # the name in upstream's list -> who plays, and in which format
+        "Qwen/Qwen3-8B": ("expert", "python"),
+        "Qwen/Qwen3-14B": ("empty", "python"),
+        "openbmb/MiniCPM-SALA-FC": ("expert", "native"),
+    }
+    for name, (policy, action_format) in played.items():
+        args = json.dumps({"prompt": "official", "action_format": action_format})
+        out = tmp_path / f"{policy} {action_format}"
+        flags = {"env": "EH-BFCL-v0", "env_args": args, "split": "all", "horizon": 200}
+        result = evaluate(Evaluation(policy=policy, out=out, **flags), QUIET)
         assert result.category_mean == float(policy == "expert")
-        assert write_bfcl_results(tmp_path / policy, tmp_path / "result", name=name).missing == 0
-    models = [word for name in names.values() for word in ("--model", name)]
+        assert write_bfcl_results(out, tmp_path / "result", name=name).missing == 0
+    models = [word for name in played for word in ("--model", name)]
     where = ["--result-dir", tmp_path / "result", "--score-dir", tmp_path / "score"]
     upstream_command(tmp_path, ["evaluate", *models, "--test-category", "multi_turn", *where])
-    for policy, name in names.items():
+    for name, (policy, _) in played.items():
         found = verdicts_of_upstream(tmp_path / "score", name.replace("/", "_"), task_ids("all"))
         assert found == dict.fromkeys(task_ids("all"), policy == "expert")
     table = (tmp_path / "score" / "data_multi_turn.csv").read_text().splitlines()
-    assert sorted(row.split(",")[2] for row in table[1:]) == ["0.00%", "100.00%"]
+    assert sorted(row.split(",")[2] for row in table[1:]) == ["0.00%", "100.00%", "100.00%"]
 
 
 @pytest.mark.campaign
@@ -139,13 +145,17 @@ def test_upstream_s_own_command_agrees_on_500_perturbed_episodes(
 ):
     """With its two aliasing bugs undone it agrees on all; as it is, on all that those bugs cannot touch (docs/bfcl.md)."""
     ids = random.Random("export").sample(task_ids("all"), 500)
-    names = {"python": ("Qwen/Qwen3-8B", ids[:250]), "hermes": ("Qwen/Qwen3-8B-FC", ids[250:])}
+    names = {
+        "python": ("Qwen/Qwen3-8B", ids[:200]),
+        "hermes": ("Qwen/Qwen3-8B-FC", ids[200:350]),
+        "native": ("openbmb/MiniCPM-SALA-FC", ids[350:]),
+    }
     ours = {}
     for action_format, (name, chosen) in names.items():
         ours[name] = perturbed_evaluation(tmp_path / action_format, make, perturbed, upstream, action_format, chosen)
         assert {True, False} == {verdict for verdict, _ in ours[name].values()}
         written = write_bfcl_results(tmp_path / action_format, tmp_path / "result")
-        assert (written.name, written.entries, written.missing) == (name, 250, 550)
+        assert (written.name, written.entries, written.missing) == (name, len(chosen), 800 - len(chosen))
     models = [word for name in ours for word in ("--model", name)]
     for isolated, score in ((True, tmp_path / "isolated"), (False, tmp_path / "as it is")):
         where = ["--result-dir", tmp_path / "result", "--score-dir", score, "--partial-eval"]

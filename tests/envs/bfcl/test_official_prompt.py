@@ -1,5 +1,8 @@
 """prompt="official": every text that the agent sees equals what bfcl-eval's own functions make."""
 
+import json
+import random
+
 import pytest
 
 from envs.bfcl.splits import CATEGORIES
@@ -48,6 +51,58 @@ def test_users_and_results_are_upstream_s(make, play, isolated, action_format):
             tagged = (["<tool_response>\n" + r + "\n</tool_response>" for r in step] for step in theirs["results"])
             assert results == ["\n".join(step) for step in tagged]
     assert revealed == 4  # one in each entry of miss_func
+
+
+def test_every_function_is_shown_as_upstream_s_tool(make, upstream):
+    env, seen = make(action_format="native", prompt="official"), set()
+    for index in range(0, 200, 8):
+        _, info = env.reset(options={"task_id": f"multi_turn_base_{index}"})
+        wanted = upstream.call("system_prompts", {"task_id": info["task_id"]}, timeout_s=60)["native"]
+        assert info["system_prompt"] == ""
+        assert info["tools"] == wanted
+        seen |= {tool["function"]["name"] for tool in wanted}
+    assert len(seen) > 100
+
+
+def native_call(name, arguments):
+    return json.dumps({"tool_calls": [{"function": {"name": name, "arguments": arguments}}]})
+
+
+def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make, upstream, perturbed, chat_server):
+    """Every request: the messages in their order, the tools, and the functions that are announced later."""
+    pytest.importorskip("openai")
+    from harness.evaluation.requests import evaluation_requests
+    from harness.rollout.endpoint import ChatEndpoint, play_with_endpoint
+    from harness.rollout.environment import Environments
+
+    args = {"split": "all", "action_format": "native", "prompt": "official", "workers": 1}
+    environments, plain = Environments("EH-BFCL-v0", args, slots=1, threads=1), make()
+    rng, grown = random.Random("requests"), 0
+    for task_id in SOME:
+        functions = upstream.call("entry", {"task_id": task_id}, timeout_s=60)["functions"]
+        steps = perturbed.perturb(rng, perturbed.expert_calls(plain, task_id), functions)
+        script = [[perturbed.render(rng, step, "native") for step in turn] for turn in steps]
+        script[0] += [native_call("cd", '{"folder": "nowhere"}'), native_call("cd", "{")]  # an error, and no call
+        episode = {"task_id": task_id, "script": script, "action_format": "native"}
+        theirs = upstream.call("play", episode, timeout_s=60)
+
+        def answer(request, before, answers=theirs["answers"]):
+            body = chat_server.completion(request, None)
+            body["choices"][0]["message"] = answers[before]
+            return {"body": body}
+
+        with chat_server.serve(answer) as server:
+            [ours], _ = play_with_endpoint(
+                lambda url=server.url: ChatEndpoint("m", base_url=url),
+                environments,
+                evaluation_requests([task_id], 1, 0),
+                horizon=200,
+            )
+        sent = [{name: request[name] for name in ("messages", "tools")} for request in server.requests]
+        assert sent == theirs["requests"]
+        assert ours.success == theirs["valid"]
+        grown += len(sent[0]["tools"]) < len(sent[-1]["tools"])
+    assert grown == 4  # in each entry of miss_func
 
 
 def test_the_compact_prompt_stays_the_default(make):

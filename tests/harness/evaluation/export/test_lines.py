@@ -65,14 +65,37 @@ def test_a_thought_has_a_field_of_its_own() -> None:
     ]
 
 
-def test_trl_reads_the_conversations(folder: Path, tmp_path: Path, trained: Policy) -> None:
-    """A round trip: TRL takes the file for its conversational format, and its chat template gives the ids of the rollout."""
-    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
-    main(["messages", str(folder), "--out", str(tmp_path / "all.jsonl")])
-    data = datasets.Dataset.from_list(rows(tmp_path / "all.jsonl"))
-    assert trl.data_utils.is_conversational(data[0])
-    assert data[0]["messages"][0]["role"] == "system"
-    assert data.column_names[0] == "messages"
+def test_calls_have_columns_of_their_own() -> None:
+    """As a model on this machine writes them, and as an endpoint gives them: with ids, and the arguments as text."""
+    tool = {"type": "function", "function": {"name": "cd", "parameters": {}}}
+    new = {"type": "function", "function": {"name": "pwd", "parameters": {}}}
+    here = {"role": "assistant", "content": "So.", "tool_calls": [{"function": {"name": "cd", "arguments": {"a": 1}}}]}
+    call = {"id": "x1", "type": "function", "function": {"name": "cd", "arguments": '{"a": 1}'}}
+    broken = {"id": "x2", "type": "function", "function": {"name": "cd", "arguments": "{"}}
+    turns = [
+        {"action": json.dumps(here), "observation": "in a", "results": ["in a"], "reasoning": "hm"},
+        {"action": json.dumps({"content": "", "tool_calls": [call, call]}), "observation": "", "results": ["b", "c"]},
+        {"action": json.dumps({"content": "", "tool_calls": [broken]}), "observation": "More.", "new_tools": [new]},
+        {"action": json.dumps({"content": "Done."}), "observation": ""},
+        {"action": "[1]", "observation": ""},
+    ]
+    about = dict.fromkeys(("task_id", "seed", "reward", "success", "end", "advantage"))
+    made = conversation({"prompt": "go", "turns": turns, **about}, "", [tool])[0]
+    assert json.loads(made["tools"]) == [tool]
+    named = {"type": "function", "function": {"name": "cd", "arguments": {"a": 1}}}
+    first = {
+        "role": "assistant",
+        "content": "So.",
+        "tool_calls": [{"id": "call00000", **named}],
+        "reasoning_content": "hm",
+    }
+    result = {"role": "tool", "name": "cd", "tool_call_id": "call00000", "content": "in a"}
+    assert made["messages"][:3] == [{"role": "user", "content": "go"}, first, result]
+    assert made["messages"][3]["tool_calls"] == [{"id": "x1", **named}] * 2
+    assert [m["content"] for m in made["messages"] if m["role"] == "tool"] == ["in a", "b", "c"]
+    assert made["messages"][6]["tool_calls"] == [broken]  # what is no JSON stays as it was
+    assert made["messages"][7] == {"role": "user", "content": json.dumps(new["function"]) + "\nMore."}
+    assert [m["content"] for m in made["messages"][8::2]] == ["Done.", "[1]"]
 
 
 def test_tokens_are_those_that_were_sampled(trained: Policy, tmp_path: Path) -> None:
