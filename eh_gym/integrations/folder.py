@@ -64,6 +64,11 @@ class FolderHorizon:
         self._shared.record(outcome)
         self._move()
 
+    def close(self) -> None:
+        """Lets another process own the folder. Processes that have joined go on with the last K."""
+        self._shared.close()
+        self._lock.close()
+
     def _move(self) -> None:
         if not self.owner:
             return

@@ -46,6 +46,10 @@ def elastic(
             self._horizon = FolderHorizon(folder, controller, update_every)
             await super().start()
 
+        async def stop(self) -> None:
+            await super().stop()
+            self._horizon.close()
+
         async def setup(self, agents: vf.Agents) -> None:
             await super().setup(agents)
             agent, k = getattr(agents, seat), self._horizon.horizon

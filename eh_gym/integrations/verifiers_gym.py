@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import httpx
 import verifiers.v1 as vf
+from pydantic import Field
 from verifiers.v1.dialects.chat import message_to_wire
 
 __all__ = ["ChatHarness", "GymEnv", "GymTaskset"]
@@ -27,9 +28,9 @@ class GymConfig(vf.TasksetConfig):
 
     gym_id: str
     """The id that `gymnasium.make` takes."""
-    make_args: dict[str, Any] = {}
+    make_args: dict[str, Any] = Field(default_factory=dict)
     """Further arguments for `gymnasium.make`."""
-    task_ids: list[str] = []
+    task_ids: list[str] = Field(default_factory=list)
     """The tasks. Without them there is a task for each seed, without end."""
 
 
@@ -41,7 +42,7 @@ class GymTaskset(vf.Taskset[GymTask, GymConfig]):
     """The tasks of any Gymnasium environment with text actions and observations."""
 
     @property
-    def INFINITE(self) -> bool:  # noqa: N802  # verifiers' name
+    def INFINITE(self) -> bool:  # verifiers' name
         """Whether the tasks are seeds."""
         return not self.config.task_ids
 
@@ -69,7 +70,9 @@ class ChatHarness(vf.Harness[vf.HarnessConfig]):
         messages += [message_to_wire(message) for message in prompt]
         body, token = {"model": ctx.model, "messages": messages}, {"Authorization": f"Bearer {secret}"}
         answer = await self._http.post(f"{endpoint}/chat/completions", json=body, headers=token)
-        return vf.ProgramResult(exit_code=int(answer.is_error), stdout="", stderr=answer.text if answer.is_error else "")
+        return vf.ProgramResult(
+            exit_code=int(answer.is_error), stdout="", stderr=answer.text if answer.is_error else ""
+        )
 
 
 class GymEnvConfig(vf.EnvConfig):

@@ -16,18 +16,18 @@ from eh_gym import ElasticHorizon, EpisodeOutcome
 
 pytest.importorskip("verl")
 
-import numpy as np  # noqa: E402
-import ray  # noqa: E402
-import torch  # noqa: E402
-import transfer_queue as tq  # noqa: E402
-import verl  # noqa: E402
-from hydra import compose, initialize_config_dir  # noqa: E402
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
-from transformers import LlamaConfig, PreTrainedTokenizerFast  # noqa: E402
-from verl.utils import tensordict_utils as tu  # noqa: E402
-from verl.workers.rollout.replica import TokenOutput  # noqa: E402
+import numpy as np
+import ray
+import torch
+import transfer_queue as tq
+import verl
+from hydra import compose, initialize_config_dir
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, PreTrainedTokenizerFast
+from verl.utils import tensordict_utils as tu
+from verl.workers.rollout.replica import TokenOutput
 
-from eh_gym.integrations.verl import ACTOR, ElasticAgentLoopManager  # noqa: E402
+from eh_gym.integrations.verl import ACTOR, ElasticAgentLoopManager
 
 SETTINGS = {"k0": 5, "k_min": 2, "k_max": 12, "alpha": 0.9, "delta": 3, "min_successes": 2}
 TOOL = '''
@@ -86,7 +86,7 @@ class Scorer:
 
 @pytest.fixture(scope="module")
 def ray_here():
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, namespace="verl-test")
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, namespace="verl-test")
     ray.cloudpickle.register_pickle_by_value(__import__("sys").modules[__name__])
     yield
     ray.shutdown()
@@ -124,6 +124,7 @@ def test_k_moves_as_the_controller_alone_does(ray_here, tmp_path):
             ],
         )
     config.transfer_queue.enable = True
+    config.transfer_queue.backend.SimpleStorage.num_data_storage_units = 1
     tq.init(config.transfer_queue)
     manager = ElasticAgentLoopManager.create(
         config=config, llm_client=Presser(tmp_path / "model"), reward_loop_worker_handles=[Scorer.remote()]
