@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+import typing
 
 import gymnasium as gym
 import pytest
 
 from eh_gym import ElasticHorizon, EpisodeOutcome
 
+if sys.version_info < (3, 12):  # SkyRL's messages are typing.TypedDict, which pydantic takes from Python 3.12 on
+    typing.TypedDict = pytest.importorskip("typing_extensions").TypedDict
 pytest.importorskip("skyrl")
 
 import skyrl_gym
