@@ -16,8 +16,7 @@ from eh_gym.integrations.folder import FolderHorizon
 
 __all__ = ["ElasticGymGenerator", "GymTextEnv"]
 
-# Each rollout is an asyncio task, which inherits the variables of its generation.
-_turns: contextvars.ContextVar[list[bool]] = contextvars.ContextVar("turns")
+_turns: contextvars.ContextVar[list[bool]] = contextvars.ContextVar("turns")  # each rollout is an asyncio task
 _training: contextvars.ContextVar[bool] = contextvars.ContextVar("training", default=True)
 
 
@@ -48,15 +47,10 @@ class GymTextEnv(BaseTextEnv):  # type: ignore[misc]
         self.turns += 1
         failed = "environment_error" in info
         cut = not terminated and not failed and (truncated or self.turns >= self.max_turns)
-        self._metrics = {
-            "turns": self.turns,
-            "success": float(bool(info.get("success", False)) and not cut),
-            "truncated": float(cut),
-            "environment_error": float(failed),
-        }
-        done = bool(terminated or cut or failed)
+        marks = {"success": terminated and info.get("success", False), "truncated": cut, "environment_error": failed}
+        self._metrics = {"turns": self.turns, **{name: float(mark) for name, mark in marks.items()}}
+        done, earned = bool(terminated or cut or failed), 0.0 if cut or failed else float(reward)
         said = [] if done else [{"role": "user", "content": str(observation)}]
-        earned = 0.0 if cut or failed else float(reward)
         return BaseTextEnvStepOutput(observations=said, reward=earned, done=done, metadata={})
 
     def get_metrics(self) -> dict[str, Any]:
@@ -105,8 +99,7 @@ class ElasticGymGenerator(SkyRLGymGenerator):  # type: ignore[misc]
 
     def _setup_env_extras(self, env_class: str, env_extras: dict[str, Any], *rest: Any) -> dict[str, Any]:
         _turns.set([])
-        extras = super()._setup_env_extras(env_class, env_extras, *rest)
-        return {**extras, "max_turns": self._horizon.horizon}
+        return {**super()._setup_env_extras(env_class, env_extras, *rest), "max_turns": self._horizon.horizon}
 
     def get_obs_ids_from_obs(self, new_obs: Any, is_done: bool) -> Any:
         """SkyRL calls this once a turn."""
@@ -119,7 +112,7 @@ class ElasticGymGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         turns, k, metrics = _turns.get(), env_extras["max_turns"], steps[-1].env_metrics
         rewards = [step.reward if isinstance(step.reward, list) else [step.reward] for step in steps]
         won = bool(self._success(sum(map(sum, rewards))))
-        cut = not turns[-1] or bool(metrics.get("truncated", not won and len(turns) >= k))
+        cut = not any(turns) or bool(metrics.get("truncated", not won and len(turns) >= k))
         for step in steps if cut else []:
             step.reward = [0.0] * len(step.reward) if isinstance(step.reward, list) else 0.0
         if _training.get() and not metrics.get("environment_error"):
