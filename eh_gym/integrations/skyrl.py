@@ -20,7 +20,7 @@ _turns: contextvars.ContextVar[list[bool]] = contextvars.ContextVar("turns")  # 
 _training: contextvars.ContextVar[bool] = contextvars.ContextVar("training", default=True)
 
 
-class GymTextEnv(BaseTextEnv):  # type: ignore[misc]
+class GymTextEnv(BaseTextEnv):
     """Any Gymnasium environment with text actions, for `skyrl_gym.register`.
 
     A row of the data names it in the columns ``gym_id``, ``make_args`` (a dict, optional) and ``task_id`` or ``seed``. Its own
@@ -62,7 +62,7 @@ class GymTextEnv(BaseTextEnv):  # type: ignore[misc]
         self._env.close()
 
 
-class ElasticGymGenerator(SkyRLGymGenerator):  # type: ignore[misc]
+class ElasticGymGenerator(SkyRLGymGenerator):
     """SkyRL's generator whose training rollouts have the controller's K as ``max_turns``.
 
     A step is a turn of the model. A rollout is truncated if its environment says so in `get_metrics` (``truncated``, as

@@ -41,7 +41,7 @@ def elastic(
         A class to name in the ``__all__`` of a verifiers module.
     """
 
-    class Elastic(env_class):  # type: ignore[misc, valid-type]
+    class Elastic(env_class):
         async def start(self) -> None:
             self._horizon = FolderHorizon(folder, controller, update_every)
             await super().start()

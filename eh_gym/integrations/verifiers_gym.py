@@ -26,7 +26,7 @@ class GymData(vf.TaskData):
 class GymConfig(vf.TasksetConfig):
     """The environment, under ``--env.taskset``."""
 
-    gym_id: str
+    gym_id: str = "EH-Cabinet-v0"
     """The id that `gymnasium.make` takes."""
     make_args: dict[str, Any] = Field(default_factory=dict)
     """Further arguments for `gymnasium.make`."""

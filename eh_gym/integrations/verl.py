@@ -45,7 +45,7 @@ class HorizonActor:
         self._horizon.record(EpisodeOutcome(min(length, k), k, won, truncated=truncated))
 
 
-class ElasticToolAgentLoop(ToolAgentLoop):  # type: ignore[misc]
+class ElasticToolAgentLoop(ToolAgentLoop):
     """verl's `ToolAgentLoop` under the controller's K.
 
     A step is a message of the model; the final answer is one too. A rollout is truncated if its last message still calls a
@@ -87,7 +87,7 @@ class ElasticToolAgentLoop(ToolAgentLoop):  # type: ignore[misc]
         return state
 
 
-class ElasticAgentLoopWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore[misc, name-defined]
+class ElasticAgentLoopWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     """Records each training rollout when its reward is known. A truncated one earns 0 (Elastic Horizon paper, Sec. 3.2)."""
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
@@ -106,7 +106,7 @@ class ElasticAgentLoopWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         await ray.get_actor(ACTOR).record.remote(length, k, cut, last.reward_score)
 
 
-class ElasticAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
+class ElasticAgentLoopManager(AgentLoopManagerTQ):
     """verl's manager with `ElasticAgentLoopWorker` as its workers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
