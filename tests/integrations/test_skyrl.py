@@ -62,7 +62,7 @@ def registered():
     skyrl_gym.register(id="pressing", entry_point=Pressing)
     yield
     for name in ("eh", "pressing"):
-        skyrl_gym.deregister(name) if hasattr(skyrl_gym, "deregister") else None
+        skyrl_gym.envs.registration.registry.pop(name)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,10 @@ def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(tokenizer,
         alone.update()
         shown.add(k)
     assert len(shown) > 1
-    assert json.loads((tmp_path / "state.json").read_text()) == json.loads(json.dumps(alone.state_dict()))
+    saved, state = json.loads((tmp_path / "state.json").read_text()), json.loads(json.dumps(alone.state_dict()))
+    for each in (saved, state):  # rollouts are recorded in the order in which they end
+        each["lengths"].sort()
+    assert saved == state
 
     before = (tmp_path / "state.json").read_text()
     evaluated = play(generator, "eh", [{"gym_id": "EH-Cabinet-v0", "seed": 2}] * 4, phase="eval")
@@ -182,7 +185,7 @@ def test_an_environment_of_theirs_gets_k_and_earns_nothing_where_k_stopped_it(to
     for goal in sorted(goals):
         alone.record(EpisodeOutcome(min(goal, 10), 10, goal <= 10, truncated=goal > 10))
     alone.update()
-    assert json.loads((tmp_path / "state.json").read_text())["k"] == alone.state_dict()["k"]
+    assert generator._horizon.horizon == alone.horizon
 
 
 def test_a_rollout_without_room_for_more_tokens_is_truncated(tokenizer, tmp_path):
@@ -190,4 +193,4 @@ def test_a_rollout_without_room_for_more_tokens_is_truncated(tokenizer, tmp_path
     out = play(generator, "pressing", [{"goal": 9}] * 4)
     assert [total(reward) for reward in out["rewards"]] == [0.0] * 4
     log = json.loads((tmp_path / "horizon.jsonl").read_text())
-    assert log["horizon/successes"] == 0 if "horizon/successes" in log else log["episodes"] == 4
+    assert (log["episodes"], log["horizon/buffer_size"]) == (4, 0)
