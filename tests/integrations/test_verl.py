@@ -111,7 +111,13 @@ def play(tokenizer, tmp_path, monkeypatch):
         return "pressed"
 
     rollout = "actor_rollout_ref.rollout"
-    told = {"prompt_length": 1024, "response_length": 4096, "multi_turn.enable": True, "multi_turn.format": "hermes"}
+    told = {
+        "name": "vllm",
+        "prompt_length": 1024,
+        "response_length": 4096,
+        "multi_turn.enable": True,
+        "multi_turn.format": "hermes",
+    }
     # As in docs/integrations/verl.md, and what the trainer would load these names into.
     flags = [f"+{rollout}.agent.agent_loop_manager_class=eh_gym.integrations.verl.ElasticAgentLoopManager"]
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
