@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import threading
@@ -75,7 +76,8 @@ class FolderHorizon:
         with self._turn:
             if (episodes := self._shared.hear()) < self._every:
                 return
-            metrics = {"episodes": episodes, **self._shared.update()}
+            moved = {name: None if math.isnan(value) else value for name, value in self._shared.update().items()}
+            metrics = {"episodes": episodes, **moved}
             with (self._folder / "horizon.jsonl").open("a", encoding="utf-8") as log:
                 log.write(json.dumps(metrics) + "\n")
             self._write("state.json", json.dumps(self._shared.state_dict()).encode())
