@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import functools
+import json
 from typing import Any
 
 import ray
@@ -41,8 +43,13 @@ class HorizonActor:
 
     def record(self, length: int, k: int, truncated: bool, reward: float) -> None:
         """Tells the controller how a rollout ended."""
-        won = not truncated and reward >= self._success_at
-        self._horizon.record(EpisodeOutcome(min(length, k), k, won, truncated=truncated))
+        self._horizon.record(EpisodeOutcome(length, k, not truncated and reward >= self._success_at, truncated))
+
+
+@functools.cache  # Ray ends an actor when the first handle of it is gone, and a loop lives for one rollout
+def _actor(folder: str, update_every: int, success_at: float, horizon: str) -> Any:
+    made = ray.remote(HorizonActor).options(name=ACTOR, get_if_exists=True, num_cpus=0)
+    return made.remote(folder, update_every, success_at, json.loads(horizon))
 
 
 class ElasticToolAgentLoop(ToolAgentLoop):
@@ -63,8 +70,7 @@ class ElasticToolAgentLoop(ToolAgentLoop):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        actor = ray.remote(HorizonActor).options(name=ACTOR, get_if_exists=True, num_cpus=0)
-        self._actor = actor.remote(folder, update_every, success_at, dict(horizon or {}))
+        self._actor = _actor(folder, update_every, success_at, json.dumps(dict(horizon or {})))
 
     async def run(self, *args: Any, **kwargs: Any) -> AgentLoopOutput:
         """One rollout under the K of this moment."""
@@ -97,7 +103,7 @@ class ElasticAgentLoopWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     async def _compute_score(self, outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
         await super()._compute_score(outputs, kwargs=kwargs)
         last = outputs[-1]
-        if "horizon" not in last.extra_fields or _validating.get():
+        if _validating.get() or "horizon" not in last.extra_fields:
             return
         if last.reward_score is None:
             raise ConfigError("a rollout has no reward yet; let verl's reward loop score it (reward.num_workers > 0)")
