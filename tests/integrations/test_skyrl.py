@@ -15,9 +15,9 @@ import pytest
 
 from eh_gym import ElasticHorizon, EpisodeOutcome
 
+pytest.importorskip("skyrl")
 if sys.version_info < (3, 12):  # SkyRL's messages are typing.TypedDict, which pydantic takes from Python 3.12 on
     typing.TypedDict = pytest.importorskip("typing_extensions").TypedDict
-pytest.importorskip("skyrl")
 
 import skyrl_gym
 from skyrl.train.config import GeneratorConfig, SkyRLGymConfig
