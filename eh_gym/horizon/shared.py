@@ -69,7 +69,8 @@ class SharedHorizon:
         (folder / "journal").touch()
         self._controller: HorizonController | None = controller
         self._owner = os.getpid()
-        self._heard = 0
+        self._heard = 0  # bytes of the journal
+        self._news = 0  # outcomes since the last update
         self._open(folder)
         self._k[0] = k
         self._remove = weakref.finalize(self, _remove_as_owner, folder, self._owner)
@@ -102,6 +103,13 @@ class SharedHorizon:
         if written != len(line):
             raise OSError(f"only {written} of {len(line)} bytes of an outcome fit into {self._folder}; free some space")
 
+    def hear(self) -> int:
+        """Hands all outcomes to the controller; returns how many it got since the last `update`; in the owner only."""
+        controller = self._owned("hear")
+        with self._lock:
+            self._hear(controller)
+            return self._news
+
     def update(self) -> dict[str, float]:
         """Hears all outcomes, then moves K once; in the owner only.
 
@@ -112,6 +120,7 @@ class SharedHorizon:
         with self._lock:
             self._hear(controller)
             metrics = controller.update()
+            self._news = 0
             self._k[0] = controller.horizon
         return metrics
 
@@ -131,6 +140,7 @@ class SharedHorizon:
         with self._lock:
             self._hear(controller)
             controller.load_state_dict(state)
+            self._news = 0
             self._k[0] = controller.horizon
 
     def close(self) -> None:
@@ -193,6 +203,7 @@ class SharedHorizon:
         self._heard += end
         for outcome in outcomes:
             controller.record(outcome)
+        self._news += len(outcomes)
 
 
 def _parse(line: bytes) -> EpisodeOutcome | None:

@@ -47,6 +47,7 @@ THIRD_PARTY = {
     "ssh",
     "for",
     "done",
+    "vf-eval",
 }  # commands that are not this project's to check
 
 

@@ -34,7 +34,10 @@ BACKEND = {
     ROOT / "envs" / "appworld" / "backend": _WITH_APPWORLD,
     ROOT / "envs" / "appworld" / "mini": _WITH_APPWORLD,
     ROOT / "envs" / "actors": {"ray"},  # when a pool is made
-    ROOT / "eh_gym" / "integrations": {"accelerate", "transformers"},  # each module needs its trainer
+    ROOT / "eh_gym" / "integrations": {
+        *("accelerate", "transformers"),  # each module needs its trainer; this one is TRL's
+        *("httpx", "pydantic", "ray", "skyrl", "skyrl_gym", "verifiers", "verl"),
+    },
 }
 
 _WALK = """

@@ -1,3 +1,4 @@
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -32,6 +33,21 @@ def test_doctor_names_what_is_missing_and_the_command(nothing_installed, capsys)
 def test_doctor_is_content_where_all_is_there(bfcl_python, capsys):
     assert main(["doctor", "bfcl"]) == 0
     assert "bfcl       ok: bfcl-eval 2026.3.23, mpmath 1.3.0" in capsys.readouterr().out
+
+
+def test_doctor_says_which_trainers_are_here_in_which_version(nothing_installed, capsys, monkeypatch):
+    here = {"trl": "1.16.3", "verl": "0.10.0", "numpy": "2", "gymnasium": "1"}
+
+    def version(name):
+        if name not in here:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return here[name]
+
+    monkeypatch.setattr("envs.__main__.version", version)
+    main(["doctor", "bfcl"])
+    [told] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("trainers")]
+    assert "trl 1.16.3, verifiers not installed" in told
+    assert "verl 0.10.0 (tested with 0.9)" in told
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""One K for processes that have nothing in common but a folder, such as the environment servers of another trainer."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import threading
+import time
+from pathlib import Path
+
+from eh_gym.errors import ConfigError
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
+from eh_gym.horizon.schedules import positive_int
+from eh_gym.horizon.shared import SharedHorizon
+
+__all__ = ["FolderHorizon"]
+
+_WAIT_S = 30.0  # for the owner to write down where its horizon is
+
+
+class FolderHorizon:
+    """A controller that all processes share which name the same folder.
+
+    The first process to come owns K. It moves K after every `update_every` episodes, whichever process played them, as soon as
+    it starts or ends an episode itself. It leaves two files: ``state.json``, from which a later run goes on, and
+    ``horizon.jsonl``, with the metrics of each update. The others read K and record. After the owner's end their K stays.
+
+    Args:
+        folder: A folder on this machine. It is made if it is missing.
+        controller: Decides K. Only the owner uses it.
+        update_every: The number of episodes between two updates of K.
+
+    Raises:
+        ConfigError: The folder is owned, but nobody wrote down there where K is.
+        StateError: ``state.json`` comes from another kind of controller.
+    """
+
+    def __init__(self, folder: str | Path, controller: HorizonController, update_every: int) -> None:
+        import fcntl
+
+        self._folder, self._every = Path(folder), positive_int("update_every", update_every)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._turn = threading.Lock()
+        self._lock = (self._folder / "owner.lock").open("a")  # held until this process ends
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.owner, self._shared = False, self._join()
+            return
+        if (state := self._folder / "state.json").exists():
+            controller.load_state_dict(json.loads(state.read_text("utf-8")))
+        self.owner, self._shared = True, SharedHorizon(controller)
+        self._write("address", pickle.dumps((os.getpid(), self._shared)))
+
+    @property
+    def horizon(self) -> int:
+        """The K of an episode that starts now, in steps."""
+        self._move()
+        return self._shared.horizon
+
+    def record(self, outcome: EpisodeOutcome) -> None:
+        """Tells the owner how an episode ended, from any process and thread."""
+        self._shared.record(outcome)
+        self._move()
+
+    def close(self) -> None:
+        """Lets another process own the folder. Processes that have joined go on with the last K."""
+        self._shared.close()
+        self._lock.close()
+
+    def _move(self) -> None:
+        if not self.owner:
+            return
+        with self._turn:
+            if (episodes := self._shared.hear()) < self._every:
+                return
+            moved = {name: None if math.isnan(value) else value for name, value in self._shared.update().items()}
+            metrics = {"episodes": episodes, **moved}
+            with (self._folder / "horizon.jsonl").open("a", encoding="utf-8") as log:
+                log.write(json.dumps(metrics) + "\n")
+            self._write("state.json", json.dumps(self._shared.state_dict()).encode())
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Writes a file that others may read at this moment."""
+        new = self._folder / f"{name}.new"
+        new.write_bytes(content)
+        new.replace(self._folder / name)
+
+    def _join(self) -> SharedHorizon:
+        give_up = time.monotonic() + _WAIT_S
+        while time.monotonic() < give_up:
+            try:
+                pid, shared = pickle.loads((self._folder / "address").read_bytes())
+                os.kill(pid, 0)  # an earlier owner that was killed left its address
+                return shared  # type: ignore[no-any-return]
+            except (FileNotFoundError, ProcessLookupError, ConfigError):
+                time.sleep(0.05)
+        raise ConfigError(
+            f"another process owns {self._folder} and did not say within {_WAIT_S:g} s where its K is; "
+            "give each run a folder of its own, and each machine too"
+        )

@@ -1,0 +1,71 @@
+"""verifiers (prime-rl): an elastic ``max_turns`` for any of its environments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import verifiers.v1 as vf
+
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
+from eh_gym.integrations.folder import FolderHorizon
+
+__all__ = ["elastic"]
+
+
+def elastic(
+    env_class: type[vf.Env],
+    controller: HorizonController,
+    *,
+    folder: str | Path,
+    update_every: int = 64,
+    seat: str = "agent",
+    success: Callable[[vf.Trace], bool] = lambda trace: trace.reward >= 1,
+) -> type[vf.Env]:
+    """Subclasses an environment of verifiers so that each episode's ``max_turns`` is the controller's K.
+
+    A step is a turn of the model. K is latched at the episode's setup, and replaces ``max_turns`` of the seat's configuration.
+    An episode that verifiers stopped (``trace.is_truncated``) is truncated, and its rewards become 0 (Elastic Horizon paper,
+    Sec. 3.2). A trace with an error is not recorded. Each trace gets the metrics ``horizon_k`` and ``truncated``.
+
+    Args:
+        env_class: The environment, such as `verifiers.v1.SingleAgentEnv`, which plays any taskset.
+        controller: Decides K.
+        folder: Where K is kept. All worker processes that name the same folder share it; see `FolderHorizon`.
+        update_every: The number of episodes, of all processes, between two updates of K.
+        seat: The agent that gets K. Each of its traces counts as an episode.
+        success: Tells whether an episode that was not stopped is a success.
+
+    Returns:
+        A class to name in the ``__all__`` of a verifiers module.
+    """
+
+    class Elastic(env_class):
+        async def start(self) -> None:
+            self._horizon = FolderHorizon(folder, controller, update_every)
+            await super().start()
+
+        async def stop(self) -> None:
+            await super().stop()
+            self._horizon.close()
+
+        async def setup(self, agents: vf.Agents) -> None:
+            await super().setup(agents)
+            agent, k = getattr(agents, seat), self._horizon.horizon
+            agent.limits = dataclasses.replace(agent.limits, max_turns=k)
+            agent.config = agent.config.model_copy(update={"max_turns": k})  # every trace has a copy of it
+
+        async def finalize(self, task: vf.Task, episode: vf.Episode) -> None:
+            await super().finalize(task, episode)
+            for trace in episode.traces:
+                if trace.agent.name != seat or not trace.ok:
+                    continue
+                k, cut = trace.agent.config.max_turns, trace.is_truncated
+                if cut:
+                    trace.rewards = {n: r and r.model_copy(update={"score": 0.0}) for n, r in trace.rewards.items()}
+                trace.record_metrics({"horizon_k": k, "truncated": cut})
+                length, won = max(1, min(trace.num_turns, k)), not cut and bool(success(trace))
+                self._horizon.record(EpisodeOutcome(length, k, won, truncated=cut, task_id=task.data.name))
+
+    return Elastic

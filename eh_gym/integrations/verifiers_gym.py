@@ -1,0 +1,115 @@
+"""Any Gymnasium environment with text actions as a taskset and an environment of verifiers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import httpx
+import verifiers.v1 as vf
+from pydantic import Field
+from verifiers.v1.dialects.chat import message_to_wire
+
+__all__ = ["ChatHarness", "GymEnv", "GymTaskset"]
+
+
+class GymData(vf.TaskData):
+    """A task: the id for ``options["task_id"]``, or a seed that draws one."""
+
+    task_id: str | None = None
+    seed: int | None = None
+
+
+class GymConfig(vf.TasksetConfig):
+    """The environment, under ``--env.taskset``."""
+
+    gym_id: str = "EH-Cabinet-v0"
+    """The id that `gymnasium.make` takes."""
+    make_args: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments for `gymnasium.make`."""
+    task_ids: list[str] = Field(default_factory=list)
+    """The tasks. Without them there is a task for each seed, without end."""
+
+
+class GymTask(vf.Task[GymData]):
+    """A task of a Gymnasium environment."""
+
+
+class GymTaskset(vf.Taskset[GymTask, GymConfig]):
+    """The tasks of any Gymnasium environment with text actions and observations."""
+
+    @property
+    def INFINITE(self) -> bool:  # verifiers' name
+        """Whether the tasks are seeds."""
+        return not self.config.task_ids
+
+    def load(self) -> Iterator[GymTask]:
+        """The tasks that the configuration names, or one for each seed from 0 on."""
+        given = (GymData(name=name, task_id=name) for name in self.config.task_ids)
+        seeds = (GymData(name=f"{self.config.gym_id}#{seed}", seed=seed) for seed in itertools.count())
+        return (GymTask(data, self.config.task) for data in (given if self.config.task_ids else seeds))
+
+
+class ChatHarness(vf.Harness[vf.HarnessConfig]):
+    """Asks the model for one message. It starts no program, so a turn costs no process."""
+
+    APPENDS_SYSTEM_PROMPT = SUPPORTS_RESUME = True
+    EXECUTES_CODE = NEEDS_CONTAINER = False
+
+    def __init__(self, config: vf.HarnessConfig) -> None:
+        super().__init__(config)
+        self._http = httpx.AsyncClient(timeout=None)  # verifiers has time limits of its own
+
+    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data):  # type: ignore[no-untyped-def]
+        """One completion of the conversation so far. Where a limit refuses it, verifiers knows why."""
+        system, prompt = self.resolve_prompt(data)
+        messages = [{"role": "system", "content": system}] if system else []
+        messages += [message_to_wire(message) for message in prompt]
+        body, token = {"model": ctx.model, "messages": messages}, {"Authorization": f"Bearer {secret}"}
+        answer = await self._http.post(f"{endpoint}/chat/completions", json=body, headers=token)
+        return vf.ProgramResult(
+            exit_code=int(answer.is_error), stdout="", stderr=answer.text if answer.is_error else ""
+        )
+
+
+class GymEnvConfig(vf.EnvConfig):
+    """The one seat. It runs nothing, so it needs no sandbox."""
+
+    agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
+
+
+class GymEnv(vf.Env[GymEnvConfig]):
+    """Plays a `GymTaskset`: each reply of the model is an action, each observation the user's next message."""
+
+    def __init__(self, config: GymEnvConfig) -> None:
+        super().__init__(config)
+        self._idle: list[gym.Env[str, str]] = []
+
+    async def run(self, task: GymTask, agents: vf.Agents) -> None:
+        """One episode."""
+        told = self.taskset.config
+        env = self._idle.pop() if self._idle else await asyncio.to_thread(gym.make, told.gym_id, **told.make_args)
+        options = None if task.data.task_id is None else {"task_id": task.data.task_id}
+        observation, info = await asyncio.to_thread(env.reset, seed=task.data.seed, options=options)
+        total, ended = 0.0, False
+        async with agents.agent.interaction(task.with_system_prompt(info.get("system_prompt", ""))) as interaction:
+            while not ended:
+                segment = await interaction.turn(str(observation))
+                if segment.terminated:
+                    break
+                observation, reward, terminated, truncated, info = await asyncio.to_thread(env.step, segment.last_reply)
+                if "environment_error" in info:
+                    raise RuntimeError(info["environment_error"])
+                total, ended = total + float(reward), terminated or truncated
+                if truncated:
+                    interaction.trace.stop("max_turns")
+        interaction.trace.record_reward("return", total)
+        self._idle.append(env)
+
+    async def stop(self) -> None:
+        """Closes the environments."""
+        while self._idle:
+            await asyncio.to_thread(self._idle.pop().close)

@@ -1,0 +1,120 @@
+"""verl (v1): tool-calling agent loops whose ``max_assistant_turns`` is K, which a Ray actor keeps for all workers."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import json
+from typing import Any
+
+import ray
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
+from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState, ToolAgentLoop
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+
+from eh_gym.errors import ConfigError
+from eh_gym.horizon.controller import EpisodeOutcome
+from eh_gym.horizon.make import make_controller
+from eh_gym.integrations.folder import FolderHorizon
+
+__all__ = ["ElasticAgentLoopManager", "ElasticAgentLoopWorker", "ElasticToolAgentLoop", "HorizonActor"]
+
+ACTOR = "eh-horizon"
+_validating: contextvars.ContextVar[bool] = contextvars.ContextVar("validating")  # each rollout is an asyncio task
+
+
+class HorizonActor:
+    """Holds K for all agent loop workers. It becomes the Ray actor ``eh-horizon`` of the job.
+
+    Args:
+        folder: Where the state and the log are kept, on the actor's machine; see `FolderHorizon`. A later run goes on from it.
+        update_every: The number of training episodes between two updates of K.
+        success_at: The smallest reward of a success.
+        horizon: The controller's arguments for `eh_gym.make_controller`; ``name`` is its kind.
+    """
+
+    def __init__(self, folder: str, update_every: int, success_at: float, horizon: dict[str, Any]) -> None:
+        self._horizon = FolderHorizon(folder, make_controller(**{"name": "elastic", **horizon}), update_every)
+        self._success_at = success_at
+
+    def horizon(self) -> int:
+        """The K of a rollout that starts now."""
+        return self._horizon.horizon
+
+    def record(self, length: int, k: int, truncated: bool, reward: float) -> None:
+        """Tells the controller how a rollout ended."""
+        self._horizon.record(EpisodeOutcome(length, k, not truncated and reward >= self._success_at, truncated))
+
+
+@functools.cache  # Ray ends an actor when the first handle of it is gone, and a loop lives for one rollout
+def _actor(folder: str, update_every: int, success_at: float, horizon: str) -> Any:
+    made = ray.remote(HorizonActor).options(name=ACTOR, get_if_exists=True, num_cpus=0)
+    return made.remote(folder, update_every, success_at, json.loads(horizon))
+
+
+class ElasticToolAgentLoop(ToolAgentLoop):
+    """verl's `ToolAgentLoop` under the controller's K.
+
+    A step is a message of the model; the final answer is one too. A rollout is truncated if its last message still calls a
+    tool, or if the tokens of a response are used up. Name the class in the file of ``agent.agent_loop_config_path``, with the
+    arguments of `HorizonActor`, and `ElasticAgentLoopManager` as ``agent.agent_loop_manager_class``.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        folder: str,
+        horizon: Any = None,
+        update_every: int = 64,
+        success_at: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._actor = _actor(folder, update_every, success_at, json.dumps(dict(horizon or {})))
+
+    async def run(self, *args: Any, **kwargs: Any) -> AgentLoopOutput:
+        """One rollout under the K of this moment."""
+        self.max_assistant_turns = await self._actor.horizon.remote()
+        return await super().run(*args, **kwargs)
+
+    async def _handle_generating_state(self, agent_data: AgentData, *args: Any, **kwargs: Any) -> AgentState:
+        state = await super()._handle_generating_state(agent_data, *args, **kwargs)
+        cut = len(agent_data.response_mask) >= self.response_length
+        if state is AgentState.TERMINATED and not cut:  # verl stops at K before it looks for calls
+            schemas = [tool.tool_schema for tool in agent_data._active_tools.values()]
+            cut = bool((await self.tool_parser.extract_tool_calls(agent_data.response_ids, schemas))[1])
+        # Not before: verl takes the server's fields only where there are none.
+        agent_data.extra_fields["horizon"] = [agent_data.assistant_turns, self.max_assistant_turns, cut]
+        return state
+
+    async def _handle_processing_tools_state(self, agent_data: AgentData) -> AgentState:
+        state = await super()._handle_processing_tools_state(agent_data)
+        agent_data.extra_fields["horizon"][2] = state is AgentState.TERMINATED  # the answers did not fit
+        return state
+
+
+class ElasticAgentLoopWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
+    """Records each training rollout when its reward is known. A truncated one earns 0 (Elastic Horizon paper, Sec. 3.2)."""
+
+    async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
+        _validating.set(validate)
+        await super()._agent_loop_postprocess(output, validate, **kwargs)
+
+    async def _compute_score(self, outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
+        await super()._compute_score(outputs, kwargs=kwargs)
+        last = outputs[-1]
+        if _validating.get() or "horizon" not in last.extra_fields:
+            return
+        if last.reward_score is None:
+            raise ConfigError("a rollout has no reward yet; let verl's reward loop score it (reward.num_workers > 0)")
+        length, k, cut = last.extra_fields["horizon"]
+        last.reward_score = 0.0 if cut else last.reward_score
+        await ray.get_actor(ACTOR).record.remote(length, k, cut, last.reward_score)
+
+
+class ElasticAgentLoopManager(AgentLoopManagerTQ):
+    """verl's manager with `ElasticAgentLoopWorker` as its workers."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.agent_loop_workers_class = ray.remote(ElasticAgentLoopWorker)

@@ -1,0 +1,196 @@
+"""K in SkyRL's own generator, with a scripted model: outcome by outcome what `ElasticHorizon` alone says.
+
+The generator, its agent loop and `skyrl_gym` are SkyRL's own. The inference engine, which needs a GPU, is played.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import typing
+
+import gymnasium as gym
+import pytest
+
+from eh_gym import ElasticHorizon, EpisodeOutcome
+
+pytest.importorskip("skyrl")
+if sys.version_info < (3, 12):  # SkyRL's messages are typing.TypedDict, which pydantic takes from Python 3.12 on
+    typing.TypedDict = pytest.importorskip("typing_extensions").TypedDict
+
+import skyrl_gym
+from skyrl.train.config import GeneratorConfig, SkyRLGymConfig
+from skyrl.train.generators.base import BatchMetadata, TrajectoryID
+from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from eh_gym.integrations.skyrl import ElasticGymGenerator
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SETTINGS = {"k0": 10, "k_min": 2, "k_max": 60, "alpha": 0.9, "min_successes": 2}
+
+
+class Pressing(BaseTextEnv):
+    """Not ours: rewards the agent that presses `goal` times, and ends an episode itself at its limit, as SkyRL's own do."""
+
+    def __init__(self, env_config, extras):
+        super().__init__()
+        self.goal, self.max_turns = extras["goal"], extras["max_turns"]
+
+    def init(self, prompt):
+        return prompt, {}
+
+    def step(self, action):
+        self.turns += 1
+        won = self.turns >= self.goal
+        return BaseTextEnvStepOutput(
+            observations=[{"role": "user", "content": "pressed"}],
+            reward=1.0 if won else 0.1,
+            done=won or self.turns >= self.max_turns,
+            metadata={},
+        )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    skyrl_gym.register(id="eh", entry_point="eh_gym.integrations.skyrl:GymTextEnv")
+    skyrl_gym.register(id="pressing", entry_point=Pressing)
+    yield
+    for name in ("eh", "pressing"):
+        skyrl_gym.envs.registration.registry.pop(name)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    core.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    made = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    made.chat_template = TEMPLATE
+    return made
+
+
+class Engine:
+    """In the place of SkyRL's inference engines: answers what `agent(messages)` says."""
+
+    def __init__(self, tokenizer, agent):
+        self.tokenizer, self.agent, self.finished = tokenizer, agent, 0
+
+    async def generate(self, request, model=None):
+        [ids] = request["prompt_token_ids"]
+        said = self.tokenizer.decode(ids).split("<|im_start|>")[1:]
+        messages = [
+            {"role": role, "content": content.removesuffix("<|im_end|>\n")}
+            for role, content in (part.split("\n", 1) for part in said[:-1])
+        ]
+        text = self.agent({"messages": messages})
+        reply = self.tokenizer(text + "<|im_end|>", add_special_tokens=False)["input_ids"]
+        await asyncio.sleep(0)
+        return {"responses": [text], "response_ids": [reply], "stop_reasons": ["stop"]}
+
+    async def finish_session(self, session_id):
+        self.finished += 1
+
+
+def made(tokenizer, agent, folder, **told):
+    told = {"max_turns": 99, "max_input_length": 100_000, "use_conversation_multi_turn": True, "batched": False, **told}
+    config = GeneratorConfig(**told)
+    return ElasticGymGenerator(
+        ElasticHorizon(**SETTINGS),
+        folder=folder,
+        update_every=4,
+        generator_cfg=config,
+        skyrl_gym_cfg=SkyRLGymConfig(max_env_workers=0),
+        inference_engine_client=Engine(tokenizer, agent),
+        tokenizer=tokenizer,
+    )
+
+
+def play(generator, env_class, rows, phase="train"):
+    batch = {
+        "prompts": [[{"role": "user", "content": "start"}] for _ in rows],
+        "env_classes": [env_class] * len(rows),
+        "env_extras": [dict(row) for row in rows],
+        "sampling_params": None,
+        "trajectory_ids": [TrajectoryID(str(i), 0) for i in range(len(rows))],
+        "batch_metadata": BatchMetadata(global_step=1, training_phase=phase),
+    }
+    return asyncio.run(generator.generate(batch, disable_tqdm=True))
+
+
+def total(reward):
+    return sum(reward) if isinstance(reward, list) else reward
+
+
+def lengths(seeds):
+    """The number of steps that the agent takes in EH-Cabinet, by the environment alone."""
+    env, counts = gym.make("EH-Cabinet-v0"), []
+    for seed in seeds:
+        env.reset(seed=seed)
+        counts.append(1)
+        while not env.step(env.unwrapped.expert())[2]:
+            counts[-1] += 1
+    return counts
+
+
+@pytest.mark.parametrize("step_wise", [False, True])
+def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(tokenizer, chat_server, tmp_path, step_wise):
+    generator = made(tokenizer, chat_server.cabinet_agent, tmp_path, step_wise_trajectories=step_wise)
+    alone, shown = ElasticHorizon(**SETTINGS), set()
+    for first in (0, 4, 8):
+        seeds, k = range(first, first + 4), alone.horizon
+        needs = lengths(seeds)
+        out = play(generator, "eh", [{"gym_id": "EH-Cabinet-v0", "seed": seed} for seed in seeds])
+        last = out["is_last_step"] or [True] * 4
+        found = [(m, total(r)) for m, r, end in zip(out["env_metrics"], out["rewards"], last, strict=True) if end]
+        assert [(m["turns"], m["truncated"], r) for m, r in found] == [
+            (min(n, k), float(n > k), float(n <= k)) for n in needs
+        ]
+        assert out["rollout_metrics"]["horizon/k"] == k
+        for n in needs:
+            alone.record(EpisodeOutcome(min(n, k), k, n <= k, truncated=n > k))
+        alone.update()
+        shown.add(k)
+    assert len(shown) > 1
+    saved, state = json.loads((tmp_path / "state.json").read_text()), json.loads(json.dumps(alone.state_dict()))
+    for each in (saved, state):  # rollouts are recorded in the order in which they end
+        each["lengths"].sort()
+    assert saved == state
+
+    before = (tmp_path / "state.json").read_text()
+    evaluated = play(generator, "eh", [{"gym_id": "EH-Cabinet-v0", "seed": 2}] * 4, phase="eval")
+    assert evaluated["rollout_metrics"]["horizon/k"] == alone.horizon
+    assert (tmp_path / "state.json").read_text() == before
+    generator._horizon.close()
+    later = made(tokenizer, chat_server.cabinet_agent, tmp_path)
+    assert play(later, "eh", [{"gym_id": "EH-Cabinet-v0", "seed": 2}])["rollout_metrics"]["horizon/k"] == alone.horizon
+
+
+def test_an_environment_of_theirs_gets_k_and_earns_nothing_where_k_stopped_it(tokenizer, tmp_path):
+    generator = made(tokenizer, lambda request: "press", tmp_path)
+    goals = (3, 10, 11, 30)
+    out = play(generator, "pressing", [{"goal": goal} for goal in goals])
+    turns = [
+        sum(mask == 1 and before == 0 for before, mask in zip([0, *m], m, strict=False)) for m in out["loss_masks"]
+    ]
+    assert turns == [3, 10, 10, 10]
+    assert [round(total(reward), 6) for reward in out["rewards"]] == [1.2, 1.9, 0.0, 0.0]
+    alone = ElasticHorizon(**SETTINGS)
+    for goal in sorted(goals):
+        alone.record(EpisodeOutcome(min(goal, 10), 10, goal <= 10, truncated=goal > 10))
+    alone.update()
+    assert generator._horizon.horizon == alone.horizon
+
+
+def test_a_rollout_without_room_for_more_tokens_is_truncated(tokenizer, tmp_path):
+    generator = made(tokenizer, lambda request: "press", tmp_path, max_input_length=100)
+    out = play(generator, "pressing", [{"goal": 9}] * 4)
+    assert [total(reward) for reward in out["rewards"]] == [0.0] * 4
+    log = json.loads((tmp_path / "horizon.jsonl").read_text())
+    assert (log["episodes"], log["horizon/buffer_size"]) == (4, 0)

@@ -1,0 +1,172 @@
+"""K in verifiers' own environments and worker processes: outcome by outcome what `ElasticHorizon` alone says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import sys
+from types import SimpleNamespace
+
+import gymnasium as gym
+import pytest
+
+import eh_gym
+from eh_gym import ElasticHorizon, EpisodeOutcome
+
+vf = pytest.importorskip("verifiers.v1")
+
+from verifiers.v1.serve import EnvClient  # noqa: E402
+from verifiers.v1.serve.pool import env_config_data, serve_env  # noqa: E402
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config  # noqa: E402
+
+MODULE = """
+import verifiers.v1 as vf
+
+from eh_gym import ElasticHorizon
+from eh_gym.integrations.verifiers import elastic
+from eh_gym.integrations.verifiers_gym import ChatHarness, GymEnv, GymTaskset
+
+
+class Count(vf.Task):
+    @vf.reward
+    async def counted(self, trace):
+        return 1.0
+
+
+class Counting(vf.Taskset[Count, vf.TasksetConfig]):
+    def load(self):
+        return [Count(vf.TaskData(prompt="start f"), self.config.task)]
+
+
+horizon = dict(folder={folder!r}, update_every={every})
+Env = elastic({env_class}, ElasticHorizon(k0={k0}, k_min=2, k_max=60, alpha=0.9, min_successes=2), **horizon)
+__all__ = ["ChatHarness", "Env", {taskset!r}]
+"""
+
+
+def cabinet_lengths(seeds):
+    """The number of steps that the endpoint's agent takes, by the environment alone."""
+    env, lengths = gym.make("EH-Cabinet-v0"), []
+    for seed in seeds:
+        env.reset(seed=seed)
+        lengths.append(0)
+        ended = False
+        while not ended:
+            ended = env.step(env.unwrapped.expert())[2]
+            lengths[-1] += 1
+    return lengths
+
+
+@pytest.fixture
+def plug_in(tmp_path, monkeypatch):
+    """Writes a verifiers module; returns its environment's configuration."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+
+    def write(every, k0=10, env_class="GymEnv", taskset="GymTaskset", **told):
+        name = f"plugged_{taskset.lower()}"
+        sys.modules.pop(name, None)
+        text = MODULE.format(folder=str(tmp_path / "k"), every=every, k0=k0, env_class=env_class, taskset=taskset)
+        (tmp_path / f"{name}.py").write_text(text)
+        return resolve_env_config({"taskset": {"id": name, **told}, "agent": {"runtime": {"type": "subprocess"}}})
+
+    return write
+
+
+def play(config, url, tasks):
+    """Plays the tasks one after the other in this process."""
+
+    async def run():
+        env = load_environment(config)
+        ctx = SimpleNamespace(model="m", client=vf.EvalClientConfig(base_url=url), sampling=vf.SamplingConfig())
+        async with env.serving():
+            return [await env.run_episode(task, ctx) for task in list(env.taskset.take(tasks))]
+
+    return asyncio.run(run())
+
+
+def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(chat_server, plug_in, tmp_path):
+    config = plug_in(every=3, gym_id="EH-Cabinet-v0")
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        episodes = play(config, server.url, 9)
+    alone, expected = ElasticHorizon(k0=10, k_min=2, k_max=60, alpha=0.9, min_successes=2), []
+    for i, length in enumerate(cabinet_lengths(range(9))):
+        k = alone.horizon
+        expected.append((k, min(length, k), float(length <= k), float(length > k)))
+        alone.record(EpisodeOutcome(min(length, k), k, length <= k, truncated=length > k))
+        if i % 3 == 2:
+            alone.update()
+    traces = [episode.traces[0] for episode in episodes]
+    assert all(episode.ok for episode in episodes), [episode.errors for episode in episodes]
+    assert [(t.metrics["horizon_k"], t.num_turns, t.reward, t.metrics["truncated"]) for t in traces] == expected
+    assert len({k for k, *_ in expected}) > 2
+    assert {t.stop_condition for t in traces} == {"max_turns", "user_closed"}
+    assert json.loads((tmp_path / "k" / "state.json").read_text()) == json.loads(json.dumps(alone.state_dict()))
+    assert len((tmp_path / "k" / "horizon.jsonl").read_text().splitlines()) == 3
+
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        [again] = play(config, server.url, 1)
+    assert again.traces[0].metrics["horizon_k"] == alone.horizon
+
+
+def test_an_environment_of_theirs_is_stopped_and_earns_nothing(chat_server, plug_in):
+    """Their own SingleAgentEnv with a harness that goes on for ever: the reward of an episode that K stopped is 0."""
+    config = plug_in(every=1, k0=5, env_class="vf.SingleAgentEnv", taskset="Counting")
+    import plugged_counting
+
+    class Endless(plugged_counting.ChatHarness):
+        async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data):
+            for _ in range(self.turns):
+                done = await super().launch(ctx, trace, runtime, endpoint, secret, mcp_urls, self.opened(data))
+            return done
+
+        def opened(self, data):
+            return data.model_copy(update={"prompt": [vf.UserMessage(content=data.prompt)]})
+
+    plugged_counting.ChatHarness = Endless
+    for turns, outcome in ((7, (5, 0.0, 1.0)), (5, (5, 1.0, 0.0)), (2, (2, 1.0, 0.0))):
+        Endless.turns = turns
+        with chat_server.serve(lambda request, n: "on") as server:
+            [episode] = play(config, server.url, 1)
+        [trace] = episode.traces
+        assert (trace.num_turns, trace.reward, trace.metrics["truncated"]) == outcome, trace.errors
+
+
+def test_worker_processes_share_k(chat_server, plug_in, tmp_path):
+    """verifiers' own pool with two workers and its own client, as prime-rl uses them."""
+    config = plug_in(every=1, k0=40, gym_id="EH-Cabinet-v0")
+    tasks = [task.data.model_dump(mode="json") for task in load_environment(config).taskset.take(8)]
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    told = {"max_workers": 2, "elastic": False, "address": "tcp://127.0.0.1:0", "address_queue": queue}
+    parent, child = context.Pipe()
+    pool = context.Process(
+        target=serve_env, kwargs={**told, "death_pipe": child, "config_data": env_config_data(config)}
+    )
+    pool.start()
+
+    async def run(url):
+        client = EnvClient(queue.get(timeout=120))
+        try:
+            await client.wait_for_server_startup(interval=0.1)
+            episode = (vf.EvalClientConfig(base_url=url), "m", vf.SamplingConfig())
+            first = await asyncio.gather(*(client.run(*episode, data) for data in tasks))
+            return first, await asyncio.gather(*(client.run(*episode, data) for data in tasks[:2]))
+        finally:
+            await client.close()
+
+    try:
+        with chat_server.serve(chat_server.cabinet_agent) as server:
+            first, later = asyncio.run(run(server.url))
+    finally:
+        parent.close()
+        pool.join(60)
+    assert not pool.is_alive()
+    traces = [episode.traces[0] for episode in first]
+    assert sorted(t.num_turns for t in traces) == sorted(cabinet_lengths(range(8)))
+    log = [json.loads(line) for line in (tmp_path / "k" / "horizon.jsonl").read_text().splitlines()]
+    assert sum(row["episodes"] for row in log) in range(8, 11)  # those of both workers
+    k = {t.metrics["horizon_k"] for t in (episode.traces[0] for episode in later)}
+    assert all(value < 40 for value in k)
+    assert eh_gym.__name__  # importing it is what registers the environments

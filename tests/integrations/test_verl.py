@@ -1,0 +1,187 @@
+"""K in verl's own agent loop worker, with a scripted model: outcome by outcome what `ElasticHorizon` alone says.
+
+The worker, the loop, the tool parser and the configuration are verl's own. Played are the server that samples, the worker that
+scores, the TransferQueue, and Ray: the actor's class is called in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from eh_gym import ElasticHorizon, EpisodeOutcome
+
+pytest.importorskip("verl")
+
+import verl
+import verl.experimental.agent_loop.agent_loop as loops
+import verl.trainer.ppo.v1.agent_loop_tq as queued
+from hydra import compose, initialize_config_dir
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from verl.tools.function_tool import FUNCTION_TOOL_REGISTRY, function_tool
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.dataset.rl_dataset import RLHFDataset
+from verl.workers.rollout.replica import TokenOutput
+
+import eh_gym.integrations.verl as ours
+
+SETTINGS = {"k0": 5, "k_min": 2, "k_max": 12, "alpha": 0.9, "delta": 3, "min_successes": 2}
+TEMPLATE = (
+    "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% for c in m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """A tokenizer of bytes with a template that knows tools."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    core.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    made = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    made.chat_template = TEMPLATE
+    return made
+
+
+class Presser:
+    """In the place of verl's client of the sampling servers: presses as often as the prompt says, then answers."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    async def generate(self, request_id, *, prompt_ids, sampling_params, **_):
+        text = self.tokenizer.decode(prompt_ids)
+        goal, pressed = int(text.split("Press ")[1].split(" ")[0]), text.count("pressed<")
+        call = '<tool_call>\n{"name": "press", "arguments": {}}\n</tool_call>'
+        ids = self.tokenizer((call if pressed < goal else "done") + "<|im_end|>", add_special_tokens=False)["input_ids"]
+        return TokenOutput(token_ids=ids, log_probs=[0.0] * len(ids), extra_fields={"max_global_steps": 7})
+
+
+def remotely(target):
+    """An object whose methods are called as a Ray actor's."""
+
+    class Handle:
+        def __getattr__(self, name):
+            async def remote(*args):
+                return getattr(target, name)(*args)
+
+            return SimpleNamespace(remote=remote)
+
+    return Handle()
+
+
+class FakeRay:
+    """`ray.remote(...).options(name=..., get_if_exists=True).remote(...)` and `ray.get_actor`, in this process."""
+
+    def __init__(self):
+        self.actors = {}
+
+    def remote(self, made):
+        def options(name, get_if_exists, num_cpus):
+            assert get_if_exists
+
+            def start(*args):
+                if name not in self.actors:
+                    self.actors[name] = remotely(made(*args))
+                return self.actors[name]
+
+            return SimpleNamespace(remote=start)
+
+        return SimpleNamespace(options=options)
+
+    def get_actor(self, name):
+        return self.actors[name]
+
+
+@pytest.fixture
+def play(tokenizer, tmp_path, monkeypatch):
+    """Plays rollouts in a real worker of verl; returns what went to the TransferQueue."""
+
+    @function_tool
+    def press() -> str:
+        """Presses the button."""
+        return "pressed"
+
+    rollout = "actor_rollout_ref.rollout"
+    told = {
+        "name": "vllm",
+        "prompt_length": 1024,
+        "response_length": 4096,
+        "multi_turn.enable": True,
+        "multi_turn.format": "hermes",
+    }
+    # As in docs/integrations/verl.md, and what the trainer would load these names into.
+    flags = [f"+{rollout}.agent.agent_loop_manager_class=eh_gym.integrations.verl.ElasticAgentLoopManager"]
+    with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
+        config = compose("ppo_trainer", [*(f"{rollout}.{name}={value}" for name, value in told.items()), *flags])
+    named = {"_target_": "eh_gym.integrations.verl.ElasticToolAgentLoop", "folder": str(tmp_path), "update_every": 4}
+    monkeypatch.setitem(loops._agent_loop_registry, "elastic", {**named, "horizon": SETTINGS})
+    monkeypatch.setattr(loops, "rollout_trace_attr", lambda **_: nullcontext())
+    monkeypatch.setattr(ours, "ray", FakeRay())
+    put = {}
+
+    async def keep(keys, fields, tags, partition_id):
+        put.update({key: fields[i] for i, key in enumerate(keys)})
+
+    monkeypatch.setattr(queued.tq, "async_kv_batch_put", keep)
+    scores = SimpleNamespace(compute_score=lambda data: {"reward_score": 1.0, "reward_extra_info": {}})
+    worker = object.__new__(ours.ElasticAgentLoopWorker)
+    worker.config, worker.llm_client, worker.tokenizer = config, Presser(tokenizer), tokenizer
+    worker.rollout_config = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    worker.processor, worker.hf_model_type, worker.dataset_cls = None, None, RLHFDataset
+    worker.tools, worker.distillation_enabled = [FUNCTION_TOOL_REGISTRY["press"]], False
+    worker.mm_processor_kwargs, worker.reward_loop_worker_handles = {}, [remotely(scores)]
+
+    def play(goals, validate=False):
+        async def all_of_them():
+            about = {"step": 0, "sample_index": 0, "rollout_n": 0, "validate": validate}
+            for i, goal in enumerate(goals):
+                row = {"raw_prompt": [{"role": "user", "content": f"Press {goal} times."}], "global_steps": 0}
+                await worker._run_agent_loop(
+                    {}, about, agent_name="elastic", trace=False, uid=str(i), session_id=0, **row
+                )
+
+        put.clear()
+        asyncio.run(all_of_them())
+        rows = [put[f"{i}_0_0"] for i in range(len(goals))]
+        marks = [getattr(row["extra_fields"], "data", row["extra_fields"]) for row in rows]
+        assert all(mark["max_global_steps"] == 7 for mark in marks)  # the server's own fields are still there
+        return [(mark["horizon"], float(row["rm_scores"].sum())) for mark, row in zip(marks, rows, strict=True)]
+
+    yield play
+    FUNCTION_TOOL_REGISTRY.pop("press", None)
+
+
+def test_k_moves_as_the_controller_alone_does(play, tmp_path):
+    alone, seen = ElasticHorizon(**SETTINGS), set()
+    for goals in [(2, 2, 3, 3), (4, 4, 4, 4), (6, 6, 5, 5), (9, 9, 3, 3), (2, 2, 1, 1)]:
+        k, needs = alone.horizon, [goal + 1 for goal in goals]  # the answer is a step too
+        assert play(goals) == [([min(n, k), k, n > k], float(n <= k)) for n in needs]
+        for n in needs:
+            alone.record(EpisodeOutcome(min(n, k), k, n <= k, truncated=n > k))
+        alone.update()
+        seen.add((k, any(n > k for n in needs)))
+    assert len({k for k, _ in seen}) > 2
+    assert {cut for _, cut in seen} == {True, False}
+    state = (tmp_path / "state.json").read_text()
+    assert json.loads(state) == json.loads(json.dumps(alone.state_dict()))
+    assert len((tmp_path / "horizon.jsonl").read_text().splitlines()) == 5
+
+    assert {mark[1] for mark, _ in play((1, 1, 1, 1), validate=True)} == {alone.horizon}
+    assert (tmp_path / "state.json").read_text() == state
+
+
+def test_the_manager_starts_our_workers():
+    """The class that `agent_loop_manager_class` names, with the workers that it would start in Ray."""
+    config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=None, model=None))
+    manager = ours.ElasticAgentLoopManager(config, llm_client=None)
+    started = manager.agent_loop_workers_class.__ray_metadata__.modified_class
+    assert issubclass(started, ours.ElasticAgentLoopWorker)
