@@ -144,8 +144,9 @@ def make_controller(flags: HorizonFlags) -> HorizonController | None:
     if flags.wrapper == "multiplicative":
         return MultiplicativeHorizon(flags.k_min, flags.k_max, flags.stage_updates)
     if flags.wrapper == "progressive":
-        settings = (flags.k0, flags.k_max, flags.progress_step, flags.progress_threshold, flags.progress_window)
-        return ProgressiveHorizon(*settings)
+        return ProgressiveHorizon(
+            flags.k0, flags.k_max, flags.progress_step, flags.progress_threshold, flags.progress_window
+        )
     if flags.wrapper == "tti":
         return StagedHorizon(flags.stages())
     if flags.wrapper != "elastic":
