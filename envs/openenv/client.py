@@ -16,10 +16,20 @@ from eh_gym.errors import ConfigError, MissingExtraError, WorkerDied
 from eh_gym.spaces import UnicodeText
 from envs.options import named_task
 
+try:
+    from openenv import GenericEnvClient
+    from websockets.exceptions import WebSocketException
+except ImportError as error:
+    raise MissingExtraError(
+        f"EH-Remote-v0 needs OpenEnv ({error}); install it: pip install 'elastic-horizon[openenv]'"
+    ) from error
+
 __all__ = ["RemoteEnv"]
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
+_LONGEST_MESSAGE = 1_000_000  # characters of an action; what is longer is cut, so that no length ends the connection
 _PAUSE_S = 0.2  # between two attempts to connect
+_LOST = (OSError, EOFError, WebSocketException)  # what the connection raises when the other end is gone
 
 
 class RemoteEnv(gym.Env[str, str]):
@@ -59,16 +69,10 @@ class RemoteEnv(gym.Env[str, str]):
         timeout_s: float = 120.0,
         patience_s: float = 60.0,
     ) -> None:
-        try:
-            from openenv import GenericEnvClient
-        except ImportError as error:
-            raise MissingExtraError(
-                f"EH-Remote-v0 needs OpenEnv ({error}); install it: pip install 'elastic-horizon[openenv]'"
-            ) from error
         self.observation_space, self.action_space = UnicodeText(_LONGEST), UnicodeText(_LONGEST)
         self._url, self._split, self._patience_s, self._timeout_s = url.rstrip("/"), split, patience_s, timeout_s
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._make = lambda: GenericEnvClient(
+        self._make: Callable[[], Any] = lambda: GenericEnvClient(
             base_url=self._url, message_timeout_s=timeout_s, headers=self._headers
         ).sync()
         self._client: Any = None
@@ -105,7 +109,7 @@ class RemoteEnv(gym.Env[str, str]):
                 if "CAPACITY_REACHED" not in str(error) or time.monotonic() > end:
                     self._disconnect()
                     raise ConfigError(f"the server at {self._url} refuses the reset: {error}") from error
-            except (OSError, EOFError, ConnectionError, TimeoutError, *_closed()) as error:
+            except _LOST as error:
                 if time.monotonic() > end:
                     self._disconnect()
                     raise WorkerDied(
@@ -120,12 +124,14 @@ class RemoteEnv(gym.Env[str, str]):
             time.sleep(_PAUSE_S)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Sends the agent's message."""
+        """Sends the agent's message, at most a million characters of it."""
         if not self._playing:
             raise gym.error.ResetNeeded("this session has no running episode; call reset() before step()")
         try:
-            result = self._client.step({self._action_field: action})
-        except (RuntimeError, OSError, EOFError, TimeoutError, *_closed()) as error:
+            # A lone surrogate is no Unicode text, and OpenEnv's server refuses it. The agent must not end its episode so.
+            message = action[:_LONGEST_MESSAGE].encode("utf-8", "replace").decode()
+            result = self._client.step({self._action_field: message})
+        except (RuntimeError, *_LOST) as error:
             self._disconnect()
             return "", 0.0, False, True, {"success": False, "environment_error": f"{type(error).__name__}: {error}"}
         text, info = self._read(result.observation)
@@ -150,7 +156,7 @@ class RemoteEnv(gym.Env[str, str]):
         if client is not None:
             try:
                 client.close()
-            except (OSError, RuntimeError, EOFError, TimeoutError, *_closed()):
+            except (RuntimeError, *_LOST):
                 pass  # it was lost before
 
     def _read(self, observation: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -205,10 +211,3 @@ def _only_field(schema: dict[str, Any]) -> str:
             f"the server's action has the required fields {required}, not one text; name one as action_field"
         )
     return str(required[0])
-
-
-def _closed() -> tuple[type[Exception], ...]:
-    """What the connection raises when the other end is gone."""
-    from websockets.exceptions import WebSocketException
-
-    return (WebSocketException,)

@@ -97,7 +97,9 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
             task_id = self.get_task(split or self._splits[0], index)["id"]
         observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
-        return TextObservation(text=observation, system_prompt=info.pop("system_prompt", None), info=_json(info))
+        return TextObservation(
+            text=_unicode(observation), system_prompt=info.pop("system_prompt", None), info=_json(info)
+        )
 
     def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
         """Sends the agent's message to the environment. The environments have deadlines of their own; `timeout_s` is unused."""
@@ -107,7 +109,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         self._state.step_count += 1
         success = info.pop("success", None)
         return TextObservation(
-            text=text,
+            text=_unicode(text),
             reward=float(reward),
             done=bool(terminated or truncated),
             terminated=bool(terminated),
@@ -148,7 +150,8 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         if split not in self._splits:
             raise ConfigError(f"this server has the splits {self._splits}, not {split!r}")
         if split not in self._envs:
-            self._envs[split] = gym.make(self._env_id, **self._args, **({"split": split} if split else {}))
+            args: dict[str, Any] = {**self._args, **({"split": split} if split else {})}
+            self._envs[split] = gym.make(self._env_id, **args)
         return self._envs[split]
 
     def _task_ids(self, split: str) -> Sequence[str]:
@@ -261,6 +264,11 @@ def _takes_split(spec: Any) -> bool:
         else spec.entry_point
     )
     return "split" in inspect.signature(made).parameters
+
+
+def _unicode(text: str) -> str:
+    """The text without lone surrogates, which JSON over a websocket can't carry."""
+    return str(text).encode("utf-8", "replace").decode()
 
 
 def _json(info: Mapping[str, Any]) -> dict[str, Any]:

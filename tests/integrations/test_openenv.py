@@ -146,6 +146,15 @@ def test_mistakes_are_named(cabinet: Served) -> None:
         remote.reset()
 
 
+def test_no_text_of_the_agent_s_ends_its_episode_as_an_environment_s_failure(cabinet: Served) -> None:
+    with cabinet.remote() as remote:
+        remote.reset(seed=0)
+        for text in ("\ud800", "x" * 20_000_000, "\0", ""):
+            observation, reward, terminated, truncated, info = remote.step(text)
+            assert (observation, reward, terminated, truncated) == ("error", 0.0, False, False)
+            assert info == {"malformed": True}
+
+
 def test_without_the_token_there_is_health_and_nothing_else(cabinet: Served) -> None:
     with urllib.request.urlopen(f"{cabinet.url}/health") as answer:
         assert json.load(answer)["status"] == "healthy"
