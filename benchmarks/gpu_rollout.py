@@ -66,6 +66,7 @@ class Chat:
 
     stop_ids: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
+    strips = False
 
     def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
         """Returns the ids that the text names."""

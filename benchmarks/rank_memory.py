@@ -45,7 +45,11 @@ def counted(plan: Plan, tokens: int) -> dict[str, int]:
     written = tokens * lengths.action // (lengths.action + lengths.observation)
     dist.init_process_group("fake", rank=0, world_size=plan.gpus, store=FakeStore())
     mesh = init_device_mesh("cpu", (plan.gpus,))  # this needs tensors with data
-    with FakeTensorMode(), mock.patch("harness.policy.ranks.init_device_mesh", return_value=mesh):
+    with (
+        FakeTensorMode(),
+        mock.patch("harness.policy.ranks.init_device_mesh", return_value=mesh),
+        mock.patch("harness.policy.head._gpu_bytes", return_value=plan.gpu_gb * 1e9),  # the GPU that is planned for
+    ):
         model = fresh_qwen2(shape, eos_id=0, dtype=getattr(torch, plan.train.dtype)).train()
         model.set_attn_implementation(PACKED)
         policy: Any = Policy(model, tokenizer=None, chat=None)  # type: ignore[arg-type]

@@ -58,6 +58,7 @@ class Chat:
     """A replacement for `ChatFormat`: texts are token ids in decimal."""
 
     stop_ids = STOPS
+    strips = False
 
     def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
         """Returns the ids that the text names."""

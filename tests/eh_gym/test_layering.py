@@ -34,6 +34,7 @@ BACKEND = {
     ROOT / "envs" / "appworld" / "backend": _WITH_APPWORLD,
     ROOT / "envs" / "appworld" / "mini": _WITH_APPWORLD,
     ROOT / "envs" / "actors": {"ray"},  # when a pool is made
+    ROOT / "envs" / "openenv": {"openenv", "pydantic", "uvicorn", "websockets"},
     ROOT / "eh_gym" / "integrations": {
         *("accelerate", "transformers"),  # each module needs its trainer; this one is TRL's
         *("httpx", "pydantic", "ray", "skyrl", "skyrl_gym", "verifiers", "verl"),
@@ -45,7 +46,8 @@ import importlib, pkgutil, sys
 package = importlib.import_module({package!r})
 seen = 0
 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-    if module.name.rpartition(".")[2] not in ("__main__", "backend") and ".integrations." not in module.name:
+    parts = module.name.split(".")
+    if parts[-1] not in ("__main__", "backend") and not {{"integrations", "openenv"}} & set(parts):
         importlib.import_module(module.name)
         seen += 1
 wrong = sorted(set(m.partition(".")[0] for m in sys.modules) & {forbidden!r})

@@ -225,7 +225,7 @@ def test_a_stopped_evaluation_without_out_keeps_token_ids_if_it_was_asked_to(
     words = ["--policy", "model", "--tasks", "2", "--rollouts", "1", "--max-action-tokens", "6", "--slots", "1"]
     stopped_after(1, monkeypatch, capsys, [*words, "--keep-tokens"])
     [line] = read_episodes(tmp_path / "runs" / "stopped-evaluation" / "episodes" / "evaluation.jsonl")
-    assert len(line["ids"]) == line["tokens"]
+    assert sum(len(sequence["ids"]) for sequence in line["sequences"]) == line["tokens"]
 
 
 def test_tasks_can_be_spread_over_the_split(tmp_path: Path) -> None:

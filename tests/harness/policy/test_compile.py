@@ -23,7 +23,8 @@ from harness.types.trajectory import Trajectory
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch._dynamo.config, "disable", False)  # an engine on the CPU turns it off for its process
     torch._dynamo.reset()
     counters.clear()
     yield

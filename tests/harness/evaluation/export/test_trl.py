@@ -95,7 +95,7 @@ def test_calls_and_results_become_the_tokens_and_the_mask_of_the_episode(bfcl_py
     play(tmp_path / "kept", ChatFormat(tokenizer), "EH-BFCL-v0", tasks, **args)
     made = prepared(tmp_path / "kept", tokenizer, tmp_path, assistant_only_loss=True)
     [newline] = tokenizer.encode("\n", add_special_tokens=False)
-    for line, row in zip(read_episodes(tmp_path / "kept/episodes/evaluation.jsonl"), made, strict=True):
+    for row, line in zip(made, sequences(tmp_path / "kept"), strict=True):
         end = len(line["ids"])
         assert row["input_ids"][:end] == line["ids"]
         assert tokenizer.decode(row["input_ids"][end:]) == "\n"  # the template's, after the last message
@@ -116,10 +116,17 @@ def test_a_conversation_becomes_the_tokens_of_the_episode_in_a_real_chat_model(t
     tasks = list(itertools.islice(gym.make("EH-Cabinet-v0").unwrapped.task_ids, 3))  # type: ignore[attr-defined]
     play(tmp_path / "kept", ChatFormat(tokenizer), "EH-Cabinet-v0", tasks)
     made = prepared(tmp_path / "kept", tokenizer, tmp_path)
-    for line, row in zip(read_episodes(tmp_path / "kept/episodes/evaluation.jsonl"), made, strict=True):
+    for row, line in zip(made, sequences(tmp_path / "kept"), strict=True):
         end = len(line["ids"])
         assert row["input_ids"][:end] == line["ids"]
         assert tokenizer.decode(row["input_ids"][end:]) == "\n"
+
+
+def sequences(folder: Path) -> list[dict[str, Any]]:
+    """The ids and the mask of each episode in the log; without stripped thoughts it is one sequence."""
+    return [
+        sequence for line in read_episodes(folder / "episodes" / "evaluation.jsonl") for sequence in line["sequences"]
+    ]
 
 
 def byte_tokenizer(template: str) -> PreTrainedTokenizerFast:
