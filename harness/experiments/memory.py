@@ -138,8 +138,8 @@ def _working(plan: Plan, shape: ModelShape, tokens: int, lengths: Lengths) -> di
     b, h, v = _BYTES[config.dtype], shape.width, shape.vocab
     layer = tokens * shape.layer_activation_bytes(b, config.lora_rank)
     kept = float(tokens * b * h * shape.layers if config.gradient_checkpointing else shape.layers * layer)
-    chunk = head_chunk(v, plan.gpu_gb * GB)
     written = tokens * lengths.action / (lengths.action + lengths.observation)
+    chunk = min(head_chunk(v, plan.gpu_gb * GB), math.ceil(written))
     # The gradient of the output layer itself, which does not exist with adapters; rounded once it is complete.
     weight = 0 if config.lora_rank else v * h
     ends = b * v * h * (1 if shape.tied else 2) if ranks else 0  # gathered: the embedding and the output layer

@@ -23,11 +23,11 @@ from harness.types.trajectory import Trajectory
 
 
 @pytest.fixture(autouse=True)
-def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(torch._dynamo.config, "disable", False)  # an engine on the CPU turns it off for its process
+def _as_before() -> Iterator[None]:
     torch._dynamo.reset()
     counters.clear()
-    yield
+    with torch._dynamo.config.patch(disable=False):  # an engine on the CPU turns it off for its process
+        yield
     torch._dynamo.reset()
     AttentionInterface.register(PACKED, packed_attention)
 
