@@ -35,6 +35,7 @@ class TaskStream:
             raise ConfigError("the environment's split holds no task; choose another split or category")
         self._task_ids, self._per_update, self._seed = task_ids, per_update, seed
         self._pass = (-1, np.empty(0, dtype=np.int64))
+        self._spare = (-1, np.empty(0, dtype=np.int64))
 
     @property
     def per_update(self) -> int:
@@ -43,19 +44,23 @@ class TaskStream:
 
     def batch(self, update: int) -> list[str]:
         """The tasks of one update."""
-        first = update * self._per_update
-        return [self._task(position) for position in range(first, first + self._per_update)]
+        return [self._task_ids[index] for index in self._indices(update)]
 
     def spare(self, update: int, index: int) -> str:
         """A task to replace one of the update: `index` = 0, 1, … of a random order, those first that the update does not have."""
-        rng = np.random.default_rng(derive_seed(self._seed, "spare", update))
-        own = set(self.batch(update))
-        order = sorted((self._task_ids[int(i)] for i in rng.permutation(len(self._task_ids))), key=own.__contains__)
-        return order[index % len(order)]
+        if self._spare[0] != update:
+            order = np.random.default_rng(derive_seed(self._seed, "spare", update)).permutation(len(self._task_ids))
+            own = np.isin(order, self._indices(update))
+            self._spare = (update, np.concatenate([order[~own], order[own]]))
+        return self._task_ids[int(self._spare[1][index % len(self._task_ids)])]
 
-    def _task(self, position: int) -> str:
+    def _indices(self, update: int) -> list[int]:
+        first = update * self._per_update
+        return [self._index(position) for position in range(first, first + self._per_update)]
+
+    def _index(self, position: int) -> int:
         number, place = divmod(position, len(self._task_ids))
         if self._pass[0] != number:
             rng = np.random.default_rng(derive_seed(self._seed, "pass", number))
             self._pass = (number, rng.permutation(len(self._task_ids)))
-        return self._task_ids[int(self._pass[1][place])]
+        return int(self._pass[1][place])

@@ -20,11 +20,10 @@ if sys.version_info < (3, 12):  # SkyRL's messages are typing.TypedDict, which p
     typing.TypedDict = pytest.importorskip("typing_extensions").TypedDict
 
 import skyrl_gym
+from byte_tokenizer import byte_tokenizer
 from skyrl.train.config import GeneratorConfig, SkyRLGymConfig
 from skyrl.train.generators.base import BatchMetadata, TrajectoryID
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from eh_gym.integrations.skyrl import ElasticGymGenerator
 
@@ -67,13 +66,7 @@ def registered():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    core.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    made = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    made.chat_template = TEMPLATE
-    return made
+    return byte_tokenizer(TEMPLATE)
 
 
 class Engine:

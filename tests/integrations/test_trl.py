@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 import trl
+from byte_tokenizer import byte_tokenizer
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from eh_gym import ElasticHorizon, EpisodeOutcome, ProbedHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.integrations.tools import ToolEnvironment
 from eh_gym.integrations.trl import ElasticToolCalls
-
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
 class Countdown:
@@ -42,12 +40,7 @@ class Countdown:
 
 def policy():
     """A model that nobody listens to, and a tokenizer of bytes with the template of Qwen2.5 that TRL carries."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    core.add_special_tokens(SPECIAL)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja").read_text("utf-8")
+    tokenizer = byte_tokenizer((Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja").read_text("utf-8"))
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(

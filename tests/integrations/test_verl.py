@@ -21,9 +21,8 @@ pytest.importorskip("verl")
 import verl
 import verl.experimental.agent_loop.agent_loop as loops
 import verl.trainer.ppo.v1.agent_loop_tq as queued
+from byte_tokenizer import byte_tokenizer
 from hydra import compose, initialize_config_dir
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 from verl.tools.function_tool import FUNCTION_TOOL_REGISTRY, function_tool
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import RLHFDataset
@@ -42,13 +41,7 @@ TEMPLATE = (
 @pytest.fixture(scope="module")
 def tokenizer():
     """A tokenizer of bytes with a template that knows tools."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    core.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    made = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    made.chat_template = TEMPLATE
-    return made
+    return byte_tokenizer(TEMPLATE)
 
 
 class Presser:

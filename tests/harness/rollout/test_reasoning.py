@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from byte_tokenizer import byte_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 import eh_gym
@@ -30,14 +30,7 @@ CHATML = (
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    bpe = Tokenizer(models.BPE(vocab=letters, merges=[]))
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    bpe.decoder = decoders.ByteLevel()
-    made = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>")
-    made.add_tokens([AddedToken("<|im_start|>", special=True), AddedToken("<think>"), AddedToken("</think>")])
-    made.chat_template = CHATML
-    return made
+    return byte_tokenizer(CHATML, ["<think>", "</think>"])
 
 
 class Scripted:

@@ -9,9 +9,8 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
+from byte_tokenizer import byte_tokenizer
 from rich.console import Console
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 import eh_gym  # noqa: F401 - registers the environments
 from harness.evaluation.play import evaluation_requests, play_policy
@@ -42,13 +41,7 @@ THOUGHT, ACTION = 6, 16  # tokens at most; the thought is closed for the model
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model that reads bytes."""
-    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    bpe = Tokenizer(models.BPE(vocab=letters, merges=[]))
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    bpe.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>")
-    tokenizer.add_tokens([AddedToken("<|im_start|>", special=True), AddedToken("<think>"), AddedToken("</think>")])
-    tokenizer.chat_template = TEMPLATE
+    tokenizer = byte_tokenizer(TEMPLATE, ["<think>", "</think>"])
     shape = ModelShape(len(tokenizer), 64, 64, 2, 2, 1, tied=True, positions=4096)
     model = fresh_qwen2(shape, eos_id=tokenizer.eos_token_id, initializer_range=0.3)
     made = tmp_path_factory.mktemp("thinker")

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from byte_tokenizer import byte_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 import eh_gym
@@ -127,15 +127,3 @@ def sequences(folder: Path) -> list[dict[str, Any]]:
     return [
         sequence for line in read_episodes(folder / "episodes" / "evaluation.jsonl") for sequence in line["sequences"]
     ]
-
-
-def byte_tokenizer(template: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of bytes with the template's control tokens: TRL has the template without its tokenizer."""
-    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    bpe = Tokenizer(models.BPE(vocab=letters, merges=[]))
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    bpe.decoder = decoders.ByteLevel()
-    made = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    made.add_tokens([AddedToken("<|im_start|>", special=True)])
-    made.chat_template = template
-    return made

@@ -1,0 +1,30 @@
+"""A tokenizer that reads bytes, for tests that need a chat template and no trained tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+__all__ = ["byte_tokenizer"]
+
+_CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+def byte_tokenizer(template: str, words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Makes the tokenizer, with ChatML's control tokens; <|im_end|> ends a reply.
+
+    Args:
+        template: The chat template.
+        words: Texts that are one token each, and that stay in decoded texts, such as ``<think>``.
+    """
+    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    bytes_alone = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    bytes_alone.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bytes_alone.decoder = decoders.ByteLevel()
+    bytes_alone.add_special_tokens(list(_CONTROL))
+    made = PreTrainedTokenizerFast(tokenizer_object=bytes_alone, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    made.add_tokens([AddedToken(word) for word in words])
+    made.chat_template = template
+    return made
