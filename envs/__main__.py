@@ -12,9 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from eh_gym.errors import EHError
 from eh_gym.integrations import TESTED
-from envs import runtime
+from envs import runtime, serve
 from envs.appworld import install as appworld
-from envs.appworld import serve
 from envs.bfcl import splits as bfcl
 from envs.cabinet.tasks import task_ids as cabinet_task_ids
 
@@ -47,20 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "doctor":
             return _doctor(options.backends)
         if options.command == "serve":
-            return _serve(options)
+            return serve.serve(options)
         return _list()
     except EHError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-
-
-def _serve(options: argparse.Namespace) -> int:
-    if options.what == "appworld":
-        return serve.serve(options)
-    from envs.openenv import server  # needs an extra
-
-    token, told = serve.find_token(options.token, options.token_file, options.host)
-    return server.serve(options, token, told=told)
 
 
 def _chosen(names: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ except ImportError as error:
 __all__ = ["RemoteEnv"]
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
-_LONGEST_MESSAGE = 1_000_000  # characters of an action; what is longer is cut, so that no length ends the connection
+_LONGEST_MESSAGE = 1_000_000  # characters of an action; the rest is cut
 _PAUSE_S = 0.2  # between two attempts to connect
 _LOST = (OSError, EOFError, WebSocketException)  # what the connection raises when the other end is gone
 
@@ -128,7 +128,7 @@ class RemoteEnv(gym.Env[str, str]):
         if not self._playing:
             raise gym.error.ResetNeeded("this session has no running episode; call reset() before step()")
         try:
-            # A lone surrogate is no Unicode text, and OpenEnv's server refuses it. The agent must not end its episode so.
+            # A server may refuse a lone surrogate, and end the connection for a long text. The agent must not choose that.
             message = action[:_LONGEST_MESSAGE].encode("utf-8", "replace").decode()
             result = self._client.step({self._action_field: message})
         except (RuntimeError, *_LOST) as error:

@@ -25,7 +25,7 @@ try:
     from openenv.core.env_server.http_server import create_fastapi_app
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, ConcurrencyConfig, Observation, State
-    from pydantic import Field
+    from pydantic import Field, field_validator
 except ImportError as error:
     raise MissingExtraError(
         f"serving an environment needs OpenEnv ({error}); install it: pip install 'elastic-horizon[openenv]'"
@@ -43,7 +43,15 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 class TextAction(Action):  # type: ignore[misc]
     """What the agent writes."""
 
-    message: str = Field(max_length=_LONGEST_MESSAGE, description="The agent's message, as the model wrote it")
+    message: str = Field(
+        description="The agent's message, as the model wrote it; at most a million characters are read"
+    )
+
+    @field_validator("message", mode="before")
+    @classmethod
+    def _readable(cls, message: Any) -> Any:
+        """Cuts a long text, and replaces what is no Unicode: an agent must not get out of its episode by an error."""
+        return _unicode(message[:_LONGEST_MESSAGE]) if isinstance(message, str) else message
 
 
 class TextObservation(Observation):  # type: ignore[misc]

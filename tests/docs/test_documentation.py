@@ -41,7 +41,7 @@ def test_flags_in_the_docs_exist(page: Path) -> None:
     found = {name for default_for in REFERENCE["COMMANDS"].values() for name in REFERENCE["flags"](default_for([]))}
     known = {flag for name in found for flag in re.findall(r"--([a-z][a-z0-9.-]*[a-z0-9])", name)}
     known |= {f"no-{name}" for name in known} | {"help", "logprobs-mode", "tensor-parallel-size", "max-model-len"}
-    known |= set(re.findall(r'"--([a-z-]+)"', (ROOT / "envs" / "appworld" / "serve.py").read_text()))
+    known |= set(re.findall(r'"--([a-z-]+)"', (ROOT / "envs" / "serve.py").read_text()))
     spans = re.findall(r"`(--[^`\n]+)`", page.read_text())
     used = {flag for span in spans for flag in re.findall(r"--([a-z][a-z0-9.-]*[a-z0-9])", span)}
     used = {flag for flag in used if not flag.startswith("env.taskset.")}  # verifiers'

@@ -127,13 +127,6 @@ def test_list_names_every_environment(nothing_installed, capsys):
     assert "built in" in lines["EH-Cabinet-v0"]
 
 
-def test_list_knows_the_registered_ids(capsys):
-    from eh_gym.registration import ENTRY_POINTS
-
-    main(["list"])
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(ENTRY_POINTS)
-
-
 def test_as_a_command(nothing_installed):
     done = subprocess.run(
         [sys.executable, "-m", "envs", "doctor", "bfcl"], capture_output=True, text=True, env=dict(os.environ)
