@@ -134,4 +134,7 @@ def test_appworld_s_own_commands_give_our_verdicts(appworld_python, tmp_path):
     shutil.copy(outputs / "leaderboard.bundle", there)
     upstream(appworld_python, other, code.format("unpack"), outputs.name)
     assert json.loads((there / "metadata.json").read_text())["dataset"] == "test_normal"
-    assert {path.name for path in (there / "tasks").iterdir()} == set(tasks)
+    for task_id in tasks:  # AppWorld's bundle lacks them, and without them its evaluation overlooks some changes
+        hashes = f"tasks/{task_id}/dbs/model_hashes.json"
+        shutil.copy(outputs / hashes, there / hashes)
+    assert evaluated(appworld_python, other, outputs.name)[0] == verdicts
