@@ -137,15 +137,9 @@ def _ray():
 
 # The files that take longest, in this order. With --dist loadfile they begin first, so that none is left to run alone.
 LONGEST = (
-    *("actors/test_pool.py", "test_grpo.py", "test_ranks.py", "test_overlap_and_failures.py", "test_adaptations.py"),
-    *("test_attacks.py", "appworld/test_env.py", "envs/test_conformance.py", "test_confine.py", "test_vllm_server.py"),
-    *(
-        "benchmarks/test_train.py",
-        "test_examples.py",
-        "test_code_blocks.py",
-        "test_rank_memory.py",
-        "test_processes.py",
-    ),
+    *("test_grpo.py", "test_ranks.py", "test_overlap_and_failures.py", "test_adaptations.py", "test_attacks.py"),
+    *("appworld/test_env.py", "envs/test_conformance.py", "test_confine.py", "test_vllm_server.py", "test_train.py"),
+    *("test_examples.py", "test_code_blocks.py", "test_rank_memory.py", "test_processes.py", "actors/test_pool.py"),
 )
 
 
@@ -161,8 +155,10 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    if hasattr(config, "workerinput"):  # of pytest-xdist; in one process the order stays as it is written
-        items.sort(key=_rank)
+    """The files that connect their process to Ray come last: a process forked beside Ray's threads may hang for ever."""
+    ray = {item.path for item in items if "ray_cluster" in item.fixturenames}
+    several = hasattr(config, "workerinput")  # of pytest-xdist; in one process the order stays as it is written
+    items.sort(key=lambda item: (item.path in ray, _rank(item) if several else 0))
 
 
 def _rank(item):
