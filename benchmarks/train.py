@@ -55,8 +55,7 @@ from harness.settings.loss import LossSettings
 from harness.training.update import select_episodes, update_policy
 from harness.types.trajectory import Trajectory
 
-GROUP, VOCABULARY = 8, 16_384
-HEAD_TOKENS, HEAD_WIDTH, HEAD_WORDS = 4096, 128, 16_384
+VOCABULARY, HEAD_WIDTH = 16_384, 128
 
 
 def new_model() -> Qwen2ForCausalLM:
@@ -64,13 +63,13 @@ def new_model() -> Qwen2ForCausalLM:
     return fresh_qwen2(ModelShape(VOCABULARY, 256, 1536, 5, 4, 2, tied=True, positions=4096), eos_id=1, pad_id=0)
 
 
-def new_episodes(tasks: int) -> list[Trajectory]:
+def new_episodes(tasks: int, group: int) -> list[Trajectory]:
     """Makes episodes of random tokens in the shape of BFCL's. Half of each task's episodes succeed."""
     found = []
     for task in range(tasks):
         rng = np.random.default_rng(task)
         prompt = rng.integers(2, VOCABULARY, rng.integers(325, 851)).tolist()
-        for member in range(GROUP):
+        for member in range(group):
             t = Trajectory(str(task), task, reward=float(member % 2))
             t.add_prompt(prompt)
             for turn in range(int(np.clip(round(rng.normal(10, 3)), 3, 20))):
@@ -122,7 +121,7 @@ def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: b
     return run
 
 
-def trls(episodes: Sequence[Trajectory], *, at_once: int, trimmed: bool, folder: str) -> Callable[[], float]:
+def trls(episodes: Sequence[Trajectory], *, group: int, at_once: int, trimmed: bool, folder: str) -> Callable[[], float]:
     """Returns a function that makes the same update through TRL's `compute_loss` and returns the gradient's norm."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -136,7 +135,7 @@ def trls(episodes: Sequence[Trajectory], *, at_once: int, trimmed: bool, folder:
             output_dir=folder,
             per_device_train_batch_size=at_once,
             gradient_accumulation_steps=len(chosen) // at_once,
-            num_generations=GROUP,
+            num_generations=group,
             max_completion_length=4096,
             loss_type="dapo",
             beta=0.0,
@@ -209,12 +208,12 @@ def _tokenizer() -> Tokenizer:
     return Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, "a": 2}, unk_token="a"))
 
 
-def head(way: str) -> dict[str, float]:
+def head(way: str, tokens: int) -> dict[str, float]:
     """Runs the output layer forward and backward; returns CPU seconds, and MiB above what was held before."""
     torch.manual_seed(0)
-    hidden = torch.randn(HEAD_TOKENS, HEAD_WIDTH, requires_grad=True)
-    weight = torch.randn(HEAD_WORDS, HEAD_WIDTH, requires_grad=True)
-    targets = torch.randint(HEAD_WORDS, (HEAD_TOKENS,))
+    hidden = torch.randn(tokens, HEAD_WIDTH, requires_grad=True)
+    weight = torch.randn(VOCABULARY, HEAD_WIDTH, requires_grad=True)
+    targets = torch.randint(VOCABULARY, (tokens,))
     before, start = _peak_mib(), time.process_time()
     if way == "chunked":
         logp, _ = token_scores(hidden, targets, Head(weight), 1.0)
@@ -239,9 +238,9 @@ def _spread(values: Sequence[float], digits: int) -> str:
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 
 
-def compare_updates(tasks: int, repeats: int, at_once: Sequence[int], budgets: Sequence[int], folder: str) -> None:
+def compare_updates(tasks: int, group: int, repeats: int, at_once: Sequence[int], budgets: Sequence[int], folder: str) -> None:
     """Prints the first table."""
-    episodes = new_episodes(tasks)
+    episodes = new_episodes(tasks, group)
     tokens, written = sum(len(t.ids) for t in episodes), sum(t.action_tokens for t in episodes)
     longest = max(len(t.ids) for t in episodes)
     print(f"{len(episodes)} episodes of {tasks} tasks, {tokens} tokens ({written} written), longest {longest}")
@@ -253,7 +252,7 @@ def compare_updates(tasks: int, repeats: int, at_once: Sequence[int], budgets: S
     if importlib.util.find_spec("trl") is not None:
         for trimmed, name in ((False, "as it is"), (True, "sorted, trimmed")):
             for n in at_once:
-                made = trls(episodes, at_once=n, trimmed=trimmed, folder=folder)
+                made = trls(episodes, group=group, at_once=n, trimmed=trimmed, folder=folder)
                 ways[f"TRL {version('trl')}, {name}, {n} at once"] = made
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     norms: dict[str, float] = {}
@@ -273,17 +272,16 @@ def compare_updates(tasks: int, repeats: int, at_once: Sequence[int], budgets: S
         print(f"{name:44} {_spread([tokens / s for s in values], 0):>22}   {_spread(ratios, 2):>38}")
 
 
-def compare_heads(repeats: int) -> None:
+def compare_heads(repeats: int, tokens: int) -> None:
     """Prints the second table. Each measurement runs in its own process, because it measures memory."""
     found: dict[str, list[dict[str, float]]] = {"plain": [], "chunked": []}
     for _ in range(repeats):
         for way, runs in found.items():
-            done = subprocess.run([sys.executable, __file__, "--head", way], check=True, capture_output=True, text=True)
+            own = [sys.executable, __file__, "--head", way, "--head-tokens", str(tokens)]
+            done = subprocess.run(own, check=True, capture_output=True, text=True)
             runs.append(json.loads(done.stdout))
-    logits = HEAD_TOKENS * HEAD_WORDS * 4 / 2**20
-    print(
-        f"\noutput layer: {HEAD_TOKENS} tokens, width {HEAD_WIDTH}, {HEAD_WORDS} words; their logits are {logits:.0f} MiB"
-    )
+    logits = tokens * VOCABULARY * 4 / 2**20
+    print(f"\noutput layer: {tokens} tokens, width {HEAD_WIDTH}, {VOCABULARY} words; their logits are {logits:.0f} MiB")
     for way, runs in found.items():
         print(
             f"{way:8} CPU seconds {_spread([r['seconds'] for r in runs], 2):>18}   MiB {_spread([r['mib'] for r in runs], 0):>18}"
@@ -297,24 +295,26 @@ def main() -> None:
     """Prints both tables."""
     parser = new_parser(__doc__)
     parser.add_argument("--tasks", type=int, default=2)
+    parser.add_argument("--group", type=int, default=8, help="episodes of a task")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 16_384])
     parser.add_argument(
         "--head", choices=["plain", "chunked"], help="print one measurement of the second table as JSON"
     )
-    args = parse(parser, tasks=1, repeats=1, at_once=[4], tokens=[4096])
+    parser.add_argument("--head-tokens", type=int, default=4096, help="tokens of the second table")
+    args = parse(parser, tasks=1, group=4, repeats=1, at_once=[2], tokens=[2048], head_tokens=512)
     torch.set_num_threads(1)
     if args.head:
-        print(json.dumps(head(args.head)))
+        print(json.dumps(head(args.head, args.head_tokens)))
         return
     print(command())
     load = os.getloadavg()[0]
     print(f"one torch thread, {cpu_name()}, {os.cpu_count()} cores, load {load:.1f} at the start; CPU seconds")
     print(", ".join(f"{name} {version(name)}" for name in ("torch", "transformers")))
     with tempfile.TemporaryDirectory() as folder:
-        compare_updates(args.tasks, args.repeats, args.at_once, args.tokens, folder)
-    compare_heads(args.repeats)
+        compare_updates(args.tasks, args.group, args.repeats, args.at_once, args.tokens, folder)
+    compare_heads(args.repeats, args.head_tokens)
 
 
 if __name__ == "__main__":
