@@ -46,7 +46,9 @@ _ALL = (
     Metric("horizon/k", "steps", "The horizon K of this update's episodes."),
     Metric("horizon/k_mean", "steps", "The mean K of this update's episodes. Some options give an episode its own K."),
     Metric(
-        "horizon/k_of", "steps", "With --horizon-key: `horizon/k_of/KIND` is the next K for the tasks of that kind."
+        "horizon/k_of",
+        "steps",
+        "The next K for the tasks of one kind, `horizon/k_of/KIND`. With --horizon-key, or several environments.",
     ),
     Metric(
         "horizon/k_real", "steps", "The controller's real-valued K after this update. The next K is its rounded value."
@@ -79,6 +81,14 @@ _ALL = (
         "share",
         "The same share on the update's longest tasks: the third whose expert takes most steps, among those with a known expert.",
     ),
+    Metric(
+        "rollout/success_of",
+        "share",
+        "With several environments: `rollout/success` of each, as `rollout/success_of/ENV`.",
+    ),
+    Metric("rollout/truncated_of", "share", "With several environments: `rollout/truncated` of each."),
+    Metric("rollout/length_mean_of", "steps", "With several environments: `rollout/length_mean` of each."),
+    Metric("rollout/episodes_of", "episodes", "With several environments: `rollout/episodes` of each."),
     Metric("rollout/reward_mean", "reward", "The mean of the episodes' summed rewards."),
     Metric(
         "rollout/truncated",
@@ -161,6 +171,7 @@ _ALL = (
         "tokens",
         "The number of action and prompt tokens in this update's episodes. Each token is counted once.",
     ),
+    Metric("tokens/update_of", "tokens", "With several environments: `tokens/update` of each."),
     Metric("tokens/total", "tokens", "The sum of tokens/update so far."),
     Metric(
         "tokens/failed_attempts",
@@ -237,6 +248,7 @@ _ALL = (
         "share",
         "The share of successful episodes on held-out tasks at k_max, after this update.",
     ),
+    Metric("evaluation/mean_at_k_of", "share", "With several environments: `evaluation/mean_at_k` of each."),
     Metric("evaluation/best_at_k", "share", "The share of these held-out tasks that were solved at least once."),
     Metric(
         "time/rollout_s",

@@ -129,8 +129,13 @@ class HorizonFlags:
             raise ConfigError(f"--linear-start (k_min), --k-max, --linear-increment (delta): {error}") from error
 
 
-def make_controller(flags: HorizonFlags) -> HorizonController | None:
+def make_controller(flags: HorizonFlags, *, by_environment: bool = False) -> HorizonController | None:
     """Makes the horizon controller that `wrapper` names; None for "none".
+
+    Args:
+        flags: The settings.
+        by_environment: Whether a K that follows the episodes is kept for each of the run's environments, unless `horizon_key`
+            names another kind.
 
     Raises:
         ConfigError: A setting is out of range, or the class of MODULE:CLASS can't be imported or made.
@@ -143,10 +148,17 @@ def make_controller(flags: HorizonFlags) -> HorizonController | None:
         return LinearHorizon(flags.linear_start, flags.k_max, flags.linear_increment)
     if flags.wrapper == "multiplicative":
         return MultiplicativeHorizon(flags.k_min, flags.k_max, flags.stage_updates)
+    key = flags.horizon_key or ("environment" if by_environment else "")
     if flags.wrapper == "progressive":
-        return ProgressiveHorizon(
-            flags.k0, flags.k_max, flags.progress_step, flags.progress_threshold, flags.progress_window
+        make = functools.partial(
+            ProgressiveHorizon,
+            flags.k0,
+            flags.k_max,
+            flags.progress_step,
+            flags.progress_threshold,
+            flags.progress_window,
         )
+        return KeyedHorizon(make, key) if key else make()
     if flags.wrapper == "tti":
         return StagedHorizon(flags.stages())
     if flags.wrapper != "elastic":
@@ -154,6 +166,6 @@ def make_controller(flags: HorizonFlags) -> HorizonController | None:
     paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
     settings = {name: getattr(flags, name) for name in (*paper, "estimator", "cold_growth", "count_truncated")}
     controller: HorizonController = ElasticHorizon(**settings)
-    if flags.horizon_key:
-        controller = KeyedHorizon(functools.partial(ElasticHorizon, **settings), flags.horizon_key)
+    if key:
+        controller = KeyedHorizon(functools.partial(ElasticHorizon, **settings), key)
     return ProbedHorizon(controller, flags.k_max, flags.probe_fraction) if flags.probe_fraction else controller

@@ -24,8 +24,8 @@ EndReason = Literal["terminated", "horizon", "truncated", "context", "environmen
 TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
 """What stops an episode before the rules of its task end it: K, the environment's own limit, the model's context."""
 
-KINDS = ("category", "difficulty", "scenario")
-"""The parts of a benchmark for which evaluations report shares, where an environment names them in the info of a reset."""
+KINDS = ("environment", "category", "difficulty", "scenario")
+"""What evaluations report shares of, where an environment names it in the info of a reset."""
 
 LENGTH_BINS: tuple[tuple[str, float], ...] = (
     ("steps_1_10", 10),
