@@ -32,6 +32,7 @@ from harness.quickstart.tiny import new_tiny_policy
 from harness.quickstart.warm_start import cached_warm_start, is_pretrained, warm_start
 from harness.rollout.batches import Batches, BatchPlan
 from harness.rollout.environment import Environments, make_environment, parts_of, spec_of
+from harness.rollout.groups import TaskSuccess
 from harness.rollout.tasks import TaskStream
 from harness.run.checkpoint import CheckpointWriter, load_training_state, training_state, write_training_state
 from harness.run.clock import Clock
@@ -214,7 +215,14 @@ def build(
         ranks,
         next_update=state["next_update"] if state else 0,
         batches=Batches(
-            BatchPlan(stream, config.group_size, config.updates, config.seed, config.dynamic_sampling),
+            BatchPlan(
+                stream,
+                config.group_size,
+                config.updates,
+                config.seed,
+                config.dynamic_sampling,
+                TaskSuccess() if config.adaptive_groups else None,
+            ),
             Environments(env_id, config.environment_args(), slots, config.env_threads, config.budget_hint),
             controller,
             sampler,
