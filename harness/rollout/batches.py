@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections import Counter
@@ -227,12 +228,13 @@ class Batches:
     ) -> tuple[list[Trajectory], float]:
         """This rank's episodes, at the present K and with the sampler's present weights; and the seconds that they took."""
         start = time.perf_counter()
+        budget = getattr(self._controller, "token_budget", 0)
         trajectories = rollout(
             envs,
             self._sampler,
             self._chat,
             requests,
-            self._rules,
+            dataclasses.replace(self._rules, token_budget=budget),
             lengths=self._lengths,
             at_once=self._at_once(),
             on_end=on_end,

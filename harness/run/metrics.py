@@ -68,6 +68,15 @@ _ALL = (
         "share",
         "With --wrapper progressive: the share of successes that was compared with the threshold.",
     ),
+    Metric("horizon/token_budget", "tokens", "With --wrapper tokens: the budget of this update's episodes."),
+    Metric(
+        "horizon/token_boundary",
+        "tokens",
+        "With --wrapper tokens: the statistic (P90) of the tokens of the remembered successes. Null while there are too few.",
+    ),
+    Metric(
+        "horizon/token_target", "tokens", "With --wrapper tokens: boundary + headroom, clipped to token_min..token_max."
+    ),
     Metric("horizon/buffer_size", "successes", "The number of successes whose lengths the controller remembers."),
     Metric("rollout/success", "share", "The share of episodes with the environment's verdict 1."),
     Metric(

@@ -269,7 +269,13 @@ class Trajectory:
         """The number of tokens that the loss is about."""
         return sum(sum(sequence.loss_mask) for sequence in self.sequences)
 
+    @property
+    def spent_tokens(self) -> int:
+        """The number of tokens that were written and read after the first prompt."""
+        return sum(turn.action_tokens + turn.closing_tokens + turn.observation_tokens for turn in self.turns)
+
     def outcome(self) -> EpisodeOutcome:
         """The outcome that the horizon controller records."""
         steps = max(1, self.length)
-        return EpisodeOutcome(steps, self.horizon or steps, self.success, self.truncated, self.task_id, self.info)
+        k, tokens = self.horizon or steps, self.spent_tokens or None
+        return EpisodeOutcome(steps, k, self.success, self.truncated, self.task_id, self.info, tokens=tokens)
