@@ -46,8 +46,9 @@ class BatchPlan:
         updates: The number of updates; no batch is begun beyond the last one.
         seed: The run's seed. Every episode derives its own from it and from its place.
         dynamic_sampling: How many times groups whose rewards are all equal are replaced by groups of other tasks.
-        success: How likely each task is solved. With it, tasks in the middle get more episodes than the others, and an update has
-            `group_size` per task on average. None gives every task as many.
+        success: How likely each task is solved, which the next two need.
+        adaptive_groups: Whether tasks in the middle get more episodes than the others; their mean is `group_size`.
+        curriculum: Each task is the one of so many candidates whose outcome is least certain; 1 chooses nothing.
     """
 
     stream: TaskStream
@@ -56,12 +57,16 @@ class BatchPlan:
     seed: int
     dynamic_sampling: int = 0
     success: TaskSuccess | None = None
+    adaptive_groups: bool = False
+    curriculum: int = 1
 
     def requests(self, update: int) -> list[EpisodeRequest]:
         """The episodes of one update, group by group."""
         tasks = self.stream.batch(update)
+        if self.success and self.curriculum > 1:
+            tasks = [self.success.least_certain(some) for some in self.stream.candidates(update, self.curriculum)]
         sizes = [self.group_size] * len(tasks)
-        if self.success is not None:
+        if self.success and self.adaptive_groups:
             sizes = group_sizes([self.success.expected(task) for task in tasks], self.group_size * len(tasks))
         return self._requests(update, dict(enumerate(tasks)), sizes)
 

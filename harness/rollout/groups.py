@@ -1,4 +1,4 @@
-"""How many episodes each task of an update gets: the same for all, or more where the outcome is uncertain."""
+"""How likely tasks are solved, and what follows: which tasks an update has, and how many episodes each of them gets."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ class TaskSuccess:
         """The estimated probability of success, in (0, 1)."""
         successes, episodes = self._counts.get(task_id, (0.0, 0.0))
         return (successes + 0.5) / (episodes + 1.0)
+
+    def least_certain(self, task_ids: Sequence[str]) -> str:
+        """The task with the largest p (1 - p), where p is its probability of success; of equal ones the first."""
+        return max(task_ids, key=lambda task_id: self.expected(task_id) * (1 - self.expected(task_id)))
 
     def observe(self, trajectories: Sequence[Trajectory]) -> None:
         """Counts one update's episodes. Episodes whose environment failed are ignored."""

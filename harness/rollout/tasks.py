@@ -55,6 +55,13 @@ class TaskStream:
         """The tasks of one update."""
         return [self._parts[part][index] for part, index in self._indices(update)]
 
+    def candidates(self, update: int, count: int) -> list[list[str]]:
+        """For each task of one update, `count` tasks of its environment to choose from, which follow each other in the passes."""
+        first = update * self._per_update
+        turns = [self._turn(position) for position in range(first, first + self._per_update)]
+        indices = [[self._index(part, place * count + i) for i in range(count)] for part, place in turns]
+        return [[self._parts[part][index] for part, index in choice] for choice in indices]
+
     def spare(self, update: int, index: int) -> str:
         """A task to replace one of the update: `index` = 0, 1, … of a random order, those first that the update does not have.
 

@@ -170,9 +170,12 @@ _ALL = (
     Metric(
         "rollout/useful_groups",
         "groups",
-        "The number of groups with at least two different rewards, in the end. With --dynamic-sampling or --adaptive-groups.",
+        "The number of groups with at least two different rewards, in the end. Only with an option that is to raise it: "
+        "--dynamic-sampling, --adaptive-groups or --curriculum.",
     ),
-    Metric("rollout/largest_group", "episodes", "The most episodes of one task. Only with --adaptive-groups."),
+    Metric(
+        "rollout/largest_group", "episodes", "The most episodes of one task. With --adaptive-groups or --curriculum."
+    ),
     Metric("rollout/steps", "steps", "The number of steps of all episodes together."),
     Metric("rollout/action_tokens", "tokens", "The number of tokens that the model wrote."),
     Metric("rollout/prompt_tokens", "tokens", "The number of tokens in prompts and observations."),

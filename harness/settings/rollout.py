@@ -38,6 +38,10 @@ class RolloutFlags:
     """Give tasks that are neither nearly always nor nearly never solved more of an update's episodes (VIP): in proportion to
     sqrt(p (1 - p)), where p is the share of successes in a task's earlier episodes. The sum stays."""
 
+    curriculum: int = 1
+    """Each task of an update is the one of so many candidates whose outcome is least certain: whose p (1 - p) is largest. 1 takes
+    every task as it comes."""
+
     @property
     def episodes_per_update(self) -> int:
         """Tasks times group size."""

@@ -72,8 +72,9 @@ def test_more_groups_teach_something_where_tasks_come_again() -> None:
     rng = np.random.default_rng(0)
     chances = {f"t{i}": p for i, p in enumerate(rng.beta(0.2, 0.2, 40))}
 
-    def in_the_loss(success: TaskSuccess | None) -> tuple[int, int]:
-        plan = BatchPlan(TaskStream([list(chances)], per_update=8, seed=0), 8, updates=50, seed=0, success=success)
+    def in_the_loss(success: TaskSuccess | None, *, adaptive: bool = False, curriculum: int = 1) -> tuple[int, int]:
+        stream = TaskStream([list(chances)], per_update=8, seed=0)
+        plan = BatchPlan(stream, 8, 50, seed=0, success=success, adaptive_groups=adaptive, curriculum=curriculum)
         played = useful = 0
         for update in range(50):
             batch = [
@@ -87,9 +88,24 @@ def test_more_groups_teach_something_where_tasks_come_again() -> None:
                 success.observe(batch)
         return played, useful
 
-    equal, adaptive = in_the_loss(None), in_the_loss(TaskSuccess())
-    assert equal[0] == adaptive[0] == 50 * 64
+    equal, adaptive = in_the_loss(None), in_the_loss(TaskSuccess(), adaptive=True)
+    chosen = in_the_loss(TaskSuccess(), curriculum=3)
+    assert equal[0] == adaptive[0] == chosen[0] == 50 * 64
     assert adaptive[1] > 1.15 * equal[1]
+    assert chosen[1] > 1.5 * equal[1]
+
+
+def test_the_curriculum_takes_the_least_certain_of_its_candidates() -> None:
+    known = TaskSuccess()
+    known.observe([*episodes("a", True, True, True), *episodes("b", True, False), *episodes("c", False, False)])
+    assert [known.least_certain(some) for some in (["a", "b", "c"], ["a", "c"], ["a", "new", "b"])] == ["b", "c", "new"]
+    stream = TaskStream([[f"t{i}" for i in range(12)], ["x", "y", "z"]], per_update=3, seed=0, weights=[2, 1])
+    updates = [stream.candidates(update, 2) for update in range(3)]
+    assert all(set(one[1]) <= {"x", "y", "z"} for one in updates)
+    own = [task for one in updates for some in (one[0], one[2]) for task in some]
+    assert sorted(own) == sorted(f"t{i}" for i in range(12))  # a whole pass: none is passed over for good
+    plan = BatchPlan(stream, 2, 3, seed=0, success=TaskSuccess(), curriculum=2)
+    assert [r.task_id for r in plan.requests(0)[::2]] == [some[0] for some in updates[0]]  # nothing is known yet
 
 
 def test_a_run_adapts_its_groups_also_after_a_resume(
@@ -106,7 +122,7 @@ def test_a_run_adapts_its_groups_also_after_a_resume(
         rows = read_metrics(config.run_dir / "metrics.jsonl")
         return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
-    config = dataclasses.replace(quick, eval_tasks=0, adaptive_groups=True)
+    config = dataclasses.replace(quick, eval_tasks=0, adaptive_groups=True, curriculum=2)
     rows = run(config)
     assert {row["rollout/episodes"] for row in rows} == {16}
     assert rows[0]["rollout/largest_group"] == 4
