@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from eh_gym import errors as errors
     from eh_gym.horizon import (
         ElasticHorizon,
+        ElasticTokenBudget,
         EpisodeOutcome,
         FixedHorizon,
         HorizonController,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         ProbedHorizon,
         ProgressiveHorizon,
         SharedHorizon,
+        SoftHorizon,
         StagedHorizon,
         make_controller,
     )
@@ -35,6 +37,7 @@ __all__ = [
     "BudgetHint",
     "ElasticHorizon",
     "ElasticTimeLimit",
+    "ElasticTokenBudget",
     "EpisodeOutcome",
     "FixedHorizon",
     "HorizonController",
@@ -44,6 +47,7 @@ __all__ = [
     "ProbedHorizon",
     "ProgressiveHorizon",
     "SharedHorizon",
+    "SoftHorizon",
     "StagedHorizon",
     "ThreadVectorEnv",
     "UnicodeText",
@@ -57,6 +61,7 @@ _HOME = {
     "BudgetHint": "eh_gym.wrappers",
     "ElasticHorizon": "eh_gym.horizon",
     "ElasticTimeLimit": "eh_gym.wrappers",
+    "ElasticTokenBudget": "eh_gym.horizon",
     "EpisodeOutcome": "eh_gym.horizon",
     "FixedHorizon": "eh_gym.horizon",
     "HorizonController": "eh_gym.horizon",
@@ -66,6 +71,7 @@ _HOME = {
     "ProbedHorizon": "eh_gym.horizon",
     "ProgressiveHorizon": "eh_gym.horizon",
     "SharedHorizon": "eh_gym.horizon",
+    "SoftHorizon": "eh_gym.horizon",
     "StagedHorizon": "eh_gym.horizon",
     "ThreadVectorEnv": "eh_gym.vector",
     "UnicodeText": "eh_gym.spaces",

@@ -21,6 +21,7 @@ import eh_gym
 from eh_gym import HorizonController
 from eh_gym.errors import ConfigError, MissingBackendError
 from envs.actors import in_actors, shared_actors
+from envs.mixed import mixed
 from envs.runtime import cache_dir
 from harness.evaluation.held_out import HeldOut
 from harness.policy.head import Head
@@ -30,7 +31,8 @@ from harness.policy.ranks import Ranks, check_ranks
 from harness.quickstart.tiny import new_tiny_policy
 from harness.quickstart.warm_start import cached_warm_start, is_pretrained, warm_start
 from harness.rollout.batches import Batches, BatchPlan
-from harness.rollout.environment import Environments, make_environment, tasks_of
+from harness.rollout.environment import Environments, make_environment, parts_of, spec_of
+from harness.rollout.groups import TaskSuccess
 from harness.rollout.tasks import TaskStream
 from harness.run.checkpoint import CheckpointWriter, load_training_state, training_state, write_training_state
 from harness.run.clock import Clock
@@ -145,7 +147,12 @@ def build(
     check_ranks(ranks, sampler=config.sampler, tensor_parallel=config.tensor_parallel, async_steps=config.async_steps)
     env_id = environment(config, ranks)
     env = teacher(config, env_id)
-    stream = TaskStream(tasks_of(env), per_update=config.tasks_per_update, seed=derive_seed(config.seed, "tasks"))
+    stream = TaskStream(
+        parts_of(env),
+        per_update=config.tasks_per_update,
+        seed=derive_seed(config.seed, "tasks"),
+        weights=list(config.environments().values()),
+    )
     held_out = HeldOut.choose(config, env_id)
     if len(held_out[1]) < config.eval_tasks:
         display.note(f"note: split {config.eval_split} has {len(held_out[1])} tasks; the evaluation plays all of them")
@@ -200,7 +207,7 @@ def build(
             sharers=ranks.size,
         )
     )
-    controller = make_controller(config)
+    controller = make_controller(config, by_environment=len(config.environments()) > 1)
     learner = Learner(policy, optimizer, reference, config.loss_settings(), config.learning_rate_at, config.seed, ranks)
     run = Run(
         config,
@@ -208,7 +215,16 @@ def build(
         ranks,
         next_update=state["next_update"] if state else 0,
         batches=Batches(
-            BatchPlan(stream, config.group_size, config.updates, config.seed, config.dynamic_sampling),
+            BatchPlan(
+                stream,
+                config.group_size,
+                config.updates,
+                config.seed,
+                config.dynamic_sampling,
+                TaskSuccess() if config.adaptive_groups or config.curriculum > 1 else None,
+                config.adaptive_groups,
+                config.curriculum,
+            ),
             Environments(env_id, config.environment_args(), slots, config.env_threads, config.budget_hint),
             controller,
             sampler,
@@ -346,7 +362,7 @@ def _slot_count(config: GRPOConfig, ranks: Ranks) -> int:
 def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
     """Returns the id or spec from which `gym.make` makes an environment, on this machine or in Ray actors."""
     if config.env_workers == "local":
-        return config.env
+        return spec_of(config.env)
     if ranks.size > 1 and not config.ray_address:
         raise ConfigError(
             "with torchrun, --env-workers ray needs a cluster that all ranks share; run `ray start --head` and give "
@@ -358,7 +374,8 @@ def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
         cpus=config.ray_actor_cpus,
         timeout_s=config.ray_timeout_s,
     )
-    return in_actors(config.env, actors)
+    there = {name: in_actors(name, actors) for name in config.environments()}
+    return mixed(there) if len(there) > 1 else next(iter(there.values()))
 
 
 def teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:

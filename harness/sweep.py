@@ -41,10 +41,12 @@ __all__ = ["Sweep", "main", "parse", "read_tables", "sweep"]
 class SweepFlags:
     """Which experiments are run, and how many runs go on at once."""
 
-    suite: Literal["saturation", "convergence", "comparison", "percentile", "headroom", "ema", "beyond", "all"]
+    suite: Literal[
+        "saturation", "convergence", "comparison", "percentile", "headroom", "ema", "beyond", "learning", "all"
+    ]
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
-    schedules. percentile, headroom, ema: the ablations. beyond: the options that the paper does not have. all: the paper's
-    six, which share runs."""
+    schedules. percentile, headroom, ema: the ablations. beyond: the options that the paper does not have. learning: which
+    default learns most per token. all: the paper's six, which share runs."""
     quick: bool = False
     """Use fewer arms and fewer held-out episodes. With the tiny model this takes minutes on a CPU."""
     seeds: int = 3

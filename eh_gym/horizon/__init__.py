@@ -8,9 +8,12 @@ from eh_gym.horizon.probed import ProbedHorizon
 from eh_gym.horizon.progressive import ProgressiveHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.horizon.shared import SharedHorizon
+from eh_gym.horizon.soft import SoftHorizon
+from eh_gym.horizon.token_budget import ElasticTokenBudget
 
 __all__ = [
     "ElasticHorizon",
+    "ElasticTokenBudget",
     "EpisodeOutcome",
     "FixedHorizon",
     "HorizonController",
@@ -20,6 +23,7 @@ __all__ = [
     "ProbedHorizon",
     "ProgressiveHorizon",
     "SharedHorizon",
+    "SoftHorizon",
     "StagedHorizon",
     "make_controller",
 ]

@@ -28,6 +28,7 @@ class EpisodeOutcome:
             `ElasticTimeLimit`.
         truncated: Stopped by K (or by the environment's own truncation) rather than ended by the task's rules.
         task_id: The task, where the environment names it.
+        tokens: The tokens that the agent wrote and read after the first prompt, >= 1; None where nobody counts them.
         info: What the environment's reset said of the episode; empty where nobody kept it. Not compared, not shown.
 
     Raises:
@@ -39,6 +40,7 @@ class EpisodeOutcome:
     success: bool
     truncated: bool = False
     task_id: str | None = None
+    tokens: int | None = field(default=None, kw_only=True)
     info: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -48,6 +50,10 @@ class EpisodeOutcome:
             raise ConfigError(
                 f"length must be a whole number of steps in 1..horizon ({self.horizon}), got {self.length!r}; count the "
                 "calls of step() since the reset, and give the K that the episode had at its reset"
+            )
+        if self.tokens is not None and (not is_whole(self.tokens) or self.tokens < 1):
+            raise ConfigError(
+                f"tokens must be a whole number >= 1, or None, got {self.tokens!r}; count them or leave them out"
             )
         for name in ("success", "truncated"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):

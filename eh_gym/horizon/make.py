@@ -12,6 +12,7 @@ from eh_gym.horizon.controller import HorizonController, is_controller
 from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.progressive import ProgressiveHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
+from eh_gym.horizon.token_budget import ElasticTokenBudget
 
 __all__ = ["make_controller"]
 
@@ -22,6 +23,7 @@ _NAMED: dict[str, Callable[..., HorizonController]] = {
     "multiplicative": MultiplicativeHorizon,
     "progressive": ProgressiveHorizon,
     "staged": StagedHorizon,
+    "tokens": ElasticTokenBudget,
 }
 
 
@@ -29,8 +31,8 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
     """Makes a controller from text, such as a configuration file's.
 
     Args:
-        name: elastic, fixed, linear, multiplicative, progressive or staged, or ``"MODULE:CLASS"`` for a controller of one's
-            own: the class, or a function that returns a controller, in a module that Python can import.
+        name: elastic, fixed, linear, multiplicative, progressive, staged or tokens, or ``"MODULE:CLASS"`` for a controller of
+            one's own: the class, or a function that returns a controller, in a module that Python can import.
         **settings: What the class takes.
 
     Raises:

@@ -62,6 +62,10 @@ class ProbedHorizon:
 
     def horizon_for(self, info: Mapping[str, Any], seed: int | None) -> int:
         """The K of one episode: `probe_k` for a probe."""
+        return self.probe_k if self._drawn(seed) else episode_horizon(self.controller, info, seed)
+
+    def _drawn(self, seed: int | None) -> bool:
+        """Whether the episode of this seed is one of the share."""
         if seed is None:
             with self._lock:
                 name = f"unseeded {self._unseeded}"
@@ -69,9 +73,7 @@ class ProbedHorizon:
         else:
             name = f"seed {int(seed)}"
         drawn = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8, person=b"eh-probe").digest(), "little")
-        if drawn < self.probe_fraction * 2**64:
-            return self.probe_k
-        return episode_horizon(self.controller, info, seed)
+        return drawn < self.probe_fraction * 2**64
 
     def record(self, outcome: EpisodeOutcome) -> None:
         """Tells the controller. Thread-safe."""

@@ -82,7 +82,11 @@ class HeldOut:
         """Returns the ``evaluation/…`` metrics of sampled actions after an update."""
         rollouts = self.config.eval_every_rollouts
         result = self._play(self.config.temperature, rollouts, progress.evaluation(update, self._own(rollouts)))
-        return {"evaluation/mean_at_k": result.mean_at_k, "evaluation/best_at_k": result.best_at_k}
+        return {"evaluation/mean_at_k": result.mean_at_k, "evaluation/best_at_k": result.best_at_k} | {
+            f"evaluation/mean_at_k_of/{part.name}": part.mean_at_k
+            for part in result.parts
+            if part.kind == "environment"
+        }
 
     def _own(self, rollouts: int) -> int:
         """The number of episodes of this rank, with so many per task."""

@@ -59,10 +59,10 @@ class Played(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """The result of the tasks of one category or one difficulty.
+    """The result of the tasks of one environment, category or difficulty.
 
     Attributes:
-        kind: "category" or "difficulty".
+        kind: "environment", "category" or "difficulty".
         name: Which one.
         tasks: The number of its tasks.
         episodes: The number of their episodes.
@@ -117,7 +117,8 @@ class EvalResult:
             several episodes per task, the mean over the first, the second and so on. None if the tasks name no scenario.
         category_mean: The mean of the categories' mean@k, where each category counts the same: BFCL's multi-turn score. None if
             the tasks name no category.
-        parts: The result of each category, and of each difficulty, if the environment names them.
+        parts: The result of each environment if there are several, and of each category and difficulty, if the environment names
+            them.
     """
 
     tasks: int
@@ -237,7 +238,7 @@ def _scenarios_at_k(episodes: Iterable[Played]) -> float | None:
 
 def _parts(episodes: Sequence[Played]) -> tuple[Part, ...]:
     found: dict[tuple[str, str], list[Played]] = {}
-    for kind in ("category", "difficulty"):
+    for kind in ("environment", "category", "difficulty"):
         for t in episodes:
             if kind in t.kinds:
                 found.setdefault((kind, t.kinds[kind]), []).append(t)

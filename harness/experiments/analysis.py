@@ -7,6 +7,7 @@ the files.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -22,12 +23,14 @@ __all__ = [
     "horizon_spread",
     "longer_than",
     "mean_tokens",
+    "paired_difference",
     "peak",
     "run_numbers",
     "savings",
     "settled_at",
     "spread",
     "success_at",
+    "success_by",
     "success_curve",
     "tokens_to",
 ]
@@ -153,6 +156,39 @@ def tokens_to(curve: Sequence[SuccessPoint], threshold: float) -> float | None:
     return None
 
 
+def success_by(curve: Sequence[SuccessPoint], tokens: float) -> float | None:
+    """Returns the success rate when a run had used `tokens`, interpolated linearly; None if it used fewer.
+
+    >>> success_by([SuccessPoint(0, 0, 0.2), SuccessPoint(5, 100, 0.4), SuccessPoint(10, 300, 0.6)], 200)
+    0.5
+    """
+    for before, after in itertools.pairwise(curve):
+        if before.tokens <= tokens <= after.tokens:
+            share = (tokens - before.tokens) / max(after.tokens - before.tokens, 1)
+            return before.success + share * (after.success - before.success)
+    return None
+
+
+# The 97.5 % quantiles of Student's t with 1, 2, … degrees of freedom; with more, the last is a little too wide.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+def paired_difference(
+    values: Mapping[int, float | None], others: Mapping[int, float | None]
+) -> tuple[float, float, float] | None:
+    """Returns the mean difference over the seeds that both have, and its 95 % interval (Student's t); None with fewer than two.
+
+    >>> [round(x, 3) for x in paired_difference({0: 0.5, 1: 0.7}, {0: 0.4, 1: 0.4})]
+    [0.2, -1.071, 1.471]
+    """
+    found = [float(a) - float(b) for seed, a in values.items() if a is not None and (b := others.get(seed)) is not None]
+    if len(found) < 2:
+        return None
+    mean = statistics.fmean(found)
+    half = _T[min(len(found) - 1, len(_T)) - 1] * statistics.stdev(found) / math.sqrt(len(found))
+    return mean, mean - half, mean + half
+
+
 def savings(tokens: float | None, baseline: float | None) -> float | None:
     """Returns the share of the baseline's tokens that were saved. It is negative if more tokens were needed."""
     return None if tokens is None or not baseline else 1.0 - tokens / baseline
@@ -225,6 +261,7 @@ def run_numbers(
     trained_at: int | None = None,
     band: tuple[float, float] | None = None,
     start: int | None = None,
+    equal_tokens: float | None = None,
 ) -> dict[str, float | None]:
     """Returns all numbers of one run that tables show. A number is None if the records do not have it.
 
@@ -234,6 +271,7 @@ def run_numbers(
         trained_at: The run's fixed K, for ``success_at_k``.
         band: The plateau, in steps, for ``settled_at`` and ``share_in_band``.
         start: A K0, for ``longer_than_k0``.
+        equal_tokens: The tokens for ``success_at_equal_tokens``.
 
     Returns:
         Shares in 0..1, tokens, steps and seconds, by the keys of `suite_table`'s columns.
@@ -254,6 +292,7 @@ def run_numbers(
         "peak": top.success if top else None,
         "tokens_at_peak": top.tokens if top else None,
         "tokens_to_threshold": tokens_to(curve, threshold),
+        "success_at_equal_tokens": success_by(curve, equal_tokens) if equal_tokens is not None else None,
         "tokens_total": rows[-1]["tokens/total"] if rows else None,
         "tokens_per_update": mean_tokens(rows),
         "tokens_middle": mean_tokens(rows, MIDDLE),

@@ -74,17 +74,27 @@ def lengths_of(plan: Plan) -> Lengths:
     """
     flags = {n: getattr(plan, f"{n}_tokens") for n in ("prompt", "action", "observation")}
     given = {n: v for n, v in flags.items() if v}
-    for name, found in _LENGTHS.items():
-        if plan.train.env.startswith(name):
-            if name == "EH-Cabinet" and plan.train.model != "tiny":
-                found = _cabinet(plan.train)
-            source = f"{', '.join(given)} as given; otherwise {found.source}" if given else found.source
-            return dataclasses.replace(found, source=source, **given)
+    known = [_known(plan.train, env) for env in plan.train.environments()]
+    if all(known):
+        found = max(
+            (one for one in known if one), key=lambda one: one.prompt + plan.horizon * (one.action + one.observation)
+        )
+        longest = "of the environment with the longest episodes: " if len(known) > 1 else ""
+        source = f"{', '.join(given)} as given; otherwise {longest}{found.source}" if given else longest + found.source
+        return dataclasses.replace(found, source=source, **given)
     if len(given) < len(flags):
         raise ConfigError(
             f"no lengths are known for {plan.train.env}; give --prompt-tokens, --action-tokens and --observation-tokens"
         )
     return Lengths(**flags, law=None, source="as given; every episode goes on to K")
+
+
+def _known(config: GRPOConfig, env: str) -> Lengths | None:
+    """The lengths of one of the run's environments, if they are known."""
+    name = next((name for name in _LENGTHS if env.startswith(name)), "")
+    if name == "EH-Cabinet" and config.model != "tiny":
+        return _cabinet(config if env == config.env else dataclasses.replace(config, env=env, env_args="{}"))
+    return _LENGTHS.get(name)
 
 
 @functools.lru_cache(maxsize=8)

@@ -37,7 +37,7 @@ def run_name(config: GRPOConfig) -> str:
     """
     differing = _differing(json.loads(config.to_json()), json.loads(type(config)().to_json()))
     digest = hashlib.blake2b(json.dumps(differing, sort_keys=True).encode(), digest_size=5).hexdigest()
-    return f"{config.env}-{config.wrapper_name}-{digest}-seed{config.seed}"
+    return f"{config.env_name}-{config.wrapper_name}-{digest}-seed{config.seed}"
 
 
 def _differing(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.experiments.analysis import Arm, Spread, run_numbers, savings, spread
+from harness.experiments.analysis import Arm, Spread, paired_difference, run_numbers, savings, spread
 from harness.experiments.plateau import Plateau, plateau
 
 __all__ = ["OFF_THE_PLATEAU", "Column", "SuiteTable", "baseline_of", "suite_table"]
@@ -117,6 +118,14 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         _TOKENS,
         Column("savings", "saved of baseline's %", "percent"),
     ),
+    "learning": (
+        _MEAN,
+        Column("success_at_equal_tokens", "at equal tokens %", "percent"),
+        Column("tokens_to_threshold", "tokens to threshold", "tokens"),
+        _FINAL_K,
+        _TOKENS,
+        Column("savings", "saved of baseline's %", "percent"),
+    ),
 }
 
 
@@ -132,14 +141,15 @@ def suite_table(
     """Makes the table of a suite, with mean and standard deviation over seeds.
 
     Args:
-        suite: saturation, convergence, comparison, percentile, headroom, ema or beyond.
+        suite: saturation, convergence, comparison, percentile, headroom, ema, beyond or learning.
         arms: The arms, with the runs that have ended.
         threshold: The success rate up to which tokens are counted. Savings compare each run with the baseline's run of the
-            same seed, so a seed counts only if both reach the threshold. In the suite beyond they compare all tokens.
+            same seed, so a seed counts only if both reach the threshold. In beyond and learning they compare all tokens.
         band: The plateau that a saturation suite found. The suite convergence uses it.
     """
     columns, baseline = _COLUMNS[suite], baseline_of(arms)
     start = min((int(k0) for arm in arms if (k0 := arm.settings.get("k0")) is not None), default=None)
+    least = _least_tokens(arms) if suite == "learning" else {}
     numbers = {
         arm.label: {
             run.seed: run_numbers(
@@ -148,13 +158,14 @@ def suite_table(
                 trained_at=int(arm.settings["k0"]) if arm.settings.get("wrapper") == "fixed" else None,
                 band=band,
                 start=start,
+                equal_tokens=least.get(run.seed),
             )
             for run in arm.runs
         }
         for arm in arms
     }
     if baseline is not None:
-        counted = "tokens_total" if suite == "beyond" else "tokens_to_threshold"
+        counted = "tokens_total" if suite in ("beyond", "learning") else "tokens_to_threshold"
         reference = numbers[baseline.label]
         for by_seed in numbers.values():
             for seed, values in by_seed.items():
@@ -227,7 +238,47 @@ def _notes(
             f"seeds on which an arm leaves the false plateau (at least the success of {baseline.label} on the tasks "
             f"longer than K0, with at most {100 * OFF_THE_PLATEAU:g} % of its tokens): {', '.join(met)}"
         )
+    if suite == "learning":
+        notes += _learning_notes(arms, numbers, threshold)
     return tuple(notes)
+
+
+def _least_tokens(arms: Sequence[Arm]) -> dict[int, float]:
+    """For each seed, the tokens of the run that used fewest."""
+    found: dict[int, float] = {}
+    for run in (run for arm in arms for run in arm.runs if run.rows):
+        found[run.seed] = min(found.get(run.seed, math.inf), run.rows[-1]["tokens/total"])
+    return found
+
+
+def _learning_notes(
+    arms: Sequence[Arm], numbers: Mapping[str, Mapping[int, Mapping[str, float | None]]], threshold: float
+) -> list[str]:
+    """Compares the final success of each arm with that of the best fixed K, seed by seed."""
+
+    def final(arm: Arm) -> dict[int, float | None]:
+        return {seed: values["mean_at_k"] for seed, values in numbers[arm.label].items()}
+
+    known = [(s.mean, arm) for arm in arms if (s := spread(list(final(arm).values())))]
+    fixed = [pair for pair in known if pair[1].settings.get("wrapper") == "fixed"]
+    notes = [
+        f"threshold: {100 * threshold:g} % held-out success; equal tokens: those of the arm that used fewest, seed by seed"
+    ]
+    if not fixed:
+        return notes
+    best = max(fixed, key=lambda pair: pair[0])[1]
+    against = []
+    for _, arm in known:
+        difference = paired_difference(final(arm), final(best)) if arm is not best else None
+        if difference is not None:
+            mean, low, high = (100 * value for value in difference)
+            against.append(f"{arm.label} {mean:+.1f} ({low:+.1f} to {high:+.1f})")
+    if against:
+        notes.append(
+            f"final success in points against {best.label}, the best fixed K, seed by seed, with 95 % intervals: "
+            f"{', '.join(against)}"
+        )
+    return notes
 
 
 def _off_the_plateau(numbers: Mapping[str, Mapping[int, Mapping[str, float | None]]], arm: str, baseline: str) -> str:

@@ -1,4 +1,4 @@
-"""The suites: the paper's six experiments and one beyond the paper. Each is a list of arms, which are settings to compare.
+"""The suites: the paper's six experiments and two beyond the paper. Each is a list of arms, which are settings to compare.
 
 `harness.sweep` runs the suites, and `harness.experiments.suite_table` makes their tables.
 """
@@ -116,6 +116,26 @@ def _beyond(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     ]
 
 
+def _learning(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
+    """Which default learns most from its tokens: the elastic horizon under several losses and samplers, and its rivals."""
+    elastic = {"wrapper": "elastic", "k0": 10}
+    arms = [SuiteArm(f"K={k}", {"wrapper": "fixed", "k0": k}) for k in (15, 30, 50)]
+    arms += [
+        SuiteArm("elastic", elastic),
+        SuiteArm("truncated x 0.5", elastic | {"truncated_weight": 0.5}),
+        SuiteArm("truncated x 0", elastic | {"truncated_weight": 0.0}),
+    ]
+    if quick:
+        return arms
+    return [
+        *arms,
+        *_schedules(base),
+        SuiteArm("progressive", {"wrapper": "progressive", "k0": 10}),
+        SuiteArm("dynamic sampling", elastic | {"dynamic_sampling": 1}),
+        SuiteArm("GSPO", elastic | {"loss": "gspo", "aggregation": "seq-mean"}),
+    ]
+
+
 SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
     "saturation": _saturation,
     "convergence": _convergence,
@@ -124,8 +144,9 @@ SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
     "headroom": _headroom,
     "ema": _ema,
     "beyond": _beyond,
+    "learning": _learning,
 }
 """The suites by name. Each function takes the settings that all arms share, and whether the sweep is quick."""
 
-PAPER_SUITES = tuple(name for name in SUITES if name != "beyond")
+PAPER_SUITES = tuple(name for name in SUITES if name not in ("beyond", "learning"))
 """The paper's suites, in the order in which ``--suite all`` runs them."""

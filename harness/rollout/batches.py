@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from eh_gym.vector import ThreadVectorEnv
 from harness.policy.chat import ChatFormat
 from harness.policy.ranks import Ranks
 from harness.rollout.environment import Environments
+from harness.rollout.groups import TaskSuccess, group_sizes
 from harness.rollout.lengths import EpisodeLengths
 from harness.rollout.metrics import mean, rollout_metrics
 from harness.rollout.rollout import rollout
@@ -43,6 +46,9 @@ class BatchPlan:
         updates: The number of updates; no batch is begun beyond the last one.
         seed: The run's seed. Every episode derives its own from it and from its place.
         dynamic_sampling: How many times groups whose rewards are all equal are replaced by groups of other tasks.
+        success: How likely each task is solved, which the next two need.
+        adaptive_groups: Whether tasks in the middle get more episodes than the others; their mean is `group_size`.
+        curriculum: Each task is the one of so many candidates whose outcome is least certain; 1 chooses nothing.
     """
 
     stream: TaskStream
@@ -50,10 +56,19 @@ class BatchPlan:
     updates: int
     seed: int
     dynamic_sampling: int = 0
+    success: TaskSuccess | None = None
+    adaptive_groups: bool = False
+    curriculum: int = 1
 
     def requests(self, update: int) -> list[EpisodeRequest]:
         """The episodes of one update, group by group."""
-        return self._requests(update, dict(enumerate(self.stream.batch(update))))
+        tasks = self.stream.batch(update)
+        if self.success and self.curriculum > 1:
+            tasks = [self.success.least_certain(some) for some in self.stream.candidates(update, self.curriculum)]
+        sizes = [self.group_size] * len(tasks)
+        if self.success and self.adaptive_groups:
+            sizes = group_sizes([self.success.expected(task) for task in tasks], self.group_size * len(tasks))
+        return self._requests(update, dict(enumerate(tasks)), sizes)
 
     def replacements(self, update: int, trajectories: Sequence[Trajectory]) -> list[EpisodeRequest]:
         """One more group for each that the update lacks, each of another task.
@@ -66,13 +81,13 @@ class BatchPlan:
         missing = self.stream.per_update - useful_groups(trajectories)
         spare = begun - self.stream.per_update
         tasks = {begun + i: self.stream.spare(update, spare + i) for i in range(missing)}
-        return self._requests(update, tasks)
+        return self._requests(update, tasks, [self.group_size] * missing)
 
-    def _requests(self, update: int, tasks: Mapping[int, str]) -> list[EpisodeRequest]:
+    def _requests(self, update: int, tasks: Mapping[int, str], sizes: Sequence[int]) -> list[EpisodeRequest]:
         return [
             EpisodeRequest(task_id, group, derive_seed(self.seed, "episode", update, group, member))
-            for group, task_id in tasks.items()
-            for member in range(self.group_size)
+            for (group, task_id), size in zip(tasks.items(), sizes, strict=True)
+            for member in range(size)
         ]
 
 
@@ -149,8 +164,9 @@ class Batches:
             played, more = self._ended(self._begin(update, requests, on_begin))
             trajectories, seconds = trajectories + played, seconds + more
         metrics = rollout_metrics(trajectories, update) | {"time/rollout_s": seconds}
-        if self._plan.dynamic_sampling:
+        if self._plan.dynamic_sampling or self._plan.success:
             metrics["rollout/useful_groups"] = float(useful_groups(trajectories))
+        if self._plan.dynamic_sampling:
             metrics["tokens/replacements"] = float(sum(t.tokens for t in trajectories[first:]))
         self._lost = 0 if metrics["rollout/episodes"] else self._lost + 1
         if self._lost == _LOST_BATCHES:
@@ -159,6 +175,9 @@ class Batches:
                 f"{trajectories[-1].error}; fix the environment, then continue the run with --resume"
             )
         self._lengths.observe(trajectories)
+        if self._plan.success:
+            metrics["rollout/largest_group"] = float(max(Counter(t.group for t in trajectories).values()))
+            self._plan.success.observe(trajectories)
         return trajectories, metrics | self._cache_metrics()
 
     def prepare(self, update: int, on_begin: OnBegin) -> None:
@@ -182,12 +201,15 @@ class Batches:
             self._thread.shutdown(wait=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: the lengths of the tasks' episodes so far, as JSON values."""
-        return self._lengths.state_dict()
+        """What a resumed run needs: the lengths of the tasks' episodes so far, and their successes if they count; JSON values."""
+        success = {"success": self._plan.success.state_dict()} if self._plan.success else {}
+        return self._lengths.state_dict() | success
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
         self._lengths.load_state_dict(state)
+        if self._plan.success:
+            self._plan.success.load_state_dict(state["success"])
 
     def _ended(self, batch: Future[tuple[list[Trajectory], float]]) -> tuple[list[Trajectory], float]:
         """All ranks' episodes of a batch, and the seconds of the rank that took longest."""
@@ -211,12 +233,13 @@ class Batches:
     ) -> tuple[list[Trajectory], float]:
         """This rank's episodes, at the present K and with the sampler's present weights; and the seconds that they took."""
         start = time.perf_counter()
+        budget = getattr(self._controller, "token_budget", 0)
         trajectories = rollout(
             envs,
             self._sampler,
             self._chat,
             requests,
-            self._rules,
+            dataclasses.replace(self._rules, token_budget=budget),
             lengths=self._lengths,
             at_once=self._at_once(),
             on_end=on_end,

@@ -14,8 +14,10 @@ import eh_gym
 from eh_gym import HorizonController
 from eh_gym.errors import ConfigError, EHError
 from eh_gym.vector import ThreadVectorEnv
+from envs.mixed import MixedEnv, mixed
+from harness.settings.environment import read_environments
 
-__all__ = ["Environments", "make_environment", "tasks_of"]
+__all__ = ["Environments", "make_environment", "parts_of", "spec_of", "tasks_of"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Environments:
     """How the vector environments of a command are made.
 
     Attributes:
-        env_id: The id or spec from which ``gym.make`` makes an environment.
+        env_id: The id or spec from which ``gym.make`` makes an environment, or several ids as `--env` takes them.
         args: Further arguments of ``gym.make``, such as the split.
         slots: The most environments that are played at once, >= 1.
         threads: The most threads that step them; 0 steps them in the caller's thread.
@@ -46,7 +48,7 @@ class Environments:
         """
         slots = self.slots if episodes is None else min(self.slots, episodes)
         return eh_gym.make_vec(
-            self.env_id,
+            spec_of(self.env_id),
             slots,
             controller,
             record=False,
@@ -63,12 +65,26 @@ def make_environment(env_id: str | EnvSpec, env_args: Mapping[str, Any]) -> gym.
         ConfigError: gymnasium does not know the id, its module can't be imported, or the environment takes other arguments.
     """
     try:
-        return gym.make(env_id, **env_args)
+        return gym.make(spec_of(env_id), **env_args)
     except EHError:
         raise
     except (gym.error.Error, ImportError, TypeError) as error:
         name = env_id if isinstance(env_id, str) else env_id.id
         raise ConfigError(f"{name} can't be made with --env-args {json.dumps(env_args)} ({error})") from error
+
+
+def spec_of(env: str | EnvSpec) -> str | EnvSpec:
+    """Returns what ``gym.make`` takes for the text of `--env`: the id, or a spec that mixes several. A spec stays as it is."""
+    if not isinstance(env, str):
+        return env
+    names = list(read_environments(env))
+    return names[0] if len(names) == 1 else mixed({name: name for name in names})
+
+
+def parts_of(env: gym.Env[Any, Any]) -> Sequence[Sequence[str]]:
+    """Returns the ids of the tasks of each environment that `env` mixes, or of the only one. Errors are those of `tasks_of`."""
+    base = env.unwrapped
+    return list(base.parts.values()) if isinstance(base, MixedEnv) else [tasks_of(env)]
 
 
 def tasks_of(env: gym.Env[Any, Any]) -> Sequence[str]:

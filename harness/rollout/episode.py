@@ -95,7 +95,7 @@ class Episode:
         cut = sample.finish_reason == "length"
         if cut and first and len(sample.ids) == rules.max_reasoning_tokens:
             closing = self._chat.end_of_thought(sample.ids)
-            room = min(self._begin + rules.max_action_tokens, self._max_context) - len(trajectory.ids) - len(closing)
+            room = min(self._begin + rules.max_action_tokens - len(trajectory.ids), self._left()) - len(closing)
             if room > 0:
                 trajectory.add_prompt(closing)
                 self._closed = len(closing)
@@ -148,6 +148,9 @@ class Episode:
         ids = conversation.answered(trajectory.ids, reply, turn, answered[4], stopped=stopped)
         if len(ids) >= self._max_context:
             return self._over("context")  # the observation is not added: no action would follow it
+        spent = trajectory.spent_tokens + max(0, len(ids) - len(trajectory.ids))
+        if self._rules.token_budget and spent >= self._rules.token_budget:
+            return self._over("horizon")  # nor here
         turn.observation_tokens = trajectory.go_on(ids)
         return "turn"
 
@@ -155,11 +158,19 @@ class Episode:
         return SampleRequest(
             session=self.session,
             prompt_ids=self.trajectory.ids,
-            max_tokens=min(limit, self._max_context - len(self.trajectory.ids)),
+            max_tokens=min(limit, self._left()),
             seed=seed,
             temperature=self._rules.temperature,
             stop_ids=self._chat.stop_ids,
         )
+
+    def _left(self) -> int:
+        """The tokens that the present turn may still write within the context and the episode's budget of tokens."""
+        left = self._max_context - len(self.trajectory.ids)
+        if not self._rules.token_budget:
+            return left
+        spent = self.trajectory.spent_tokens + len(self.trajectory.ids) - self._begin
+        return min(left, self._rules.token_budget - spent)
 
     def _failed(self, error: str) -> Next:
         """Starts the episode again with the same seed after its environment failed; ends it after the last retry."""

@@ -56,7 +56,24 @@ def rollout_metrics(trajectories: Sequence[Trajectory], update: int) -> dict[str
         "rollout/prompt_tokens": float(every - action),
         "tokens/update": float(every),
         "tokens/failed_attempts": float(sum(t.failed_tokens for t in trajectories)),
+        **_by_environment(valid),
     }
+
+
+def _by_environment(valid: Sequence[Trajectory]) -> dict[str, float]:
+    """The metrics of each environment, where a run has several; otherwise none."""
+    by_name: dict[str, list[Trajectory]] = {}
+    for t in valid:
+        if "environment" in t.kinds:
+            by_name.setdefault(t.kinds["environment"], []).append(t)
+    metrics: dict[str, float] = {}
+    for name, own in sorted(by_name.items()):
+        metrics[f"rollout/episodes_of/{name}"] = float(len(own))
+        metrics[f"rollout/success_of/{name}"] = mean([t.success for t in own])
+        metrics[f"rollout/truncated_of/{name}"] = mean([t.truncated for t in own])
+        metrics[f"rollout/length_mean_of/{name}"] = mean([t.length for t in own])
+        metrics[f"tokens/update_of/{name}"] = float(sum(t.tokens for t in own))
+    return metrics
 
 
 def mean(values: Sequence[float]) -> float:

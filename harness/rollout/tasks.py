@@ -18,24 +18,33 @@ __all__ = ["TaskStream"]
 class TaskStream:
     """Goes through all tasks again and again, each time in a new random order.
 
+    With several environments, each has passes of its own. They take turns in a fixed order in which each comes as often as its
+    weight says, and which continues across updates.
+
     Args:
-        task_ids: All tasks of the split.
+        parts: All tasks of the split, of each environment.
         per_update: The number of tasks per update. A pass over the tasks continues across updates.
         seed: The seed of the random orders.
+        weights: How often each environment comes, relative to the others; 1 each if not given.
 
-    >>> stream = TaskStream(["a", "b", "c"], per_update=2, seed=0)
+    >>> stream = TaskStream([["a", "b", "c"]], per_update=2, seed=0)
     >>> sorted(stream.batch(0) + stream.batch(1)[:1])
     ['a', 'b', 'c']
+    >>> TaskStream([["a"], ["b"]], per_update=6, seed=0, weights=[2, 1]).batch(0)
+    ['a', 'b', 'a', 'a', 'b', 'a']
     """
 
-    def __init__(self, task_ids: Sequence[str], *, per_update: int, seed: int) -> None:
+    def __init__(
+        self, parts: Sequence[Sequence[str]], *, per_update: int, seed: int, weights: Sequence[int] = ()
+    ) -> None:
         if per_update < 1:
             raise ConfigError(f"tasks_per_update must be >= 1, got {per_update}")
-        if not len(task_ids):
+        if not all(map(len, parts)):
             raise ConfigError("the environment's split holds no task; choose another split or category")
-        self._task_ids, self._per_update, self._seed = task_ids, per_update, seed
-        self._pass = (-1, np.empty(0, dtype=np.int64))
-        self._spare = (-1, np.empty(0, dtype=np.int64))
+        self._parts, self._per_update, self._seed = parts, per_update, seed
+        self._turns = _turns(weights or [1] * len(parts))
+        self._pass = [(-1, np.empty(0, dtype=np.int64))] * len(parts)
+        self._spare = [(-1, np.empty(0, dtype=np.int64))] * len(parts)
 
     @property
     def per_update(self) -> int:
@@ -44,23 +53,53 @@ class TaskStream:
 
     def batch(self, update: int) -> list[str]:
         """The tasks of one update."""
-        return [self._task_ids[index] for index in self._indices(update)]
+        return [self._parts[part][index] for part, index in self._indices(update)]
+
+    def candidates(self, update: int, count: int) -> list[list[str]]:
+        """For each task of one update, `count` tasks of its environment to choose from, which follow each other in the passes."""
+        first = update * self._per_update
+        turns = [self._turn(position) for position in range(first, first + self._per_update)]
+        indices = [[self._index(part, place * count + i) for i in range(count)] for part, place in turns]
+        return [[self._parts[part][index] for part, index in choice] for choice in indices]
 
     def spare(self, update: int, index: int) -> str:
-        """A task to replace one of the update: `index` = 0, 1, … of a random order, those first that the update does not have."""
-        if self._spare[0] != update:
-            order = np.random.default_rng(derive_seed(self._seed, "spare", update)).permutation(len(self._task_ids))
-            own = np.isin(order, self._indices(update))
-            self._spare = (update, np.concatenate([order[~own], order[own]]))
-        return self._task_ids[int(self._spare[1][index % len(self._task_ids)])]
+        """A task to replace one of the update: `index` = 0, 1, … of a random order, those first that the update does not have.
 
-    def _indices(self, update: int) -> list[int]:
+        Several environments take turns here, too.
+        """
+        part, place = self._turn(index)
+        task_ids = self._parts[part]
+        if self._spare[part][0] != update:
+            seed = derive_seed(self._seed, "spare", update, *([part] if part else []))
+            order = np.random.default_rng(seed).permutation(len(task_ids))
+            own = np.isin(order, [taken for owner, taken in self._indices(update) if owner == part])
+            self._spare[part] = (update, np.concatenate([order[~own], order[own]]))
+        return task_ids[int(self._spare[part][1][place % len(task_ids)])]
+
+    def _indices(self, update: int) -> list[tuple[int, int]]:
+        """The environment and the index of each task of an update."""
         first = update * self._per_update
-        return [self._index(position) for position in range(first, first + self._per_update)]
+        return [self._index(*self._turn(position)) for position in range(first, first + self._per_update)]
 
-    def _index(self, position: int) -> int:
-        number, place = divmod(position, len(self._task_ids))
-        if self._pass[0] != number:
-            rng = np.random.default_rng(derive_seed(self._seed, "pass", number))
-            self._pass = (number, rng.permutation(len(self._task_ids)))
-        return int(self._pass[1][place])
+    def _turn(self, position: int) -> tuple[int, int]:
+        """Whose turn it is at a position, and how many turns this environment had before."""
+        rounds, place = divmod(position, len(self._turns))
+        part = self._turns[place]
+        return part, rounds * self._turns.count(part) + self._turns[:place].count(part)
+
+    def _index(self, part: int, position: int) -> tuple[int, int]:
+        number, place = divmod(position, len(self._parts[part]))
+        if self._pass[part][0] != number:
+            rng = np.random.default_rng(derive_seed(self._seed, "pass", number, *([part] if part else [])))
+            self._pass[part] = (number, rng.permutation(len(self._parts[part])))
+        return part, int(self._pass[part][1][place])
+
+
+def _turns(weights: Sequence[int]) -> list[int]:
+    """One round of turns, in which each index comes as often as its weight and as evenly as possible.
+
+    >>> _turns([3, 1])
+    [0, 0, 1, 0]
+    """
+    turns = [((turn + 0.5) / weight, index) for index, weight in enumerate(weights) for turn in range(weight)]
+    return [index for _, index in sorted(turns)]

@@ -207,5 +207,6 @@ def _horizon_words(c: GRPOConfig) -> str:
         "linear": f"linear: {c.linear_start} + {c.linear_increment:.3g} per update, at most {c.k_max}",
         "multiplicative": f"multiplicative: {c.k_min} more every {c.stage_updates} updates, at most {c.k_max}",
         "tti": f"stages {c.tti_stages}",
+        "tokens": f"{c.token_budget} tokens in {c.token_min}..{c.token_max}, {c.statistic} + {c.token_delta:g}; {c.k_max} steps",
         "none": "no limit",
     }.get(c.wrapper, f"{c.wrapper} {c.wrapper_args}")

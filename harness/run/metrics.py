@@ -46,7 +46,9 @@ _ALL = (
     Metric("horizon/k", "steps", "The horizon K of this update's episodes."),
     Metric("horizon/k_mean", "steps", "The mean K of this update's episodes. Some options give an episode its own K."),
     Metric(
-        "horizon/k_of", "steps", "With --horizon-key: `horizon/k_of/KIND` is the next K for the tasks of that kind."
+        "horizon/k_of",
+        "steps",
+        "The next K for the tasks of one kind, `horizon/k_of/KIND`. With --horizon-key, or several environments.",
     ),
     Metric(
         "horizon/k_real", "steps", "The controller's real-valued K after this update. The next K is its rounded value."
@@ -66,6 +68,15 @@ _ALL = (
         "share",
         "With --wrapper progressive: the share of successes that was compared with the threshold.",
     ),
+    Metric("horizon/token_budget", "tokens", "With --wrapper tokens: the budget of this update's episodes."),
+    Metric(
+        "horizon/token_boundary",
+        "tokens",
+        "With --wrapper tokens: the statistic (P90) of the tokens of the remembered successes. Null while there are too few.",
+    ),
+    Metric(
+        "horizon/token_target", "tokens", "With --wrapper tokens: boundary + headroom, clipped to token_min..token_max."
+    ),
     Metric("horizon/buffer_size", "successes", "The number of successes whose lengths the controller remembers."),
     Metric("rollout/success", "share", "The share of episodes with the environment's verdict 1."),
     Metric(
@@ -79,6 +90,14 @@ _ALL = (
         "share",
         "The same share on the update's longest tasks: the third whose expert takes most steps, among those with a known expert.",
     ),
+    Metric(
+        "rollout/success_of",
+        "share",
+        "With several environments: `rollout/success` of each, as `rollout/success_of/ENV`.",
+    ),
+    Metric("rollout/truncated_of", "share", "With several environments: `rollout/truncated` of each."),
+    Metric("rollout/length_mean_of", "steps", "With several environments: `rollout/length_mean` of each."),
+    Metric("rollout/episodes_of", "episodes", "With several environments: `rollout/episodes` of each."),
     Metric("rollout/reward_mean", "reward", "The mean of the episodes' summed rewards."),
     Metric(
         "rollout/truncated",
@@ -151,7 +170,11 @@ _ALL = (
     Metric(
         "rollout/useful_groups",
         "groups",
-        "The number of groups with at least two different rewards, after replacements. Only with --dynamic-sampling.",
+        "The number of groups with at least two different rewards, in the end. Only with an option that is to raise it: "
+        "--dynamic-sampling, --adaptive-groups or --curriculum.",
+    ),
+    Metric(
+        "rollout/largest_group", "episodes", "The most episodes of one task. With --adaptive-groups or --curriculum."
     ),
     Metric("rollout/steps", "steps", "The number of steps of all episodes together."),
     Metric("rollout/action_tokens", "tokens", "The number of tokens that the model wrote."),
@@ -161,6 +184,7 @@ _ALL = (
         "tokens",
         "The number of action and prompt tokens in this update's episodes. Each token is counted once.",
     ),
+    Metric("tokens/update_of", "tokens", "With several environments: `tokens/update` of each."),
     Metric("tokens/total", "tokens", "The sum of tokens/update so far."),
     Metric(
         "tokens/failed_attempts",
@@ -237,6 +261,7 @@ _ALL = (
         "share",
         "The share of successful episodes on held-out tasks at k_max, after this update.",
     ),
+    Metric("evaluation/mean_at_k_of", "share", "With several environments: `evaluation/mean_at_k` of each."),
     Metric("evaluation/best_at_k", "share", "The share of these held-out tasks that were solved at least once."),
     Metric(
         "time/rollout_s",

@@ -42,7 +42,7 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
     """
     if config.resume is not None:
         return saved_config(config.resume), config.resume, True
-    run_dir = config.run_dir or free_folder(Path("runs") / f"{config.env}-{config.wrapper_name}-seed{config.seed}")
+    run_dir = config.run_dir or free_folder(Path("runs") / f"{config.env_name}-{config.wrapper_name}-seed{config.seed}")
     if (run_dir / "config.json").exists():
         raise ConfigError(
             f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --run-dir"

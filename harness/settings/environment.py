@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["EnvironmentFlags", "read_env_args"]
+__all__ = ["EnvironmentFlags", "read_env_args", "read_environments"]
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,11 @@ class EnvironmentFlags:
     """Which environment the agent acts in, and where it runs."""
 
     env: str = "EH-Cabinet-v0"
-    """The id of the environment."""
+    """The id of the environment. Several, such as EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, share the tasks of the updates in this
+    ratio, and elastic and progressive horizons keep a K for each."""
     env_args: str = "{}"
-    """Further arguments of gym.make, as a JSON object, such as '{"categories": ["base"]}'."""
+    """Further arguments of gym.make, as a JSON object, such as '{"categories": ["base"]}'. With several environments they are for
+    all, and an object under an environment's id is for this one alone."""
     split: str = ""
     """The split whose tasks are trained on. Empty takes the environment's own default."""
     environment_retries: int = 2
@@ -44,11 +46,44 @@ class EnvironmentFlags:
         if self.ray_actor_slots < 1:
             raise ConfigError(f"ray_actor_slots must be >= 1, got {self.ray_actor_slots}; raise --ray-actor-slots")
         self.environment_args()
+        self.environments()
+
+    def environments(self) -> dict[str, int]:
+        """The ids in `env`, with their weights."""
+        return read_environments(self.env)
+
+    @property
+    def env_name(self) -> str:
+        """`env` as a part of a folder's name: A:2,B becomes A-2+B."""
+        return self.env.replace(",", "+").replace(":", "-") if "," in self.env else self.env
 
     def environment_args(self) -> dict[str, Any]:
         """`env_args` as a dict, with `split` in it if one is given."""
         args = read_env_args(self.env_args)
         return {**args, "split": self.split} if self.split else args
+
+
+def read_environments(text: str) -> dict[str, int]:
+    """Reads the text of `--env`: ids with commas between, each with its weight behind a colon if that is not 1.
+
+    Raises:
+        ConfigError: A weight is below 1, an id is missing, or an id is there twice.
+
+    >>> read_environments("EH-Cabinet-v0:2,my_package:Number-v0")
+    {'EH-Cabinet-v0': 2, 'my_package:Number-v0': 1}
+    """
+    found: dict[str, int] = {}
+    for one in text.split(","):
+        name, _, weight = one.strip().rpartition(":")
+        if not weight.isdecimal():  # the colon, if there is one, belongs to the id: MODULE:ID
+            name, weight = one.strip(), "1"
+        if not name or name in found or int(weight) < 1:
+            raise ConfigError(
+                f"--env must be an id, or several different ones with whole weights >= 1 such as "
+                f"EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, got {text!r}"
+            )
+        found[name] = int(weight)
+    return found
 
 
 def read_env_args(text: str) -> dict[str, Any]:

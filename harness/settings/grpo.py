@@ -33,7 +33,7 @@ _RANGES: dict[str, tuple[int, float]] = {
     **dict.fromkeys(
         ("updates", "tasks_per_update", "max_action_tokens", "minibatches", "tokens_per_microbatch"), (1, _ANY)
     ),
-    **dict.fromkeys(("eval_rollouts", "eval_every_rollouts", "checkpoint_every"), (1, _ANY)),
+    **dict.fromkeys(("eval_rollouts", "eval_every_rollouts", "checkpoint_every", "curriculum"), (1, _ANY)),
     **dict.fromkeys(
         ("threads", "slots", "env_threads", "environment_retries", "max_context", "lora_rank", "dynamic_sampling"),
         (0, _ANY),

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import eh_gym
 from eh_gym import (
     ElasticHorizon,
+    ElasticTokenBudget,
     FixedHorizon,
     HorizonController,
     KeyedHorizon,
@@ -17,13 +18,14 @@ from eh_gym import (
     MultiplicativeHorizon,
     ProbedHorizon,
     ProgressiveHorizon,
+    SoftHorizon,
     StagedHorizon,
 )
 from eh_gym.errors import ConfigError
 
 __all__ = ["HorizonFlags", "make_controller"]
 
-_NAMES = ("elastic", "fixed", "linear", "multiplicative", "progressive", "tti", "none")
+_NAMES = ("elastic", "fixed", "linear", "multiplicative", "progressive", "tti", "tokens", "none")
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class HorizonFlags:
 
     wrapper: str = "elastic"
     """What sets K: the successes (elastic), one number (fixed), a schedule (linear, multiplicative, tti), the share of
-    successes (progressive), nothing (none), or a controller of your own, MODULE:CLASS."""
+    successes (progressive), nothing (none), or a controller of your own, MODULE:CLASS. With tokens, K is k_max, and a budget of
+    tokens follows the successes."""
     wrapper_args: str = "{}"
     """With --wrapper MODULE:CLASS: what the class takes, as a JSON object, such as '{"k0": 5}'."""
     k0: int = 15
@@ -65,6 +68,18 @@ class HorizonFlags:
     """Elastic: keep one K per value of this key in the info of reset, such as category. Empty keeps one K for all tasks."""
     budget_hint: str = ""
     """A text that is appended to every observation, such as '[{left} of {horizon} steps left]'. Empty appends nothing."""
+    extension: int = 0
+    """Elastic: the further steps, up to k_max, that a share of the episodes gets beyond K. Their seeds choose them. 0: none."""
+    extension_share: float = 0.1
+    """Elastic: the share of the episodes that get the extension."""
+    token_budget: int = 2000
+    """Tokens: the budget of an episode at the start, in tokens that are written and read after the first prompt."""
+    token_min: int = 500
+    """Tokens: the lower bound of the budget."""
+    token_max: int = 8000
+    """Tokens: the upper bound of the budget."""
+    token_delta: float = 500.0
+    """Tokens: the headroom above the statistic of the successes' tokens. The loop's other settings are those of elastic."""
     linear_start: int = 10
     """Linear: K at update 0, in steps."""
     linear_increment: float = 0.2
@@ -112,7 +127,7 @@ class HorizonFlags:
             raise ConfigError(
                 f"--wrapper-args is for --wrapper MODULE:CLASS, got --wrapper {self.wrapper}; it has flags of its own"
             )
-        for name in ("estimator", "cold_growth", "count_truncated", "probe_fraction", "horizon_key"):
+        for name in ("estimator", "cold_growth", "count_truncated", "probe_fraction", "horizon_key", "extension"):
             if self.wrapper != "elastic" and getattr(self, name) != getattr(HorizonFlags, name):
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out")
@@ -120,17 +135,30 @@ class HorizonFlags:
             raise ConfigError(
                 f"k0 must be <= k_max ({self.k_max}), the K of the evaluation, got {self.k0}; raise --k-max, too"
             )
+        if self.extension < 0 or (self.extension and self.probe_fraction):
+            raise ConfigError(
+                f"extension must be >= 0 steps and goes without --probe-fraction, got {self.extension} and {self.probe_fraction}"
+            )
         self.stages()
         try:
             make_controller(self)
         except ConfigError as error:
-            if self.wrapper != "linear":
+            of = {
+                "linear": "--linear-start (k_min), --k-max, --linear-increment (delta)",
+                "tokens": "--token-budget (b0), --token-min (b_min), --token-max (b_max), --token-delta (delta)",
+            }
+            if self.wrapper not in of:
                 raise
-            raise ConfigError(f"--linear-start (k_min), --k-max, --linear-increment (delta): {error}") from error
+            raise ConfigError(f"{of[self.wrapper]}: {error}") from error
 
 
-def make_controller(flags: HorizonFlags) -> HorizonController | None:
+def make_controller(flags: HorizonFlags, *, by_environment: bool = False) -> HorizonController | None:
     """Makes the horizon controller that `wrapper` names; None for "none".
+
+    Args:
+        flags: The settings.
+        by_environment: Whether a K that follows the episodes is kept for each of the run's environments, unless `horizon_key`
+            names another kind.
 
     Raises:
         ConfigError: A setting is out of range, or the class of MODULE:CLASS can't be imported or made.
@@ -143,17 +171,29 @@ def make_controller(flags: HorizonFlags) -> HorizonController | None:
         return LinearHorizon(flags.linear_start, flags.k_max, flags.linear_increment)
     if flags.wrapper == "multiplicative":
         return MultiplicativeHorizon(flags.k_min, flags.k_max, flags.stage_updates)
+    key = flags.horizon_key or ("environment" if by_environment else "")
     if flags.wrapper == "progressive":
-        return ProgressiveHorizon(
-            flags.k0, flags.k_max, flags.progress_step, flags.progress_threshold, flags.progress_window
+        make = functools.partial(
+            ProgressiveHorizon,
+            flags.k0,
+            flags.k_max,
+            flags.progress_step,
+            flags.progress_threshold,
+            flags.progress_window,
         )
+        return KeyedHorizon(make, key) if key else make()
     if flags.wrapper == "tti":
         return StagedHorizon(flags.stages())
+    if flags.wrapper == "tokens":
+        loop = {name: getattr(flags, name) for name in ("k_max", "alpha", "buffer_size", "min_successes", "statistic")}
+        return ElasticTokenBudget(flags.token_budget, flags.token_min, flags.token_max, flags.token_delta, **loop)
     if flags.wrapper != "elastic":
         return eh_gym.make_controller(flags.wrapper, **flags.controller_args())
     paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
     settings = {name: getattr(flags, name) for name in (*paper, "estimator", "cold_growth", "count_truncated")}
     controller: HorizonController = ElasticHorizon(**settings)
-    if flags.horizon_key:
-        controller = KeyedHorizon(functools.partial(ElasticHorizon, **settings), flags.horizon_key)
+    if key:
+        controller = KeyedHorizon(functools.partial(ElasticHorizon, **settings), key)
+    if flags.extension:
+        return SoftHorizon(controller, flags.extension, flags.extension_share, flags.k_max)
     return ProbedHorizon(controller, flags.k_max, flags.probe_fraction) if flags.probe_fraction else controller

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from harness.settings.environment import read_environments
 from harness.settings.grpo import GRPOConfig
 from harness.settings.recipe import read_recipe, with_recipe
 from harness.settings.warm_start import WarmStart
@@ -39,7 +40,9 @@ def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lam
 
 def _defaults(env: str, split: str, model: str) -> GRPOConfig:
     eval_split = GRPOConfig.eval_split
-    if env.startswith("EH-AppWorld"):  # its test splits are for final scores; the mini world has one split
+    names = tuple(read_environments(env))
+    appworld = any(name.startswith("EH-AppWorld") for name in names)
+    if appworld:  # its test splits are for final scores; the mini world has one split
         eval_split = "mini" if split == "mini" else "dev"
     if model != "tiny":  # what fits
         return GRPOConfig(threads=0, eval_split=eval_split, dtype="bfloat16", gradient_checkpointing=True)
@@ -64,7 +67,7 @@ def _defaults(env: str, split: str, model: str) -> GRPOConfig:
         eval_rollouts=1,
         warm_start=WarmStart(episodes=600, max_optimal_steps=9, polish_batches=100),
     )
-    if not env.startswith(("EH-BFCL", "EH-AppWorld")):
+    if not any(name.startswith(("EH-BFCL", "EH-AppWorld")) for name in names):
         return quick
     bfcl = dataclasses.replace(
         quick,
@@ -92,7 +95,7 @@ def _defaults(env: str, split: str, model: str) -> GRPOConfig:
             polish_learning_rate=5e-4,
         ),
     )
-    if env.startswith("EH-BFCL"):
+    if not appworld:
         return bfcl
     return dataclasses.replace(
         bfcl,

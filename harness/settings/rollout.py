@@ -34,6 +34,13 @@ class RolloutFlags:
 
     dynamic_sampling: int = 0
     """How many times an update replaces groups whose rewards are all equal by groups of other tasks (DAPO). All count for K."""
+    adaptive_groups: bool = False
+    """Give tasks that are neither nearly always nor nearly never solved more of an update's episodes (VIP): in proportion to
+    sqrt(p (1 - p)), where p is the share of successes in a task's earlier episodes. The sum stays."""
+
+    curriculum: int = 1
+    """Each task of an update is the one of so many candidates whose outcome is least certain: whose p (1 - p) is largest. 1 takes
+    every task as it comes."""
 
     @property
     def episodes_per_update(self) -> int:
@@ -45,6 +52,10 @@ class RolloutFlags:
         if self.group_size < 2:
             raise ConfigError(
                 f"group_size must be >= 2, got {self.group_size}: one episode has nothing to compare with"
+            )
+        if self.adaptive_groups and self.group_size < 3:
+            raise ConfigError(
+                f"adaptive_groups shares out what is above 2 episodes per task, got group_size {self.group_size}; raise it"
             )
         if not 0 < self.temperature <= 2:  # the range that every sampler has
             raise ConfigError(f"temperature must be > 0 in training, and <= 2, got {self.temperature}")

@@ -38,6 +38,7 @@ class Rules:
         mode: "streaming" or "lockstep"; `harness.rollout.rollout.rollout` explains them.
         max_reasoning_tokens: A thought that reaches so many tokens is closed; 0 closes none.
         train_reasoning: Whether the loss is also about the thoughts.
+        token_budget: The most tokens that an episode may write and read after its first prompt; 0 for no limit.
 
     Raises:
         ConfigError: `environment_retries` is negative, or there is no such mode.
@@ -49,6 +50,7 @@ class Rules:
     mode: RolloutMode = "lockstep"
     max_reasoning_tokens: int = 0
     train_reasoning: bool = True
+    token_budget: int = 0
 
     def __post_init__(self) -> None:
         if self.environment_retries < 0:

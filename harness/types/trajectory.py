@@ -24,8 +24,8 @@ EndReason = Literal["terminated", "horizon", "truncated", "context", "environmen
 TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
 """What stops an episode before the rules of its task end it: K, the environment's own limit, the model's context."""
 
-KINDS = ("category", "difficulty", "scenario")
-"""The parts of a benchmark for which evaluations report shares, where an environment names them in the info of a reset."""
+KINDS = ("environment", "category", "difficulty", "scenario")
+"""What evaluations report shares of, where an environment names it in the info of a reset."""
 
 LENGTH_BINS: tuple[tuple[str, float], ...] = (
     ("steps_1_10", 10),
@@ -269,7 +269,13 @@ class Trajectory:
         """The number of tokens that the loss is about."""
         return sum(sum(sequence.loss_mask) for sequence in self.sequences)
 
+    @property
+    def spent_tokens(self) -> int:
+        """The number of tokens that were written and read after the first prompt."""
+        return sum(turn.action_tokens + turn.closing_tokens + turn.observation_tokens for turn in self.turns)
+
     def outcome(self) -> EpisodeOutcome:
         """The outcome that the horizon controller records."""
         steps = max(1, self.length)
-        return EpisodeOutcome(steps, self.horizon or steps, self.success, self.truncated, self.task_id, self.info)
+        k, tokens = self.horizon or steps, self.spent_tokens or None
+        return EpisodeOutcome(steps, k, self.success, self.truncated, self.task_id, self.info, tokens=tokens)

@@ -180,6 +180,40 @@ def test_episodes_have_the_k_of_their_kind_and_of_probes(quick: GRPOConfig) -> N
     assert {7, 50} < seen
 
 
+def test_a_budget_of_tokens_follows_the_successes(quick: GRPOConfig) -> None:
+    config = dataclasses.replace(
+        quick,
+        updates=3,
+        eval_tasks=0,
+        wrapper="tokens",
+        token_budget=60,
+        token_min=20,
+        token_max=400,
+        token_delta=20,
+        alpha=1,
+    )
+    run(config)
+    rows = metrics_of(config)
+    assert config.run_dir is not None
+    assert (rows[0]["horizon/token_budget"], rows[0]["horizon/k"]) == (60, 50)
+    for update, row in enumerate(rows):
+        path = config.run_dir / "episodes" / f"update-{update:06d}.jsonl"
+        episodes = [json.loads(line) for line in path.read_text().splitlines()]
+        spent = [sum(t["action_tokens"] + t["observation_tokens"] for t in e["turns"]) for e in episodes]
+        assert max(spent) <= row["horizon/token_budget"]
+        if update + 1 < len(rows):
+            assert rows[update + 1]["horizon/token_budget"] == int(row["horizon/token_target"])
+    assert rows[0]["rollout/truncated"] > 0
+
+
+def test_a_share_of_the_episodes_is_extended(quick: GRPOConfig) -> None:
+    config = dataclasses.replace(quick, updates=1, eval_tasks=0, k0=7, extension=3, extension_share=0.3)
+    run(config)
+    assert config.run_dir is not None
+    log = config.run_dir / "episodes" / "update-000000.jsonl"
+    assert {json.loads(line)["horizon"] for line in log.read_text().splitlines()} == {7, 10}
+
+
 def test_a_tiny_model_reads_the_steps_left(quick: GRPOConfig, capsys: pytest.CaptureFixture[str]) -> None:
     config = dataclasses.replace(
         quick,

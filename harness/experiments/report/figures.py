@@ -100,6 +100,7 @@ _FIGURES = {
     "headroom": ("k", "success"),
     "ema": ("k", "success"),
     "beyond": ("k", "success by tokens", "tokens"),
+    "learning": ("success by tokens", "k", "tokens"),
 }
 
 

@@ -52,6 +52,11 @@ _ABOUT = {
         "Options that the paper does not have, from K0 = 10, against the largest fixed K. The question is how many of the "
         "tasks they solve for which the expert takes more steps than K0, and with how many tokens.",
     ),
+    "learning": (
+        "Learning from each token",
+        "The elastic horizon with other losses and samplers, against fixed horizons and schedules. The question is which "
+        "default is as good as the best fixed K for fewer tokens.",
+    ),
     "runs": ("Runs named one by one", "The names of the arms are the settings in which the runs differ."),
 }
 

@@ -1,5 +1,6 @@
 """One contract for every controller: eh_gym.testing.ControllerContract, and what holds for the project's own alone."""
 
+import dataclasses
 import inspect
 import pickle
 
@@ -8,6 +9,7 @@ import pytest
 import eh_gym.horizon
 from eh_gym.horizon import (
     ElasticHorizon,
+    ElasticTokenBudget,
     EpisodeOutcome,
     FixedHorizon,
     KeyedHorizon,
@@ -16,6 +18,7 @@ from eh_gym.horizon import (
     ProbedHorizon,
     ProgressiveHorizon,
     SharedHorizon,
+    SoftHorizon,
     StagedHorizon,
 )
 from eh_gym.testing import ControllerContract
@@ -24,6 +27,13 @@ from eh_gym.testing.controller import live
 
 def quick_elastic():
     return ElasticHorizon(min_successes=3)
+
+
+class CountedTokens(ElasticTokenBudget):
+    """Counts 100 tokens a step, as the contract's outcomes have none."""
+
+    def record(self, outcome):
+        super().record(dataclasses.replace(outcome, tokens=100 * outcome.length))
 
 
 MAKERS = {
@@ -40,6 +50,8 @@ MAKERS = {
     "elastic-cold-growth": lambda: ElasticHorizon(min_successes=9, cold_growth=1.5),
     "progressive": lambda: ProgressiveHorizon(k0=10, threshold=0.3, window=4),
     "probed": lambda: ProbedHorizon(ElasticHorizon(min_successes=3), probe_k=50, probe_fraction=0.3),
+    "soft": lambda: SoftHorizon(ElasticHorizon(min_successes=3), extension=7, share=0.3),
+    "tokens": lambda: CountedTokens(min_successes=3),
     "keyed": lambda: KeyedHorizon(quick_elastic, "task_id"),
     "shared-elastic": lambda: SharedHorizon(ElasticHorizon(min_successes=3)),
     "shared-linear": lambda: SharedHorizon(LinearHorizon(10, 50, 0.4)),
@@ -52,7 +64,8 @@ def test_every_public_controller_is_in_this_suite():
         for name in eh_gym.horizon.__all__
         if isinstance(value := getattr(eh_gym.horizon, name), type) and hasattr(value, "load_state_dict")
     }
-    assert public - {"HorizonController"} == {type(make()).__name__ for make in MAKERS.values()}
+    made = {base.__name__ for make in MAKERS.values() for base in type(make()).__mro__}
+    assert public - {"HorizonController"} == made & public
 
 
 def test_all_is_complete():

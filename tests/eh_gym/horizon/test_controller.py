@@ -107,7 +107,7 @@ def test_a_controller_is_made_by_its_name(name, settings, expected):
         (
             "elastik",
             {},
-            "must be one of elastic, fixed, linear, multiplicative, progressive, staged, or MODULE:CLASS, got 'elastik'",
+            "must be one of elastic, fixed, linear, multiplicative, progressive, staged, tokens, or MODULE:CLASS, got 'elastik'",
         ),
         (None, {}, "must be one of elastic"),
         (":Seeking", {}, "or MODULE:CLASS, got ':Seeking'"),

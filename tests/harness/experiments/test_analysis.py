@@ -16,12 +16,14 @@ from harness.experiments.analysis import (
     horizon_spread,
     longer_than,
     mean_tokens,
+    paired_difference,
     peak,
     run_numbers,
     savings,
     settled_at,
     spread,
     success_at,
+    success_by,
     success_curve,
     tokens_to,
 )
@@ -260,6 +262,32 @@ def test_beyond_the_paper_counts_who_learns_the_long_tasks_for_fewer_tokens() ->
     assert (saved := cells["b"][at["savings"]]) is not None
     assert (saved.mean, saved.n) == (pytest.approx(0.9), 1)
     assert table.notes[0].endswith("% of its tokens): a 1/3, b 1/1")
+
+
+def test_learning_compares_at_equal_tokens_and_with_the_best_fixed_k_seed_by_seed() -> None:
+    def run(seed: int, final: float, *, tokens: float, half: float) -> Run:
+        rows = rows_of(k=[20, 20], tokens=[tokens / 2, tokens / 2], held_out={0: half, 1: final})
+        return Run(seed, rows, evaluation(final, [3], before=0.0))
+
+    arms = [
+        Arm("K=15", {"wrapper": "fixed", "k0": 15}, [run(s, 0.5, tokens=200, half=0.4) for s in (0, 1)]),
+        Arm("K=50", {"wrapper": "fixed", "k0": 50}, [run(s, 0.6, tokens=800, half=0.4) for s in (0, 1)]),
+        Arm("elastic", {"wrapper": "elastic"}, [run(s, 0.7 + 0.2 * s, tokens=400, half=0.6) for s in (0, 1, 2)]),
+    ]
+    table = suite_table("learning", arms, threshold=0.4)
+    at = {c.key: i for i, c in enumerate(table.columns)}
+    cells = {label: values for label, _, values in table.rows}
+    equal = {label: values[at["success_at_equal_tokens"]] for label, values in cells.items()}
+    assert [round(found.mean, 6) for found in equal.values() if found] == [
+        0.5,
+        0.2,
+        pytest.approx((0.6 + 0.6 + 1.1) / 3),
+    ]
+    assert cells["elastic"][at["savings"]] == Spread(0.5, 0.0, 2)
+    # differences of .1 and .3 from K=50, the best fixed K: .2 and 12.706 * .1414 / sqrt 2 = 1.271 to both sides
+    assert table.notes[1].endswith("95 % intervals: K=15 -10.0 (-10.0 to -10.0), elastic +20.0 (-107.1 to +147.1)")
+    assert paired_difference({0: 0.5}, {0: 0.4}) is None
+    assert success_by([SuccessPoint(0, 0, 0.2), SuccessPoint(5, 100, 0.4)], 101) is None
 
 
 def test_success_on_long_tasks_is_unknown_where_no_task_is_long() -> None:

@@ -31,7 +31,7 @@ def test_a_group_is_useful_if_its_rewards_differ() -> None:
 
 
 def test_one_replacement_for_each_group_that_lacks() -> None:
-    plan = BatchPlan(TaskStream(TASKS, per_update=3, seed=0), 2, updates=4, seed=0, dynamic_sampling=2)
+    plan = BatchPlan(TaskStream([TASKS], per_update=3, seed=0), 2, updates=4, seed=0, dynamic_sampling=2)
     first = plan.requests(1)
     played = [
         Trajectory(r.task_id, r.group, reward=float(r.group == 0 and i % 2)) for i, r in enumerate(first)

@@ -11,7 +11,7 @@ TASKS = [f"t{i}" for i in range(10)]
 
 
 def test_every_pass_meets_every_task_once() -> None:
-    stream = TaskStream(TASKS, per_update=3, seed=0)
+    stream = TaskStream([TASKS], per_update=3, seed=0)
     met = [task for update in range(20) for task in stream.batch(update)]
     passes = [met[i : i + 10] for i in range(0, 60, 10)]
     assert all(sorted(p) == TASKS for p in passes)
@@ -19,17 +19,17 @@ def test_every_pass_meets_every_task_once() -> None:
 
 
 def test_the_order_in_which_updates_are_asked_for_changes_nothing() -> None:
-    forward, backward = TaskStream(TASKS, per_update=4, seed=1), TaskStream(TASKS, per_update=4, seed=1)
+    forward, backward = (TaskStream([TASKS], per_update=4, seed=1) for _ in range(2))
     assert [forward.batch(u) for u in range(9)] == [backward.batch(u) for u in reversed(range(9))][::-1]
 
 
 def test_seeds_differ_and_a_large_update_wraps_around() -> None:
-    assert TaskStream(TASKS, per_update=10, seed=0).batch(0) != TaskStream(TASKS, per_update=10, seed=1).batch(0)
-    assert len(TaskStream(TASKS, per_update=25, seed=0).batch(0)) == 25
+    assert TaskStream([TASKS], per_update=10, seed=0).batch(0) != TaskStream([TASKS], per_update=10, seed=1).batch(0)
+    assert len(TaskStream([TASKS], per_update=25, seed=0).batch(0)) == 25
 
 
 def test_spare_tasks_are_first_those_that_the_update_does_not_have() -> None:
-    stream = TaskStream(TASKS, per_update=4, seed=0)
+    stream = TaskStream([TASKS], per_update=4, seed=0)
     spares = [stream.spare(5, index) for index in range(12)]
     assert set(spares[:6]).isdisjoint(stream.batch(5))
     assert sorted(spares[:10]) == TASKS
@@ -37,8 +37,23 @@ def test_spare_tasks_are_first_those_that_the_update_does_not_have() -> None:
     assert [stream.spare(6, index) for index in range(6)] != spares[:6]
 
 
+def test_several_environments_take_turns_by_weight_and_each_has_passes_of_its_own() -> None:
+    stream = TaskStream([TASKS, ["x", "y", "z"]], per_update=4, seed=0, weights=[2, 1])
+    batches = [stream.batch(update) for update in range(15)]
+    met = [task for batch in batches for task in batch]
+    first, second = [t for t in met if t in TASKS], [t for t in met if t not in TASKS]
+    assert (len(first), len(second)) == (40, 20)
+    assert {len([t for t in batch if t in TASKS]) for batch in batches} == {2, 3}  # 8/3 of 4
+    assert all(sorted(first[i : i + 10]) == TASKS for i in range(0, 40, 10))
+    assert all(sorted(second[i : i + 3]) == ["x", "y", "z"] for i in range(0, 18, 3))
+    assert [stream.batch(u) for u in reversed(range(15))][::-1] == batches
+    spares = [stream.spare(5, index) for index in range(6)]
+    assert [task in TASKS for task in spares] == [True, False, True, True, False, True]
+    assert not {*spares[:1], *spares[2:4]} & set(stream.batch(5))  # the update does not have them
+
+
 def test_bad_arguments_say_the_mend() -> None:
     with pytest.raises(ConfigError, match="tasks_per_update must be >= 1, got 0"):
-        TaskStream(TASKS, per_update=0, seed=0)
+        TaskStream([TASKS], per_update=0, seed=0)
     with pytest.raises(ConfigError, match="holds no task; choose another split"):
-        TaskStream([], per_update=1, seed=0)
+        TaskStream([[]], per_update=1, seed=0)

@@ -10,6 +10,7 @@ import pytest
 
 from eh_gym import (
     ElasticHorizon,
+    ElasticTokenBudget,
     FixedHorizon,
     KeyedHorizon,
     LinearHorizon,
@@ -102,6 +103,7 @@ def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(set
         ("linear", LinearHorizon, 10),
         ("multiplicative", MultiplicativeHorizon, 5),
         ("tti", StagedHorizon, 15),
+        ("tokens", ElasticTokenBudget, 50),
     ],
 )
 def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) -> None:
@@ -143,6 +145,7 @@ def test_options_beyond_the_paper_reach_the_controller() -> None:
         {"estimator": "product-limit"},
         {"cold_growth": 1.0},
         {"count_truncated": True},
+        {"extension": 3},
     ],
 )
 def test_an_option_of_elastic_is_refused_elsewhere(option: dict[str, Any]) -> None:

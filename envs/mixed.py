@@ -1,0 +1,229 @@
+"""Several environments as one, so that one run trains on all of them."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Text
+
+from eh_gym.errors import ConfigError
+from eh_gym.spaces import UnicodeText
+from envs.options import named_task
+
+__all__ = ["MixedEnv", "mixed"]
+
+Info = dict[str, Any]
+
+
+def mixed(envs: Mapping[str, str | EnvSpec]) -> EnvSpec:
+    """A spec from which `gym.make` and `eh_gym.make_vec` make a `MixedEnv`.
+
+    Args:
+        envs: For each name an id or a spec that ``gym.make`` knows. The names begin the ids of the tasks.
+    """
+    return EnvSpec(
+        "EH-Mixed-v0",
+        entry_point="envs.mixed:MixedEnv",
+        order_enforce=False,
+        disable_env_checker=True,
+        kwargs={"envs": dict(envs)},
+    )
+
+
+class MixedEnv(gym.Env[str, str]):
+    """Plays each episode in one of several text environments: the one that the task's id begins with.
+
+    The task ``train-000001`` of EH-Cabinet-v0 is ``EH-Cabinet-v0/train-000001`` here. The info of a reset has this id and the
+    environment's name, ``info["environment"]``. Everything else is what that environment says. ``expert()`` and
+    ``random_action(rng)`` ask the environment of the present episode.
+
+    Args:
+        envs: For each name an id or a spec that ``gym.make`` knows.
+        **arguments: For ``gym.make``. An argument that is called like one of `envs` is a dict of arguments for this one
+            alone. Every other argument is for all.
+
+    Attributes:
+        parts: For each environment's name, its tasks under their ids here.
+        task_ids: The tasks of all, in turn: the first of each environment, then the second of each, and so on.
+
+    Raises:
+        ConfigError: There is no environment, one has no texts or no ``task_ids``, or an argument is wrong.
+
+    Example:
+        >>> env = MixedEnv({"EH-Cabinet-v0": "EH-Cabinet-v0", "EH-CabinetLocked-v0": "EH-CabinetLocked-v0"}, split="dev")
+        >>> env.task_ids[0], env.task_ids[1]
+        ('EH-Cabinet-v0/dev-000000', 'EH-CabinetLocked-v0/dev-000000')
+        >>> env.reset(options={"task_id": "EH-CabinetLocked-v0/dev-000007"})[1]["environment"], env.step("unlock()")[0]
+        ('EH-CabinetLocked-v0', 'nothing')
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
+
+    def __init__(self, envs: Mapping[str, str | EnvSpec], **arguments: Any) -> None:
+        if not envs:
+            raise ConfigError("envs must have at least one environment, got none")
+        own = {name: arguments.pop(name, {}) for name in envs}
+        for name, given in own.items():
+            if not isinstance(given, Mapping) or "split" in given:
+                raise ConfigError(
+                    f"the arguments of {name} must be an object without split, which is the same for all environments, "
+                    f"got {given!r}"
+                )
+        self._envs: dict[str, gym.Env[str, str]] = {}
+        try:
+            for name, kind in envs.items():
+                self._envs[name] = gym.make(kind, disable_env_checker=True, **{**arguments, **own[name]})
+            spaces = [space for env in self._envs.values() for space in (env.observation_space, env.action_space)]
+            if not all(isinstance(space, Text) for space in spaces):
+                raise ConfigError(f"only environments of texts can be mixed, got {', '.join(envs)}")
+            longest = max(space.max_length for space in spaces if isinstance(space, Text))
+            self.observation_space = self.action_space = UnicodeText(longest)
+            self.parts: dict[str, Sequence[str]] = {
+                name: _Prefixed(f"{name}/", _tasks(name, env)) for name, env in self._envs.items()
+            }
+        except BaseException:
+            self.close()
+            raise
+        self.task_ids: Sequence[str] = _InTurn(list(self.parts.values()))
+        self._now: gym.Env[str, str] | None = None
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
+        """Starts an episode.
+
+        Args:
+            seed: Draws the task, and is handed on. The same seed draws the same task.
+            options: ``{"task_id": id}`` names the task. Without it, an environment is drawn, and one of its tasks.
+
+        Returns:
+            The environment's observation, and its info with ``task_id`` and ``environment``.
+        """
+        super().reset(seed=seed)
+        task_id = named_task(options)
+        if task_id is None:
+            part = list(self.parts.values())[int(self.np_random.integers(len(self.parts)))]
+            task_id = part[int(self.np_random.integers(len(part)))]
+        name = next((name for name in self._envs if str(task_id).startswith(f"{name}/")), None)
+        if name is None:
+            raise ConfigError(
+                f"expected a task's id that begins with one of {', '.join(f'{name}/' for name in self._envs)}, got "
+                f"{task_id!r}; env.unwrapped.task_ids lists them"
+            )
+        self._now = None  # should the reset fail, no episode is running
+        env = self._envs[name]
+        observation, info = env.reset(seed=seed, options={"task_id": task_id.removeprefix(f"{name}/")})
+        self._now = env
+        return observation, {**info, "task_id": task_id, "environment": name}
+
+    def step(self, action: str) -> tuple[str, Any, bool, bool, Info]:
+        """Steps the environment of the present episode."""
+        return self._current().step(action)
+
+    def expert(self) -> str:
+        """The next action of the expert of the present episode's environment."""
+        return str(self._asked("expert").expert())
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """A random action of the present episode's environment."""
+        return str(self._asked("random_action").random_action(rng))
+
+    def prepare(self, task_ids: Sequence[str]) -> None:
+        """Tells each environment that can prepare episodes which of its tasks come next."""
+        for name, env in self._envs.items():
+            ahead = getattr(env.unwrapped, "prepare", None)
+            own = [task_id.removeprefix(f"{name}/") for task_id in task_ids if task_id.startswith(f"{name}/")]
+            if ahead is not None and own:
+                ahead(own)
+
+    def close(self) -> None:
+        """Closes every environment."""
+        for env in self._envs.values():
+            env.close()
+
+    def _current(self) -> gym.Env[str, str]:
+        if self._now is None:
+            raise gym.error.ResetNeeded("there is no running episode; call reset() before step()")
+        return self._now
+
+    def _asked(self, method: str) -> Any:
+        base = self._current().unwrapped
+        if not hasattr(base, method):
+            raise ConfigError(f"{base!r} has no {method}(), which tiny models and the warm start need; leave it out")
+        return base
+
+    def __repr__(self) -> str:
+        return f"MixedEnv({', '.join(self._envs)})"
+
+
+def _tasks(name: str, env: gym.Env[str, str]) -> Sequence[str]:
+    task_ids: Sequence[str] | None = getattr(env.unwrapped, "task_ids", None)
+    if not task_ids:
+        raise ConfigError(f"{name} has no task_ids, or its split holds no task; leave it out, or take another split")
+    return task_ids
+
+
+class _Prefixed(Sequence[str]):
+    """The same ids with a prefix, made when they are asked for: a generated split has very many."""
+
+    def __init__(self, prefix: str, task_ids: Sequence[str]) -> None:
+        self._prefix, self._task_ids = prefix, task_ids
+
+    def __len__(self) -> int:
+        return len(self._task_ids)
+
+    def __contains__(self, task_id: object) -> bool:
+        known = isinstance(task_id, str) and task_id.startswith(self._prefix)
+        return known and str(task_id).removeprefix(self._prefix) in self._task_ids
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return self._prefix + self._task_ids[index]
+
+
+class _InTurn(Sequence[str]):
+    """Several sequences in turn: the first of each, then the second of each; those that have ended are left out.
+
+    >>> list(_InTurn(["ab", "123456", "xyz"]))
+    ['a', '1', 'x', 'b', '2', 'y', '3', 'z', '4', '5', '6']
+    """
+
+    def __init__(self, parts: Sequence[Sequence[str]]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __contains__(self, item: object) -> bool:
+        return any(item in part for part in self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self)} tasks, got the index {index}")
+        index %= len(self)
+        turns = range(max(map(len, self._parts)) + 1)
+        turn = bisect.bisect_right(turns, index, key=self._before) - 1
+        left = [part for part in self._parts if len(part) > turn]
+        return left[index - self._before(turn)][turn]
+
+    def _before(self, turn: int) -> int:
+        """The number of items before a turn."""
+        return sum(min(len(part), turn) for part in self._parts)

@@ -1,0 +1,47 @@
+"""The closed loop on tokens: its arithmetic is ElasticHorizon's; what counts is what was recorded."""
+
+import pytest
+
+from eh_gym.errors import ConfigError, StateError
+from eh_gym.horizon import ElasticHorizon, ElasticTokenBudget, EpisodeOutcome, make_controller
+
+
+def test_the_arithmetic_is_that_of_the_elastic_horizon():
+    """P90 of 100, 200, ..., 1000 is 910; 910 + 500 = 1410; B = 0.9 2000 + 0.1 1410 = 1941."""
+    tokens = ElasticTokenBudget(b0=2000, min_successes=10)
+    steps = ElasticHorizon(k0=2000, k_min=500, k_max=8000, delta=500, min_successes=10)
+    for n in range(100, 1001, 100):
+        tokens.record(EpisodeOutcome(3, 50, True, tokens=n))
+        tokens.record(EpisodeOutcome(50, 50, False, truncated=True, tokens=9999))  # a failure says nothing
+        steps.record(EpisodeOutcome(n, 2000, True))
+    moved, other = tokens.update(), steps.update()
+    assert (moved["horizon/token_boundary"], moved["horizon/token_target"], tokens.token_budget) == (910, 1410, 1941)
+    assert (moved["horizon/token_budget"], moved["horizon/buffer_size"]) == (other["horizon/k"], 10)
+    assert (moved["horizon/k"], tokens.horizon) == (50, 50)
+
+
+@pytest.mark.parametrize("start", [500, 8000])
+def test_it_settles_above_the_successes_from_both_sides(start):
+    controller = ElasticTokenBudget(b0=start)
+    for update in range(120):
+        for i in range(64):
+            needs = 300 + 20 * ((17 * i + update) % 50)  # 300 to 1280 tokens
+            used = min(needs, controller.token_budget)
+            controller.record(EpisodeOutcome(5, 50, success=used == needs, truncated=used < needs, tokens=used))
+        controller.update()
+    assert controller.token_budget == pytest.approx(300 + 20 * 44.5 + 500, abs=60)
+
+
+def test_mistakes_say_the_mend():
+    with pytest.raises(ConfigError, match=r"pass EpisodeOutcome\(..., tokens=900\)"):
+        ElasticTokenBudget().record(EpisodeOutcome(3, 50, True))
+    with pytest.raises(ConfigError, match=r"b0, b_min, b_max and delta are k0.*k0 must be in"):
+        ElasticTokenBudget(b0=100)
+    with pytest.raises(ConfigError, match="k_max must be"):
+        ElasticTokenBudget(k_max=0)
+    for wrong in (0, 2.5, "many"):
+        with pytest.raises(ConfigError, match="tokens must be a whole number >= 1, or None"):
+            EpisodeOutcome(3, 50, True, tokens=wrong)
+    controller = make_controller("tokens", b0=1000)
+    with pytest.raises(StateError, match="settings"):
+        controller.load_state_dict(ElasticTokenBudget(b0=1001).state_dict())

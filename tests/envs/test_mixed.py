@@ -1,0 +1,73 @@
+"""Several environments as one: the contract of every text environment, and whose episode is whose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import eh_gym  # noqa: F401 - registers the ids
+from eh_gym.errors import ConfigError
+from eh_gym.testing import ExpertEnvContract
+from envs.mixed import mixed
+
+PLAIN, LOCKED = "EH-Cabinet-v0", "EH-CabinetLocked-v0"
+
+
+def make(*names: str, **arguments: Any) -> gym.Env[str, str]:
+    return gym.make(mixed({name: name for name in names}), **{"split": "dev", **arguments})
+
+
+class TestTheContract(ExpertEnvContract):
+    unknown_task_ids = ("no-such-task", "", "dev-000001", f"{PLAIN}/no-such-task")
+
+    def make(self, **kwargs: Any) -> gym.Env[str, str]:
+        return make(PLAIN, LOCKED, **kwargs)
+
+
+def test_each_episode_is_of_the_environment_that_its_task_names() -> None:
+    env = make(PLAIN, LOCKED)
+    for name, answer in ((PLAIN, "error"), (LOCKED, "nothing"), (PLAIN, "error")):
+        _, info = env.reset(options={"task_id": f"{name}/dev-000003"})
+        own = gym.make(name).reset(options={"task_id": "dev-000003"})[1]
+        assert info == {**own, "task_id": f"{name}/dev-000003", "environment": name}
+        assert env.step("unlock()")[0] == answer
+
+
+def test_arguments_are_for_all_or_for_one() -> None:
+    env: Any = make("EH-BFCL-v0", PLAIN, **{"EH-BFCL-v0": {"categories": ["base"]}}).unwrapped
+    assert set(env.parts) == {"EH-BFCL-v0", PLAIN}
+    assert all("base" in task for task in env.parts["EH-BFCL-v0"])
+    assert env.task_ids[1] == env.parts[PLAIN][0] == f"{PLAIN}/dev-000000"
+
+
+def test_the_tasks_come_in_turn_until_each_has_ended() -> None:
+    env: Any = make("EH-BFCL-v0", PLAIN).unwrapped
+    few = len(env.parts["EH-BFCL-v0"])
+    assert len(env.task_ids) == few + len(env.parts[PLAIN])
+    assert [task.split("/")[0] for task in env.task_ids[2 * few - 2 : 2 * few + 3]] == ["EH-BFCL-v0", *[PLAIN] * 4]
+    assert len({*env.task_ids[: 3 * few]}) == 3 * few
+    assert env.task_ids[-1] == env.parts[PLAIN][-1]
+    with pytest.raises(IndexError, match="tasks, got the index"):
+        env.task_ids[len(env.task_ids)]
+
+
+def test_a_seed_draws_tasks_of_all() -> None:
+    env = make(PLAIN, LOCKED)
+    drawn = [env.reset(seed=seed)[1]["task_id"] for seed in range(20)]
+    assert drawn == [env.reset(seed=seed)[1]["task_id"] for seed in range(20)]
+    assert {task.split("/")[0] for task in drawn} == {PLAIN, LOCKED}
+
+
+def test_mistakes_say_the_mend() -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        make()
+    with pytest.raises(ConfigError, match="CartPole"):
+        gym.make(mixed({"CartPole-v1": "CartPole-v1"}))
+    with pytest.raises(ConfigError, match="without split, which is the same for all"):
+        make(PLAIN, LOCKED, **{LOCKED: {"split": "test"}})
+    with pytest.raises(ConfigError, match=f"begins with one of {PLAIN}/, {LOCKED}/, got 'dev-000001'"):
+        make(PLAIN, LOCKED).reset(options={"task_id": "dev-000001"})
+    with pytest.raises(gym.error.ResetNeeded, match="call reset"):
+        make(PLAIN).unwrapped.step("list()")

@@ -1,0 +1,136 @@
+"""Adaptive groups: the rule, its sum, what is remembered, and that a run has fewer groups that teach nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from eh_gym.errors import ConfigError
+from harness.grpo import train
+from harness.rollout.batches import BatchPlan
+from harness.rollout.groups import TaskSuccess, group_sizes
+from harness.rollout.tasks import TaskStream
+from harness.run.display import Display
+from harness.run.metrics import read_metrics
+from harness.run.run_folder import prepare
+from harness.settings.grpo import GRPOConfig
+from harness.types.trajectory import Trajectory
+
+
+def episodes(task: str, *successes: bool, end: Any = "terminated") -> list[Trajectory]:
+    return [Trajectory(task, 0, success=success, end=end) for success in successes]
+
+
+def test_the_rule_shows_its_arithmetic() -> None:
+    # spreads .5, .5, .14, .14 of 1.28: 12.5, 12.5, 3.5, 3.5 of 32; above 2: 10.5, 10.5, 1.5, 1.5 = 24, the rest
+    assert group_sizes([0.5, 0.5, 0.02, 0.98], 32) == [13, 13, 3, 3]
+    assert group_sizes([0.3] * 5, 40) == [8] * 5
+    assert group_sizes([0.5, 1e-9], 4) == [2, 2]
+    assert group_sizes([0.5, 1e-9, 1e-9], 12) == [8, 2, 2]
+
+
+def test_no_other_shares_have_a_smaller_variance() -> None:
+    chances = [0.5, 0.2, 0.05]
+    every = [n for n in itertools.product(range(2, 30), repeat=3) if sum(n) == 30]
+    least = min(sum(p * (1 - p) / n for p, n in zip(chances, sizes, strict=True)) for sizes in every)
+    found = sum(p * (1 - p) / n for p, n in zip(chances, group_sizes(chances, 30), strict=True))
+    assert found == pytest.approx(least, rel=0.01)
+
+
+def test_the_sum_is_the_update_s_whatever_the_chances_are() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        tasks, size = int(rng.integers(1, 20)), int(rng.integers(2, 12))
+        sizes = group_sizes(rng.uniform(0.001, 0.999, tasks).tolist(), tasks * size)
+        assert (sum(sizes), min(sizes) >= 2) == (tasks * size, True)
+
+
+def test_estimates_forget_by_halves_and_go_on_from_their_state() -> None:
+    known = TaskSuccess()
+    known.observe(
+        [*episodes("a", True, True, True, False), *episodes("b", False), *episodes("c", True, end="environment-error")]
+    )
+    assert known.expected("a") == (3 + 0.5) / (4 + 1)
+    known.observe(episodes("a", False, False))
+    assert known.expected("a") == (1.5 + 0.5) / (2 + 2 + 1)
+    assert (known.expected("b"), known.expected("c")) == (0.25, 0.5)
+    other = TaskSuccess()
+    other.load_state_dict(known.state_dict())
+    assert other.expected("a") == known.expected("a")
+    assert other.state_dict() == known.state_dict()
+
+
+def test_more_groups_teach_something_where_tasks_come_again() -> None:
+    """Simulated: 40 tasks, most of them nearly always or nearly never solved; 50 updates of 8 tasks x 8 episodes."""
+    rng = np.random.default_rng(0)
+    chances = {f"t{i}": p for i, p in enumerate(rng.beta(0.2, 0.2, 40))}
+
+    def in_the_loss(success: TaskSuccess | None, *, adaptive: bool = False, curriculum: int = 1) -> tuple[int, int]:
+        stream = TaskStream([list(chances)], per_update=8, seed=0)
+        plan = BatchPlan(stream, 8, 50, seed=0, success=success, adaptive_groups=adaptive, curriculum=curriculum)
+        played = useful = 0
+        for update in range(50):
+            batch = [
+                Trajectory(r.task_id, r.group, success=bool(rng.random() < chances[r.task_id]))
+                for r in plan.requests(update)
+            ]
+            groups = [[t.success for t in batch if t.group == group] for group in range(8)]
+            played += len(batch)
+            useful += sum(len(group) for group in groups if len(set(group)) > 1)
+            if success is not None:
+                success.observe(batch)
+        return played, useful
+
+    equal, adaptive = in_the_loss(None), in_the_loss(TaskSuccess(), adaptive=True)
+    chosen = in_the_loss(TaskSuccess(), curriculum=3)
+    assert equal[0] == adaptive[0] == chosen[0] == 50 * 64
+    assert adaptive[1] > 1.15 * equal[1]
+    assert chosen[1] > 1.5 * equal[1]
+
+
+def test_the_curriculum_takes_the_least_certain_of_its_candidates() -> None:
+    known = TaskSuccess()
+    known.observe([*episodes("a", True, True, True), *episodes("b", True, False), *episodes("c", False, False)])
+    assert [known.least_certain(some) for some in (["a", "b", "c"], ["a", "c"], ["a", "new", "b"])] == ["b", "c", "new"]
+    stream = TaskStream([[f"t{i}" for i in range(12)], ["x", "y", "z"]], per_update=3, seed=0, weights=[2, 1])
+    updates = [stream.candidates(update, 2) for update in range(3)]
+    assert all(set(one[1]) <= {"x", "y", "z"} for one in updates)
+    own = [task for one in updates for some in (one[0], one[2]) for task in some]
+    assert sorted(own) == sorted(f"t{i}" for i in range(12))  # a whole pass: none is passed over for good
+    plan = BatchPlan(stream, 2, 3, seed=0, success=TaskSuccess(), curriculum=2)
+    assert [r.task_id for r in plan.requests(0)[::2]] == [some[0] for some in updates[0]]  # nothing is known yet
+
+
+def test_a_run_adapts_its_groups_also_after_a_resume(
+    quick: GRPOConfig, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.build.parts_of", lambda env: [env.unwrapped.task_ids[:6]])  # so that tasks come again
+
+    def run(config: GRPOConfig, *, resume: bool = False) -> list[dict[str, Any]]:
+        assert config.run_dir is not None
+        if not resume:
+            prepare(config)
+        train(config, config.run_dir, Display(Console(quiet=True)), resume=resume)
+        rows = read_metrics(config.run_dir / "metrics.jsonl")
+        return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+    config = dataclasses.replace(quick, eval_tasks=0, adaptive_groups=True, curriculum=2)
+    rows = run(config)
+    assert {row["rollout/episodes"] for row in rows} == {16}
+    assert rows[0]["rollout/largest_group"] == 4
+    assert max(row["rollout/largest_group"] for row in rows) > 4
+    assert config.run_dir is not None
+    for checkpoint in sorted((config.run_dir / "checkpoints").iterdir())[1:]:
+        shutil.rmtree(checkpoint)
+    (config.run_dir / "evaluation.json").unlink()
+    assert run(config, resume=True) == rows
+    with pytest.raises(ConfigError, match="got group_size 2; raise it"):
+        dataclasses.replace(quick, group_size=2, adaptive_groups=True)

@@ -1,0 +1,96 @@
+"""One run on several environments: their shares, a K and metrics of each; the same in every way to play, and after a resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from eh_gym.errors import ConfigError
+from harness.evaluate import main as evaluate
+from harness.experiments.lengths import lengths_of
+from harness.grpo import train
+from harness.run.display import Display
+from harness.run.metrics import GLOSSARY, read_metrics
+from harness.run.run_folder import prepare
+from harness.settings.environment import read_environments
+from harness.settings.grpo import GRPOConfig
+from harness.settings.plan import Plan
+from harness.settings.presets import preset
+
+PLAIN, LOCKED = "EH-Cabinet-v0", "EH-CabinetLocked-v0"
+
+
+@pytest.fixture
+def mixed(quick: GRPOConfig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GRPOConfig:
+    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+    start = dataclasses.replace(quick.warm_start, max_batches=150, polish_batches=0)
+    return dataclasses.replace(
+        quick, env=f"{PLAIN}:2,{LOCKED}", updates=3, tasks_per_update=6, alpha=1.0, eval_every=2, warm_start=start
+    )
+
+
+def run(config: GRPOConfig, folder: Path, *, resume: bool = False) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    config = dataclasses.replace(config, run_dir=folder)
+    if not resume:
+        prepare(config)
+    evaluations = train(config, folder, Display(Console(quiet=True)), resume=resume)
+    rows = read_metrics(folder / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows], evaluations
+
+
+def test_a_run_has_the_shares_the_metrics_and_a_k_of_each_also_resumed(mixed: GRPOConfig, tmp_path: Path) -> None:
+    rows, evaluations = run(mixed, tmp_path / "a")
+    for row in rows:
+        assert {"/".join(name.split("/")[:2]) for name in row} - {"update"} <= set(GLOSSARY)
+        assert (row[f"rollout/episodes_of/{PLAIN}"], row[f"rollout/episodes_of/{LOCKED}"]) == (16, 8)
+        assert row["tokens/update"] == row[f"tokens/update_of/{PLAIN}"] + row[f"tokens/update_of/{LOCKED}"]
+        of_both = (2 * row[f"rollout/success_of/{PLAIN}"] + row[f"rollout/success_of/{LOCKED}"]) / 3
+        assert row["rollout/success"] == pytest.approx(of_both)
+    ks = [(row[f"horizon/k_of/{PLAIN}"], row[f"horizon/k_of/{LOCKED}"]) for row in rows]
+    assert any(plain != locked for plain, locked in ks), "each should follow its own successes"
+    assert rows[-1]["horizon/k"] == max(ks[-2])
+    episodes = [json.loads(line) for line in (tmp_path / "a" / "episodes" / "update-000002.jsonl").open()]
+    own = {PLAIN: ks[-2][0], LOCKED: ks[-2][1]}
+    assert {(e["task_id"].split("/")[0], e["horizon"]) for e in episodes} == set(own.items())
+    parts = {part["name"]: part for part in evaluations["after"]["sampled"]["parts"]}
+    assert {name: part["tasks"] for name, part in parts.items()} == {PLAIN: 4, LOCKED: 4}
+    assert f"evaluation/mean_at_k_of/{LOCKED}" in rows[1]
+
+    for checkpoint in sorted((tmp_path / "a" / "checkpoints").iterdir())[1:]:
+        shutil.rmtree(checkpoint)
+    (tmp_path / "a" / "evaluation.json").unlink()
+    resumed, again = run(mixed, tmp_path / "a", resume=True)
+    assert resumed == rows
+    assert json.dumps(again) == json.dumps(evaluations)
+
+
+def test_streaming_gives_the_same_metrics_every_time(mixed: GRPOConfig, tmp_path: Path) -> None:
+    streaming = dataclasses.replace(mixed, rollout="streaming", updates=2, eval_tasks=0, eval_every=0)
+    assert run(streaming, tmp_path / "a") == run(streaming, tmp_path / "b")
+
+
+def test_the_text_of_env() -> None:
+    assert read_environments("a:b-v0") == {"a:b-v0": 1}
+    assert read_environments(" a:b-v0:3 , c-v1") == {"a:b-v0": 3, "c-v1": 1}
+    for wrong in ("", "a,", "a,a", "a:0", "a:2,a"):
+        with pytest.raises(ConfigError, match="several different ones with whole weights"):
+            read_environments(wrong)
+
+
+def test_defaults_plan_and_evaluation_know_several(capsys: pytest.CaptureFixture[str]) -> None:
+    assert preset(["--env", f"{PLAIN},EH-BFCL-v0"]).max_action_tokens == 128
+    assert preset(["--env", f"EH-AppWorld-v0,{PLAIN}"]).eval_split == "dev"
+    both = dataclasses.replace(preset([]), env=f"{PLAIN}:3,EH-BFCL-v0")
+    assert both.env_name == f"{PLAIN}-3+EH-BFCL-v0"
+    assert lengths_of(Plan(train=both)).prompt == 2350
+    assert "longest episodes" in lengths_of(Plan(train=both)).source
+    evaluate(["--env", f"{PLAIN},{LOCKED}", "--tasks", "6"])
+    shown = capsys.readouterr().out
+    assert "6/6" in shown
+    assert f"environment {LOCKED}" in shown
