@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.metadata import distribution, packages_distributions
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,11 +32,11 @@ def shadow(name: str) -> str:
 
 
 def sharers(name: str) -> list[str]:
-    """Returns the other distributions that were installed into the folder of this project's package `name`."""
-    others = set(packages_distributions().get(name, [])) - {DISTRIBUTION}
-    return sorted(
-        other for other in others if Path(str(distribution(other).locate_file(name))).resolve() == _ROOT / name
-    )
+    """Returns the other distributions that have files in the folder of this project's package `name`."""
+    ours = _ROOT / name
+    here = [found for found in distributions() if Path(str(found.locate_file(name))).resolve() == ours]
+    owners = {found.metadata["Name"] for found in here if any(file.parts[0] == name for file in found.files or ())}
+    return sorted(owners - {DISTRIBUTION})
 
 
 def _reached(module: str, path: Sequence[str]) -> bool:

@@ -75,7 +75,7 @@ def test_a_distribution_in_the_same_folder_is_named(tmp_path, monkeypatch):
         info = tmp_path / f"{name}-1.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1\n")
-        (info / "top_level.txt").write_text(package + "\n")
+        (info / "RECORD").write_text(f"{package}/__init__.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(foreign, "_ROOT", tmp_path)
     assert foreign.sharers("envs") == ["envs"]
