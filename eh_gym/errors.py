@@ -5,6 +5,7 @@ EHError
 ├── StateError (ValueError)          a saved state does not fit the object that loads it
 ├── MissingBackendError              an environment's backend is not installed; the message names the command
 ├── MissingExtraError (ImportError)  an optional dependency is not installed; the message names the command
+├── ForeignPackageError (ImportError)  a package of another project is called envs; the message says where it is
 ├── SamplerError                     what samples the actions failed; a run goes on from its checkpoint
 └── WorkerError                      a backend process failed; its episode is lost, nothing else
     ├── WorkerDied                   it exited, crashed or was killed
@@ -17,6 +18,7 @@ EHError
 __all__ = [
     "ConfigError",
     "EHError",
+    "ForeignPackageError",
     "MissingBackendError",
     "MissingExtraError",
     "SamplerError",
@@ -48,6 +50,10 @@ class MissingBackendError(EHError, RuntimeError):
 
 class MissingExtraError(EHError, ImportError):
     """An optional dependency is not installed."""
+
+
+class ForeignPackageError(EHError, ImportError):
+    """A package of another project has the name of one of ours."""
 
 
 class SamplerError(EHError, RuntimeError):

@@ -7,6 +7,9 @@ question, not the registry's.
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import gymnasium as gym
 
 __all__ = ["ENTRY_POINTS", "register_envs"]
@@ -34,4 +37,24 @@ def register_envs() -> None:
     """
     for env_id, entry_point in {**ENTRY_POINTS, **_REMOTE}.items():
         if env_id not in gym.registry:
-            gym.register(id=env_id, entry_point=entry_point, max_episode_steps=None)
+            gym.register(id=env_id, entry_point=f"{__name__}:{entry_point.partition(':')[2]}", max_episode_steps=None)
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the class that gymnasium asks for (PEP 562), and says so if another package has the name `envs`.
+
+    Raises:
+        ForeignPackageError: The class can't be imported, because a package or folder of another project is called `envs`.
+    """
+    homes = {entry.partition(":")[2]: entry.partition(":")[0] for entry in [*ENTRY_POINTS.values(), *_REMOTE.values()]}
+    if name not in homes:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(homes[name]), name)
+    except ModuleNotFoundError as error:
+        from eh_gym.errors import ForeignPackageError
+        from eh_gym.foreign import shadow
+
+        if told := shadow("envs"):
+            raise ForeignPackageError(told) from error
+        raise

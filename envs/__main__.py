@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from eh_gym import foreign
 from eh_gym.errors import EHError
 from eh_gym.integrations import TESTED
 from envs import runtime, serve
@@ -73,7 +74,11 @@ def _doctor(names: Sequence[str]) -> int:
     python = ".".join(map(str, sys.version_info[:3]))
     print(f"python     {python}, numpy {version('numpy')}, gymnasium {version('gymnasium')}")
     print(f"cache      {runtime.cache_dir()}")
-    bad = 0
+    clashes = [clash for name in ("envs", "harness") for clash in _clashes(name)]
+    print(f"packages   {'CLASH' if clashes else 'ok: envs and harness are those of this project'}")
+    for clash in clashes:
+        print(f"{'':<10} {clash}")
+    bad = len(clashes)
     for name in _chosen(names):
         state = runtime.check(name)
         print(f"{name:<10} {'ok' if state.ok else 'MISSING'}: {state.detail}")
@@ -87,6 +92,17 @@ def _doctor(names: Sequence[str]) -> int:
                 print(f"{'':<10} {line}")
     print("trainers   " + ", ".join(_trainer(name, tested) for name, tested in TESTED.items()))
     return 1 if bad else 0
+
+
+def _clashes(name: str) -> list[str]:
+    """What other projects have done to this project's package of that name, and how to fix it."""
+    told = [
+        f"{other!r} was installed over the folder of {name!r}, so that one of the two may lack files; "
+        f"to fix it, run: pip uninstall {other}, then pip install --force-reinstall --no-deps {foreign.DISTRIBUTION}, "
+        f"and install {other} into a virtualenv of its own"
+        for other in foreign.sharers(name)
+    ]
+    return [*told, shadow] if (shadow := foreign.shadow(name)) else told
 
 
 def _trainer(name: str, tested: str) -> str:

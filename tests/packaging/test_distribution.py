@@ -1,6 +1,7 @@
-"""The wheel and the source distribution: what is in them, and what a user of the installed wheel gets.
+"""The wheel and the source distribution: what is in them, what an index says to them, and what a user gets who installs one.
 
-`tox run -e package` runs this; without the build package it is skipped. The wheel is built from the source distribution.
+`tox run -e package` and `tox run -m pythons` run this; without the build package it is skipped. The wheel is built from the
+source distribution.
 """
 
 from __future__ import annotations
@@ -97,6 +98,18 @@ def test_the_wheel_holds_the_packages_whole_and_nothing_else(wheel: Path) -> Non
     assert held == wanted
 
 
+def test_an_index_takes_both(built: Path) -> None:
+    """The metadata is whole, and the README is rendered without a warning."""
+    told = _must(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir(), cwd=built)
+    assert told.count("PASSED") == 2
+
+
+def test_the_version_is_the_citations_and_the_changelogs(wheel: Path) -> None:
+    version = wheel.name.split("-")[1]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
 def test_the_core_needs_numpy_and_gymnasium_alone(python: Path, tmp_path: Path) -> None:
     listed = json.loads(_must(python, "-m", "pip", "list", "--format", "json", cwd=tmp_path))
     of_gymnasium = {
@@ -132,3 +145,34 @@ def test_types_are_seen_from_outside(python: Path, tmp_path: Path) -> None:
     assert 'Revealed type is "eh_gym.vector.thread.ThreadVectorEnv"' in done.stdout, done.stdout + done.stderr
     assert len(errors) == 1, errors
     assert 'Argument "k0"' in errors[0]
+
+
+def test_the_source_distribution_is_installed_and_used_too(python: Path, built: Path, tmp_path: Path) -> None:
+    (path,) = built.glob("*.tar.gz")
+    _must(python, "-m", "pip", "uninstall", "--quiet", "--yes", "elastic-horizon", cwd=tmp_path)
+    assert _run(python, "-c", EPISODE, cwd=tmp_path).returncode != 0
+    _must(python, "-m", "pip", "install", "--quiet", "--no-deps", path, cwd=tmp_path)
+    assert _must(python, "-c", EPISODE, cwd=tmp_path).startswith("1.0 True")
+
+
+def test_another_distribution_in_the_same_folder_is_named_and_the_advice_helps(
+    python: Path, wheel: Path, tmp_path: Path
+) -> None:
+    """As PyPI's `envs` does: pip installs it over ours without a word, and `envs/__init__.py` is then the other's."""
+    other = tmp_path / "envs-9-py3-none-any.whl"
+    with zipfile.ZipFile(other, "w") as archive:
+        archive.writestr("envs/__init__.py", "THEIRS = True\n")
+        archive.writestr("envs-9.dist-info/METADATA", "Metadata-Version: 2.1\nName: envs\nVersion: 9\n")
+        archive.writestr("envs-9.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        names = [*archive.namelist(), "envs-9.dist-info/RECORD"]
+        archive.writestr(names[-1], "".join(f"{name},,\n" for name in names))
+    _must(python, "-m", "pip", "install", "--quiet", other, cwd=tmp_path)
+    assert _must(python, "-c", "import envs; print(envs.THEIRS)", cwd=tmp_path) == "True\n"
+    assert _must(python, "-c", EPISODE, cwd=tmp_path).startswith("1.0 True")  # the folder holds the files of both
+    told = _run(python, "-m", "envs", "doctor", "bfcl", cwd=tmp_path).stdout
+    assert "packages   CLASH" in told
+    assert "pip uninstall envs, then pip install --force-reinstall --no-deps elastic-horizon" in told
+    _must(python, "-m", "pip", "uninstall", "--quiet", "--yes", "envs", cwd=tmp_path)
+    _must(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel, cwd=tmp_path)
+    assert "packages   ok" in _run(python, "-m", "envs", "doctor", "bfcl", cwd=tmp_path).stdout
+    assert _must(python, "-c", "import envs; print(envs.__doc__)", cwd=tmp_path).startswith("Gymnasium environments")
