@@ -100,9 +100,11 @@ def main() -> None:
     display.plan(config, run_dir, resume=resume)
     train(config, run_dir, display, resume=resume)
     rows = read_metrics(options.run_dir / "metrics.jsonl")
-    third = len(rows) // 3
-    for name, part in (("first", rows[:third]), ("middle", rows[third:-third]), ("last", rows[-third:])):
-        print(f"{name} {len(part)} updates: success {sum(r['rollout/success'] for r in part) / len(part):.3f}")
+    whole = len(TASKS) // options.tasks_per_update or 1  # updates in which every task comes once
+    for first in range(0, len(rows), whole):
+        part = rows[first : first + whole]
+        share = sum(row["rollout/success"] for row in part) / len(part)
+        print(f"updates {first:2} to {first + len(part) - 1:2}: success {share:.3f}")
     print(f"{cpu_name()}, torch {torch.__version__}, {options.threads} threads")
 
 
