@@ -121,7 +121,9 @@ def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: b
     return run
 
 
-def trls(episodes: Sequence[Trajectory], *, group: int, at_once: int, trimmed: bool, folder: str) -> Callable[[], float]:
+def trls(
+    episodes: Sequence[Trajectory], *, group: int, at_once: int, trimmed: bool, folder: str
+) -> Callable[[], float]:
     """Returns a function that makes the same update through TRL's `compute_loss` and returns the gradient's norm."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -238,7 +240,9 @@ def _spread(values: Sequence[float], digits: int) -> str:
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 
 
-def compare_updates(tasks: int, group: int, repeats: int, at_once: Sequence[int], budgets: Sequence[int], folder: str) -> None:
+def compare_updates(
+    tasks: int, group: int, repeats: int, at_once: Sequence[int], budgets: Sequence[int], folder: str
+) -> None:
     """Prints the first table."""
     episodes = new_episodes(tasks, group)
     tokens, written = sum(len(t.ids) for t in episodes), sum(t.action_tokens for t in episodes)

@@ -40,7 +40,7 @@ from harness.run.display import Display
 from harness.run.log import RunLog
 from harness.run.run_folder import checkpoint_to_resume
 from harness.run.runtime import compiles, pick_device, pick_dtype, set_threads
-from harness.run.trackers import require
+from harness.run.trackers import Trackers, require
 from harness.sampling.make import make_sampler
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
@@ -248,9 +248,7 @@ def build(
             episodes_every=config.log_episodes_every,
             selected=learner.selected,
             silent=not ranks.first,
-            trackers=config.trackers(),
-            project=config.log_project,
-            settings=config.public(),
+            trackers=Trackers(config.trackers(), config.log_project, config.public()),
         ),
         checkpoints=CheckpointWriter(
             folder / "checkpoints",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.run.episode_log import write_episodes
 from harness.run.metrics import MetricsLog
+from harness.run.trackers import Trackers
 from harness.types.trajectory import Trajectory
 
 __all__ = ["RunLog"]
@@ -22,9 +22,7 @@ class RunLog:
         episodes_every: Episodes are written every so many updates; 0 writes none.
         selected: Returns the episodes that are in the loss, with their advantages.
         silent: Writes nothing, for a process that is not the first of its run.
-        trackers: Where the metrics go beside ``metrics.jsonl``: "tensorboard", "wandb", "trackio".
-        project: The run's project in the services among them.
-        settings: The run's settings, which the services show.
+        trackers: Where the metrics go beside ``metrics.jsonl``.
     """
 
     def __init__(
@@ -35,14 +33,10 @@ class RunLog:
         episodes_every: int,
         selected: Callable[[Sequence[Trajectory]], list[tuple[Trajectory, float]]],
         silent: bool,
-        trackers: Sequence[str],
-        project: str,
-        settings: Mapping[str, Any],
+        trackers: Trackers,
     ) -> None:
         self._folder, self._every, self._selected = folder, episodes_every, selected
-        self._metrics: MetricsLog | None = None
-        if not silent:
-            self._metrics = MetricsLog(folder, next_update, trackers=trackers, project=project, settings=settings)
+        self._metrics = None if silent else MetricsLog(folder, next_update, trackers)
 
     def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
         """Writes one update; its metrics are on disk when this returns."""

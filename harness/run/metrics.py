@@ -9,14 +9,14 @@ import difflib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
 from harness.run.files import write_whole
-from harness.run.trackers import open_trackers
+from harness.run.trackers import Trackers
 from harness.types.trajectory import LENGTH_BINS
 
 __all__ = ["GLOSSARY", "Metric", "MetricsLog", "glossary_markdown", "read_metrics"]
@@ -324,24 +324,14 @@ class MetricsLog:
         run_dir: The run's folder.
         next_update: The first update that will be written. A run that was killed after its last checkpoint has lines of this
             update and later ones. They are removed, and TensorBoard hides their points.
-        trackers: Where the metrics go too: "tensorboard", "wandb", "trackio".
-        project: The run's project in the services among them.
-        settings: The run's settings, which the services show.
+        trackers: Where the metrics go too.
 
     Raises:
         StateError: Lines before `next_update` are missing, or can't be read.
         ConfigError: A service did not take a new run.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        next_update: int = 0,
-        *,
-        trackers: Sequence[str] = ("tensorboard",),
-        project: str = "",
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, run_dir: Path, next_update: int = 0, trackers: Trackers | None = None) -> None:
         self._path = run_dir / "metrics.jsonl"
         kept = [row for row in read_metrics(self._path) if row["update"] < next_update] if self._path.exists() else []
         if len(kept) != next_update:
@@ -351,7 +341,7 @@ class MetricsLog:
             )
         write_whole(self._path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self._path.open("a", encoding="ascii")
-        self._trackers = open_trackers(trackers, run_dir, next_update, project=project, settings=settings or {})
+        self._trackers = (trackers or Trackers()).open(run_dir, next_update)
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         """Writes one update. Its metrics are on disk when this returns.

@@ -8,13 +8,14 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from eh_gym.errors import ConfigError, MissingExtraError
 
-__all__ = ["Tracker", "open_trackers", "require"]
+__all__ = ["Tracker", "Trackers", "require"]
 
 
 class Tracker(Protocol):
@@ -36,36 +37,45 @@ def require(names: Sequence[str]) -> None:
             )
 
 
-def open_trackers(
-    names: Sequence[str], run_dir: Path, next_update: int, *, project: str, settings: Mapping[str, Any]
-) -> list[Tracker]:
-    """Opens the trackers of a run, or those of a resumed run again.
+@dataclass(frozen=True)
+class Trackers:
+    """Which trackers a run has.
 
-    Args:
+    Attributes:
         names: Some of "tensorboard", "wandb" and "trackio".
-        run_dir: The run's folder. Its name and an id in it (``tracker-id``) name the run in the services.
-        next_update: The first update that will be written.
-        project: The project in the services.
+        project: The run's project in the services.
         settings: The run's settings, which the services show.
-
-    Raises:
-        ConfigError: A service did not take a new run. If it does not take a resumed one, a warning says so.
     """
-    made: list[Tracker] = []
-    for name in names:
-        if name == "tensorboard":
-            made.append(_TensorBoard(run_dir, next_update))
-            continue
-        try:
-            made.append(_Service(name, _BEGIN[name](run_dir, project, settings)))
-        except Exception as error:  # whatever the service's package raises, such as for a missing login
-            mend = _MENDS[name]
-            if not next_update:
-                raise ConfigError(
-                    f"--log {name} did not begin ({error}); {mend}, or leave {name} out of --log"
-                ) from error
-            _warn(f"{name} did not begin again ({error}), and gets nothing more from this run; {mend}")
-    return made
+
+    names: Sequence[str] = ("tensorboard",)
+    project: str = "elastic-horizon"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def open(self, run_dir: Path, next_update: int) -> list[Tracker]:
+        """Opens the trackers of a run, or those of a resumed run again.
+
+        Args:
+            run_dir: The run's folder. Its name and an id in it (``tracker-id``) name the run in the services.
+            next_update: The first update that will be written.
+
+        Raises:
+            ConfigError: A service did not take a new run. If it does not take a resumed one, a warning says so.
+        """
+        made: list[Tracker] = []
+        for name in self.names:
+            if name == "tensorboard":
+                made.append(_TensorBoard(run_dir, next_update))
+                continue
+            try:
+                made.append(_Service(name, _BEGIN[name](run_dir, self.project, self.settings)))
+            except Exception as error:  # whatever the service's package raises, such as for a missing login
+                mend = _MENDS[name]
+                if not next_update:
+                    raise ConfigError(
+                        f"--log {name} did not begin ({error}); {mend}, or leave {name} out of --log"
+                    ) from error
+                _warn(f"{name} did not begin again ({error}), and gets nothing more from this run; {mend}")
+        return made
 
 
 class _TensorBoard:

@@ -2,14 +2,16 @@
 
 import json
 import sqlite3
+import time
 
 import pytest
 
 from harness.run.metrics import MetricsLog
+from harness.run.trackers import Trackers
 
 
 def _log(folder, name, first, values):
-    log = MetricsLog(folder, first, trackers=["tensorboard", name], project="p", settings={"seed": 7})
+    log = MetricsLog(folder, first, Trackers(["tensorboard", name], "p", {"seed": 7}))
     for update, value in enumerate(values, start=first):
         log.write(update, {"train/loss": value, "horizon/k": 10})
     log.close()
@@ -33,6 +35,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     _log(tmp_path, "wandb", 0, [3.0, 2.0])
+    time.sleep(1.1)  # wandb names the folder of an offline session by the second in which it began
     _log(tmp_path, "wandb", 2, [1.0])
     files = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
     found, ids = [], set()

@@ -7,7 +7,7 @@ import pytest
 
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.run.metrics import MetricsLog, read_metrics
-from harness.run.trackers import require
+from harness.run.trackers import Trackers, require
 from harness.settings.grpo import GRPOConfig
 
 
@@ -51,7 +51,7 @@ def put(monkeypatch, name):
 
 
 def log(folder, name, first=0, values=(0.5,)):
-    made = MetricsLog(folder, first, trackers=[name], project="p", settings={"seed": 7})
+    made = MetricsLog(folder, first, Trackers([name], "p", {"seed": 7}))
     for update, value in enumerate(values, start=first):
         made.write(update, {"train/loss": value})
     made.close()
