@@ -32,11 +32,12 @@ def _wandb_records(path):
 
 
 def test_wandb_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     _log(tmp_path, "wandb", 0, [3.0, 2.0])
     time.sleep(1.1)  # wandb names the folder of an offline session by the second in which it began
     _log(tmp_path, "wandb", 2, [1.0])
+    wandb.teardown()  # its own process may write the last records after the runs' ends
     files = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
     found, ids = [], set()
     for file in files:
