@@ -40,6 +40,7 @@ from harness.run.display import Display
 from harness.run.log import RunLog
 from harness.run.run_folder import checkpoint_to_resume
 from harness.run.runtime import compiles, pick_device, pick_dtype, set_threads
+from harness.run.trackers import Trackers, require
 from harness.sampling.make import make_sampler
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
@@ -143,6 +144,7 @@ def build(
         StateError: The checkpoint or the metrics are damaged.
     """
     set_threads(config.threads)
+    require(config.trackers())
     ranks = ranks or Ranks()
     check_ranks(ranks, sampler=config.sampler, tensor_parallel=config.tensor_parallel, async_steps=config.async_steps)
     env_id = environment(config, ranks)
@@ -246,6 +248,7 @@ def build(
             episodes_every=config.log_episodes_every,
             selected=learner.selected,
             silent=not ranks.first,
+            trackers=Trackers(config.trackers(), config.log_project, config.public()),
         ),
         checkpoints=CheckpointWriter(
             folder / "checkpoints",

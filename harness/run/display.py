@@ -160,7 +160,8 @@ class Display:
         self.note(f"{config.updates} updates in {training_s:.0f} s, everything in {total_s:.0f} s")
         self.note(f"figure:      {run_dir / 'figure.png'}")
         self.note(f"model:       {run_dir / 'model'}")
-        self.note(f"TensorBoard: tensorboard --logdir {run_dir}")
+        if "tensorboard" in config.trackers():
+            self.note(f"TensorBoard: tensorboard --logdir {run_dir}")
 
 
 class UpdateBars:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.run.episode_log import write_episodes
 from harness.run.metrics import MetricsLog
+from harness.run.trackers import Trackers
 from harness.types.trajectory import Trajectory
 
 __all__ = ["RunLog"]
@@ -21,6 +22,7 @@ class RunLog:
         episodes_every: Episodes are written every so many updates; 0 writes none.
         selected: Returns the episodes that are in the loss, with their advantages.
         silent: Writes nothing, for a process that is not the first of its run.
+        trackers: Where the metrics go beside ``metrics.jsonl``.
     """
 
     def __init__(
@@ -31,9 +33,10 @@ class RunLog:
         episodes_every: int,
         selected: Callable[[Sequence[Trajectory]], list[tuple[Trajectory, float]]],
         silent: bool,
+        trackers: Trackers,
     ) -> None:
         self._folder, self._every, self._selected = folder, episodes_every, selected
-        self._metrics = None if silent else MetricsLog(folder, next_update)
+        self._metrics = None if silent else MetricsLog(folder, next_update, trackers)
 
     def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
         """Writes one update; its metrics are on disk when this returns."""

@@ -1,4 +1,4 @@
-"""The glossary of all logged metrics, and the log: one JSON line per update, and TensorBoard.
+"""The glossary of all logged metrics, and the log: one JSON line per update, and what `--log` names.
 
 The glossary is the only list of metrics. The log refuses any other name, and the table in the documentation is made from it.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
 from harness.run.files import write_whole
+from harness.run.trackers import Trackers
 from harness.types.trajectory import LENGTH_BINS
 
 __all__ = ["GLOSSARY", "Metric", "MetricsLog", "glossary_markdown", "read_metrics"]
@@ -317,20 +318,20 @@ def glossary_markdown() -> str:
 
 
 class MetricsLog:
-    """Appends metrics to ``metrics.jsonl`` and to TensorBoard.
+    """Appends metrics to ``metrics.jsonl``, and gives them to the trackers.
 
     Args:
         run_dir: The run's folder.
         next_update: The first update that will be written. A run that was killed after its last checkpoint has lines of this
             update and later ones. They are removed, and TensorBoard hides their points.
+        trackers: Where the metrics go too.
 
     Raises:
         StateError: Lines before `next_update` are missing, or can't be read.
+        ConfigError: A service did not take a new run.
     """
 
-    def __init__(self, run_dir: Path, next_update: int = 0) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
+    def __init__(self, run_dir: Path, next_update: int = 0, trackers: Trackers | None = None) -> None:
         self._path = run_dir / "metrics.jsonl"
         kept = [row for row in read_metrics(self._path) if row["update"] < next_update] if self._path.exists() else []
         if len(kept) != next_update:
@@ -340,14 +341,14 @@ class MetricsLog:
             )
         write_whole(self._path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self._path.open("a", encoding="ascii")
-        self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=next_update)
+        self._trackers = (trackers or Trackers()).open(run_dir, next_update)
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         """Writes one update. Its metrics are on disk when this returns.
 
         Args:
             update: The index of the update.
-            metrics: The metrics by name. A NaN or infinite value becomes null in the file, and no point in TensorBoard.
+            metrics: The metrics by name. A NaN or infinite value becomes null in the file, and no point in the trackers.
 
         Raises:
             ConfigError: A name is not in the glossary. Then nothing is written.
@@ -361,15 +362,15 @@ class MetricsLog:
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
-        for name, value in metrics.items():
-            if math.isfinite(value):
-                self._board.add_scalar(name, value, update)
-        self._board.flush()  # if the run is killed, it does not write the points before its checkpoint again
+        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        for tracker in self._trackers:
+            tracker.write(update, finite)
 
     def close(self) -> None:
-        """Closes the file and TensorBoard's log."""
+        """Closes the file and the trackers."""
         self._file.close()
-        self._board.close()
+        for tracker in self._trackers:
+            tracker.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

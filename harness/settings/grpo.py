@@ -11,6 +11,7 @@ import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
 from harness.settings.environment import EnvironmentFlags
@@ -118,6 +119,14 @@ class GRPOConfig(
     def to_json(self) -> str:
         """Returns the settings as flat JSON, with paths as text."""
         return json.dumps(dataclasses.asdict(self), indent=2, default=str)
+
+    def public(self) -> dict[str, Any]:
+        """Returns the settings that may be shown elsewhere: those of `to_json` without this machine's folders."""
+        shown: dict[str, Any] = json.loads(self.to_json())
+        model = Path(self.model)
+        return {k: v for k, v in shown.items() if k not in ("run_dir", "resume", "recipe")} | {
+            "model": model.name if model.is_dir() else self.model
+        }
 
     @staticmethod
     def from_json(text: str) -> GRPOConfig:

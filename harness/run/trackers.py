@@ -1,0 +1,158 @@
+"""Where a run's metrics go beside metrics.jsonl: TensorBoard, Weights & Biases, Trackio (`--log`).
+
+A run needs nothing of what they hold. If a service fails while the run goes on, it is left out with a warning.
+"""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from eh_gym.errors import ConfigError, MissingExtraError
+
+__all__ = ["Tracker", "Trackers", "require"]
+
+
+class Tracker(Protocol):
+    """Takes the metrics of one update after the other."""
+
+    def write(self, update: int, metrics: Mapping[str, float]) -> None:
+        """Takes the finite metrics of one update."""
+
+    def close(self) -> None:
+        """Waits until everything is written."""
+
+
+def require(names: Sequence[str]) -> None:
+    """Raises MissingExtraError if the package of a tracker is not installed. It imports none of them."""
+    for name in names:
+        if find_spec(name) is None:
+            raise MissingExtraError(
+                f"--log {name} needs {name}; run pip install -e '.[train,{name}]', or leave {name} out of --log"
+            )
+
+
+@dataclass(frozen=True)
+class Trackers:
+    """Which trackers a run has.
+
+    Attributes:
+        names: Some of "tensorboard", "wandb" and "trackio".
+        project: The run's project in the services.
+        settings: The run's settings, which the services show.
+    """
+
+    names: Sequence[str] = ("tensorboard",)
+    project: str = "elastic-horizon"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def open(self, run_dir: Path, next_update: int) -> list[Tracker]:
+        """Opens the trackers of a run, or those of a resumed run again.
+
+        Args:
+            run_dir: The run's folder. Its name and an id in it (``tracker-id``) name the run in the services.
+            next_update: The first update that will be written.
+
+        Raises:
+            ConfigError: A service did not take a new run. If it does not take a resumed one, a warning says so.
+        """
+        made: list[Tracker] = []
+        for name in self.names:
+            if name == "tensorboard":
+                made.append(_TensorBoard(run_dir, next_update))
+                continue
+            try:
+                made.append(_Service(name, _BEGIN[name](run_dir, self.project, self.settings)))
+            except Exception as error:  # whatever the service's package raises, such as for a missing login
+                mend = _MENDS[name]
+                if not next_update:
+                    raise ConfigError(
+                        f"--log {name} did not begin ({error}); {mend}, or leave {name} out of --log"
+                    ) from error
+                _warn(f"{name} did not begin again ({error}), and gets nothing more from this run; {mend}")
+        return made
+
+
+class _TensorBoard:
+    """Writes ``tensorboard/`` in the run's folder. Points of `next_update` and later ones are hidden."""
+
+    def __init__(self, run_dir: Path, next_update: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=next_update)
+
+    def write(self, update: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._board.add_scalar(name, value, update)
+        self._board.flush()  # if the run is killed, it does not write the points before its checkpoint again
+
+    def close(self) -> None:
+        self._board.close()
+
+
+class _Service:
+    """A run of Weights & Biases or Trackio, which have the same two methods. A failure leaves it out from then on."""
+
+    def __init__(self, name: str, run: Any) -> None:
+        self._name, self._run, self._lost = name, run, False
+
+    def write(self, update: int, metrics: Mapping[str, float]) -> None:
+        self._try(lambda: self._run.log(dict(metrics), step=update))
+
+    def close(self) -> None:
+        self._try(self._run.finish)
+
+    def _try(self, call: Callable[[], object]) -> None:
+        if self._lost:
+            return
+        try:
+            call()
+        except Exception as error:  # no fault of a service may end a run
+            self._lost = True
+            _warn(f"{self._name} failed ({error}), and gets nothing more from this run; metrics.jsonl has all of it")
+
+
+def _wandb(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Any:
+    import wandb
+
+    return wandb.init(
+        project=project,
+        id=_run_id(run_dir),
+        name=run_dir.name,
+        dir=run_dir,
+        config=dict(settings),
+        resume="allow",
+        reinit="create_new",
+        settings=wandb.Settings(console="off", quiet=True),
+    )
+
+
+def _trackio(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Any:
+    import trackio
+
+    name = f"{run_dir.name}-{_run_id(run_dir)}"
+    return trackio.init(project=project, name=name, config=dict(settings), resume="allow", embed=False)
+
+
+_BEGIN: Mapping[str, Callable[[Path, str, Mapping[str, Any]], Any]] = {"wandb": _wandb, "trackio": _trackio}
+_MENDS = {
+    "wandb": "run wandb login, or set WANDB_MODE=offline",
+    "trackio": "see whether the folder that TRACKIO_DIR names can be written",
+}
+
+
+def _run_id(run_dir: Path) -> str:
+    """The run's id in the services, drawn once and kept in its folder, so that a resumed run goes on there."""
+    path = run_dir.resolve() / "tracker-id"
+    if not path.exists():
+        path.write_text(uuid.uuid4().hex[:8], encoding="ascii")
+    return path.read_text(encoding="ascii")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=3)

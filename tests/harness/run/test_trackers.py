@@ -1,0 +1,125 @@
+"""What Weights & Biases and Trackio get, played by fakes; tests/integrations/test_trackers.py has the real packages."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from eh_gym.errors import ConfigError, MissingExtraError
+from harness.run.metrics import MetricsLog, read_metrics
+from harness.run.trackers import Trackers, require
+from harness.settings.grpo import GRPOConfig
+
+
+class Service:
+    """A package with an `init` that keeps what it gets."""
+
+    def __init__(self, failing=()):
+        self.begun, self.logged, self.finished, self.failing = [], [], 0, failing
+
+    def init(self, **given):
+        if "init" in self.failing:
+            raise RuntimeError("no login")
+        self.begun.append(given)
+        return SimpleNamespace(log=self.log, finish=self.finish)
+
+    def log(self, metrics, step):
+        if "log" in self.failing:
+            raise ConnectionError("no network")
+        self.logged.append((step, metrics))
+
+    def finish(self):
+        if "finish" in self.failing:
+            raise ConnectionError("no network")
+        self.finished += 1
+
+    Settings = SimpleNamespace
+
+
+@pytest.fixture(params=["wandb", "trackio"])
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def put(monkeypatch, name):
+    def put(service):
+        monkeypatch.setitem(sys.modules, name, service)
+        return service
+
+    return put
+
+
+def log(folder, name, first=0, values=(0.5,)):
+    made = MetricsLog(folder, first, Trackers([name], "p", {"seed": 7}))
+    for update, value in enumerate(values, start=first):
+        made.write(update, {"train/loss": value})
+    made.close()
+
+
+def test_a_service_gets_the_settings_and_the_finite_metrics_of_each_update(tmp_path, name, put):
+    service = put(Service())
+    log(tmp_path, name, values=[0.5, float("nan"), 0.25])
+    [begun] = service.begun
+    assert (begun["project"], begun["config"]) == ("p", {"seed": 7})
+    assert service.logged == [(0, {"train/loss": 0.5}), (1, {}), (2, {"train/loss": 0.25})]
+    assert service.finished == 1
+    assert not (tmp_path / "tensorboard").exists()
+
+
+def test_a_resumed_run_is_the_same_run_there_and_another_is_not(tmp_path, name, put):
+    service = put(Service())
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+    log(tmp_path / "one", name)
+    log(tmp_path / "one", name, first=1)
+    log(tmp_path / "other", name)
+    first, resumed, other = [begun["id"] if name == "wandb" else begun["name"] for begun in service.begun]
+    assert first == resumed != other
+    assert {begun["resume"] for begun in service.begun} == {"allow"}
+
+
+@pytest.mark.parametrize("failing", ["log", "finish"])
+def test_a_service_that_fails_is_left_out_and_the_file_has_everything(tmp_path, name, put, failing):
+    put(Service([failing]))
+    with pytest.warns(RuntimeWarning, match=f"{name} failed .no network., and gets nothing more") as warned:
+        log(tmp_path, name, values=[3.0, 2.0, 1.0])
+    assert len(warned) == 1
+    assert [row["train/loss"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [3.0, 2.0, 1.0]
+
+
+def test_a_new_run_that_a_service_does_not_take_ends_and_a_resumed_one_goes_on(tmp_path, name, put):
+    put(Service())
+    log(tmp_path, name)
+    put(Service(["init"]))
+    with pytest.raises(
+        ConfigError, match=rf"--log {name} did not begin \(no login\); .*, or leave {name} out of --log"
+    ):
+        log(tmp_path, name, first=0)
+    (tmp_path / "metrics.jsonl").write_text('{"update": 0, "train/loss": 0.5}\n')
+    with pytest.warns(RuntimeWarning, match=f"{name} did not begin again"):
+        log(tmp_path, name, first=1)
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
+
+
+def test_without_its_package_a_tracker_names_its_extra(monkeypatch, name):
+    monkeypatch.setattr("harness.run.trackers.find_spec", lambda _: None)
+    with pytest.raises(
+        MissingExtraError, match=rf"run pip install -e '.\[train,{name}\]', or leave {name} out of --log"
+    ):
+        require([name])
+    require([])
+
+
+def test_the_flag_takes_several_names_and_refuses_others():
+    assert GRPOConfig(log="tensorboard, wandb,wandb").trackers() == ("tensorboard", "wandb")
+    assert GRPOConfig(log="").trackers() == ()
+    with pytest.raises(ConfigError, match="log can be tensorboard, wandb, trackio, not comet, mlflow; change --log"):
+        GRPOConfig(log="mlflow,tensorboard,comet")
+
+
+def test_what_is_shown_elsewhere_has_no_folders_of_this_machine(tmp_path):
+    config = GRPOConfig(model=str(tmp_path), run_dir=tmp_path / "run", recipe=tmp_path / "r.toml", seed=3)
+    assert str(tmp_path) not in str(config.public())
+    assert config.public()["seed"] == 3
+    assert GRPOConfig(model="Qwen/Qwen3-4B").public()["model"] == "Qwen/Qwen3-4B"

@@ -1,0 +1,72 @@
+"""Weights & Biases and Trackio, the real packages, without a network; `tox run -e integration-trackers` has them."""
+
+import json
+import sqlite3
+import time
+
+import pytest
+
+from harness.run.metrics import MetricsLog
+from harness.run.trackers import Trackers
+
+
+def _log(folder, name, first, values):
+    log = MetricsLog(folder, first, Trackers(["tensorboard", name], "p", {"seed": 7}))
+    for update, value in enumerate(values, start=first):
+        log.write(update, {"train/loss": value, "horizon/k": 10})
+    log.close()
+
+
+def _wandb_records(path):
+    """The records of a ``.wandb`` file: after 7 bytes, each has a checksum (4 bytes), a length (2) and a type (1 is whole)."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at = path.read_bytes(), 7
+    while at < len(data):
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        assert kind == 1
+        record = Record()
+        record.ParseFromString(data[at + 7 : at + 7 + length])
+        yield record
+        at += 7 + length
+
+
+def test_wandb_offline(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    _log(tmp_path, "wandb", 0, [3.0, 2.0])
+    time.sleep(1.1)  # wandb names the folder of an offline session by the second in which it began
+    _log(tmp_path, "wandb", 2, [1.0])
+    wandb.teardown()  # its own process may write the last records after the runs' ends
+    files = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    found, ids = [], set()
+    for file in files:
+        for record in _wandb_records(file):
+            if record.HasField("run"):
+                ids.add(record.run.run_id)
+                config = {item.key: item.value_json for item in record.run.config.update}
+                assert config["seed"] == "7"
+            if record.HasField("history"):
+                row = {
+                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
+                }
+                found.append((row["_step"], row["train/loss"], row["horizon/k"]))
+    assert found == [(0, 3.0, 10), (1, 2.0, 10), (2, 1.0, 10)]
+    assert ids == {(tmp_path / "tracker-id").read_text()}
+
+
+def test_trackio_on_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip("trackio")
+    _log(tmp_path, "trackio", 0, [3.0, 2.0])
+    _log(tmp_path, "trackio", 2, [1.0])
+    with sqlite3.connect(tmp_path / "trackio" / "p.db") as database:
+        rows = database.execute("select run_name, step, metrics from metrics order by id").fetchall()
+        [config] = {row[0] for row in database.execute("select config from configs")}
+    name = f"{tmp_path.name}-{(tmp_path / 'tracker-id').read_text()}"
+    assert [(run, step, json.loads(values)["train/loss"]) for run, step, values in rows] == [
+        (name, 0, 3.0),
+        (name, 1, 2.0),
+        (name, 2, 1.0),
+    ]
+    assert json.loads(config)["seed"] == 7
