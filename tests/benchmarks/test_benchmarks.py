@@ -22,6 +22,7 @@ Run = Callable[..., str]
 QUICK = {
     "cache": "2.5 ",
     "controller": "SharedHorizon.record",
+    "early_end": "drawn ",
     "generation": "ratio",
     "groups": "16,384 ",
     "rollout": "1 ms",
