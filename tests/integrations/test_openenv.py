@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -22,6 +21,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from openenv_server import TOKEN, served_here
 
 import eh_gym
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied
@@ -29,7 +29,6 @@ from envs.__main__ import main
 
 pytest.importorskip("openenv", reason="openenv is not installed; run: tox run -e integration-openenv")
 
-TOKEN = "a-token-for-this-test-alone"
 START_S = 300.0  # OpenEnv's import alone takes 8 s of processor time
 
 
@@ -65,26 +64,6 @@ class Served:
 
     def remote(self, **arguments: Any) -> gym.Env[str, str]:
         return gym.make("EH-Remote-v0", url=self.url, **{"token": TOKEN, "timeout_s": 120.0, **arguments})
-
-
-@contextlib.contextmanager
-def served_here(env_id: str, splits: tuple[str, ...] = ("train",), sessions: int = 8, idle_s: float = 900.0) -> Any:
-    """The same server in a thread of this process, which saves its start; yields what EH-Remote-v0 takes."""
-    import uvicorn
-
-    from envs.openenv.server import make_app
-
-    app = make_app(env_id, args={}, splits=splits, sessions=sessions, idle_s=idle_s, token=TOKEN)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        try:
-            yield {"url": f"http://127.0.0.1:{listening.getsockname()[1]}", "token": TOKEN, "timeout_s": 120.0}
-        finally:
-            server.should_exit = True
-            thread.join(60)
-            assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
