@@ -36,8 +36,8 @@ def play(env: gym.Env[str, str], some: Sequence[Script], count: int) -> int:
         task_id, messages = some[index % len(some)]
         env.reset(options={"task_id": task_id})
         for message in messages:
-            reward = env.step(message)[1]
-        assert reward == 1.0
+            answer = env.step(message)
+        assert answer[1] == 1.0, answer
         steps += len(messages)
     return steps
 

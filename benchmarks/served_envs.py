@@ -12,6 +12,7 @@ the environments start, which are the same in both ways, after the episodes of i
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import secrets
@@ -32,6 +33,7 @@ from eh_gym.errors import EHError
 from harness.run.versions import cpu_name
 
 SPLITS = {"EH-Cabinet-v0": "dev", "EH-CabinetLocked-v0": "dev", "EH-BFCL-v0": "dev", "EH-AppWorld-v0": "mini"}
+MORE = {"EH-AppWorld-v0": {"step_timeout_s": 600.0}}  # 64 worlds on few cores are slow
 
 
 @contextmanager
@@ -39,6 +41,7 @@ def served(env_id: str, sessions: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """Serves an environment in a process of its own; yields its id and what EH-Remote-v0 takes."""
     token = secrets.token_urlsafe()
     words = ["-m", "envs", "serve", env_id, "--split", SPLITS[env_id], "--port", "0", "--max-sessions", str(sessions)]
+    words += ["--env-args", json.dumps(MORE.get(env_id, {}))]
     process = subprocess.Popen(
         [sys.executable, *words], stdout=subprocess.PIPE, text=True, env={**os.environ, "EH_ENV_TOKEN": token}
     )
@@ -65,7 +68,8 @@ def compare(
     count = 20 if envs == 1 else 2  # the episodes of each environment in one repeat
     if env_id == "EH-AppWorld-v0":  # its episodes take half a second each
         count = 4 if envs == 1 else 1
-    here = [gym.make(env_id, disable_env_checker=True, split=SPLITS[env_id]) for _ in range(envs)]
+    arguments = {"split": SPLITS[env_id], **MORE.get(env_id, {})}
+    here = [gym.make(env_id, disable_env_checker=True, **arguments) for _ in range(envs)]
     there = [gym.make("EH-Remote-v0", disable_env_checker=True, **remote) for _ in range(envs)]
     for some_envs in (here, there):
         microseconds(some_envs, some, 1)  # warms the caches
