@@ -18,56 +18,19 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 from flags import command, new_parser, parse, run
+from played import Script, microseconds, pss_mb, scripts
 
 import eh_gym  # noqa: F401 - registers the ids
 from envs.actors import ActorPool, in_actors
 from harness.run.versions import cpu_name
 
 ENVS: dict[str, dict[str, Any]] = {"EH-Cabinet-v0": {"split": "dev"}, "EH-BFCL-v0": {"split": "dev"}}
-Script = tuple[str, list[str]]
-
-
-def scripts(env_id: str, arguments: dict[str, Any]) -> list[Script]:
-    """Returns some tasks with the expert's messages."""
-    env: Any = gym.make(env_id, disable_env_checker=True, **arguments)
-    found = []
-    for task_id in env.unwrapped.task_ids[:16]:
-        env.reset(options={"task_id": task_id})
-        messages, over = [], False
-        while not over:
-            messages.append(env.unwrapped.expert())
-            over = env.step(messages[-1])[2]
-        found.append((task_id, messages))
-    env.close()
-    return found
-
-
-def play(env: gym.Env[str, str], some: Sequence[Script], count: int) -> int:
-    """Plays `count` episodes and returns their steps."""
-    steps = 0
-    for index in range(count):
-        task_id, messages = some[index % len(some)]
-        env.reset(options={"task_id": task_id})
-        for message in messages:
-            reward = env.step(message)[1]
-        assert reward == 1.0
-        steps += len(messages)
-    return steps
-
-
-def microseconds(envs: Sequence[gym.Env[str, str]], some: Sequence[Script], count: int) -> float:
-    """Returns the microseconds per step, with its share of the resets. Each environment has its own thread."""
-    with ThreadPoolExecutor(len(envs)) as threads:
-        start = time.perf_counter()
-        steps = sum(threads.map(lambda env: play(env, some, count), envs))
-        return 1e6 * (time.perf_counter() - start) / steps
 
 
 def compare(env_id: str, actors: int, envs: int, some: Sequence[Script], repeats: int) -> tuple[float, float]:
@@ -102,12 +65,6 @@ def ours(pid: int) -> bool:
     while pid > 1 and pid != os.getpid():
         pid = parent(pid)
     return pid == os.getpid()
-
-
-def pss_mb(pid: int) -> float:
-    """Returns the PSS of a process in MB."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
 
 
 def memory(actors: int, env_id: str, envs: int, **arguments: Any) -> tuple[float, float]:

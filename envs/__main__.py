@@ -35,11 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = commands.add_parser("doctor", help="show what is installed, what is missing, and how to fix it")
     add.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{names}; default: all of them")
     commands.add_parser("list", help="list the environments, their tasks and their backends")
-    serve.add_arguments(
-        commands.add_parser(
-            "serve", help="serve an environment with OpenEnv's protocol, or AppWorld's worlds with ours"
-        )
-    )
+    serve.add_arguments(commands.add_parser("serve", help="serve an environment with OpenEnv's protocol"))
     options = parser.parse_args(arguments)
     try:
         if options.command == "install":

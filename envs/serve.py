@@ -1,25 +1,18 @@
-"""``python -m envs serve``: its arguments, its token, and which server it starts."""
+"""``python -m envs serve``: its arguments and its token. envs/openenv has the server."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import secrets
 from pathlib import Path
 
-from eh_gym.errors import ConfigError
-from envs.appworld import serve as appworld
-from envs.appworld.remote import TOKEN_VARIABLE
-from envs.appworld.server import checked_token, is_loopback
+from envs.openenv.token import TOKEN_VARIABLE, find_token
 
-__all__ = ["add_arguments", "find_token", "serve"]
+__all__ = ["add_arguments", "serve"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument(
-        "what", metavar="ENV_ID|appworld", help="an environment, such as EH-BFCL-v0; or appworld, its worlds alone"
-    )
+    parser.add_argument("env", metavar="ENV_ID", help="an environment with text actions, such as EH-BFCL-v0")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=8765, help="port to listen on, 0 for any (%(default)s)")
     parser.add_argument("--token", help="token that clients must send; other users of this machine can see it in `ps`")
@@ -37,14 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--env-args", default="{}", help="what the environment takes, as JSON, but the split (%(default)s)"
     )
     parser.add_argument(
-        "--max-sessions", type=int, default=128, help="most sessions of an environment at once (%(default)s)"
+        "--max-sessions", type=int, default=128, help="most sessions at once; one of AppWorld takes 43 MB (%(default)s)"
     )
-    parser.add_argument("--max-worlds", type=int, default=128, help="most worlds of appworld, 70 MB each (%(default)s)")
     parser.add_argument(
         "--idle-timeout-s",
         type=float,
         default=900.0,
-        help="seconds of silence after which a client's sessions or worlds are closed (%(default)g)",
+        help="seconds of silence after which a session is closed (%(default)g)",
     )
 
 
@@ -57,33 +49,6 @@ def serve(options: argparse.Namespace) -> int:
         MissingExtraError: OpenEnv is not installed.
     """
     token, told = find_token(options.token, options.token_file, options.host)
-    if options.what == "appworld":
-        return appworld.serve(options, token, told=told)
     from envs.openenv import server  # needs an extra
 
     return server.serve(options, token, told=told)
-
-
-def find_token(given: str | None, file: Path | None, host: str) -> tuple[str, bool]:
-    """The token that clients must send, and whether it was made here and must be printed.
-
-    Raises:
-        ConfigError: Two tokens are given, or none although other machines can reach the host, or one that is no token.
-    """
-    if given and file:
-        raise ConfigError("--token and --token-file both give the token; use only one of them")
-    if file is not None:
-        try:
-            given = file.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"the token cannot be read: {error}") from error
-        return checked_token(given), False
-    given = given or os.environ.get(TOKEN_VARIABLE)
-    if given:
-        return checked_token(given), False
-    if not is_loopback(host):
-        raise ConfigError(
-            f"{host} can be reached from other machines, so the server needs a token; give --token-file or set {TOKEN_VARIABLE} "
-            '(python -c "import secrets; print(secrets.token_urlsafe())" makes one)'
-        )
-    return secrets.token_urlsafe(), True

@@ -69,14 +69,6 @@ class Ahead(Generic[W]):
             world.close()
         self._maker.submit(self._run)
 
-    def drop(self) -> bool:
-        """Closes one of the worlds that wait to be taken; returns False if there is none."""
-        with self._changed:
-            world = next((ready.pop() for ready in self._ready.values() if ready), None)
-        if world is not None:
-            world.close()
-        return world is not None
-
     def stop(self) -> None:
         """Stops making worlds. The worlds that wait to be taken are not closed here: the caller ends them with all others."""
         with self._changed:

@@ -19,7 +19,6 @@ from eh_gym.spaces import UnicodeText
 from envs.appworld import data, prompt
 from envs.appworld.actions import code_of
 from envs.appworld.hosts import Host, Settings, World, local_host
-from envs.appworld.remote import remote_host
 from envs.options import named_task
 from envs.runtime import backend_python
 
@@ -70,9 +69,6 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         memory_mb: The memory that one episode's code may take, in MiB.
         confined: Whether to confine the code as far as the host allows. ``python -m envs doctor`` says how far that is.
             False is for debugging only: the model's code can then do everything that you can do.
-        url: The address of a server (``python -m envs serve appworld``) whose worlds to use; None to make worlds here.
-        token: The server's token. The default is the environment variable EH_APPWORLD_TOKEN, read when the environment is
-            made. ``env.spec`` and pickled environments contain the argument, but not the variable.
 
     Raises:
         ConfigError: An argument is not one of those listed.
@@ -89,16 +85,8 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         max_api_calls: int = 1000,
         memory_mb: int = 1024,
         confined: bool = True,
-        url: str | None = None,
-        token: str | None = None,
     ) -> None:
-        EzPickle.__init__(
-            self, split, step_timeout_s, max_observation_chars, max_api_calls, memory_mb, confined, url, token
-        )
-        if url is None and token is not None:
-            raise ConfigError("token was given without url; pass the server's url too, or leave out token")
-        if url is not None and not confined:
-            raise ConfigError("confined=False was given with url, but the server decides that; leave out confined")
+        EzPickle.__init__(self, split, step_timeout_s, max_observation_chars, max_api_calls, memory_mb, confined)
         settings = Settings(
             step_timeout_s=step_timeout_s,
             max_api_calls=max_api_calls,
@@ -107,11 +95,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             confined=confined,
         )
         self._split, self._settings = split, settings
-        self._host: Host
-        if url is None:
-            self._host = local_host(backend_python("appworld"), data.roots(split), settings)
-        else:
-            self._host = remote_host(url, token, settings)
+        self._host: Host = local_host(backend_python("appworld"), data.roots(split), settings)
         self.task_ids: Sequence[str] = self._host.task_ids(split)
         self.observation_space = UnicodeText(_LONGEST)
         self.action_space = UnicodeText(_LONGEST)
@@ -145,7 +129,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             "instruction": about["instruction"],
             "supervisor": dict(about["supervisor"]),
             "datetime": about["datetime"],
-            "difficulty": about.get("difficulty"),  # an older server does not send it
+            "difficulty": about["difficulty"],
             "scenario": task_id.rsplit("_", 1)[0],  # as appworld.task.task_id_to_generator_id
         }
 

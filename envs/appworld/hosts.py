@@ -1,4 +1,4 @@
-"""Hosts, which make and hold worlds. A local host forks them; a remote host (remote.py) asks another machine for them.
+"""Hosts, which make and hold worlds. A local host forks them.
 
 What the agent sees of a world is decided in env.py.
 """
@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from envs.appworld.data import Roots
 from envs.appworld.forks import Fork, Zygote
 from envs.appworld.record import Record
 
-__all__ = ["ADAPTATIONS", "Host", "LocalHost", "Settings", "World", "close_hosts", "local_host", "shared_host"]
+__all__ = ["ADAPTATIONS", "Host", "LocalHost", "Settings", "World", "close_hosts", "local_host"]
 
 _OPEN_TIMEOUT_S = 120.0
 _GRACE_S = 5.0  # gives the engine's own timeout time to answer before the process is killed
@@ -316,18 +316,13 @@ _hosts: dict[tuple[Any, ...], Host] = {}
 _hosts_lock = threading.Lock()
 
 
-def shared_host(key: tuple[Any, ...], make: Callable[[], Host]) -> Host:
-    """The host that all environments of this process with the same key share. It ends with the process."""
-    key = (os.getpid(), *key)
+def local_host(python: Path, roots: Roots, settings: Settings) -> Host:
+    """The local host that all environments of this process with the same data and settings share. It ends with the process."""
+    key = (os.getpid(), python, roots, settings)
     with _hosts_lock:
         if key not in _hosts:
-            _hosts[key] = make()
+            _hosts[key] = LocalHost(python, roots, settings)
         return _hosts[key]
-
-
-def local_host(python: Path, roots: Roots, settings: Settings) -> Host:
-    """The local host that all environments of this process with the same data and settings share."""
-    return shared_host((python, roots, settings), lambda: LocalHost(python, roots, settings))
 
 
 def close_hosts() -> None:

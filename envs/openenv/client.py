@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.utils import EzPickle
 
-from eh_gym.errors import ConfigError, MissingExtraError, WorkerDied
+from eh_gym.errors import ConfigError, MissingExtraError, WorkerCallError, WorkerDied
 from eh_gym.spaces import UnicodeText
+from envs.openenv.token import TOKEN_VARIABLE, checked_token
 from envs.options import named_task
 
 try:
@@ -29,10 +33,11 @@ __all__ = ["RemoteEnv"]
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _LONGEST_MESSAGE = 1_000_000  # characters of an action; the rest is cut
 _PAUSE_S = 0.2  # between two attempts to connect
+_ASK_TIMEOUT_S = 30.0  # for requests that need no environment
 _LOST = (OSError, EOFError, WebSocketException)  # what the connection raises when the other end is gone
 
 
-class RemoteEnv(gym.Env[str, str]):
+class RemoteEnv(gym.Env[str, str], EzPickle):
     """Plays any OpenEnv text server, over one session of its own.
 
     The server of this project (``python -m envs serve``) says everything that its environment's info has. Another server needs
@@ -40,20 +45,23 @@ class RemoteEnv(gym.Env[str, str]):
 
     If the server is lost during an episode, the episode ends as truncated with ``info["environment_error"]``, and the next
     reset connects again, for as long as `patience_s`. Such an episode says nothing about the agent, so nothing should count it:
-    `ElasticTimeLimit` and the harness do not.
+    `ElasticTimeLimit` and the harness do not. No message is sent twice.
 
     Args:
-        url: The server, such as ``http://127.0.0.1:8000``.
-        token: Sent as ``Authorization: Bearer``; empty sends none.
+        url: The server, such as ``http://127.0.0.1:8000``; a path and ``https://``, as of a proxy, work too.
+        token: Sent as ``Authorization: Bearer``; "" sends none. The default is the environment variable EH_ENV_TOKEN, read when
+            the environment is made. ``env.spec`` and pickled environments contain the argument, but not the variable.
         split: The split whose tasks are played, if the server has several; "" for its default.
         action_field: The action's text field; "" takes its one required field.
         observation_field: The observation's text field; "" takes ``text``, or else the only one that is a text.
-        timeout_s: The longest wait for an answer, in seconds.
+        timeout_s: The longest wait for an answer, in seconds. It must be longer than the deadlines of the environment there,
+            which tell an agent's failure from the environment's. A lost server is noticed within 40 s without it.
         patience_s: How long a reset tries to reach the server, in seconds.
 
     Raises:
-        ConfigError: The server's action has not one text field, or the server refuses the token.
+        ConfigError: The url, the token, the task or the split is wrong, the server is full, or its action has not one text field.
         WorkerDied: A reset did not reach the server in time.
+        WorkerCallError: The environment there could not begin the episode.
         MissingExtraError: The ``openenv`` package is not installed.
     """
 
@@ -62,16 +70,22 @@ class RemoteEnv(gym.Env[str, str]):
     def __init__(
         self,
         url: str,
-        token: str = "",
+        token: str | None = None,
         split: str = "",
         action_field: str = "",
         observation_field: str = "",
-        timeout_s: float = 120.0,
+        timeout_s: float = 3600.0,
         patience_s: float = 60.0,
     ) -> None:
+        EzPickle.__init__(self, url, token, split, action_field, observation_field, timeout_s, patience_s)
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"url must be like http://127.0.0.1:8765, got {url!r}")
+        if token is None:
+            token = os.environ.get(TOKEN_VARIABLE, "")
         self.observation_space, self.action_space = UnicodeText(_LONGEST), UnicodeText(_LONGEST)
-        self._url, self._split, self._patience_s, self._timeout_s = url.rstrip("/"), split, patience_s, timeout_s
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._url, self._split, self._patience_s = url.rstrip("/"), split, patience_s
+        self._headers = {"Authorization": f"Bearer {checked_token(token)}"} if token else {}
         self._make: Callable[[], Any] = lambda: GenericEnvClient(
             base_url=self._url, message_timeout_s=timeout_s, headers=self._headers
         ).sync()
@@ -102,13 +116,17 @@ class RemoteEnv(gym.Env[str, str]):
         asked = {name: value for name, value in asked.items() if value is not None}
         end = time.monotonic() + self._patience_s
         while True:
+            reused = self._client is not None
             try:
                 self._connect()
                 result = self._client.reset(**asked)
             except RuntimeError as error:  # the server's own answer
-                if "CAPACITY_REACHED" not in str(error) or time.monotonic() > end:
+                full = "CAPACITY_REACHED" in str(error)
+                # A session may have ended since its last episode, as after a long silence.
+                if not reused and (not full or time.monotonic() > end):
                     self._disconnect()
-                    raise ConfigError(f"the server at {self._url} refuses the reset: {error}") from error
+                    kind = ConfigError if full or "ConfigError" in str(error) else WorkerCallError
+                    raise kind(f"the server at {self._url} refuses the reset: {error}") from error
             except _LOST as error:
                 if time.monotonic() > end:
                     self._disconnect()
@@ -176,14 +194,18 @@ class RemoteEnv(gym.Env[str, str]):
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, {**self._headers, "Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+            with urllib.request.urlopen(request, timeout=_ASK_TIMEOUT_S) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             if error.code == 401:
                 raise ConfigError(
-                    f"the server at {self._url} refuses the token; give the one that it printed"
+                    f"the server at {self._url} refuses the token; give the one that it printed as token, or in {TOKEN_VARIABLE}"
                 ) from error
+            if error.code == 404:
+                raise ConfigError(f"what answers at {self._url} has no {path}, so it is no OpenEnv server") from error
             raise
+        except ValueError as error:
+            raise ConfigError(f"what answers at {self._url} is no OpenEnv server: its {path} is no JSON") from error
 
 
 class _TaskIds(Sequence[str]):

@@ -7,10 +7,12 @@ token, and the command.
 from __future__ import annotations
 
 import argparse
+import base64
 import functools
 import inspect
 import json
 import secrets
+import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -18,7 +20,7 @@ from uuid import uuid4
 
 import gymnasium as gym
 
-from eh_gym.errors import ConfigError, EHError, MissingExtraError
+from eh_gym.errors import ConfigError, EHError, MissingExtraError, WorkerDied
 
 try:
     import uvicorn
@@ -82,6 +84,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         self._envs: dict[str, gym.Env[str, str]] = {}
         self._env: gym.Env[str, str] | None = None
         self._state = State()
+        self._closed = False
 
     def reset(
         self,
@@ -100,10 +103,13 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
             split: The split of the task.
             index: The place of the task in the split, in place of its id.
         """
-        self._env = self._of(split)
-        if index is not None:
-            task_id = self.get_task(split or self._splits[0], index)["id"]
-        observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
+        try:
+            self._env = self._of(split)
+            if index is not None:
+                task_id = self.get_task(split or self._splits[0], index)["id"]
+            observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
+        except EHError as error:  # the client hears the text alone, and has to know whose mistake it is
+            raise type(error)(f"{type(error).__name__}: {error}") from error
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
         return TextObservation(
             text=_unicode(observation), system_prompt=info.pop("system_prompt", None), info=_json(info)
@@ -111,6 +117,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
 
     def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
         """Sends the agent's message to the environment. The environments have deadlines of their own; `timeout_s` is unused."""
+        self._refuse_if_closed()
         if self._env is None:
             raise ConfigError("this session has no episode yet; call reset before step")
         text, reward, terminated, truncated, info = self._env.step(action.message)
@@ -148,12 +155,20 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         return [{"id": task_id, "index": i} for i, task_id in enumerate(self._task_ids(split))]
 
     def close(self) -> None:
-        """Closes the environments."""
+        """Closes the environments. OpenEnv leaves the connection of a silent client open; a later call hears why."""
+        self._closed = True
         for env in self._envs.values():
             env.close()
         self._envs.clear()
 
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise WorkerDied(
+                "the session was silent for too long and is closed; connect again, or raise --idle-timeout-s"
+            )
+
     def _of(self, split: str | None) -> gym.Env[str, str]:
+        self._refuse_if_closed()
         split = self._splits[0] if split is None else split
         if split not in self._splits:
             raise ConfigError(f"this server has the splits {self._splits}, not {split!r}")
@@ -170,14 +185,18 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
 
 
 class RequireToken:
-    """ASGI middleware: requests and websockets without ``Authorization: Bearer TOKEN`` are refused, but for /health."""
+    """ASGI middleware: requests and websockets without the token are refused, but for /health.
+
+    The token comes as ``Authorization: Bearer TOKEN``. A client that can send no headers, such as verifiers', takes it as the
+    password of its URL, ``http://any:TOKEN@HOST``, and then sends ``Authorization: Basic``.
+    """
 
     def __init__(self, app: App, token: str) -> None:
-        self._app, self._expected = app, f"Bearer {token}".encode()
+        self._app, self._expected = app, token.encode()
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Passes the call on, or answers 401."""
-        given = dict(scope.get("headers", ())).get(b"authorization", b"")
+        given = _password(dict(scope.get("headers", ())).get(b"authorization", b""))
         if scope["type"] == "lifespan" or scope["path"] in _UNGUARDED or secrets.compare_digest(given, self._expected):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -186,6 +205,17 @@ class RequireToken:
         else:
             await send({"type": "http.response.start", "status": 401, "headers": [(b"content-type", b"text/plain")]})
             await send({"type": "http.response.body", "body": b"the token is missing or wrong\n"})
+
+
+def _password(authorization: bytes) -> bytes:
+    """The token of a header; empty if it has none."""
+    scheme, _, value = authorization.partition(b" ")
+    if scheme.lower() == b"basic":
+        try:
+            return base64.b64decode(value).partition(b":")[2]
+        except ValueError:
+            return b""
+    return value if scheme.lower() == b"bearer" else b""
 
 
 def make_app(
@@ -202,8 +232,10 @@ def make_app(
         token: What clients must send; empty for none.
 
     Raises:
-        ConfigError: No such environment is registered, or it takes other arguments.
+        ConfigError: No such environment is registered, it takes other arguments, or a number is too small.
     """
+    if sessions < 1 or not idle_s > 0:
+        raise ConfigError(f"max_sessions must be >= 1 and idle_timeout_s > 0, got {sessions} and {idle_s:g}")
     try:
         spec = gym.spec(env_id)
     except gym.error.Error as error:
@@ -235,7 +267,7 @@ def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
     """Serves until SIGINT or SIGTERM, and then closes every session.
 
     Args:
-        options: The command line: what, host, port, split, env_args, max_sessions, idle_timeout_s.
+        options: The command line: env, host, port, split, env_args, max_sessions, idle_timeout_s.
         token: What clients must send.
         told: Whether the token was made here and must be printed.
     """
@@ -244,7 +276,7 @@ def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
     except json.JSONDecodeError as error:
         raise ConfigError(f'--env-args is not JSON ({error}); write --env-args \'{{"prompt": "official"}}\'') from error
     app = make_app(
-        options.what,
+        options.env,
         args=args,
         splits=options.split,
         sessions=options.max_sessions,
@@ -258,8 +290,11 @@ def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
         raise ConfigError(f"cannot listen on {options.host} port {options.port}: {error}; choose another") from error
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
     host = f"[{options.host}]" if ":" in options.host else options.host
-    print(f"serving {options.what} at http://{host}:{listening.getsockname()[1]}", flush=True)
+    print(f"serving {options.env} at http://{host}:{listening.getsockname()[1]}", flush=True)
     print(f"token: {token}" if told else "token: as given", flush=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn ends on both, and then raises them again: they must not end this process before its environments are closed.
+        signal.signal(number, lambda *_: None)
     server.run(sockets=[listening])
     print("all sessions are closed", flush=True)
     return 0

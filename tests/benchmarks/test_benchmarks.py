@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem != "flags")
+NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("flags", "played"))
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.txt"))
 
 Run = Callable[..., str]
@@ -38,6 +38,7 @@ SLOW = {
     "train": "plain / chunked, mib",
 }
 NEEDS = {"appworld": "appworld_python", "bfcl": "bfcl_python", "official_run": "bfcl_python", "ray_envs": "ray"}
+ELSEWHERE = ("lora_handover", "served_envs")  # other tox environments have what they need, and name their tests
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -74,6 +75,13 @@ def test_a_hand_over_to_vllm_is_measured() -> None:
     assert "hand-over " in smoke_in_a_process("lora_handover")
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("openenv") is None, reason="OpenEnv is not there; tox run -e integration-openenv"
+)
+def test_served_environments_are_measured() -> None:
+    assert re.search(r"^EH-Cabinet-v0 +4 at once( +[\d.]+x?){5}$", smoke_in_a_process("served_envs"), re.MULTILINE)
+
+
 def smoke_in_a_process(name: str, *more: str) -> str:
     done = subprocess.run(
         [sys.executable, f"benchmarks/{name}.py", "--smoke", *more],
@@ -94,7 +102,7 @@ def test_every_benchmark_is_tried() -> None:
         "gpu_rollout",
         "gpu_train",
         "rank_memory",
-        "lora_handover",
+        *ELSEWHERE,
         "smollm2_bfcl",
     } == set(NAMES)
 

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NO_FIGURES = {"appworld-attacks.txt"}  # a list of attacks with their outcomes
 
 _NUMBER = r"(?<![\w.])-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:e-?\d+)?"

@@ -1,19 +1,17 @@
+import importlib
 import importlib.metadata
 import os
-import signal
 import subprocess
 import sys
 
 import pytest
 
+from eh_gym.errors import MissingExtraError
 from eh_gym.registration import ENTRY_POINTS
 from envs import runtime
 from envs.__main__ import main
 from envs.appworld import data
 from envs.appworld import install as appworld
-from envs.appworld.hosts import Settings
-from envs.appworld.remote import RemoteHost
-from envs.appworld.server import Server
 
 
 @pytest.fixture
@@ -136,36 +134,6 @@ def test_as_a_command(nothing_installed):
     assert subprocess.run([sys.executable, "-m", "envs"], capture_output=True).returncode == 2
 
 
-@pytest.fixture
-def two_tasks(tmp_path, monkeypatch):
-    """As far as files tell, AppWorld and a mini world are installed, enough to serve until somebody opens a world."""
-    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("EH_APPWORLD_TOKEN", raising=False)
-    venv = runtime.venv_dir(runtime.BACKENDS["appworld"])
-    (venv / "bin").mkdir(parents=True)
-    (venv / "bin" / "python").symlink_to(sys.executable)
-    (venv / ".complete").touch()
-    mini("a_1", "a_2")
-
-
-def test_serve_serves_until_it_is_told_to_stop(two_tasks):
-    command = [sys.executable, "-m", "envs", "serve", "appworld", "--split", "mini", "--port", "0"]
-    for number in (signal.SIGTERM, signal.SIGINT):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            serving, told = process.stdout.readline(), process.stdout.readline()
-            assert "mini (2 tasks)" in serving
-            url, token = serving.split()[-1], told.removeprefix("token: ").strip()
-            assert url.startswith("http://127.0.0.1:")
-            assert RemoteHost(url, token, Settings()).task_ids("mini") == ("a_1", "a_2")
-            process.send_signal(number)
-            assert process.wait(120) == 0
-            assert process.stdout.read() == "all worlds are closed\n"
-        finally:
-            process.kill()
-            process.stdout.close()
-
-
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -175,27 +143,17 @@ def test_serve_serves_until_it_is_told_to_stop(two_tasks):
         (["--token", "x" * 20, "--token-file", "y"], "use only one of them"),
         (["--token-file", "/nowhere/token"], "the token cannot be read"),
         (["--token-file", os.devnull, "--host", "0.0.0.0"], "a token must have 16 to 200 characters"),
-        (["--max-worlds", "0"], "max_worlds must be >= 1, got 0"),
-        (["--idle-timeout-s", "-1"], "idle_timeout_s must be > 0"),
-        (["--port", "99999"], "cannot listen on 127.0.0.1 port 99999"),
-        (["--host", "192.0.2.1", "--token", "x" * 20], "cannot listen on 192.0.2.1"),
     ],
 )
-def test_serve_refuses_what_it_cannot_or_should_not_do(two_tasks, capsys, arguments, error):
-    assert main(["serve", "appworld", "--split", "mini", *arguments]) == 1
+def test_serve_refuses_what_it_should_not_do(monkeypatch, capsys, arguments, error):
+    monkeypatch.delenv("EH_ENV_TOKEN", raising=False)
+    assert main(["serve", "EH-Cabinet-v0", *arguments]) == 1
     assert error in capsys.readouterr().err
 
 
-def test_serve_names_what_is_missing(nothing_installed, capsys):
-    assert main(["serve", "appworld", "--split", "mini"]) == 1
-    assert "run: python -m envs install appworld" in capsys.readouterr().err
-
-
-def test_serve_keeps_a_given_token_to_itself(two_tasks, monkeypatch, capsys):
-    monkeypatch.setenv("EH_APPWORLD_TOKEN", "a-token-for-the-tests")
-    monkeypatch.setattr(Server, "serve_forever", lambda self, poll_interval: None)
-    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
-    assert main(["serve", "appworld", "--split", "mini", "--port", "0", "--host", "0.0.0.0"]) == 0
-    told = capsys.readouterr().out
-    assert "token: as given" in told
-    assert "a-token-for-the-tests" not in told
+@pytest.mark.parametrize("module", ["envs.openenv.server", "envs.openenv.client"])
+def test_without_openenv_the_extra_is_named(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, "openenv", None)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(MissingExtraError, match=r"pip install 'elastic-horizon\[openenv\]'"):
+        importlib.import_module(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import signal
 import socket
@@ -14,17 +15,21 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
+from openenv_server import TOKEN, served_here
 
 import eh_gym
-from eh_gym.errors import ConfigError, MissingBackendError, WorkerDied
+from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied
+from envs.__main__ import main
 
 pytest.importorskip("openenv", reason="openenv is not installed; run: tox run -e integration-openenv")
 
-TOKEN = "a-token-for-this-test-alone"
+START_S = 300.0  # OpenEnv's import alone takes 8 s of processor time
 
 
 class Served:
@@ -41,10 +46,13 @@ class Served:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "EH_APPWORLD_TOKEN": TOKEN},
+            env={**os.environ, "EH_ENV_TOKEN": TOKEN},
         )
         assert self.process.stdout is not None
+        deadline = threading.Timer(START_S, self.process.kill)
+        deadline.start()
         line = self.process.stdout.readline()
+        deadline.cancel()
         if not line:
             pytest.fail(f"the server did not start: {self.process.communicate()[1]}")
         self.url = line.split()[-1]
@@ -55,7 +63,7 @@ class Served:
         self.process.communicate()
 
     def remote(self, **arguments: Any) -> gym.Env[str, str]:
-        return gym.make("EH-Remote-v0", url=self.url, **{"token": TOKEN, **arguments})
+        return gym.make("EH-Remote-v0", url=self.url, **{"token": TOKEN, "timeout_s": 120.0, **arguments})
 
 
 @pytest.fixture(scope="module")
@@ -89,41 +97,210 @@ def test_an_episode_is_the_same_as_on_this_machine(cabinet: Served) -> None:
             remote.step("list()")
 
 
-@pytest.mark.parametrize(
-    ("env_id", "split"),
-    [
-        ("EH-CabinetLocked-v0", "dev"),
-        ("EH-CabinetOpenEnded-v0", "dev"),
-        ("EH-BFCL-v0", "dev"),
-        ("EH-AppWorld-v0", "mini"),
-    ],
-)
-def test_every_environment_is_served(env_id: str, split: str) -> None:
+def same_as_here(remote: gym.Env[str, str], local: gym.Env[str, str]) -> None:
     """The expert of an environment here plays one there, too; the verdict comes from there."""
+    observation, info = local.reset(seed=0)
+    there, more = remote.reset(options={"task_id": info["task_id"]})
+    assert (there, more) == (observation, info)
+    done = False
+    while not done:
+        action = local.unwrapped.expert()  # type: ignore[attr-defined]
+        answer = local.step(action)
+        assert remote.step(action) == answer
+        done = answer[2]
+    assert answer[4]["success"] is True
+
+
+@pytest.mark.parametrize("env_id", ["EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0"])
+def test_every_cabinet_is_served(env_id: str) -> None:
+    with (
+        served_here(env_id, ("dev",)) as there,
+        gym.make("EH-Remote-v0", **there) as remote,
+        gym.make(env_id, split="dev") as local,
+    ):
+        same_as_here(remote, local)
+
+
+def test_bfcl_is_served(bfcl_python: Any) -> None:
+    with (
+        served_here("EH-BFCL-v0", ("dev",)) as there,
+        gym.make("EH-Remote-v0", **there) as remote,
+        gym.make("EH-BFCL-v0", split="dev") as local,
+    ):
+        same_as_here(remote, local)
+
+
+def test_appworld_is_served_and_its_end_leaves_no_process(appworld_python: Any) -> None:
+    """A world that dies alone was lost by its agent. One whose zygote dies, too, was not."""
+    psutil = pytest.importorskip("psutil")
+    server = Served("EH-AppWorld-v0", "--split", "mini")
+
+    def processes() -> set[Any]:
+        return set(psutil.Process(server.process.pid).children(recursive=True))
+
     try:
-        local = gym.make(env_id, split=split)
-        observation, info = local.reset(seed=0)
-    except MissingBackendError as missing:
-        pytest.skip(str(missing))
-    server = Served(env_id, "--split", split)
-    try:
-        with server.remote() as remote:
-            there, more = remote.reset(options={"task_id": info["task_id"]})
-            assert (there, more["task_id"], more["system_prompt"]) == (
-                observation,
-                info["task_id"],
-                info["system_prompt"],
-            )
-            done = False
-            while not done:
-                action = local.unwrapped.expert()  # type: ignore[attr-defined]
-                observation, reward, done, _, _ = local.step(action)
-                there, earned, done_there, _, last = remote.step(action)
-                assert (there, earned, done_there) == (observation, reward, done)
-            assert last["success"] is True
+        with server.remote() as remote, gym.make("EH-AppWorld-v0", split="mini") as local:
+            same_as_here(remote, local)
+            for lost in ("world_lost", "environment_error"):
+                before = processes()
+                remote.reset(seed=0)
+                for world in processes() - before:
+                    zygote = world.parent()
+                    world.kill()
+                if lost == "environment_error":
+                    zygote.kill()
+                _, reward, terminated, truncated, info = remote.step("print(1)")
+                assert (reward, terminated, truncated) == (0.0, lost == "world_lost", lost == "environment_error")
+                assert {"world_lost", "environment_error"} & set(info) == {lost}
+            remote.reset(seed=0)
+            assert remote.step("print(1)")[0].strip() == "1"
+            left = processes()
+            assert len(left) >= 3  # two zygotes and a world
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(timeout=60) == 0
+            assert psutil.wait_procs(left, timeout=60)[1] == []
+            assert "environment_error" in remote.step("print(1)")[4]
     finally:
         server.kill()
-        local.close()
+
+
+class Scripted(gym.Env[str, str]):
+    """Ends as its action says; its reset fails while `broken`."""
+
+    observation_space = action_space = eh_gym.UnicodeText(1000)
+    broken = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        if self.broken:
+            raise WorkerDied("no zygote")
+        return "go", {"task_id": "a"}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if action == "bug":
+            raise KeyError("a bug of the server")
+        lost = {"success": False, "world_lost": "WorkerDied: its code ended it"}
+        failed = {"success": False, "environment_error": "WorkerDied: the host is gone"}
+        info = {"lose": lost, "fail": failed, "win": {"success": True}}.get(action, {})
+        return action, float(action == "win"), action in ("win", "lose"), action == "fail", info
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    monkeypatch.setitem(gym.registry, "Scripted-v0", gym.envs.registration.EnvSpec("Scripted-v0", Scripted))
+    with served_here("Scripted-v0") as there:
+        yield there
+
+
+def test_an_agents_loss_is_its_failure_and_the_environments_is_not(scripted: dict[str, Any]) -> None:
+    horizon = eh_gym.FixedHorizon(10)
+    heard: list[bool] = []
+    record, horizon.record = horizon.record, lambda outcome: (heard.append(outcome.success), record(outcome))  # type: ignore[assignment]
+    with eh_gym.ElasticTimeLimit(gym.make("EH-Remote-v0", **scripted), horizon) as env:
+        for action, ends in [
+            ("lose", (True, False)),
+            ("fail", (False, True)),
+            ("bug", (False, True)),
+            ("win", (True, False)),
+        ]:
+            env.reset(seed=0)
+            _, reward, *ended, info = env.step(action)
+            assert tuple(ended) == ends
+            assert reward == (action == "win")
+            assert ("environment_error" in info) == (action in ("fail", "bug"))
+            assert ("world_lost" in info) == (action == "lose")
+    assert heard == [False, True]
+
+
+def test_a_reset_that_fails_there_is_the_environments_failure(
+    scripted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gym.make("EH-Remote-v0", **scripted) as remote:
+        remote.reset(seed=0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Scripted, "broken", True)
+            with pytest.raises(WorkerCallError, match="WorkerDied: no zygote"):
+                remote.reset(seed=0)
+        remote.reset(seed=0)
+        assert remote.step("win")[4]["success"] is True
+
+
+def test_a_silent_session_is_closed_and_the_next_reset_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from envs.openenv.server import ServedEnv
+
+    with served_here("EH-Cabinet-v0", idle_s=1.0) as there:
+        closed, close = threading.Semaphore(0), ServedEnv.close
+        monkeypatch.setattr(ServedEnv, "close", lambda self: (close(self), closed.release()))
+        with gym.make("EH-Remote-v0", **there) as one, gym.make("EH-Remote-v0", **there) as two:
+            for env in (one, two):
+                env.reset(seed=0)
+            for _ in range(2):
+                assert closed.acquire(timeout=60)
+            assert "silent for too long" in one.step("list()")[4]["environment_error"]
+            two.reset(seed=0)
+            assert "environment_error" not in two.step("list()")[4]
+
+
+def test_the_token_comes_from_the_variable_and_is_not_pickled(cabinet: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EH_ENV_TOKEN", TOKEN)
+    env = gym.make("EH-Remote-v0", url=cabinet.url)
+    data = pickle.dumps(env)
+    assert TOKEN.encode() not in data
+    assert TOKEN not in repr(env.spec)
+    with pickle.loads(data) as copy:
+        copy.reset(seed=3)
+        assert not copy.step("list()")[3]
+
+
+def test_a_client_without_headers_takes_the_token_in_its_url(cabinet: Served) -> None:
+    from openenv import GenericEnvClient
+
+    with GenericEnvClient(base_url=cabinet.url.replace("//", f"//any:{TOKEN}@")).sync() as client:
+        assert client.reset(seed=3).observation["text"].startswith("start ")
+    wrong = GenericEnvClient(base_url=cabinet.url.replace("//", "//any:another-token-of-nobody@")).sync()
+    with pytest.raises(ConnectionError):
+        wrong.reset()
+    wrong.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"url": "127.0.0.1:8765"}, "url must be like http://127.0.0.1:8765, got '127.0.0.1:8765'"),
+        ({"url": "http://127.0.0.1:1", "token": "short"}, "16 to 200 characters"),
+        ({"url": "http://127.0.0.1:1", "token": TOKEN + "\r\nX: y"}, "visible ASCII"),
+    ],
+)
+def test_wrong_arguments_say_so(arguments: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(error)):
+        gym.make("EH-Remote-v0", **arguments)
+
+
+@pytest.mark.parametrize(("status", "text"), [(404, b"not here"), (200, b"<html>")])
+def test_what_is_no_openenv_server_is_said(status: int, text: bytes) -> None:
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    stranger = HTTPServer(("127.0.0.1", 0), Stranger)
+    thread = threading.Thread(target=stranger.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{stranger.server_port}"
+        with (
+            gym.make("EH-Remote-v0", url=url, token="") as remote,
+            pytest.raises(ConfigError, match="no OpenEnv server"),
+        ):
+            remote.reset()
+    finally:
+        stranger.shutdown()
+        stranger.server_close()
 
 
 def test_a_task_is_chosen_by_the_seed_where_none_is_named(cabinet: Served) -> None:
@@ -201,16 +378,13 @@ def test_64_sessions_at_once_and_one_too_many(cabinet: Served) -> None:
 
 
 def test_a_full_server_says_so() -> None:
-    server = Served("EH-Cabinet-v0", "--max-sessions", "1")
-    try:
-        with server.remote() as first, server.remote(patience_s=0.5) as second:
+    with served_here("EH-Cabinet-v0", sessions=1) as there:
+        with gym.make("EH-Remote-v0", **there) as first, gym.make("EH-Remote-v0", **there, patience_s=0.5) as second:
             first.reset(seed=0)
             with pytest.raises(ConfigError, match="CAPACITY_REACHED"):
                 second.reset(seed=0)
-            first.close()
-            second.reset(seed=0)
-    finally:
-        server.kill()
+        with gym.make("EH-Remote-v0", **there) as third:
+            third.reset(seed=0)
 
 
 def test_a_killed_server_costs_its_episodes_only_and_none_is_counted_twice() -> None:
@@ -252,11 +426,15 @@ def test_a_killed_server_costs_its_episodes_only_and_none_is_counted_twice() -> 
 
 def test_it_ends_gracefully() -> None:
     server = Served("EH-Cabinet-v0")
-    with server.remote() as remote:
-        remote.reset(seed=0)
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(timeout=30) in (0, -signal.SIGTERM)
-        assert "environment_error" in remote.step("list()")[4]
+    try:
+        with server.remote() as remote:
+            remote.reset(seed=0)
+            server.process.send_signal(signal.SIGINT)
+            said, error = server.process.communicate(timeout=60)
+            assert (server.process.returncode, said) == (0, "token: as given\nall sessions are closed\n"), error
+            assert "environment_error" in remote.step("list()")[4]
+    finally:
+        server.kill()
 
 
 @pytest.mark.parametrize(
@@ -266,26 +444,39 @@ def test_it_ends_gracefully() -> None:
         (["EH-Cabinet-v0", "--split", "nonsense"], "split must be one of train, dev, test, all"),
         (["EH-Cabinet-v0", "--env-args", "{"], "--env-args is not JSON"),
         (["EH-Cabinet-v0", "--env-args", '{"nope": 1}'], "can't be made with"),
+        (["EH-Cabinet-v0", "--max-sessions", "0"], "max_sessions must be >= 1"),
+        (["EH-Cabinet-v0", "--idle-timeout-s", "-1"], "idle_timeout_s > 0"),
+        (["EH-Cabinet-v0", "--port", "99999"], "cannot listen on 127.0.0.1 port 99999"),
+        (["EH-Cabinet-v0", "--host", "192.0.2.1", "--token", "x" * 20], "cannot listen on 192.0.2.1"),
     ],
 )
-def test_what_cannot_be_served_is_refused_with_the_mend(arguments: list[str], message: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "envs", "serve", *arguments, "--port", "0"], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 1
-    assert re.search(message, done.stderr)
+def test_what_cannot_be_served_is_refused_with_the_mend(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--port", "0", *arguments]) == 1
+    assert re.search(message, capsys.readouterr().err)
 
 
-def test_a_port_in_use_is_said() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+def test_a_missing_backend_is_said_before_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
+    assert main(["serve", "EH-AppWorld-v0", "--split", "mini", "--port", "0"]) == 1
+    assert "run: python -m envs install appworld" in capsys.readouterr().err
+
+
+def test_a_given_token_is_not_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("EH_ENV_TOKEN", TOKEN)
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert main(["serve", "EH-Cabinet-v0", "--port", "0", "--host", "0.0.0.0"]) == 0
+    told = capsys.readouterr().out
+    assert "token: as given" in told
+    assert TOKEN not in told
+
+
+def test_a_port_in_use_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-m", "envs", "serve", "EH-Cabinet-v0", "--port", str(port)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    assert done.returncode == 1
-    assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
+        assert main(["serve", "EH-Cabinet-v0", "--port", str(port)]) == 1
+    assert f"cannot listen on 127.0.0.1 port {port}" in capsys.readouterr().err

@@ -6,10 +6,12 @@ import asyncio
 import json
 import multiprocessing
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
+from openenv_server import served_here
 
 import eh_gym
 from eh_gym import ElasticHorizon, EpisodeOutcome
@@ -170,3 +172,56 @@ def test_worker_processes_share_k(chat_server, plug_in, tmp_path):
     k = {t.metrics["horizon_k"] for t in (episode.traces[0] for episode in later)}
     assert all(value < 40 for value in k)
     assert eh_gym.__name__  # importing it is what registers the environments
+
+
+OPENENV = """
+from verifiers.v1.tasksets.openenv import OpenEnvEnv, OpenEnvTaskset
+
+from eh_gym import ElasticHorizon
+from eh_gym.integrations.verifiers import elastic
+from eh_gym.integrations.verifiers_gym import ChatHarness
+
+horizon = ElasticHorizon(k0=10, k_min=2, k_max=60, alpha=0.9, min_successes=2)
+Env = elastic(OpenEnvEnv, horizon, folder={folder!r}, update_every=3, seat="player")
+__all__ = ["ChatHarness", "Env", "OpenEnvTaskset"]
+"""
+
+
+def reads_openenv(cabinet_agent, request, number):
+    """The cabinet's agent; verifiers shows it each observation with the schema of an action, as JSON."""
+    messages = []
+    for message in request["messages"]:
+        content = message["content"]
+        if message["role"] == "user":
+            content = json.loads(content)["observation"]["text"]
+        messages.append({**message, "content": content})
+    return cabinet_agent({**request, "messages": messages}, number)
+
+
+def test_their_openenv_taskset_plays_our_server_under_k(chat_server, tmp_path, monkeypatch):
+    """verifiers' own OpenEnv environment, unchanged but for K, against `python -m envs serve`."""
+    pytest.importorskip("openenv")
+    (tmp_path / "plugged_openenv.py").write_text(OPENENV.format(folder=str(tmp_path / "k")))
+    monkeypatch.syspath_prepend(tmp_path)
+    with (
+        served_here("EH-Cabinet-v0") as there,
+        chat_server.serve(partial(reads_openenv, chat_server.cabinet_agent)) as endpoint,
+    ):
+        told = {
+            "id": "plugged_openenv",
+            "base_url": there["url"].replace("//", f"//any:{there['token']}@"),
+            "resets": [{"seed": seed} for seed in range(9)],
+        }
+        config = resolve_env_config({"taskset": told, "player": {"runtime": {"type": "subprocess"}}})
+        episodes = play(config, endpoint.url, 9)
+    alone, expected = ElasticHorizon(k0=10, k_min=2, k_max=60, alpha=0.9, min_successes=2), []
+    for i, length in enumerate(cabinet_lengths(range(9))):
+        k = alone.horizon
+        expected.append((k, min(length, k), float(length <= k)))
+        alone.record(EpisodeOutcome(min(length, k), k, length <= k, truncated=length > k))
+        if i % 3 == 2:
+            alone.update()
+    traces = [episode.traces[0] for episode in episodes]
+    assert all(episode.ok for episode in episodes), [episode.errors for episode in episodes]
+    assert [(t.metrics["horizon_k"], t.num_turns, t.reward) for t in traces] == expected
+    assert len({k for k, *_ in expected}) > 2

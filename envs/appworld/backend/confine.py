@@ -4,7 +4,7 @@ There are five layers, each useful without the others: "limits" (rlimits), "user
 "network" (a namespace), "system calls" (a seccomp filter), "files" (Landlock, or no opening of files at all). A layer that
 the host lacks is skipped without an error and not reported as in force. On macOS, only the limits and the uid exist.
 
-Two limits only the parent can enforce: the deadline (forks.py), and the memory of all worlds together (--max-worlds). There
+Two limits only the parent can enforce: the deadline (forks.py), and the memory of all worlds together (--max-sessions). There
 are no guards in Python, because the agent's code could undo them. This module uses only the standard library.
 """
 

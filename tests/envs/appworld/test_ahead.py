@@ -135,14 +135,3 @@ def test_a_failure_ends_what_waits_for_it_and_later_worlds_are_made(start):
     assert taken == [None]
     ahead.prepare(["a"])
     until(lambda: maker.made)
-
-
-def test_drop_closes_one_world_that_waits(start):
-    maker = Maker()
-    ahead = start(maker)
-    ahead.prepare(["a", "b"])
-    until(lambda: len(maker.made) == 2)
-    until(lambda: ahead.drop())
-    assert sum(world.closed for world in maker.made) == 1
-    until(lambda: ahead.drop())
-    assert not ahead.drop()

@@ -1,0 +1,64 @@
+"""The token of a served environment: where it comes from, and what it may be. The server and its client share this."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import secrets
+from pathlib import Path
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["TOKEN_VARIABLE", "checked_token", "find_token", "is_loopback"]
+
+TOKEN_VARIABLE = "EH_ENV_TOKEN"
+_TOKEN = re.compile(r"[!-~]{16,200}")
+
+
+def checked_token(token: str) -> str:
+    """Returns the token if it is valid.
+
+    Raises:
+        ConfigError: The token does not have 16 to 200 characters of visible ASCII.
+    """
+    if not _TOKEN.fullmatch(token):
+        raise ConfigError("a token must have 16 to 200 characters of visible ASCII, without spaces")
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "example.org")]
+    [True, True, True, False, False]
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def find_token(given: str | None, file: Path | None, host: str) -> tuple[str, bool]:
+    """The token that clients must send, and whether it was made here and must be printed.
+
+    Raises:
+        ConfigError: Two tokens are given, or none although other machines can reach the host, or one that is no token.
+    """
+    if given and file:
+        raise ConfigError("--token and --token-file both give the token; use only one of them")
+    if file is not None:
+        try:
+            given = file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the token cannot be read: {error}") from error
+        return checked_token(given), False
+    given = given or os.environ.get(TOKEN_VARIABLE)
+    if given:
+        return checked_token(given), False
+    if not is_loopback(host):
+        raise ConfigError(
+            f"{host} can be reached from other machines, so the server needs a token; give --token-file or set {TOKEN_VARIABLE} "
+            '(python -c "import secrets; print(secrets.token_urlsafe())" makes one)'
+        )
+    return secrets.token_urlsafe(), True

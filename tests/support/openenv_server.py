@@ -1,0 +1,35 @@
+"""The server of `python -m envs serve` in a thread of the test's process, which saves the start of another one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["TOKEN", "served_here"]
+
+TOKEN = "a-token-for-this-test-alone"
+
+
+@contextmanager
+def served_here(
+    env_id: str, splits: Sequence[str] = ("train",), sessions: int = 8, idle_s: float = 900.0
+) -> Iterator[dict[str, Any]]:
+    """Serves an environment; yields what EH-Remote-v0 takes."""
+    import uvicorn
+
+    from envs.openenv.server import make_app
+
+    app = make_app(env_id, args={}, splits=splits, sessions=sessions, idle_s=idle_s, token=TOKEN)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            yield {"url": f"http://127.0.0.1:{listening.getsockname()[1]}", "token": TOKEN, "timeout_s": 120.0}
+        finally:
+            server.should_exit = True
+            thread.join(60)
+            assert not thread.is_alive()
