@@ -431,7 +431,9 @@ def test_it_ends_gracefully() -> None:
             remote.reset(seed=0)
             server.process.send_signal(signal.SIGINT)
             said, error = server.process.communicate(timeout=60)
-            assert (server.process.returncode, said) == (0, "token: as given\nall sessions are closed\n"), error
+            assert server.process.returncode == 0, error
+            # The line of the token may have come with the first line, which was read before.
+            assert said.endswith("all sessions are closed\n"), said
             assert "environment_error" in remote.step("list()")[4]
     finally:
         server.kill()
