@@ -47,7 +47,7 @@ def perturbed_evaluation(out, make, perturbed, upstream, action_format, ids):
     settings = {"env": "EH-BFCL-v0", "env_args": json.dumps(kwargs), "split": "all", "seed": 0}
     folder, verdicts = EvaluationFolder(out, settings), {}
     for request in evaluation_requests(ids, 1, 0):
-        functions = upstream.call("entry", {"task_id": request.task_id}, timeout_s=60)["functions"]
+        functions = isolated.call("entry", {"task_id": request.task_id}, timeout_s=60)["functions"]
         steps = perturbed.perturb(rng, perturbed.expert_calls(plain, request.task_id), functions)
         script = [[perturbed.render(rng, step, action_format) for step in turn] for turn in steps]
         trajectory = played(env, request, script)
@@ -57,7 +57,7 @@ def perturbed_evaluation(out, make, perturbed, upstream, action_format, ids):
     return verdicts
 
 
-def test_an_entry_is_what_upstream_s_runner_returns(make, perturbed, upstream, tmp_path):
+def test_an_entry_is_what_upstream_s_runner_returns(make, perturbed, isolated, tmp_path):
     rng = random.Random("entries")
     for action_format in ("python", "hermes", "native"):
         env, plain = make(action_format=action_format), make()
@@ -65,7 +65,7 @@ def test_an_entry_is_what_upstream_s_runner_returns(make, perturbed, upstream, t
         scripts = []
         for number, category in enumerate(CATEGORIES * 3):
             task_id = f"multi_turn_{category}_{number * 16}"
-            functions = upstream.call("entry", {"task_id": task_id}, timeout_s=60)["functions"]
+            functions = isolated.call("entry", {"task_id": task_id}, timeout_s=60)["functions"]
             steps = perturbed.perturb(rng, perturbed.expert_calls(plain, task_id), functions)
             if number == 0:  # more steps than a turn may have
                 steps[0] = [[("pwd", {})]] * 30
@@ -76,7 +76,7 @@ def test_an_entry_is_what_upstream_s_runner_returns(make, perturbed, upstream, t
             scripts, read_episodes(tmp_path / action_format / "episodes/evaluation.jsonl"), strict=True
         ):
             told = {"task_id": line["task_id"], "script": script, "action_format": action_format}
-            theirs = upstream.call("play", told, timeout_s=60)["messages"]
+            theirs = isolated.call("play", told, timeout_s=60)["messages"]
             ours = result_entry(line, action_format)
             assert ours["result"] == theirs
             assert [len(turn) for turn in ours["latency"]] == [len(turn) for turn in theirs]

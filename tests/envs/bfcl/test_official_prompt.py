@@ -68,7 +68,7 @@ def native_call(name, arguments):
     return json.dumps({"tool_calls": [{"function": {"name": name, "arguments": arguments}}]})
 
 
-def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make, upstream, perturbed, chat_server):
+def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make, isolated, perturbed, chat_server):
     """Every request: the messages in their order, the tools, and the functions that are announced later."""
     pytest.importorskip("openai")
     from harness.evaluation.requests import evaluation_requests
@@ -79,12 +79,12 @@ def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make,
     environments, plain = Environments("EH-BFCL-v0", args, slots=1, threads=1), make()
     rng, grown = random.Random("requests"), 0
     for task_id in SOME:
-        functions = upstream.call("entry", {"task_id": task_id}, timeout_s=60)["functions"]
+        functions = isolated.call("entry", {"task_id": task_id}, timeout_s=60)["functions"]
         steps = perturbed.perturb(rng, perturbed.expert_calls(plain, task_id), functions)
         script = [[perturbed.render(rng, step, "native") for step in turn] for turn in steps]
         script[0] += [native_call("cd", '{"folder": "nowhere"}'), native_call("cd", "{")]  # an error, and no call
         episode = {"task_id": task_id, "script": script, "action_format": "native"}
-        theirs = upstream.call("play", episode, timeout_s=60)
+        theirs = isolated.call("play", episode, timeout_s=60)
 
         def answer(request, before, answers=theirs["answers"]):
             body = chat_server.completion(request, None)
