@@ -76,7 +76,7 @@ def test_a_hand_over_to_vllm_is_measured() -> None:
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("openenv") is None, reason="OpenEnv is not there; tox run -e integration-openenv"
+    importlib.util.find_spec("openenv") is None, reason="OpenEnv is not there; tox run -e integration-trl"
 )
 def test_served_environments_are_measured() -> None:
     assert re.search(r"^EH-Cabinet-v0 +4 at once( +[\d.]+x?){5}$", smoke_in_a_process("served_envs"), re.MULTILINE)
