@@ -47,7 +47,7 @@ def perturbed_evaluation(out, make, perturbed, upstream, action_format, ids):
     settings = {"env": "EH-BFCL-v0", "env_args": json.dumps(kwargs), "split": "all", "seed": 0}
     folder, verdicts = EvaluationFolder(out, settings), {}
     for request in evaluation_requests(ids, 1, 0):
-        functions = isolated.call("entry", {"task_id": request.task_id}, timeout_s=60)["functions"]
+        functions = upstream.call("entry", {"task_id": request.task_id}, timeout_s=60)["functions"]
         steps = perturbed.perturb(rng, perturbed.expert_calls(plain, request.task_id), functions)
         script = [[perturbed.render(rng, step, action_format) for step in turn] for turn in steps]
         trajectory = played(env, request, script)
