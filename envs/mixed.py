@@ -166,8 +166,28 @@ def _tasks(name: str, env: gym.Env[str, str]) -> Sequence[str]:
     return task_ids
 
 
-class _Prefixed(Sequence[str]):
-    """The same ids with a prefix, made when they are asked for: a generated split has very many."""
+class _Ids(Sequence[str]):
+    """Ids that are made when they are asked for: a generated split has very many. `_at` makes one, of an index in 0..len - 1."""
+
+    def _at(self, index: int) -> str:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self)} tasks, got the index {index}")
+        return self._at(index % len(self))
+
+
+class _Prefixed(_Ids):
+    """The same ids with a prefix."""
 
     def __init__(self, prefix: str, task_ids: Sequence[str]) -> None:
         self._prefix, self._task_ids = prefix, task_ids
@@ -179,19 +199,11 @@ class _Prefixed(Sequence[str]):
         known = isinstance(task_id, str) and task_id.startswith(self._prefix)
         return known and str(task_id).removeprefix(self._prefix) in self._task_ids
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def _at(self, index: int) -> str:
         return self._prefix + self._task_ids[index]
 
 
-class _InTurn(Sequence[str]):
+class _InTurn(_Ids):
     """Several sequences in turn: the first of each, then the second of each; those that have ended are left out.
 
     >>> list(_InTurn(["ab", "123456", "xyz"]))
@@ -207,18 +219,7 @@ class _InTurn(Sequence[str]):
     def __contains__(self, item: object) -> bool:
         return any(item in part for part in self._parts)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"there are {len(self)} tasks, got the index {index}")
-        index %= len(self)
+    def _at(self, index: int) -> str:
         turns = range(max(map(len, self._parts)) + 1)
         turn = bisect.bisect_right(turns, index, key=self._before) - 1
         left = [part for part in self._parts if len(part) > turn]

@@ -1,6 +1,7 @@
 """A horizon in tokens: the closed loop of Elastic Horizon on the tokens of the agent's own successes.
 
-Left out: the counting. Whoever plays the episodes knows their tokens, and stops an episode that has used up its budget.
+The controller counts no tokens. Whoever plays the episodes counts them, and stops an episode that has used up its budget;
+`harness.rollout.episode` does so.
 """
 
 from __future__ import annotations

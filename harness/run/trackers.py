@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from eh_gym.errors import ConfigError, MissingExtraError
+from harness.run.files import write_whole
 
 __all__ = ["Tracker", "Trackers", "require"]
 
@@ -150,7 +151,7 @@ def _run_id(run_dir: Path) -> str:
     """The run's id in the services, drawn once and kept in its folder, so that a resumed run goes on there."""
     path = run_dir.resolve() / "tracker-id"
     if not path.exists():
-        path.write_text(uuid.uuid4().hex[:8], encoding="ascii")
+        write_whole(path, uuid.uuid4().hex[:8])
     return path.read_text(encoding="ascii")
 
 
