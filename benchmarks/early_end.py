@@ -9,7 +9,6 @@ such groups a token buys: (1 - lost) / (1 - saved). What the agent would have le
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from flags import command, new_parser, parse, run
 
 from harness.experiments.manifest import read_manifest
+from harness.run.episode_log import read_episodes
 
 
 class Episode(NamedTuple):
@@ -35,8 +35,7 @@ def recorded(folder: Path) -> Iterator[Group]:
     """The groups of every update of a run whose episodes were logged."""
     for log in sorted(folder.glob("episodes/update-*.jsonl")):
         groups: dict[int, Group] = defaultdict(list)
-        for line in log.read_text().splitlines():
-            said = json.loads(line)
+        for said in read_episodes(log):
             if said["end"] != "environment-error":
                 steps = [turn["action_tokens"] + turn["observation_tokens"] for turn in said["turns"]]
                 groups[said["group"]].append(Episode(steps, said["success"]))
