@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import faulthandler
 import multiprocessing
 import os
 import re
@@ -47,13 +48,14 @@ def on_ranks(
     size: int, work: Callable[[Ranks], Any], *, timeout_s: float = 300, silent: int | None = None
 ) -> list[Any]:
     """What `work` returns on each of `size` forked ranks; of a `silent` one nothing is waited for, and it is killed."""
-    # As under torchrun, the ranks meet at a store that their parent keeps. It takes a port that is free.
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
+    answers, ports = context.SimpleQueue(), context.SimpleQueue()
 
     def child(rank: int) -> None:
+        faulthandler.dump_traceback_later(
+            240, exit=True
+        )  # a rank that hangs says where, and ends before its test's time is over
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports.get(), "TORCHELASTIC_USE_AGENT_STORE": "True"}
         os.environ |= {**address, "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
         os.environ["TORCHELASTIC_RUN_ID"] = "test"
         torch.set_num_threads(1)
@@ -64,6 +66,11 @@ def on_ranks(
     processes = [context.Process(target=child, args=(rank,)) for rank in range(size)]
     for process in processes:
         process.start()
+    # As under torchrun, the ranks meet at a store that their parent keeps. It takes a port that is free. Its thread looks names
+    # up: a rank forked meanwhile would wait for ever for the C library's lock.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for _ in processes:
+        ports.put(str(store.port))
     found: dict[int, Any] = {}
     wanted = [rank for rank in range(size) if rank != silent]
     try:
