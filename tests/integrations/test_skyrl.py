@@ -91,13 +91,13 @@ class Engine:
         self.finished += 1
 
 
-def made(tokenizer, agent, folder, **told):
+def made(tokenizer, agent, folder, *, k0=10, update_every=4, **told):
     told = {"max_turns": 99, "max_input_length": 100_000, "use_conversation_multi_turn": True, "batched": False, **told}
     config = GeneratorConfig(**told)
     return ElasticGymGenerator(
-        ElasticHorizon(**SETTINGS),
+        ElasticHorizon(**{**SETTINGS, "k0": k0}),
         folder=folder,
-        update_every=4,
+        update_every=update_every,
         generator_cfg=config,
         skyrl_gym_cfg=SkyRLGymConfig(max_env_workers=0),
         inference_engine_client=Engine(tokenizer, agent),
@@ -187,3 +187,18 @@ def test_a_rollout_without_room_for_more_tokens_is_truncated(tokenizer, tmp_path
     assert [total(reward) for reward in out["rewards"]] == [0.0] * 4
     log = json.loads((tmp_path / "horizon.jsonl").read_text())
     assert (log["episodes"], log["horizon/buffer_size"]) == (4, 0)
+
+
+def test_k_comes_to_the_same_from_below_and_from_above(tokenizer, chat_server, tmp_path):
+    """The right agent in EH-Cabinet needs 3 to 24 turns. docs/integrations/skyrl.md shows these two runs."""
+    ends = []
+    for k0 in (10, 50):
+        generator = made(tokenizer, chat_server.cabinet_agent, tmp_path / f"from-{k0}", k0=k0, update_every=8)
+        for first in range(1000, 1160, 8):
+            play(generator, "eh", [{"gym_id": "EH-Cabinet-v0", "seed": first + i} for i in range(8)])
+        rows = [json.loads(line) for line in (tmp_path / f"from-{k0}" / "horizon.jsonl").read_text().splitlines()]
+        assert len(rows) == 20
+        ends.append(rows[-1]["horizon/k"])
+        generator._horizon.close()
+    assert abs(ends[0] - ends[1]) <= 3
+    assert 24 < min(ends) <= max(ends) < 40

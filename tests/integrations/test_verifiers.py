@@ -66,10 +66,10 @@ def plug_in(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
 
-    def write(every, k0=10, env_class="GymEnv", taskset="GymTaskset", **told):
+    def write(every, k0=10, folder="k", env_class="GymEnv", taskset="GymTaskset", **told):
         name = f"plugged_{taskset.lower()}"
         sys.modules.pop(name, None)
-        text = MODULE.format(folder=str(tmp_path / "k"), every=every, k0=k0, env_class=env_class, taskset=taskset)
+        text = MODULE.format(folder=str(tmp_path / folder), every=every, k0=k0, env_class=env_class, taskset=taskset)
         (tmp_path / f"{name}.py").write_text(text)
         return resolve_env_config({"taskset": {"id": name, **told}, "agent": {"runtime": {"type": "subprocess"}}})
 
@@ -110,6 +110,20 @@ def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(chat_serve
     with chat_server.serve(chat_server.cabinet_agent) as server:
         [again] = play(config, server.url, 1)
     assert again.traces[0].metrics["horizon_k"] == alone.horizon
+
+
+def test_k_comes_to_the_same_from_below_and_from_above(chat_server, plug_in, tmp_path):
+    """The right agent in EH-Cabinet needs 3 to 24 turns. docs/integrations/verifiers.md shows these two runs."""
+    ends = []
+    for k0 in (10, 50):
+        config = plug_in(every=8, k0=k0, folder=f"from-{k0}", gym_id="EH-Cabinet-v0")
+        with chat_server.serve(chat_server.cabinet_agent) as server:
+            play(config, server.url, 160)
+        rows = [json.loads(line) for line in (tmp_path / f"from-{k0}" / "horizon.jsonl").read_text().splitlines()]
+        assert len(rows) == 20
+        ends.append(rows[-1]["horizon/k"])
+    assert abs(ends[0] - ends[1]) <= 3
+    assert 24 < min(ends) <= max(ends) < 40
 
 
 def test_an_environment_of_theirs_is_stopped_and_earns_nothing(chat_server, plug_in):
@@ -166,7 +180,10 @@ def test_worker_processes_share_k(chat_server, plug_in, tmp_path):
         pool.join(60)
     assert not pool.is_alive()
     traces = [episode.traces[0] for episode in first]
-    assert sorted(t.num_turns for t in traces) == sorted(cabinet_lengths(range(8)))
+    needs = zip(
+        cabinet_lengths(range(8)), traces, strict=True
+    )  # on a slow machine, K has fallen when the last ones start
+    assert [t.num_turns for t in traces] == [min(n, t.metrics["horizon_k"]) for n, t in needs]
     log = [json.loads(line) for line in (tmp_path / "k" / "horizon.jsonl").read_text().splitlines()]
     assert sum(row["episodes"] for row in log) in range(8, 11)  # those of both workers
     k = {t.metrics["horizon_k"] for t in (episode.traces[0] for episode in later)}

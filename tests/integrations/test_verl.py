@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from eh_gym import ElasticHorizon, EpisodeOutcome
@@ -95,7 +96,7 @@ class FakeRay:
 
 
 @pytest.fixture
-def play(tokenizer, tmp_path, monkeypatch):
+def play(request, tokenizer, tmp_path, monkeypatch):
     """Plays rollouts in a real worker of verl; returns what went to the TransferQueue."""
 
     @function_tool
@@ -116,7 +117,9 @@ def play(tokenizer, tmp_path, monkeypatch):
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
         config = compose("ppo_trainer", [*(f"{rollout}.{name}={value}" for name, value in told.items()), *flags])
     named = {"_target_": "eh_gym.integrations.verl.ElasticToolAgentLoop", "folder": str(tmp_path), "update_every": 4}
-    monkeypatch.setitem(loops._agent_loop_registry, "elastic", {**named, "horizon": SETTINGS})
+    monkeypatch.setitem(
+        loops._agent_loop_registry, "elastic", {**named, "horizon": getattr(request, "param", SETTINGS)}
+    )
     monkeypatch.setattr(loops, "rollout_trace_attr", lambda **_: nullcontext())
     monkeypatch.setattr(ours, "ray", FakeRay())
     put = {}
@@ -170,6 +173,18 @@ def test_k_moves_as_the_controller_alone_does(play, tmp_path):
 
     assert {mark[1] for mark, _ in play((1, 1, 1, 1), validate=True)} == {alone.horizon}
     assert (tmp_path / "state.json").read_text() == state
+
+
+@pytest.mark.parametrize(
+    "play", [{"k0": 10, "alpha": 0.9}, {"k0": 50, "alpha": 0.9}], indirect=True, ids=["from 10", "from 50"]
+)
+def test_k_comes_to_the_same_from_below_and_from_above(play, tmp_path):
+    """Tasks of 3 to 24 steps; docs/integrations/verl.md shows these two runs."""
+    for goals in np.random.default_rng(0).integers(2, 24, size=(40, 4)).tolist():
+        play(goals)
+    rows = [json.loads(line) for line in (tmp_path / "horizon.jsonl").read_text().splitlines()]
+    assert len(rows) == 40
+    assert rows[-1]["horizon/k"] == pytest.approx(33, abs=2)
 
 
 def test_the_manager_starts_our_workers():
