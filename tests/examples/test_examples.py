@@ -186,28 +186,3 @@ def test_an_agent_of_one_s_own_plays_an_episode(example, chat_server, capsys):
         assert "right\nsuccess after" in capsys.readouterr().out
         assert llm_agent.main([*flags, "--horizon", "2"]) is False
         assert "failure after 2 steps, truncated: True" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("env", ["cabinet", "lake"])
-def test_trl_plays_its_own_tool_calls_under_k(example, monkeypatch, tmp_path, env):
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    trl_tools = example("trl_tools", "trl", "tyro")
-    flags = [
-        "--demonstrations",
-        "96",
-        "--epochs",
-        "3",
-        "--updates",
-        "2",
-        "--tasks-per-update",
-        "1",
-        "--max-tokens",
-        "400",
-    ]
-    logs = trl_tools.main([*flags, "--envs", env, "--k0", "10", "--out", str(tmp_path / "figure.svg")])
-    assert [row["horizon/k"] for row in logs[env, 10]] == [10, 10]
-    assert all({"rollout/success", "rollout/truncated", "horizon/boundary"} <= row.keys() for row in logs[env, 10])
-    assert (tmp_path / "figure.svg").exists()
-    environment, tool = trl_tools.ENVIRONMENTS[env]
-    assert trl_tools.demonstrate(shown := environment(), tool, 3)[-1]["content"] == "done"
-    assert shown.get_reward() == 1
