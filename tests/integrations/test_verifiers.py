@@ -180,9 +180,8 @@ def test_worker_processes_share_k(chat_server, plug_in, tmp_path):
         pool.join(60)
     assert not pool.is_alive()
     traces = [episode.traces[0] for episode in first]
-    needs = zip(
-        cabinet_lengths(range(8)), traces, strict=True
-    )  # on a slow machine, K has fallen when the last ones start
+    # On a slow machine, K has fallen when the last ones start.
+    needs = zip(cabinet_lengths(range(8)), traces, strict=True)
     assert [t.num_turns for t in traces] == [min(n, t.metrics["horizon_k"]) for n, t in needs]
     log = [json.loads(line) for line in (tmp_path / "k" / "horizon.jsonl").read_text().splitlines()]
     assert sum(row["episodes"] for row in log) in range(8, 11)  # those of both workers

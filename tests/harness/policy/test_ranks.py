@@ -52,9 +52,8 @@ def on_ranks(
     answers, ports = context.SimpleQueue(), context.SimpleQueue()
 
     def child(rank: int) -> None:
-        faulthandler.dump_traceback_later(
-            240, exit=True
-        )  # a rank that hangs says where, and ends before its test's time is over
+        # A rank that hangs says where, and ends before its test's time is over.
+        faulthandler.dump_traceback_later(240, exit=True)
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports.get(), "TORCHELASTIC_USE_AGENT_STORE": "True"}
         os.environ |= {**address, "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
         os.environ["TORCHELASTIC_RUN_ID"] = "test"
@@ -67,7 +66,7 @@ def on_ranks(
     for process in processes:
         process.start()
     # As under torchrun, the ranks meet at a store that their parent keeps. It takes a port that is free. Its thread looks names
-    # up: a rank forked meanwhile would wait for ever for the C library's lock.
+    # up, so it starts last: a rank forked meanwhile would wait for ever for the C library's lock.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for _ in processes:
         ports.put(str(store.port))
