@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import os
 import resource
 import socket
@@ -85,7 +86,7 @@ def _network() -> str | None:
 
 
 def _take_memory(host: _Host) -> None:
-    bytearray(2 * _MEMORY)
+    mmap.mmap(-1, 2 * _MEMORY)  # the heap may hold free memory, which no limit counts again
 
 
 def _raise_a_limit(host: _Host) -> None:
