@@ -146,7 +146,9 @@ def build(
     set_threads(config.threads)
     require(config.trackers())
     ranks = ranks or Ranks()
-    check_ranks(ranks, sampler=config.sampler, tensor_parallel=config.tensor_parallel, async_steps=config.async_steps)
+    check_ranks(
+        ranks, sampler=config.sampler, tensor_parallel=config.tensor_parallel, max_staleness=config.max_staleness
+    )
     env_id = environment(config, ranks)
     env = teacher(config, env_id)
     stream = TaskStream(
@@ -172,11 +174,7 @@ def build(
     reference = _reference_policy(policy, config, folder, device, ranks, first=checkpoint is None)
     on_host = config.sampler != "transformers"
     weights = SampledWeights(
-        policy,
-        while_training=bool(config.async_steps),
-        ranks=ranks,
-        on_host=on_host,
-        gathers=config.sampler == "vllm",
+        policy, max_staleness=config.max_staleness, ranks=ranks, on_host=on_host, gathers=config.sampler == "vllm"
     )
     if not on_host:
         weights.fill(device)  # if servers sample, the copy stays in the host memory of rank 0
@@ -233,7 +231,7 @@ def build(
             policy.chat,
             config.rules(),
             ranks=ranks,
-            overlap=bool(config.async_steps),
+            max_staleness=config.max_staleness,
             updates_at=weights.updates_at,
         ),
         controller=controller,

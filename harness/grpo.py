@@ -64,12 +64,14 @@ def train(
                 times: dict[str, float] = {}
                 with run.clock.timed("time/update_s", times):
                     trajectories, metrics = run.batches.take(update, progress.batch_began)
-                    metrics |= tell_controller(run.controller, trajectories)
+                    with run.batches.paused():
+                        metrics |= tell_controller(run.controller, trajectories)
                     run.weights.before_training(update, last=update + 1 == config.updates)
                     run.batches.prepare(update + 1, progress.batch_began)
                     with run.clock.timed("time/train_s", times):
                         metrics |= run.learner.update(trajectories, update)
-                        run.weights.after_training(update + 1)
+                        with run.batches.paused():
+                            run.weights.after_training(update + 1)
                 metrics |= times | run.clock.count(metrics["tokens/update"])
                 if config.eval_every and (update + 1) % config.eval_every == 0:
                     with run.clock.stopped("time/evaluation_s", metrics):

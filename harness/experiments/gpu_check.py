@@ -322,7 +322,7 @@ CHECKS: dict[str, Check] = {
         _served("vllm-server"),
         _served("vllm-server, adapters apart", *_APART, server_flags=("--enable-lora", "--max-lora-rank", "8")),
         _run("transformers, adapters", "--lora-rank", "4"),
-        _run("transformers, sampling while training", "--async-steps", "1", lag=1),
+        _run("transformers, sampling while training", "--max-staleness", "1", lag=1),
     )
 }
 """Every check by name. What matters most comes first, in case that the time runs out."""

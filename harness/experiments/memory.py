@@ -101,7 +101,9 @@ def memory_of(plan: Plan) -> Memory:
         sequences = cache / (shape.kv_bytes(width) / config.tensor_parallel * longest)
         engine = {"engine's weights": weights, "engine's step": working, "engine's KV cache": max(0.0, cache)}
         rollout |= engine
-        if config.async_steps:  # the engine does not sleep; the copy that it takes weights from is in the host's memory
+        if (
+            config.max_staleness
+        ):  # the engine does not sleep; the copy that it takes weights from is in the host's memory
             update |= engine
     elif config.sampler == "vllm-server":
         server = {
@@ -115,10 +117,10 @@ def memory_of(plan: Plan) -> Memory:
             rollout["gathered tensor"] = wide * shape.vocab * shape.width
     else:
         copies = {"sampler's weights": float(b * (shape.parameters + adapters))}
-        copies = copies if config.async_steps or ranks else {}
+        copies = copies if config.max_staleness or ranks else {}
         own = {"sampler's KV cache": kv * slots}
         rollout |= copies | own
-        update |= copies | (own if config.async_steps else {})
+        update |= copies | (own if config.max_staleness else {})
     available = (plan.gpu_gb - plan.reserve_gb) * GB
     return Memory(update, rollout, server, longest, tokens, sequences, available)
 

@@ -227,7 +227,7 @@ def together() -> Iterator[None]:
         ) from error
 
 
-def check_ranks(ranks: Ranks, *, sampler: str, tensor_parallel: int, async_steps: int) -> None:
+def check_ranks(ranks: Ranks, *, sampler: str, tensor_parallel: int, max_staleness: int) -> None:
     """Raises ConfigError for settings that do not work with several ranks."""
     if not ranks.sharded or sampler != "vllm":
         return
@@ -236,8 +236,8 @@ def check_ranks(ranks: Ranks, *, sampler: str, tensor_parallel: int, async_steps
             f"with torchrun each rank has an engine of its own, got --tensor-parallel {tensor_parallel}; leave it out, or start "
             "vLLM servers with --tensor-parallel-size and give --sampler vllm-server --url"
         )
-    if async_steps:
+    if max_staleness:
         raise ConfigError(
-            "with torchrun an engine and a rank take turns on a GPU, and cannot work at the same time; leave out --async-steps, "
-            "or start vLLM servers on other GPUs and give --sampler vllm-server --url"
+            "with torchrun an engine and a rank take turns on a GPU, and cannot work at the same time; leave out "
+            "--max-staleness, or start vLLM servers on other GPUs and give --sampler vllm-server --url"
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +18,10 @@ from eh_gym.errors import WorkerError
 from eh_gym.vector import ThreadVectorEnv
 from harness.policy.chat import ChatFormat
 from harness.policy.ranks import Ranks
+from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.environment import Environments
 from harness.rollout.groups import TaskSuccess, group_sizes
-from harness.rollout.lengths import EpisodeLengths
+from harness.rollout.lengths import EpisodeLengths, longest_first
 from harness.rollout.metrics import mean, rollout_metrics
 from harness.rollout.rollout import rollout
 from harness.rollout.slots import announce
@@ -29,6 +32,9 @@ from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
 
 __all__ = ["BatchPlan", "Batches", "useful_groups"]
+
+_Played = tuple[list[Trajectory], float]
+"""A batch's episodes, and the seconds that they took."""
 
 OnEnd = Callable[[Trajectory], None]
 OnBegin = Callable[[int, int], OnEnd]
@@ -103,7 +109,8 @@ def useful_groups(trajectories: Sequence[Trajectory]) -> int:
 class Batches:
     """Plays one batch of episodes after another.
 
-    With `overlap`, the next batch is played in a thread while the policy is trained on the present one.
+    While the policy is trained on a batch, the next `max_staleness` batches may be played. One is played in a thread, from its
+    beginning to its end under the weights and the K with which it began. With more, `ContinuousRollout` plays them.
 
     Args:
         plan: Which episodes each batch has.
@@ -113,7 +120,7 @@ class Batches:
         chat: Turns texts into ids.
         rules: What holds for every episode.
         ranks: The processes that share the episodes.
-        overlap: Whether batches are begun ahead.
+        max_staleness: How many updates a batch may begin ahead of its own.
         updates_at: Returns the number of policy updates behind a version of the sampler.
     """
 
@@ -127,20 +134,29 @@ class Batches:
         rules: Rules,
         *,
         ranks: Ranks,
-        overlap: bool,
+        max_staleness: int,
         updates_at: Callable[[int], int],
     ) -> None:
         self._plan, self._environments, self._controller = plan, environments, controller
         self._sampler, self._chat, self._rules = sampler, chat, rules
         self._ranks, self._updates_at = ranks, updates_at
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="eh-rollout") if overlap else None
-        self._ahead: Future[tuple[list[Trajectory], float]] | None = None
+        self._max_staleness = max_staleness
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="eh-rollout") if max_staleness == 1 else None
+        self._begun: dict[int, Future[_Played]] = {}  # by update
         self._lengths = EpisodeLengths()
         self._lost = 0  # batches in a row without a finished episode
 
     @functools.cached_property
     def _envs(self) -> ThreadVectorEnv:
         return self._environments.open(self._controller)
+
+    @functools.cached_property
+    def _continuous(self) -> ContinuousRollout:
+        return ContinuousRollout(self._envs, self._sampler, self._chat)
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Weights and K change in this context. Episodes that play between updates wait, and go on afterwards."""
+        return self._continuous.paused() if "_continuous" in vars(self) else contextlib.nullcontext()
 
     def take(self, update: int, on_begin: OnBegin) -> tuple[list[Trajectory], dict[str, float]]:
         """Returns all ranks' episodes of an update, and their metrics, once they have ended.
@@ -153,15 +169,14 @@ class Batches:
         Raises:
             WorkerError: No episode of three batches in a row was finished, because the environment failed.
         """
-        batch = self._ahead or self._begin(update, self._plan.requests(update), on_begin)
-        self._ahead = None
-        trajectories, seconds = self._ended(batch)
+        self._begin_allowed(update, on_begin)
+        trajectories, seconds = self._ended(self._begun.pop(update))
         first = len(trajectories)
         for _ in range(self._plan.dynamic_sampling):
             requests = self._plan.replacements(update, trajectories)
             if not requests:
                 break
-            played, more = self._ended(self._begin(update, requests, on_begin))
+            played, more = self._ended(self._begin(update, requests, on_begin, first=True))
             trajectories, seconds = trajectories + played, seconds + more
         metrics = rollout_metrics(trajectories, update) | {"time/rollout_s": seconds}
         if self._plan.dynamic_sampling or self._plan.success:
@@ -183,13 +198,13 @@ class Batches:
     def prepare(self, update: int, on_begin: OnBegin) -> None:
         """Uses the time in which the policy is trained for the batch of `update`.
 
-        With overlap the batch begins now, with the sampler's present weights and the present K. Otherwise environments that can
-        prepare an episode are told its task. The arguments are those of `take`.
+        If batches may begin ahead, it begins now, with the sampler's present weights and the present K. Otherwise environments
+        that can prepare an episode are told its task. The arguments are those of `take`.
         """
         if update >= self._plan.updates:
             return
-        if self._thread is not None:
-            self._ahead = self._begin(update, self._plan.requests(update), on_begin)
+        if self._max_staleness:
+            self._begin_allowed(update, on_begin)
         else:
             announce(self._envs, [request.task_id for request in self._ranks.share(self._plan.requests(update))])
 
@@ -197,6 +212,8 @@ class Batches:
         """Closes the environments, which ends a batch that is still being played, and waits for it."""
         if "_envs" in vars(self):
             self._envs.close()
+        if "_continuous" in vars(self):
+            self._continuous.close()
         if self._thread is not None:
             self._thread.shutdown(wait=True)
 
@@ -211,42 +228,69 @@ class Batches:
         if self._plan.success:
             self._plan.success.load_state_dict(state["success"])
 
-    def _ended(self, batch: Future[tuple[list[Trajectory], float]]) -> tuple[list[Trajectory], float]:
+    def _begin_allowed(self, update: int, on_begin: OnBegin) -> None:
+        """Begins the batch of `update`, and those that may begin before `update` has been trained on."""
+        for later in range(update, min(update + max(1, self._max_staleness), self._plan.updates)):
+            if later not in self._begun:
+                self._begun[later] = self._begin(later, self._plan.requests(later), on_begin)
+
+    def _ended(self, batch: Future[_Played]) -> _Played:
         """All ranks' episodes of a batch, and the seconds of the rank that took longest."""
         mine, seconds = batch.result()
+        for trajectory in mine:
+            trajectory.versions = [self._updates_at(version) for version in trajectory.versions]
         return self._ranks.gather(mine), max(self._ranks.gather([seconds]))
 
     def _begin(
-        self, update: int, of_all_ranks: Sequence[EpisodeRequest], on_begin: OnBegin
-    ) -> Future[tuple[list[Trajectory], float]]:
+        self, update: int, of_all_ranks: Sequence[EpisodeRequest], on_begin: OnBegin, *, first: bool = False
+    ) -> Future[_Played]:
+        """Begins a batch. With `first` its episodes go before those of other batches that wait for a slot."""
         envs = self._envs  # made in the caller's thread, so that `close` sees them
         requests = self._ranks.share(of_all_ranks)
         on_end = on_begin(update, len(requests))
+        if self._max_staleness > 1:
+            return self._begin_continuous(requests, on_end, first=first)
         if self._thread is not None:
             return self._thread.submit(self._play, envs, requests, on_end)
-        played: Future[tuple[list[Trajectory], float]] = Future()
+        played: Future[_Played] = Future()
         played.set_result(self._play(envs, requests, on_end))
         return played
 
-    def _play(
-        self, envs: ThreadVectorEnv, requests: Sequence[EpisodeRequest], on_end: OnEnd
-    ) -> tuple[list[Trajectory], float]:
+    def _play(self, envs: ThreadVectorEnv, requests: Sequence[EpisodeRequest], on_end: OnEnd) -> _Played:
         """This rank's episodes, at the present K and with the sampler's present weights; and the seconds that they took."""
         start = time.perf_counter()
-        budget = getattr(self._controller, "token_budget", 0)
         trajectories = rollout(
             envs,
             self._sampler,
             self._chat,
             requests,
-            dataclasses.replace(self._rules, token_budget=budget),
+            self._present_rules(),
             lengths=self._lengths,
             at_once=self._at_once(),
             on_end=on_end,
         )
-        for trajectory in trajectories:
-            trajectory.versions = [self._updates_at(version) for version in trajectory.versions]
         return trajectories, time.perf_counter() - start
+
+    def _begin_continuous(self, requests: Sequence[EpisodeRequest], on_end: OnEnd, *, first: bool) -> Future[_Played]:
+        """The same beside the batches that play already. Each episode gets the K with which it begins."""
+        start = time.perf_counter()
+        order = longest_first(requests, self._lengths)
+        playing = self._continuous.begin(
+            requests, order, self._present_rules(), on_end, at_once=self._at_once(), first=first
+        )
+        timed: Future[_Played] = Future()
+
+        def ended(batch: Future[list[Trajectory]]) -> None:
+            if error := batch.exception():
+                timed.set_exception(error)
+            else:
+                timed.set_result((batch.result(), time.perf_counter() - start))
+
+        playing.add_done_callback(ended)
+        return timed
+
+    def _present_rules(self) -> Rules:
+        return dataclasses.replace(self._rules, token_budget=getattr(self._controller, "token_budget", 0))
 
     def _cache_metrics(self) -> dict[str, float]:
         """The ``rollout/cache_…`` metrics of vLLM: the mean over the ranks; preemptions are added. Empty if it does not say."""

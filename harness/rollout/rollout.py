@@ -58,7 +58,14 @@ def rollout(
     order = list(range(len(requests)))
     if rules.mode == "streaming" and lengths is not None:
         order = longest_first(requests, lengths)
-    slots = Slots(envs, sampler, chat, requests, order, rules, on_end, at_once=at_once)
+    played: dict[int, Trajectory] = {}
+
+    def keep(index: int, trajectory: Trajectory) -> None:
+        played[index] = trajectory
+        on_end(trajectory)
+
+    slots = Slots(envs, sampler, chat)
+    slots.add(requests, order, rules, keep, at_once=at_once)
     play = play_streaming if rules.mode == "streaming" else play_in_lockstep
     play(slots, sampler)
-    return slots.trajectories()
+    return [played[index] for index in range(len(requests))]

@@ -1,10 +1,11 @@
-"""Keeps track of the episodes of a rollout: which one plays in which slot, which ones wait, and which ones are over.
+"""Keeps track of the episodes of a rollout: which one plays in which slot, and which ones wait.
 
 Lockstep and streaming rollouts share this bookkeeping.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
@@ -22,43 +23,54 @@ if TYPE_CHECKING:  # an endpoint is played with without torch
 
 __all__ = ["Slots", "announce"]
 
+OnEnd = Callable[[Trajectory], None]
+
 
 class Slots:
-    """The episodes of one rollout.
+    """The episodes that play, and those that wait for a slot.
 
-    An episode's session in the sampler is its index among the requests. If the environment of a slot has failed, the slot
-    is reset for the next attempt. An environment that has a worker process then gets a new one.
+    An episode's session in the sampler is its number: episodes are counted as they are added. If the environment of a slot has
+    failed, the slot is reset for the next attempt. An environment that has a worker process then gets a new one.
 
     Args:
         envs: The slots.
         sampler: It is told when an episode, or an attempt at it, is over.
         chat: Turns texts into ids.
-        requests: The episodes.
-        queue: The indices of all requests, in the order in which they get a slot.
-        rules: What holds for every episode.
-        on_end: Called with each trajectory when it ends.
     """
 
-    def __init__(
-        self,
-        envs: ThreadVectorEnv,
-        sampler: Sampler,
-        chat: ChatFormat,
-        requests: Sequence[EpisodeRequest],
-        queue: Sequence[int],
-        rules: Rules,
-        on_end: Callable[[Trajectory], None],
-        *,
-        at_once: int | None = None,
-    ) -> None:
-        self._most = max(1, min(at_once or envs.num_envs, envs.num_envs))
-        self._envs, self._sampler, self._on_end = envs, sampler, on_end
-        self._requests, self._rules, self._chat = requests, rules, chat
-        self._waiting = deque(queue)
-        self._live: dict[int, Episode] = {}  # by slot
+    def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
+        self._envs, self._sampler, self._chat = envs, sampler, chat
+        self._most = envs.num_envs
+        self._added = 0
+        self._waiting: deque[tuple[int, EpisodeRequest, Rules, OnEnd]] = deque()
+        self._live: dict[int, tuple[Episode, OnEnd]] = {}  # by slot
         self._slot_of: dict[Hashable, int] = {}  # by session
         self._to_reset: list[int] = []  # slots whose environment has failed
-        self._done: dict[int, Trajectory] = {}
+
+    def add(
+        self,
+        requests: Sequence[EpisodeRequest],
+        order: Sequence[int],
+        rules: Rules,
+        on_end: Callable[[int, Trajectory], None],
+        *,
+        at_once: int | None = None,
+        first: bool = False,
+    ) -> None:
+        """Adds episodes.
+
+        Args:
+            requests: The episodes.
+            order: Their indices, in the order in which they get a slot.
+            rules: What holds for each of them.
+            on_end: Called with the index of an episode and its trajectory when it ends.
+            at_once: The most episodes that play at the same time from now on; None for as many as there are slots.
+            first: Whether they go before those that wait already.
+        """
+        self._most = max(1, min(at_once or self._envs.num_envs, self._envs.num_envs))
+        added = [(self._added + i, requests[i], rules, functools.partial(on_end, i)) for i in order]
+        self._added += len(requests)
+        self._waiting = deque([*added, *self._waiting] if first else [*self._waiting, *added])
 
     @property
     def unfinished(self) -> bool:
@@ -70,20 +82,19 @@ class Slots:
         slots, self._to_reset = self._to_reset, []
         free = [slot for slot in range(self._envs.num_envs) if slot not in self._live] if self._waiting else []
         for slot in free[: min(len(self._waiting), max(0, self._most - len(self._live)))]:
-            index = self._waiting.popleft()
-            self._live[slot] = Episode(
-                index, self._requests[index], self._rules, self._chat, max_context=self._sampler.max_context
-            )
-            self._slot_of[index] = slot
+            number, request, rules, on_end = self._waiting.popleft()
+            episode = Episode(number, request, rules, self._chat, max_context=self._sampler.max_context)
+            self._live[slot] = episode, on_end
+            self._slot_of[number] = slot
             slots.append(slot)
-        resets = [(slot, self._envs.submit_reset(slot, **self._live[slot].reset_arguments())) for slot in slots]
+        resets = [(slot, self._envs.submit_reset(slot, **self._live[slot][0].reset_arguments())) for slot in slots]
         if resets:
-            announce(self._envs, [self._requests[index].task_id for index in self._waiting])
+            announce(self._envs, [request.task_id for _, request, _, _ in self._waiting])
         return resets
 
     def reset_answered(self, slot: int, answer: Future[ResetResult]) -> SampleRequest | None:
         """Waits for the answer to a reset and records it; returns the first turn's request, if there is one."""
-        return self._go_on(slot, self._live[slot].reset_answered(answer))
+        return self._go_on(slot, self._live[slot][0].reset_answered(answer))
 
     def act(self, session: Hashable, sample: Sample) -> tuple[int, Future[StepResult] | SampleRequest]:
         """Records what the model wrote and sends it to the environment.
@@ -92,19 +103,15 @@ class Slots:
             The slot, and the future answer; or the request for the rest of the turn, if the model has not ended it.
         """
         slot = self._slot_of[session]
-        action = self._live[slot].act(sample)
+        action = self._live[slot][0].act(sample)
         return slot, action if isinstance(action, SampleRequest) else self._envs.submit_step(slot, action)
 
     def step_answered(self, slot: int, answer: Future[StepResult]) -> SampleRequest | None:
         """Waits for the answer to a step and records it; returns the next turn's request, if there is one."""
-        return self._go_on(slot, self._live[slot].step_answered(answer))
-
-    def trajectories(self) -> list[Trajectory]:
-        """All trajectories, in the order of the requests. Call it when no episode is unfinished."""
-        return [self._done[index] for index in range(len(self._requests))]
+        return self._go_on(slot, self._live[slot][0].step_answered(answer))
 
     def _go_on(self, slot: int, needed: Next) -> SampleRequest | None:
-        episode = self._live[slot]
+        episode, on_end = self._live[slot]
         if needed == "turn":
             return episode.turn()
         self._sampler.end_session(episode.session)
@@ -112,8 +119,7 @@ class Slots:
             self._to_reset.append(slot)
         else:
             del self._live[slot], self._slot_of[episode.session]
-            self._done[episode.session] = episode.trajectory
-            self._on_end(episode.trajectory)
+            on_end(episode.trajectory)
         return None
 
 

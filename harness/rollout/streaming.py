@@ -11,6 +11,7 @@ uses the sampler and the slots.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
@@ -19,25 +20,35 @@ from typing import Any
 from harness.rollout.slots import Slots
 from harness.types.sampler import Sampler, SampleRequest
 
-__all__ = ["play_streaming"]
+__all__ = ["Answers", "play_streaming"]
 
-Answered = Callable[[int, Future[Any]], SampleRequest | None]
+Answers = SimpleQueue[Callable[[], SampleRequest | None]]
+"""What the loop does before its next step. Each call records an answer, and returns the turn that follows from it, if any."""
 
 
-def play_streaming(slots: Slots, sampler: Sampler) -> None:
-    """Plays every episode to its end."""
-    answers: SimpleQueue[tuple[Answered, int, Future[Any]]] = SimpleQueue()
+def play_streaming(
+    slots: Slots, sampler: Sampler, answers: Answers | None = None, *, goes_on: Callable[[], bool] = lambda: False
+) -> None:
+    """Plays every episode to its end.
 
-    def expect(record: Answered, slot: int, answer: Future[Any]) -> None:
+    Args:
+        slots: The episodes.
+        sampler: Samples their turns.
+        answers: The queue of the environments' answers. Others may put calls of their own into it.
+        goes_on: Whether the loop waits for calls after the last episode, since they may add some.
+    """
+    queue: Answers = SimpleQueue() if answers is None else answers
+
+    def expect(record: Callable[[int, Future[Any]], SampleRequest | None], slot: int, answer: Future[Any]) -> None:
         # If environments are stepped in this thread, the answer is there already and is queued at once.
-        answer.add_done_callback(lambda done: answers.put((record, slot, done)))
+        answer.add_done_callback(lambda done: queue.put(functools.partial(record, slot, done)))
 
-    while slots.unfinished:
+    while slots.unfinished or goes_on():
         for slot, reset in slots.start_resets():
             expect(slots.reset_answered, slot, reset)
-        answered = _taken(answers, wait=not sampler.pending)
-        for record, slot, answer in answered:
-            turn = record(slot, answer)
+        answered = _taken(queue, wait=not sampler.pending)
+        for record in answered:
+            turn = record()
             if turn is not None:
                 sampler.submit(turn)
         if answered:  # slots may have become free; the first turns there should be in the sampler's next batch
@@ -50,11 +61,11 @@ def play_streaming(slots: Slots, sampler: Sampler) -> None:
                 expect(slots.step_answered, slot, acted)
 
 
-def _taken(answers: SimpleQueue[tuple[Answered, int, Future[Any]]], *, wait: bool) -> list[Any]:
+def _taken(queue: Answers, *, wait: bool) -> list[Callable[[], SampleRequest | None]]:
     """The answers that have arrived, in order of arrival; with `wait`, at least one."""
-    taken = [answers.get()] if wait else []
+    taken = [queue.get()] if wait else []
     try:
         while True:
-            taken.append(answers.get_nowait())
+            taken.append(queue.get_nowait())
     except Empty:
         return taken

@@ -171,12 +171,25 @@ class UpdateBars:
         self._display, self._bars = display, bars
         self._updates = bars.add_task("updates", total=total, completed=first)
         self._episodes = bars.add_task("episodes", total=1)
+        self._playing: dict[int, list[int]] = {}  # update -> episodes that have ended, and all
         self._watch = Watch()
 
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
         """Starts the bar over one update's episodes. Returns a function to call at the end of each episode."""
-        self._bars.reset(self._episodes, total=count, description=f"episodes of update {update}")
-        return lambda _: self._bars.advance(self._episodes)
+        self._playing[update] = [0, count]
+        self._show_episodes()
+
+        def ended(_: Trajectory) -> None:
+            self._playing[update][0] += 1
+            self._show_episodes()
+
+        return ended
+
+    def _show_episodes(self) -> None:
+        """Shows the episodes of the earliest update that is not complete."""
+        playing = sorted(self._playing.copy().items())  # a copy, since another thread may play
+        update, (ended, count) = next((one for one in playing if one[1][0] < one[1][1]), playing[-1])
+        self._bars.update(self._episodes, completed=ended, total=count, description=f"episodes of update {update}")
 
     def evaluation(self, update: int, count: int) -> Callable[[Trajectory], None]:
         """Does the same as `batch_began` for the evaluation after an update."""
@@ -186,6 +199,7 @@ class UpdateBars:
     def update_ended(self, update: int, m: dict[str, float]) -> None:
         """Prints the line of an update, from its metrics `m`."""
         self._bars.advance(self._updates)
+        self._playing.pop(update, None)
         k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
         self._display.note(
             f"{update:6d} {k:>4} {m['rollout/success']:8.3f} {_number(m['rollout/success_ceiling'], '8.3f')} "

@@ -267,7 +267,7 @@ _ALL = (
     Metric(
         "time/rollout_s",
         "seconds",
-        "The time of this update's rollout. With async_steps, part of it lies before this update.",
+        "The time of this update's rollout. With max_staleness, part of it lies before this update.",
     ),
     Metric("time/train_s", "seconds", "The time of this update's policy update."),
     Metric("time/update_s", "seconds", "The time of this whole update."),

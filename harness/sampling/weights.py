@@ -23,11 +23,12 @@ class SampledWeights:
     """The weights that the sampler samples with, and their hand-over from the policy after an update.
 
     In the simplest case the sampler reads the policy's own model. It needs a copy in two cases: if it samples while the policy is
-    trained (`while_training`), and if the policy's weights are sharded over ranks and the sampler does not gather them itself.
+    trained (`max_staleness`), and if the policy's weights are sharded over ranks and the sampler does not gather them itself.
 
     Args:
         policy: The policy that is trained, with all of its weights on this rank or on rank 0.
-        while_training: Whether the sampler samples while the policy is trained. Its weights then differ from the policy's.
+        max_staleness: How many updates ahead of its own a batch may begin. With 0 nothing is sampled while the policy is trained.
+            With 1 the sampler takes the weights between two batches; with more it takes them as soon as they are there.
         ranks: The processes that train together.
         on_host: Whether a copy is in the host's memory, because the sampler has the weights on its own GPU too, as an engine or
             a server. Otherwise a copy is on the policy's device.
@@ -39,10 +40,10 @@ class SampledWeights:
     """
 
     def __init__(
-        self, policy: Policy, *, while_training: bool, ranks: Ranks, on_host: bool = False, gathers: bool = False
+        self, policy: Policy, *, max_staleness: int, ranks: Ranks, on_host: bool = False, gathers: bool = False
     ) -> None:
-        self._trained, self._ranks, self._while_training = policy, ranks, while_training
-        self._copied = while_training or (ranks.sharded and not gathers)
+        self._trained, self._ranks, self._max_staleness = policy, ranks, max_staleness
+        self._copied = max_staleness > 0 or (ranks.sharded and not gathers)
         self.policy = policy
         if self._copied:
             model = _on_host(policy.model) if on_host else copy.deepcopy(policy.model)
@@ -55,7 +56,7 @@ class SampledWeights:
     @property
     def behind(self) -> PreTrainedModel | None:
         """The sampler's copy if its weights may differ from the policy's, so that a checkpoint has to keep them; else None."""
-        return self.policy.model if self._while_training else None
+        return self.policy.model if self._max_staleness else None
 
     def fill(self, device: str) -> None:
         """Puts rank 0's weights on every rank's device, if a copy samples there. Does nothing for a run of one process."""
@@ -65,7 +66,7 @@ class SampledWeights:
     def restore(self, updates: int) -> None:
         """Goes on from a checkpoint, whose weights the policy has, and `behind` too if there is one."""
         self.updates = updates
-        if self._copied and not self._while_training:
+        if self._copied and not self._max_staleness:
             self._ranks.copy_weights(self._trained.model, self.policy.model)
 
     def start(self, make_sampler: Callable[[Policy], Sampler]) -> Sampler:
@@ -98,14 +99,14 @@ class SampledWeights:
             last: Whether this is the run's last update, during which nothing is sampled.
         """
         assert self._sampler is not None, "start() comes first"
-        if not self._while_training:
+        if not self._max_staleness:
             self._sampler.sleep()
-        elif not last:
+        elif self._max_staleness == 1 and not last:
             self.hand_over(updates)
 
     def after_training(self, updates: int) -> None:
-        """Gives the sampler the new weights, unless it samples the next batch already."""
-        if not self._while_training:
+        """Gives the sampler the new weights, unless it samples a batch that keeps its own to the end."""
+        if self._max_staleness != 1:
             self.hand_over(updates)
 
     def save(self, folder: Path) -> None:

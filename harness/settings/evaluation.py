@@ -39,14 +39,14 @@ class EvaluationFlags:
             raise ConfigError(f"eval_horizons must be >= 1, got {found[0]}")
         return found
 
-    def check_evaluation(self, async_steps: int) -> None:
+    def check_evaluation(self, max_staleness: int) -> None:
         """Raises ConfigError for an evaluation during training that has no tasks, or not the policy's own weights."""
         if self.horizons() and not self.eval_tasks:
             raise ConfigError(f"eval_horizons ({self.eval_horizons}) needs held-out tasks; raise --eval-tasks")
         if self.eval_every and not self.eval_tasks:
             raise ConfigError(f"eval_every ({self.eval_every}) needs held-out tasks; raise --eval-tasks")
-        if self.eval_every and async_steps:
+        if self.eval_every and max_staleness:
             raise ConfigError(
-                "eval_every needs async_steps 0: with 1 the sampler holds the weights of the update before; "
-                "drop one of --eval-every and --async-steps"
+                "eval_every needs max_staleness 0, because the sampler is busy with later updates; "
+                "drop one of --eval-every and --max-staleness"
             )

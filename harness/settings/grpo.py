@@ -85,7 +85,7 @@ class GRPOConfig(
         self.check_sampler()
         self.check_loss()
         self.check_optimizer()
-        self.check_evaluation(self.async_steps)
+        self.check_evaluation(self.max_staleness)
         if self.horizons() and self.budget_hint:
             raise ConfigError(
                 "with --budget-hint the agent sees K, so one evaluation can't stand for several; drop --eval-horizons"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from eh_gym.errors import ConfigError
 from harness.types.rules import RolloutMode
@@ -29,9 +28,9 @@ class RolloutFlags:
     """The most tokens of one action."""
     max_observation_tokens: int = 0
     """A longer observation loses its middle. 0 keeps all of it."""
-    async_steps: Literal[0, 1] = 0
-    """1 samples the next update's episodes during the policy update, one update off-policy, with a copy of the weights."""
-
+    max_staleness: int = 0
+    """How many updates ahead of its own an episode may begin. 0 samples and trains in turns. 1 samples the next update's episodes
+    during the policy update. With more, episodes never wait for an update, and go on under the new weights."""
     dynamic_sampling: int = 0
     """How many times an update replaces groups whose rewards are all equal by groups of other tasks (DAPO). All count for K."""
     adaptive_groups: bool = False
@@ -56,6 +55,13 @@ class RolloutFlags:
         if self.adaptive_groups and self.group_size < 3:
             raise ConfigError(
                 f"adaptive_groups shares out what is above 2 episodes per task, got group_size {self.group_size}; raise it"
+            )
+        if self.max_staleness < 0:
+            raise ConfigError(f"max_staleness must be >= 0, got {self.max_staleness}; 0 samples and trains in turns")
+        if self.max_staleness > 1 and self.rollout == "lockstep":
+            raise ConfigError(
+                f"max_staleness {self.max_staleness} needs rollout streaming, because episodes of several updates play at once; "
+                "drop one of --max-staleness and --rollout"
             )
         if not 0 < self.temperature <= 2:  # the range that every sampler has
             raise ConfigError(f"temperature must be > 0 in training, and <= 2, got {self.temperature}")

@@ -1,6 +1,6 @@
 """Measures how far the trainer's log-probabilities are from the sampler's, by episode length.
 
-An engine rounds differently from the trainer, and with `--async-steps 1` it is also one update behind. The later a token
+An engine rounds differently from the trainer, and with `--max-staleness` it is also some updates behind. The later a token
 comes in an episode, the more both affect the tokens that it was conditioned on. The correction for the mismatch is
 `importance_weights` in `harness.training.loss`.
 """

@@ -107,7 +107,7 @@ class Trajectory:
         action_mask: For each of `ids`, 1 if the model sampled it, else 0.
         logprobs: For each of `ids` that was sampled, its log-probability when it was sampled; for any other one, 0.0.
         earlier: The sequences before the last one.
-        versions: For each sample, the policy version that wrote it. A turn has one, or two if its thought reached its limit.
+        versions: For each sample, the policy versions that wrote it, in order: one, or more if weights changed meanwhile.
         not_trained: Spans of ids, as (first, end), that the model sampled and the loss leaves out.
         system_prompt: The system prompt, and the functions on offer if there are any; for the log.
         tools: The functions on offer from the start; for the log.
@@ -204,7 +204,7 @@ class Trajectory:
         self.ids += sample.ids
         self.action_mask += [1] * len(sample.ids)
         self.logprobs += sample.logprobs
-        self.versions.append(sample.policy_version)
+        self.versions += [version for version, _ in sample.versions]
 
     def go_on(self, ids: list[int]) -> int:
         """Goes on with what the model reads next. If this does not extend what it has read and written, another sequence begins.

@@ -50,7 +50,7 @@ def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def overlapped(quick: GRPOConfig) -> GRPOConfig:
-    return dataclasses.replace(quick, async_steps=1, eval_tasks=0)
+    return dataclasses.replace(quick, max_staleness=1, eval_tasks=0)
 
 
 def test_overlapped_training_is_one_update_behind_and_the_same_every_time(
@@ -61,7 +61,7 @@ def test_overlapped_training_is_one_update_behind_and_the_same_every_time(
     threads = dataclasses.replace(overlapped, run_dir=tmp_path / "again", env_threads=8)
     assert run(threads) == rows
 
-    apart = run(dataclasses.replace(overlapped, run_dir=tmp_path / "apart", async_steps=0))
+    apart = run(dataclasses.replace(overlapped, run_dir=tmp_path / "apart", max_staleness=0))
     assert [row["rollout/policy_lag"] for row in apart] == [0.0] * 4
     # Update 1's episodes are sampled with the weights that update 0 started from: the trainer's have moved on.
     assert rows[0] == apart[0]
@@ -76,7 +76,7 @@ def test_an_overlapped_batch_is_played_with_the_weights_before_the_update(
     """With a learning rate of 0 nothing is ever behind, so both ways play the very same episodes."""
     still = dataclasses.replace(overlapped, learning_rate=0.0, updates=3)
     rows = run(still)
-    apart = run(dataclasses.replace(still, run_dir=tmp_path / "apart", async_steps=0))
+    apart = run(dataclasses.replace(still, run_dir=tmp_path / "apart", max_staleness=0))
     for a, b in zip(rows, apart, strict=True):
         assert a | {"rollout/policy_lag": 0.0} == b
 
@@ -201,13 +201,13 @@ def flaky() -> Iterator[str]:
     del gym.registry["Flaky-Cabinet-v0"]
 
 
-@pytest.mark.parametrize("async_steps", [0, 1])
+@pytest.mark.parametrize("max_staleness", [0, 1])
 def test_training_goes_on_when_environments_fail(
-    quick: GRPOConfig, flaky: str, tmp_path: Path, async_steps: Any
+    quick: GRPOConfig, flaky: str, tmp_path: Path, max_staleness: Any
 ) -> None:
     """Retried episodes are the ones that an environment that never fails would have given."""
     config = dataclasses.replace(
-        quick, updates=2, eval_tasks=0, async_steps=async_steps, slots=4, warm_start=NO_SUCCESS
+        quick, updates=2, eval_tasks=0, max_staleness=max_staleness, slots=4, warm_start=NO_SUCCESS
     )
     sound = run(dataclasses.replace(config, run_dir=tmp_path / "sound", env="EH-Cabinet-v0"))
     rows = run(dataclasses.replace(config, env=flaky))
@@ -225,7 +225,7 @@ def test_streaming_in_threads_while_training_loses_nothing(quick: GRPOConfig, fl
         eval_tasks=0,
         env=flaky,
         rollout="streaming",
-        async_steps=1,
+        max_staleness=1,
         env_threads=4,
         slots=6,
         tis_cap=2.0,

@@ -83,7 +83,7 @@ def test_settings_move_the_parts_they_are_about() -> None:
     assert memory_of(plan(SEVEN, "--max-context", "8192")).update["activations"] < base.update["activations"]
     assert memory_of(plan(SEVEN, "--kl-coef", "0.1")).update["KL reference"] == 2 * 7_615_616_512
     assert "engine's weights" not in base.update
-    assert "engine's weights" in memory_of(plan(SEVEN, "--async-steps", "1", "--eval-every", "0")).update
+    assert "engine's weights" in memory_of(plan(SEVEN, "--max-staleness", "1", "--eval-every", "0")).update
     assert not memory_of(
         plan(SEVEN, "--lora-rank", "8", "--gpu-memory-utilization", "0.1")
     ).fits  # no room for the weights

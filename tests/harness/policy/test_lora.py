@@ -190,7 +190,7 @@ def test_a_run_with_adapters_resumes_to_the_same_metrics(
     pytest.importorskip("peft")
     monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
     config = dataclasses.replace(
-        quick, lora_rank=4, kl_coef=0.1, learning_rate=3e-3, updates=2, eval_tasks=0, async_steps=1
+        quick, lora_rank=4, kl_coef=0.1, learning_rate=3e-3, updates=2, eval_tasks=0, max_staleness=1
     )
     whole = dataclasses.replace(config, run_dir=tmp_path / "whole")
     run(whole)

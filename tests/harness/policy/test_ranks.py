@@ -288,7 +288,7 @@ def test_a_run_is_the_same_on_two_and_four_ranks_and_each_had_the_same_k(
 
 
 def test_two_ranks_sample_while_they_train_and_resume(slow: GRPOConfig, tmp_path: Path) -> None:
-    config = dataclasses.replace(slow, updates=3, async_steps=1)
+    config = dataclasses.replace(slow, updates=3, max_staleness=1)
     expected = played(dataclasses.replace(config, run_dir=tmp_path / "alone"))
 
     def twice(ranks: Ranks) -> list[list[dict[str, Any]]]:
@@ -312,7 +312,7 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
 ) -> None:
     if rank:
         pytest.importorskip("peft")
-    config = dataclasses.replace(slow, updates=3, tasks_per_update=2, k0=6, async_steps=1, lora_rank=rank)
+    config = dataclasses.replace(slow, updates=3, tasks_per_update=2, k0=6, max_staleness=1, lora_rank=rank)
     expected = played(dataclasses.replace(config, run_dir=tmp_path / "alone"))
     server = stand_in_server.ModelStandIn(trained.model)
     server.take_adapters()
@@ -514,12 +514,12 @@ def test_every_rank_has_a_micro_batch_in_every_round() -> None:
 def test_what_several_ranks_cannot_do_is_said() -> None:
     several = Ranks(0, 2, group=object())
     with pytest.raises(ConfigError, match=r"--tensor-parallel 2; leave it out, or start vLLM servers"):
-        check_ranks(several, sampler="vllm", tensor_parallel=2, async_steps=0)
-    with pytest.raises(ConfigError, match=r"leave out --async-steps, or start vLLM servers on other GPUs"):
-        check_ranks(several, sampler="vllm", tensor_parallel=1, async_steps=1)
-    check_ranks(several, sampler="vllm", tensor_parallel=1, async_steps=0)
-    check_ranks(several, sampler="vllm-server", tensor_parallel=1, async_steps=1)
-    check_ranks(Ranks(), sampler="vllm", tensor_parallel=2, async_steps=1)
+        check_ranks(several, sampler="vllm", tensor_parallel=2, max_staleness=0)
+    with pytest.raises(ConfigError, match=r"leave out --max-staleness, or start vLLM servers on other GPUs"):
+        check_ranks(several, sampler="vllm", tensor_parallel=1, max_staleness=1)
+    check_ranks(several, sampler="vllm", tensor_parallel=1, max_staleness=0)
+    check_ranks(several, sampler="vllm-server", tensor_parallel=1, max_staleness=1)
+    check_ranks(Ranks(), sampler="vllm", tensor_parallel=2, max_staleness=1)
 
 
 def test_a_checkpoint_of_one_process_is_not_taken_for_one_of_ranks(tmp_path: Path, trained: Policy) -> None:

@@ -48,7 +48,7 @@ def test_flags_override_the_preset_and_reach_the_nested_settings() -> None:
 def test_real_models_stream_and_tiny_ones_are_reproducible() -> None:
     assert parse("--model", "x").rollout == "streaming"
     assert parse().rollout == parse("--env", "EH-BFCL-v0").rollout == "lockstep"
-    assert parse("--rollout", "streaming", "--async-steps", "1", "--tis-cap", "2").async_steps == 1
+    assert parse("--rollout", "streaming", "--max-staleness", "1", "--tis-cap", "2").max_staleness == 1
 
 
 @pytest.mark.parametrize("argv", [[], ["--env", "EH-BFCL-v0"], ["--env", "EH-AppWorld-v0"], ["--model", "x"]])

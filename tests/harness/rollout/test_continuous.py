@@ -1,0 +1,236 @@
+"""Batches that play in a thread without a barrier between them, under weights that change."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import eh_gym
+from eh_gym import FixedHorizon
+from eh_gym.errors import ConfigError, SamplerError
+from harness.build import Run
+from harness.grpo import train
+from harness.policy.policy import Policy
+from harness.rollout.batches import Batches
+from harness.rollout.continuous import ContinuousRollout
+from harness.rollout.rollout import rollout
+from harness.run.display import Display
+from harness.run.episode_log import read_episodes
+from harness.run.metrics import read_metrics
+from harness.run.run_folder import prepare
+from harness.sampling.transformers import TransformersSampler
+from harness.settings.grpo import GRPOConfig
+from harness.types.rules import EpisodeRequest, Rules
+
+
+def some(count: int, *, first: int = 0) -> list[EpisodeRequest]:
+    return [EpisodeRequest(f"task-{i}", i, seed=i) for i in range(first, first + count)]
+
+
+RULES = Rules(1.0, 5)
+
+
+@pytest.fixture
+def begin(fake: Any) -> Any:
+    """Begins batches on slots of the fake environment; closes what a test leaves."""
+    opened: list[tuple[Any, ContinuousRollout]] = []
+
+    def start(envs: Any, sampler: Any) -> tuple[ContinuousRollout, Callable[..., Any]]:
+        continuous = ContinuousRollout(envs, sampler, fake.Chat())
+        opened.append((envs, continuous))
+
+        def batch(requests: Sequence[EpisodeRequest], **settings: Any) -> Any:
+            order = list(range(len(requests)))
+            return continuous.begin(requests, order, RULES, lambda _: None, **{"at_once": None} | settings)
+
+        return continuous, batch
+
+    yield start
+    for envs, continuous in opened:
+        envs.close()
+        continuous.close()
+
+
+def test_a_batch_does_not_wait_for_the_one_before(begin: Any, fake: Any) -> None:
+    release = threading.Event()
+
+    def delay(task: str, step: int) -> float:
+        if task == "task-0":
+            release.wait(30)
+        return 0.0
+
+    _, batch = begin(fake.envs(4, 4, delay=delay), fake.Sampler())
+    first, second = batch(some(6)), batch(some(6, first=6))
+    assert [t.task_id for t in second.result(timeout=30)] == [f"task-{i}" for i in range(6, 12)]
+    assert not first.done()
+    release.set()
+    envs = fake.envs(4, 4)
+    assert first.result(timeout=30) == rollout(envs, fake.Sampler(), fake.Chat(), some(6), RULES)
+    envs.close()
+
+
+def test_replacements_go_before_a_batch_that_waits(begin: Any, fake: Any) -> None:
+    starts: list[str] = []
+    continuous, batch = begin(fake.envs(1, 4, starts=starts), fake.Sampler())
+    with continuous.paused():  # so that all three are there before anything starts
+        waits = [batch(some(2)), batch(some(2, first=2)), batch(some(1, first=9), first=True)]
+    for one in waits:
+        one.result(timeout=30)
+    assert starts == ["task-9", "task-0", "task-1", "task-2", "task-3"]
+
+
+def test_nothing_is_sampled_in_a_pause(begin: Any, fake: Any) -> None:
+    sampler = fake.Sampler()
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    sampler.before_step = count
+    continuous, batch = begin(fake.envs(4, 4), sampler)
+    playing = batch(some(200))
+    for _ in range(20):
+        with continuous.paused():
+            before = steps
+            sampler.weights_changed()
+            assert not threading.Event().wait(0.01)
+            assert steps == before
+    assert len(playing.result(timeout=60)) == 200
+    assert batch([]).result(timeout=30) == []  # a rank may have no episodes
+
+
+def test_what_goes_wrong_reaches_whoever_waits(begin: Any, fake: Any) -> None:
+    sampler = fake.Sampler()
+
+    def fail() -> None:
+        raise SamplerError("the engine is gone")
+
+    continuous, batch = begin(fake.envs(4, 4), sampler)
+    assert len(batch(some(4)).result(timeout=30)) == 4
+    sampler.before_step = fail
+    for playing in (batch(some(4)), batch(some(4))):
+        with pytest.raises(SamplerError, match="the engine is gone"):
+            playing.result(timeout=30)
+    with continuous.paused():
+        pass
+    with pytest.raises(SamplerError, match="the engine is gone"):
+        batch(some(1)).result(timeout=30)
+
+
+def test_running_episodes_go_on_under_new_weights_and_know_it(trained: Policy) -> None:
+    model = trained.model
+    plain = {name: p.detach().clone() for name, p in model.named_parameters()}
+    envs = eh_gym.make_vec("EH-Cabinet-v0", 8, FixedHorizon(12), record=False, max_workers=0)
+    sampler = TransformersSampler(model)
+    continuous = ContinuousRollout(envs, sampler, trained.chat)
+    requests = [EpisodeRequest(f"train-{i:06d}", i, seed=i) for i in range(24)]
+    try:
+        playing = continuous.begin(requests, range(24), Rules(1.0, 6), lambda _: None, at_once=None)
+        for scale in (0.5, 0.25):
+            with continuous.paused():
+                for name, p in model.named_parameters():
+                    p.data.copy_(plain[name] * scale)
+                sampler.weights_changed()
+        played = playing.result(timeout=60)
+    finally:
+        envs.close()
+        continuous.close()
+        for name, p in model.named_parameters():
+            p.data.copy_(plain[name])
+    assert {version for t in played for version in t.versions} <= {0, 1, 2}
+    assert all(t.versions == sorted(t.versions) for t in played)
+    assert max(t.versions[-1] for t in played) == 2
+
+
+@pytest.fixture
+def stale(quick: GRPOConfig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GRPOConfig:
+    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+    return dataclasses.replace(
+        quick,
+        max_staleness=3,
+        rollout="streaming",
+        updates=6,
+        eval_tasks=0,
+        env_threads=4,
+        slots=6,
+        log_episodes_every=1,
+    )
+
+
+def run(config: GRPOConfig, *, resume: bool = False) -> list[dict[str, Any]]:
+    assert config.run_dir is not None
+    if not resume:
+        prepare(config)
+    train(config, config.run_dir, Display(Console(quiet=True)), resume=resume)
+    return read_metrics(config.run_dir / "metrics.jsonl")
+
+
+def episodes_of(config: GRPOConfig) -> list[dict[str, Any]]:
+    assert config.run_dir is not None
+    return [e for path in sorted((config.run_dir / "episodes").glob("*.jsonl*")) for e in read_episodes(path)]
+
+
+def tasks(config: GRPOConfig) -> list[list[str]]:
+    episodes = episodes_of(config)
+    return [[e["task_id"] for e in episodes if e["update"] == update] for update in range(config.updates)]
+
+
+def test_a_run_has_each_update_s_own_episodes(stale: GRPOConfig, tmp_path: Path) -> None:
+    rows = run(stale)
+    assert [row["rollout/episodes"] for row in rows] == [16.0] * 6
+    assert {e["update"] - v for e in episodes_of(stale) for v in e["versions"]} <= {0, 1, 2, 3}
+    in_turns = dataclasses.replace(stale, run_dir=tmp_path / "turns", max_staleness=0)
+    run(in_turns)
+    assert tasks(stale) == tasks(in_turns)
+
+
+def test_no_batch_begins_further_ahead_than_allowed(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler is done with all that it may play before the trainer goes on: it is as far ahead as it can be."""
+    prepare_next = Batches.prepare
+
+    def prepare_and_wait(self: Batches, *args: Any) -> None:
+        prepare_next(self, *args)
+        for batch in self._begun.values():
+            batch.result(timeout=60)
+
+    monkeypatch.setattr(Batches, "prepare", prepare_and_wait)
+    rows = run(stale)
+    assert [row["rollout/policy_lag"] for row in rows] == [0.0, 1.0, 2.0, 3.0, 3.0, 3.0]
+
+
+def test_without_learning_it_plays_what_taking_turns_plays(stale: GRPOConfig, tmp_path: Path) -> None:
+    still = dataclasses.replace(stale, learning_rate=0.0, wrapper="fixed", k0=12, updates=4)
+    rows = run(still)
+    in_turns = run(dataclasses.replace(still, run_dir=tmp_path / "turns", max_staleness=0))
+    same = ("rollout/success", "rollout/length_mean", "rollout/truncated", "tokens/update")
+    for row, expected in zip(rows, in_turns, strict=True):
+        assert {name: row[name] for name in same} == {name: expected[name] for name in same}
+
+
+def test_a_stopped_run_goes_on(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop() -> None:
+        raise Stopped
+
+    save = Run.save
+    with monkeypatch.context() as context:
+        context.setattr(Run, "save", lambda run, update: stop() if update == 4 else save(run, update))
+        with pytest.raises(Stopped):
+            run(stale)
+    rows = run(stale, resume=True)
+    assert [row["update"] for row in rows] == list(range(6))
+    assert [row["rollout/episodes"] for row in rows] == [16.0] * 6
+
+
+def test_episodes_of_several_updates_cannot_take_turns_in_lockstep(quick: GRPOConfig) -> None:
+    with pytest.raises(ConfigError, match="drop one of --max-staleness and --rollout"):
+        dataclasses.replace(quick, max_staleness=2, rollout="lockstep", eval_every=0)
