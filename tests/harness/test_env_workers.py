@@ -49,12 +49,15 @@ def in_ray(quick: GRPOConfig, ray_nodes: Any, tmp_path: Path) -> Iterator[GRPOCo
     close_shared_actors()
 
 
-def test_metrics_are_those_of_local_environments(quick: GRPOConfig, in_ray: GRPOConfig) -> None:
-    changes: dict[str, Any] = {"updates": 2, "env_threads": 16, "eval_tasks": 2}
+@pytest.mark.parametrize("env", ["EH-Cabinet-v0", "EH-Cabinet-v0,EH-CabinetLocked-v0"])
+def test_metrics_are_those_of_local_environments(quick: GRPOConfig, in_ray: GRPOConfig, env: str) -> None:
+    changes: dict[str, Any] = {"env": env, "updates": 2, "env_threads": 16, "eval_tasks": 2}
     rows = run(dataclasses.replace(in_ray, **changes))
     assert rows == run(dataclasses.replace(quick, **changes))
     assert len(rows) == 2
     assert 0 < rows[0]["rollout/success"] < 1
+    for name in env.split(",") if "," in env else []:
+        assert rows[0][f"rollout/episodes_of/{name}"] == 8
     assert in_ray.run_dir is not None
     assert quick.run_dir is not None
     for name in ("evaluation.json", "episodes/update-000001.jsonl"):
