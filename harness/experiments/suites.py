@@ -119,17 +119,21 @@ def _beyond(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
 def _learning(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     """Which default learns most from its tokens: the elastic horizon under several losses and samplers, and its rivals."""
     elastic = {"wrapper": "elastic", "k0": 10}
-    half = {"truncated_weight": 0.5}
+    half, wide = {"truncated_weight": 0.5}, {"delta": 15.0, "alpha": 0.5}
     return [
         *(SuiteArm(f"K={k}", {"wrapper": "fixed", "k0": k}) for k in (15, 30, 50)),
         SuiteArm("elastic", elastic),
         SuiteArm("truncated x 0.5", elastic | half),
         SuiteArm("truncated x 0", elastic | {"truncated_weight": 0.0}),
-        SuiteArm("P90 + 15, truncated x 0.5", elastic | half | {"delta": 15.0}),
-        SuiteArm("K0=50, truncated x 0.5", elastic | half | {"k0": 50}),
+        SuiteArm("P90 + 15, α=0.5", elastic | wide),
+        SuiteArm("P90 + 15, α=0.5, x 0.5", elastic | wide | half),
+        SuiteArm("K0=50, x 0.5", elastic | half | {"k0": 50}),
         *_schedules(base),
         SuiteArm("progressive", {"wrapper": "progressive", "k0": 10}),
+        SuiteArm("soft K + 10", elastic | {"extension": 10}),
         SuiteArm("dynamic sampling", elastic | {"dynamic_sampling": 1}),
+        SuiteArm("adaptive groups", elastic | {"adaptive_groups": True}),
+        SuiteArm("curriculum of 4", elastic | {"curriculum": 4}),
         SuiteArm("GSPO", elastic | {"loss": "gspo", "aggregation": "seq-mean"}),
     ]
 
