@@ -163,3 +163,18 @@ def test_training_samples_from_the_policy_that_it_trains(
     trained_on = [row for row in rows if row["train/episodes_in_loss"]]
     assert len(trained_on) > 1
     assert all(0 < row["train/logp_difference_max"] < 1e-3 for row in trained_on)
+
+
+def test_episodes_go_on_in_the_engine_while_the_policy_is_trained(
+    made: Made, quick: GRPOConfig, tmp_path: Path
+) -> None:
+    """The rate is 0, so the weights that are handed over in the middle of requests are always the same."""
+    made("vllm")
+    ahead = {"max_staleness": 3, "rollout": "streaming", "env_threads": 4, "slots": 8, "eval_tasks": 0}
+    config = dataclasses.replace(quick, sampler="vllm", learning_rate=0.0, run_dir=tmp_path / "run", **ahead)
+    (tmp_path / "run").mkdir()
+    train(config, tmp_path / "run", Display(Console(quiet=True)))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["rollout/episodes"] for row in rows] == [16.0] * 4
+    assert 0 < max(row["rollout/policy_lag"] for row in rows) <= 3
+    assert all(row["train/logp_difference_max"] < 1e-3 for row in rows if row["train/episodes_in_loss"])
