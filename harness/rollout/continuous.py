@@ -91,8 +91,8 @@ class ContinuousRollout:
             go_on.wait()
 
         self._calls.put(stop)
-        stopped.wait()
         try:
+            stopped.wait()
             yield
         finally:
             go_on.set()

@@ -124,6 +124,15 @@ def test_what_goes_wrong_reaches_whoever_waits(begin: Any, fake: Any) -> None:
         batch(some(1)).result(timeout=30)
 
 
+def test_closing_in_the_middle_of_a_batch_ends_it(fake: Any) -> None:
+    envs = fake.envs(4, 4, delay=lambda task, step: 0.01)
+    continuous = ContinuousRollout(envs, fake.Sampler(), fake.Chat())
+    playing = continuous.begin(some(500), range(500), RULES, lambda _: None, at_once=None)
+    envs.close()
+    continuous.close()
+    assert playing.exception(timeout=30) is not None
+
+
 def test_running_episodes_go_on_under_new_weights_and_know_it(trained: Policy) -> None:
     model = trained.model
     plain = {name: p.detach().clone() for name, p in model.named_parameters()}
