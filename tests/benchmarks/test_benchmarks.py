@@ -27,6 +27,7 @@ QUICK = {
     "groups": "16,384 ",
     "rollout": "1 ms",
     "sampler": "2 ",
+    "staleness": "1 ms",
 }
 SLOW = {
     "appworld": "a further world",
