@@ -46,7 +46,7 @@ class ElasticHorizon:
     applied.
 
     A success longer than its K can't be seen, so the lengths are cut off at K; `delta` is what lets K grow past them. Where
-    the remembered episodes had different K (K has moved, or `ProbedHorizon` lets some run longer), ``estimator=
+    the remembered episodes had different K (K has moved, or `SoftHorizon` lets some run longer), ``estimator=
     "product-limit"`` takes that out. Two more departures from the paper are off by default.
 
     Args:

@@ -12,8 +12,8 @@ from eh_gym.horizon import (
     EpisodeOutcome,
     FixedHorizon,
     KeyedHorizon,
-    ProbedHorizon,
     SharedHorizon,
+    SoftHorizon,
 )
 
 NAN = float("nan")
@@ -41,7 +41,7 @@ def test_numpys_numbers_and_bools_make_an_outcome():
     assert outcome == EpisodeOutcome(3, 15, True)
 
 
-@pytest.fixture(params=["elastic", "fixed", "keyed", "probed", "shared"])
+@pytest.fixture(params=["elastic", "fixed", "keyed", "shared", "soft"])
 def controller(request):
     elastic = ElasticHorizon(min_successes=1)
     if request.param == "shared":
@@ -52,7 +52,7 @@ def controller(request):
             "elastic": elastic,
             "fixed": FixedHorizon(3),
             "keyed": KeyedHorizon(ElasticHorizon, "level"),
-            "probed": ProbedHorizon(elastic, 50, 0.5),
+            "soft": SoftHorizon(elastic),
         }[request.param]
 
 
