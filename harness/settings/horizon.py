@@ -55,8 +55,6 @@ class HorizonFlags:
     """Elastic: the statistic of the successes' lengths that is the boundary."""
     rounding: Literal["floor", "nearest", "floor-state"] = "floor"
     """Elastic: how K is rounded. floor-state also stores the rounded K, as the paper's Algorithm 2 does; then K stalls."""
-    estimator: Literal["observed", "product-limit"] = "observed"
-    """Elastic: product-limit corrects for successes that K cut off. It needs episodes with different K."""
     cold_growth: float = 0.0
     """Elastic: the number of steps that K grows by in each update that still has fewer than min_successes."""
     count_truncated: bool = False
@@ -124,7 +122,7 @@ class HorizonFlags:
             raise ConfigError(
                 f"--wrapper-args is for --wrapper MODULE:CLASS, got --wrapper {self.wrapper}; it has flags of its own"
             )
-        for name in ("estimator", "cold_growth", "count_truncated", "horizon_key", "extension"):
+        for name in ("cold_growth", "count_truncated", "horizon_key", "extension"):
             if self.wrapper != "elastic" and getattr(self, name) != getattr(HorizonFlags, name):
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out")
@@ -185,7 +183,7 @@ def make_controller(flags: HorizonFlags, *, by_environment: bool = False) -> Hor
     if flags.wrapper != "elastic":
         return eh_gym.make_controller(flags.wrapper, **flags.controller_args())
     paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
-    settings = {name: getattr(flags, name) for name in (*paper, "estimator", "cold_growth", "count_truncated")}
+    settings = {name: getattr(flags, name) for name in (*paper, "cold_growth", "count_truncated")}
     controller: HorizonController = ElasticHorizon(**settings)
     if key:
         controller = KeyedHorizon(functools.partial(ElasticHorizon, **settings), key)

@@ -45,7 +45,6 @@ def _keyed(**settings: float) -> Callable[[], HorizonController]:
 CASES: dict[str, Case] = {
     "fixed 50": Case(lambda: FixedHorizon(K_MAX)),
     "the paper's, K0 = 10": Case(_elastic()),
-    "product-limit": Case(_elastic(estimator="product-limit")),
     "truncated counted": Case(_elastic(count_truncated=True)),
     "truncated counted, P75": Case(_elastic(count_truncated=True, statistic="p75")),
     "by kind": Case(_keyed()),

@@ -113,37 +113,21 @@ def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) ->
 
 
 def test_options_beyond_the_paper_reach_the_controller() -> None:
-    words = [
-        "--horizon-key",
-        "category",
-        "--extension",
-        "5",
-        "--extension-share",
-        "0.25",
-        "--estimator",
-        "product-limit",
-        "--cold-growth",
-        "2",
-    ]
-    soft = make_controller(parse(*words))
+    words = "--horizon-key category --extension 5 --extension-share 0.25 --cold-growth 2"
+    soft = make_controller(parse(*words.split()))
     assert isinstance(soft, SoftHorizon)
     assert (soft.extension, soft.share, soft.k_max) == (5, 0.25, 50)
     keyed = soft.controller
     assert isinstance(keyed, KeyedHorizon)
     assert keyed.horizon_for({"category": "base"}, None) == preset([]).k0
     inner = keyed.state_dict()["settings"]
-    assert (inner["key"], inner["settings"]["estimator"], inner["settings"]["cold_growth"]) == (
-        "category",
-        "product-limit",
-        2.0,
-    )
+    assert (inner["key"], inner["settings"]["cold_growth"]) == ("category", 2.0)
 
 
 @pytest.mark.parametrize(
     "option",
     [
         {"horizon_key": "x"},
-        {"estimator": "product-limit"},
         {"cold_growth": 1.0},
         {"count_truncated": True},
         {"extension": 3},

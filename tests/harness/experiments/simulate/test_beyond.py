@@ -28,7 +28,7 @@ def test_an_episode_succeeds_if_its_k_lets_it_take_what_it_needs() -> None:
 
 
 def test_the_gap_holds_k_down_whatever_the_buffer_held_before() -> None:
-    for name in ("the paper's, K0 = 10", "product-limit", "prefilled by 128 episodes"):
+    for name in ("the paper's, K0 = 10", "prefilled by 128 episodes"):
         assert end(name, "gap")["k"] < 19.5
 
 
