@@ -43,8 +43,7 @@ class ElasticHorizon:
     below the frontier, and where it stalls depends on where it started. The default keeps K real and floors only what is
     applied.
 
-    A success longer than its K can't be seen, so the lengths are cut off at K; `delta` is what lets K grow past them. Two
-    departures from the paper are off by default: `cold_growth` and `count_truncated`.
+    A success longer than its K can't be seen, so the lengths are cut off at K; `delta` is what lets K grow past them.
 
     Args:
         k0: K at the start, in k_min..k_max.
@@ -59,9 +58,6 @@ class ElasticHorizon:
             authors' released controller). "floor-state" is Algorithm 2, kept to show that it stalls.
         cold_growth: Steps that K grows by in an update without enough successes, at most to k_max; the paper's is 0, where
             an agent that never succeeds within k0 stays there.
-        count_truncated: Remember a truncated episode too, with the steps that it took: it may have needed more, so K grows
-            while more than the statistic's share are stopped (one in ten, with P90), and an agent that gets lost runs to
-            k_max.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -84,7 +80,6 @@ class ElasticHorizon:
         statistic: Statistic = "p90",
         rounding: Rounding = "floor",
         cold_growth: float = 0.0,
-        count_truncated: bool = False,
     ) -> None:
         self.k_min, self.k_max = bounds(k_min, k_max)
         self.k0 = positive_int("k0", k0)
@@ -107,8 +102,8 @@ class ElasticHorizon:
             raise ConfigError(f"rounding must be one of floor, nearest, floor-state, got {rounding!r}")
         if not (is_number(cold_growth) and cold_growth >= 0):
             raise ConfigError(f"cold_growth must be >= 0 steps per update, got {cold_growth!r}; the paper's is 0")
-        self.cold_growth, self.count_truncated = float(cold_growth), bool(count_truncated)
         self.alpha, self.delta, self.statistic, self.rounding = float(alpha), float(delta), statistic, rounding
+        self.cold_growth = float(cold_growth)
         self.made_in = os.getpid()
         self._k = float(self.k0)
         self._lengths: deque[int] = deque(maxlen=self.buffer_size)
@@ -125,9 +120,9 @@ class ElasticHorizon:
         return round(self._k) if self.rounding == "nearest" else floor_to_steps(self._k)
 
     def record(self, outcome: EpisodeOutcome) -> None:
-        """Remembers the length of a success (and of a truncated episode, if those count). Thread-safe."""
+        """Remembers the length of a success. Thread-safe."""
         check_outcome(outcome)
-        if outcome.success or (self.count_truncated and outcome.truncated):
+        if outcome.success:
             with self._lock:
                 self._lengths.append(int(outcome.length))
 
@@ -193,7 +188,7 @@ class ElasticHorizon:
 
     def _settings(self) -> dict[str, Any]:
         paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
-        return {name: getattr(self, name) for name in (*paper, "cold_growth", "count_truncated")}
+        return {name: getattr(self, name) for name in paper} | {"cold_growth": self.cold_growth}
 
     def __repr__(self) -> str:
         return f"ElasticHorizon({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"

@@ -57,8 +57,6 @@ class HorizonFlags:
     """Elastic: how K is rounded. floor-state also stores the rounded K, as the paper's Algorithm 2 does; then K stalls."""
     cold_growth: float = 0.0
     """Elastic: the number of steps that K grows by in each update that still has fewer than min_successes."""
-    count_truncated: bool = False
-    """Elastic: also remember the lengths of truncated episodes, so that K grows while many episodes are stopped."""
     horizon_key: str = ""
     """Elastic: keep one K per value of this key in the info of reset, such as category. Empty keeps one K for all tasks."""
     budget_hint: str = ""
@@ -122,7 +120,7 @@ class HorizonFlags:
             raise ConfigError(
                 f"--wrapper-args is for --wrapper MODULE:CLASS, got --wrapper {self.wrapper}; it has flags of its own"
             )
-        for name in ("cold_growth", "count_truncated", "horizon_key", "extension"):
+        for name in ("cold_growth", "horizon_key", "extension"):
             if self.wrapper != "elastic" and getattr(self, name) != getattr(HorizonFlags, name):
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out")
@@ -183,7 +181,7 @@ def make_controller(flags: HorizonFlags, *, by_environment: bool = False) -> Hor
     if flags.wrapper != "elastic":
         return eh_gym.make_controller(flags.wrapper, **flags.controller_args())
     paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
-    settings = {name: getattr(flags, name) for name in (*paper, "cold_growth", "count_truncated")}
+    settings = {name: getattr(flags, name) for name in (*paper, "cold_growth")}
     controller: HorizonController = ElasticHorizon(**settings)
     if key:
         controller = KeyedHorizon(functools.partial(ElasticHorizon, **settings), key)

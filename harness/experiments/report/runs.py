@@ -33,8 +33,8 @@ _NO_MATTER = (
 # Settings that only one kind of horizon reads. For other kinds their values mean nothing.
 _ONLY = {
     "elastic": [
-        *("k_min", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding", "cold_growth"),
-        *("count_truncated", "horizon_key"),
+        *("k_min", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding"),
+        *("cold_growth", "horizon_key"),
     ],
     "linear": ["linear_start", "linear_increment"],
     "multiplicative": ["k_min", "stage_updates"],

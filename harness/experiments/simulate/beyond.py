@@ -34,7 +34,7 @@ class Case:
     prefill: int = 0
 
 
-def _elastic(k0: int = 10, **settings: float | str) -> Callable[[], HorizonController]:
+def _elastic(k0: int = 10, **settings: float) -> Callable[[], HorizonController]:
     return lambda: ElasticHorizon(k0, **settings)  # type: ignore[arg-type]
 
 
@@ -45,8 +45,6 @@ def _keyed(**settings: float) -> Callable[[], HorizonController]:
 CASES: dict[str, Case] = {
     "fixed 50": Case(lambda: FixedHorizon(K_MAX)),
     "the paper's, K0 = 10": Case(_elastic()),
-    "truncated counted": Case(_elastic(count_truncated=True)),
-    "truncated counted, P75": Case(_elastic(count_truncated=True, statistic="p75")),
     "by kind": Case(_keyed()),
     "by kind, cold growth 1": Case(_keyed(cold_growth=1)),
     "prefilled by 128 episodes": Case(_elastic(), prefill=128),

@@ -44,7 +44,6 @@ MAKERS = {
     "elastic-nearest": lambda: ElasticHorizon(min_successes=3, rounding="nearest"),
     "elastic-floor-state": lambda: ElasticHorizon(min_successes=3, rounding="floor-state"),
     "elastic-mean": lambda: ElasticHorizon(min_successes=3, statistic="mean"),
-    "elastic-count-truncated": lambda: ElasticHorizon(min_successes=3, count_truncated=True),
     "elastic-cold-growth": lambda: ElasticHorizon(min_successes=9, cold_growth=1.5),
     "progressive": lambda: ProgressiveHorizon(k0=10, threshold=0.3, window=4),
     "soft": lambda: SoftHorizon(ElasticHorizon(min_successes=3), extension=7, share=0.3),

@@ -371,17 +371,15 @@ def test_an_edited_state_is_refused_and_changes_nothing(change, message):
     assert controller.state_dict() == before
 
 
+def test_a_state_with_settings_of_an_older_version_is_refused_and_names_them():
+    controller = ElasticHorizon()
+    older = controller.state_dict()
+    older |= {"settings": older["settings"] | {"estimator": "observed", "count_truncated": False}, "horizons": []}
+    with pytest.raises(StateError, match="'estimator': 'observed', 'count_truncated': False}, this ElasticHorizon has"):
+        controller.load_state_dict(older)
+
+
 def test_numpy_lengths_can_be_saved():
     controller = ElasticHorizon()
     succeed(controller, np.int64(9))
     assert json.loads(json.dumps(controller.state_dict()))["lengths"] == [9]
-
-
-def test_counting_truncated_episodes_k_grows_while_more_than_a_tenth_are_stopped():
-    plain, counting = (ElasticHorizon(k0=20, alpha=1, count_truncated=c) for c in (False, True))
-    for length, success, truncated in [(5, True, False)] * 50 + [(20, False, True)] * 20 + [(9, False, False)] * 30:
-        for controller in (plain, counting):
-            controller.record(EpisodeOutcome(length, 20, success, truncated))
-    assert plain.update()["horizon/boundary"] == 5
-    metrics = counting.update()  # 20 of 70 at 20 steps; wrong ends say nothing
-    assert (metrics["horizon/boundary"], metrics["horizon/buffer_size"], counting.horizon) == (20, 70, 30)

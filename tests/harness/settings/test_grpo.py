@@ -129,7 +129,6 @@ def test_options_beyond_the_paper_reach_the_controller() -> None:
     [
         {"horizon_key": "x"},
         {"cold_growth": 1.0},
-        {"count_truncated": True},
         {"extension": 3},
     ],
 )

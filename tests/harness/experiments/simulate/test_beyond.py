@@ -32,12 +32,6 @@ def test_the_gap_holds_k_down_whatever_the_buffer_held_before() -> None:
         assert end(name, "gap")["k"] < 19.5
 
 
-def test_counting_truncated_episodes_leaves_the_gap_and_gives_the_lost_all_there_is() -> None:
-    assert end("truncated counted", "gap")["success"] > 0.98
-    lost, found = end("truncated counted", "lost"), end("truncated counted, P75", "appworld")
-    assert lost["k"] > 48 > 40 > found["k"]
-
-
 def test_where_nothing_fits_into_k0_growth_or_an_evaluation_gets_it_going() -> None:
     assert end("K0 = 5", "appworld")["success"] == 0
     usual = end("the paper's, K0 = 10", "appworld")
