@@ -16,14 +16,12 @@ import numpy as np
 
 from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon.controller import EpisodeOutcome, check_outcome, is_whole
-from eh_gym.horizon.product_limit import product_limit
 from eh_gym.horizon.schedules import bounds, check_state, floor_to_steps, is_number, positive_int
 
-__all__ = ["ElasticHorizon", "Estimator", "Rounding", "Statistic"]
+__all__ = ["ElasticHorizon", "Rounding", "Statistic"]
 
 Statistic = Literal["mean", "p50", "p75", "p90", "p95", "max"]
 Rounding = Literal["floor", "nearest", "floor-state"]
-Estimator = Literal["observed", "product-limit"]
 
 _PERCENTILE: dict[Statistic, float] = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "max": 100.0}
 
@@ -45,9 +43,7 @@ class ElasticHorizon:
     below the frontier, and where it stalls depends on where it started. The default keeps K real and floors only what is
     applied.
 
-    A success longer than its K can't be seen, so the lengths are cut off at K; `delta` is what lets K grow past them. Where
-    the remembered episodes had different K (K has moved, or `ProbedHorizon` lets some run longer), ``estimator=
-    "product-limit"`` takes that out. Two more departures from the paper are off by default.
+    A success longer than its K can't be seen, so the lengths are cut off at K; `delta` is what lets K grow past them.
 
     Args:
         k0: K at the start, in k_min..k_max.
@@ -60,14 +56,8 @@ class ElasticHorizon:
         statistic: What of the lengths is the boundary; the others are the paper's ablation.
         rounding: "floor" applies the floor of a real K (default). "nearest" applies the nearest integer, half to even (the
             authors' released controller). "floor-state" is Algorithm 2, kept to show that it stalls.
-        estimator: "observed" takes the statistic of the remembered lengths, as the paper does. "product-limit" takes it of
-            the lengths as they would be if every episode had had the largest remembered K; its percentile is the smallest
-            length that has the share at or below it.
         cold_growth: Steps that K grows by in an update without enough successes, at most to k_max; the paper's is 0, where
             an agent that never succeeds within k0 stays there.
-        count_truncated: Remember a truncated episode too, with the steps that it took: it may have needed more, so K grows
-            while more than the statistic's share are stopped (one in ten, with P90), and an agent that gets lost runs to
-            k_max. Not together with the product limit, which says what successes alone can.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -89,9 +79,7 @@ class ElasticHorizon:
         min_successes: int = 20,
         statistic: Statistic = "p90",
         rounding: Rounding = "floor",
-        estimator: Estimator = "observed",
         cold_growth: float = 0.0,
-        count_truncated: bool = False,
     ) -> None:
         self.k_min, self.k_max = bounds(k_min, k_max)
         self.k0 = positive_int("k0", k0)
@@ -112,20 +100,13 @@ class ElasticHorizon:
             raise ConfigError(f"statistic must be one of {', '.join(('mean', *_PERCENTILE))}, got {statistic!r}")
         if rounding not in ("floor", "nearest", "floor-state"):
             raise ConfigError(f"rounding must be one of floor, nearest, floor-state, got {rounding!r}")
-        if estimator not in ("observed", "product-limit"):
-            raise ConfigError(f"estimator must be one of observed, product-limit, got {estimator!r}")
         if not (is_number(cold_growth) and cold_growth >= 0):
             raise ConfigError(f"cold_growth must be >= 0 steps per update, got {cold_growth!r}; the paper's is 0")
-        if count_truncated and estimator == "product-limit":
-            raise ConfigError(
-                "count_truncated takes truncated episodes for lengths seen, and product-limit needs successes alone; "
-                "choose one"
-            )
-        self.estimator, self.cold_growth, self.count_truncated = estimator, float(cold_growth), bool(count_truncated)
         self.alpha, self.delta, self.statistic, self.rounding = float(alpha), float(delta), statistic, rounding
+        self.cold_growth = float(cold_growth)
         self.made_in = os.getpid()
         self._k = float(self.k0)
-        self._successes: deque[tuple[int, int]] = deque(maxlen=self.buffer_size)  # length, K
+        self._lengths: deque[int] = deque(maxlen=self.buffer_size)
         self._lock = threading.Lock()
 
     @property
@@ -139,11 +120,11 @@ class ElasticHorizon:
         return round(self._k) if self.rounding == "nearest" else floor_to_steps(self._k)
 
     def record(self, outcome: EpisodeOutcome) -> None:
-        """Remembers the length of a success (and of a truncated episode, if those count). Thread-safe."""
+        """Remembers the length of a success. Thread-safe."""
         check_outcome(outcome)
-        if outcome.success or (self.count_truncated and outcome.truncated):
+        if outcome.success:
             with self._lock:
-                self._successes.append((int(outcome.length), int(outcome.horizon)))
+                self._lengths.append(int(outcome.length))
 
     def update(self) -> dict[str, float]:
         """Moves K once, if there are enough successes (or, with `cold_growth`, if there are not).
@@ -154,7 +135,7 @@ class ElasticHorizon:
         """
         with self._lock:
             boundary = target = math.nan
-            if len(self._successes) >= self.min_successes:
+            if len(self._lengths) >= self.min_successes:
                 boundary = self._boundary()
                 target = min(max(boundary + self.delta, float(self.k_min)), float(self.k_max))
                 # Eq. 7 in the form that leaves K exactly where it is when it has arrived.
@@ -168,7 +149,7 @@ class ElasticHorizon:
                 "horizon/k_real": self._k,
                 "horizon/boundary": boundary,
                 "horizon/target": target,
-                "horizon/buffer_size": float(len(self._successes)),
+                "horizon/buffer_size": float(len(self._lengths)),
             }
 
     def state_dict(self) -> dict[str, Any]:
@@ -178,8 +159,7 @@ class ElasticHorizon:
                 "kind": type(self).__name__,
                 "settings": self._settings(),
                 "k_real": self._k,
-                "lengths": [length for length, _ in self._successes],
-                "horizons": [horizon for _, horizon in self._successes],
+                "lengths": list(self._lengths),
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -188,39 +168,27 @@ class ElasticHorizon:
         Raises:
             StateError: `state` comes from another kind of controller or from other settings, or was edited.
         """
-        check_state(state, type(self).__name__, self._settings(), {"k_real", "lengths", "horizons"})
-        k, lengths, horizons = state["k_real"], state["lengths"], state["horizons"]
+        check_state(state, type(self).__name__, self._settings(), {"k_real", "lengths"})
+        k, lengths = state["k_real"], state["lengths"]
         if not is_number(k) or not self.k_min <= k <= self.k_max:
             raise StateError(f"k_real must be in {self.k_min}..{self.k_max}, got {k!r}; the state was cut or edited")
-        for name, values in (("lengths", lengths), ("horizons", horizons)):
-            if not isinstance(values, list) or not all(is_whole(n) and n >= 1 for n in values):
-                raise StateError(
-                    f"{name} must be a list of whole numbers >= 1, got {values!r}; the state was cut or edited"
-                )
-        if len(lengths) != len(horizons):
-            raise StateError(f"got {len(lengths)} lengths and {len(horizons)} horizons; the state was cut or edited")
-        longer = [pair for pair in zip(lengths, horizons, strict=True) if pair[0] > pair[1]]
-        if longer:
-            raise StateError(f"a length is above its horizon: {longer[0]}; the state was cut or edited")
+        if not isinstance(lengths, list) or not all(is_whole(n) and n >= 1 for n in lengths):
+            raise StateError(
+                f"lengths must be a list of whole numbers >= 1, got {lengths!r}; the state was cut or edited"
+            )
         with self._lock:
             self._k = float(k)
-            self._successes = deque(zip(lengths, horizons, strict=True), maxlen=self.buffer_size)
+            self._lengths = deque(lengths, maxlen=self.buffer_size)
 
     def _boundary(self) -> float:
-        successes = np.array(self._successes)  # [n, 2]
-        lengths = successes[:, 0]
-        if self.estimator == "product-limit":
-            x, share = product_limit(lengths, successes[:, 1])
-            if self.statistic == "mean":
-                return float(np.diff(share, prepend=0.0) @ x)
-            return float(x[np.searchsorted(share, _PERCENTILE[self.statistic] / 100 - 1e-9)])
+        lengths = np.array(self._lengths)
         return float(
             lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic])
         )
 
     def _settings(self) -> dict[str, Any]:
         paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
-        return {name: getattr(self, name) for name in (*paper, "estimator", "cold_growth", "count_truncated")}
+        return {name: getattr(self, name) for name in paper} | {"cold_growth": self.cold_growth}
 
     def __repr__(self) -> str:
         return f"ElasticHorizon({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"
@@ -228,7 +196,7 @@ class ElasticHorizon:
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
             state = {k: v for k, v in vars(self).items() if k != "_lock"}
-            return state | {"_successes": self._successes.copy()}
+            return state | {"_lengths": self._lengths.copy()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

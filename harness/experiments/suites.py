@@ -109,8 +109,6 @@ def _beyond(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
         SuiteArm(f"K={base.k_max}", {"wrapper": "fixed", "k0": base.k_max}),
         SuiteArm("elastic", elastic),
         SuiteArm("P90 + 15, α=0.5", elastic | {"delta": 15.0, "alpha": 0.5}),
-        SuiteArm("probes 1/8", elastic | {"probe_fraction": 0.125, "estimator": "product-limit"}),
-        SuiteArm("truncated counted", elastic | {"count_truncated": True}),
         SuiteArm("a K for each kind", elastic | kinds | {"alpha": 0.5, "updates": base.updates * 14 // 15}),
         SuiteArm("budget told", elastic | {"delta": 15.0, "alpha": 0.5, "budget_hint": " {left}"}),
     ]

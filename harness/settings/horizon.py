@@ -16,7 +16,6 @@ from eh_gym import (
     KeyedHorizon,
     LinearHorizon,
     MultiplicativeHorizon,
-    ProbedHorizon,
     ProgressiveHorizon,
     SoftHorizon,
     StagedHorizon,
@@ -56,14 +55,8 @@ class HorizonFlags:
     """Elastic: the statistic of the successes' lengths that is the boundary."""
     rounding: Literal["floor", "nearest", "floor-state"] = "floor"
     """Elastic: how K is rounded. floor-state also stores the rounded K, as the paper's Algorithm 2 does; then K stalls."""
-    estimator: Literal["observed", "product-limit"] = "observed"
-    """Elastic: product-limit corrects for successes that K cut off. It needs episodes with different K (--probe-fraction)."""
     cold_growth: float = 0.0
     """Elastic: the number of steps that K grows by in each update that still has fewer than min_successes."""
-    count_truncated: bool = False
-    """Elastic: also remember the lengths of truncated episodes, so that K grows while many episodes are stopped."""
-    probe_fraction: float = 0.0
-    """Elastic: the share of episodes that may run to k_max. Their seeds choose them. Use it with --estimator product-limit."""
     horizon_key: str = ""
     """Elastic: keep one K per value of this key in the info of reset, such as category. Empty keeps one K for all tasks."""
     budget_hint: str = ""
@@ -127,7 +120,7 @@ class HorizonFlags:
             raise ConfigError(
                 f"--wrapper-args is for --wrapper MODULE:CLASS, got --wrapper {self.wrapper}; it has flags of its own"
             )
-        for name in ("estimator", "cold_growth", "count_truncated", "probe_fraction", "horizon_key", "extension"):
+        for name in ("cold_growth", "horizon_key", "extension"):
             if self.wrapper != "elastic" and getattr(self, name) != getattr(HorizonFlags, name):
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out")
@@ -135,10 +128,8 @@ class HorizonFlags:
             raise ConfigError(
                 f"k0 must be <= k_max ({self.k_max}), the K of the evaluation, got {self.k0}; raise --k-max, too"
             )
-        if self.extension < 0 or (self.extension and self.probe_fraction):
-            raise ConfigError(
-                f"extension must be >= 0 steps and goes without --probe-fraction, got {self.extension} and {self.probe_fraction}"
-            )
+        if self.extension < 0:
+            raise ConfigError(f"extension must be >= 0 steps, got {self.extension}; 0 extends no episode")
         self.stages()
         try:
             make_controller(self)
@@ -190,10 +181,10 @@ def make_controller(flags: HorizonFlags, *, by_environment: bool = False) -> Hor
     if flags.wrapper != "elastic":
         return eh_gym.make_controller(flags.wrapper, **flags.controller_args())
     paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
-    settings = {name: getattr(flags, name) for name in (*paper, "estimator", "cold_growth", "count_truncated")}
+    settings = {name: getattr(flags, name) for name in (*paper, "cold_growth")}
     controller: HorizonController = ElasticHorizon(**settings)
     if key:
         controller = KeyedHorizon(functools.partial(ElasticHorizon, **settings), key)
     if flags.extension:
         return SoftHorizon(controller, flags.extension, flags.extension_share, flags.k_max)
-    return ProbedHorizon(controller, flags.k_max, flags.probe_fraction) if flags.probe_fraction else controller
+    return controller

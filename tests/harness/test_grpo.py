@@ -163,21 +163,21 @@ def test_every_horizon_trains(quick: GRPOConfig, wrapper: Any) -> None:
         assert rows[0]["horizon/k"] == expected
 
 
-def test_episodes_have_the_k_of_their_kind_and_of_probes(quick: GRPOConfig) -> None:
-    options: dict[str, Any] = {"horizon_key": "optimal_steps", "probe_fraction": 0.3, "estimator": "product-limit"}
+def test_episodes_have_the_k_of_their_kind_and_its_extension(quick: GRPOConfig) -> None:
+    options: dict[str, Any] = {"horizon_key": "optimal_steps", "extension": 30, "extension_share": 0.3}
     config = dataclasses.replace(quick, updates=3, eval_tasks=0, k0=7, **options)
     run(config)
     rows = metrics_of(config)
     assert config.run_dir is not None
-    possible, seen = {7.0, 50.0}, set()
+    kinds, seen = {7.0}, set()
     for update, row in enumerate(rows):
         path = config.run_dir / "episodes" / f"update-{update:06d}.jsonl"
         horizons = [json.loads(line)["horizon"] for line in path.read_text().splitlines()]
-        assert set(horizons) <= possible
+        assert set(horizons) <= kinds | {min(k + 30, 50) for k in kinds}
         assert row["horizon/k_mean"] == pytest.approx(sum(horizons) / len(horizons))
-        possible = {7.0, 50.0} | {k for name, k in row.items() if name.startswith("horizon/k_of/")}
+        kinds = {7.0} | {k for name, k in row.items() if name.startswith("horizon/k_of/")}
         seen |= set(horizons)
-    assert {7, 50} < seen
+    assert {7, 37} < seen
 
 
 def test_a_budget_of_tokens_follows_the_successes(quick: GRPOConfig) -> None:

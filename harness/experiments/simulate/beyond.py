@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eh_gym import ElasticHorizon, EpisodeOutcome, FixedHorizon, HorizonController, KeyedHorizon, ProbedHorizon
+from eh_gym import ElasticHorizon, EpisodeOutcome, FixedHorizon, HorizonController, KeyedHorizon
 from eh_gym.horizon.controller import episode_horizon
 from harness.experiments.simulate.lengths import PAPER, LengthLaw, two_part
 from harness.types.seeding import derive_seed
@@ -34,12 +34,8 @@ class Case:
     prefill: int = 0
 
 
-def _elastic(probe_fraction: float = 0.0, k0: int = 10, **settings: float | str) -> Callable[[], HorizonController]:
-    def make() -> HorizonController:
-        elastic = ElasticHorizon(k0, **settings)  # type: ignore[arg-type]
-        return ProbedHorizon(elastic, K_MAX, probe_fraction) if probe_fraction else elastic
-
-    return make
+def _elastic(k0: int = 10, **settings: float) -> Callable[[], HorizonController]:
+    return lambda: ElasticHorizon(k0, **settings)  # type: ignore[arg-type]
 
 
 def _keyed(**settings: float) -> Callable[[], HorizonController]:
@@ -49,13 +45,6 @@ def _keyed(**settings: float) -> Callable[[], HorizonController]:
 CASES: dict[str, Case] = {
     "fixed 50": Case(lambda: FixedHorizon(K_MAX)),
     "the paper's, K0 = 10": Case(_elastic()),
-    "product-limit": Case(_elastic(estimator="product-limit")),
-    "probes 1/8": Case(_elastic(1 / 8)),
-    "probes 1/8, product-limit": Case(_elastic(1 / 8, estimator="product-limit")),
-    "probes 1/8, product-limit, delta 0": Case(_elastic(1 / 8, estimator="product-limit", delta=0)),
-    "the same, N = 800": Case(_elastic(1 / 8, estimator="product-limit", delta=0, buffer_size=800)),
-    "truncated counted": Case(_elastic(count_truncated=True)),
-    "truncated counted, P75": Case(_elastic(count_truncated=True, statistic="p75")),
     "by kind": Case(_keyed()),
     "by kind, cold growth 1": Case(_keyed(cold_growth=1)),
     "prefilled by 128 episodes": Case(_elastic(), prefill=128),
@@ -86,7 +75,7 @@ def play(case: Case, law: LengthLaw, *, updates: int, episodes: int, seed: int) 
         law: The distribution of the needed steps.
         updates: The number of updates, T.
         episodes: The number of episodes of an update.
-        seed: Draws the lengths and the probes.
+        seed: Draws the lengths.
 
     Returns:
         float64 [T, 3]: the mean K, the share of successes, and the mean number of steps of each update's episodes.

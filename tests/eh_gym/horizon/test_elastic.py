@@ -341,7 +341,6 @@ def test_many_threads_record_and_none_is_lost():
         ({"buffer_size": 10}, r"min_successes must be <= buffer_size \(10\), got 20: K would never move; lower"),
         ({"min_successes": 0}, r"min_successes must be a whole number >= 1, got 0"),
         ({"statistic": "p91"}, r"statistic must be one of mean, p50, p75, p90, p95, max, got 'p91'"),
-        ({"estimator": "kaplan"}, r"estimator must be one of observed, product-limit, got 'kaplan'"),
         ({"cold_growth": None}, r"cold_growth must be >= 0 steps per update, got None"),
         ({"cold_growth": -1}, r"cold_growth must be >= 0 steps per update, got -1"),
         ({"rounding": "ceil"}, r"rounding must be one of floor, nearest, floor-state, got 'ceil'"),
@@ -360,8 +359,7 @@ def test_wrong_arguments_are_refused_with_the_mend(arguments, message):
         ({"k_real": None}, r"k_real must be in 5..50, got None"),
         ({"lengths": "1234"}, r"lengths must be a list of whole numbers >= 1, got '1234'"),
         ({"lengths": [3, "4"]}, r"lengths must be a list of whole numbers"),
-        ({"horizons": [None]}, r"horizons must be a list of whole numbers"),
-        ({"horizons": []}, r"got 1 lengths and 0 horizons"),
+        ({"lengths": [None]}, r"lengths must be a list of whole numbers"),
     ],
 )
 def test_an_edited_state_is_refused_and_changes_nothing(change, message):
@@ -373,22 +371,15 @@ def test_an_edited_state_is_refused_and_changes_nothing(change, message):
     assert controller.state_dict() == before
 
 
+def test_a_state_with_settings_of_an_older_version_is_refused_and_names_them():
+    controller = ElasticHorizon()
+    older = controller.state_dict()
+    older |= {"settings": older["settings"] | {"estimator": "observed", "count_truncated": False}, "horizons": []}
+    with pytest.raises(StateError, match="'estimator': 'observed', 'count_truncated': False}, this ElasticHorizon has"):
+        controller.load_state_dict(older)
+
+
 def test_numpy_lengths_can_be_saved():
     controller = ElasticHorizon()
     succeed(controller, np.int64(9))
     assert json.loads(json.dumps(controller.state_dict()))["lengths"] == [9]
-
-
-def test_counting_truncated_episodes_k_grows_while_more_than_a_tenth_are_stopped():
-    plain, counting = (ElasticHorizon(k0=20, alpha=1, count_truncated=c) for c in (False, True))
-    for length, success, truncated in [(5, True, False)] * 50 + [(20, False, True)] * 20 + [(9, False, False)] * 30:
-        for controller in (plain, counting):
-            controller.record(EpisodeOutcome(length, 20, success, truncated))
-    assert plain.update()["horizon/boundary"] == 5
-    metrics = counting.update()  # 20 of 70 at 20 steps; wrong ends say nothing
-    assert (metrics["horizon/boundary"], metrics["horizon/buffer_size"], counting.horizon) == (20, 70, 30)
-
-
-def test_truncated_episodes_and_the_product_limit_do_not_go_together():
-    with pytest.raises(ConfigError, match="product-limit needs successes alone; choose one"):
-        ElasticHorizon(count_truncated=True, estimator="product-limit")

@@ -15,7 +15,7 @@ from eh_gym import (
     KeyedHorizon,
     LinearHorizon,
     MultiplicativeHorizon,
-    ProbedHorizon,
+    SoftHorizon,
     StagedHorizon,
 )
 from eh_gym.errors import ConfigError
@@ -113,38 +113,22 @@ def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) ->
 
 
 def test_options_beyond_the_paper_reach_the_controller() -> None:
-    words = [
-        "--horizon-key",
-        "category",
-        "--probe-fraction",
-        "0.25",
-        "--estimator",
-        "product-limit",
-        "--cold-growth",
-        "2",
-    ]
-    probed = make_controller(parse(*words))
-    assert isinstance(probed, ProbedHorizon)
-    assert (probed.probe_k, probed.probe_fraction) == (50, 0.25)
-    keyed = probed.controller
+    words = "--horizon-key category --extension 5 --extension-share 0.25 --cold-growth 2"
+    soft = make_controller(parse(*words.split()))
+    assert isinstance(soft, SoftHorizon)
+    assert (soft.extension, soft.share, soft.k_max) == (5, 0.25, 50)
+    keyed = soft.controller
     assert isinstance(keyed, KeyedHorizon)
     assert keyed.horizon_for({"category": "base"}, None) == preset([]).k0
     inner = keyed.state_dict()["settings"]
-    assert (inner["key"], inner["settings"]["estimator"], inner["settings"]["cold_growth"]) == (
-        "category",
-        "product-limit",
-        2.0,
-    )
+    assert (inner["key"], inner["settings"]["cold_growth"]) == ("category", 2.0)
 
 
 @pytest.mark.parametrize(
     "option",
     [
         {"horizon_key": "x"},
-        {"probe_fraction": 0.1},
-        {"estimator": "product-limit"},
         {"cold_growth": 1.0},
-        {"count_truncated": True},
         {"extension": 3},
     ],
 )
@@ -197,7 +181,8 @@ def test_none_is_no_controller() -> None:
         ({"wrapper": "fixed", "k0": 0}, "k must be a whole number >= 1, got 0"),
         ({"wrapper": "tti", "tti_stages": "5:10"}, "stages must say K at update 0"),
         ({"wrapper": "linear", "linear_increment": 0.0}, r"--linear-increment \(delta\): delta must be > 0"),
-        ({"probe_fraction": 2.0}, r"probe_fraction must be in \[0, 1\]"),
+        ({"extension": -1}, "extension must be >= 0 steps, got -1"),
+        ({"extension": 5, "extension_share": 2.0}, r"share must be in \[0, 1\]"),
         ({"env_args": "{split: train}"}, "env_args is not JSON"),
         ({"env_args": "[1]"}, "env_args must be a JSON object"),
         ({"tti_stages": "15,20"}, "tti_stages must be UPDATE:K pairs"),
