@@ -34,11 +34,16 @@ _NO_MATTER = (
 _ONLY = {
     "elastic": [
         *("k_min", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding"),
-        *("cold_growth", "horizon_key"),
+        *("cold_growth", "horizon_key", "extension", "extension_share"),
     ],
     "linear": ["linear_start", "linear_increment"],
     "multiplicative": ["k_min", "stage_updates"],
+    "progressive": ["progress_threshold", "progress_step", "progress_window"],
     "tti": ["tti_stages"],
+    "tokens": [
+        *("token_budget", "token_min", "token_max", "token_delta"),
+        *("alpha", "buffer_size", "min_successes", "statistic"),
+    ],
 }
 
 
