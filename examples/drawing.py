@@ -45,3 +45,31 @@ def save(figure: Figure, path: Path) -> None:
 def smooth(values: Sequence[float], width: int) -> np.ndarray:
     """Returns at each place the mean of the last `width` values, or of fewer at the start."""
     return np.array([np.mean(values[max(0, i - width + 1) : i + 1]) for i in range(len(values))])
+
+
+def draw_k_and_success(
+    logs: dict[tuple[str, int], list[list[dict[str, float]]]], title: str, k_name: str, path: Path
+) -> None:
+    """Draws K and success by update, with one column for each environment.
+
+    Args:
+        logs: For each environment and K0 the logs of its runs: one row per update, with `k_name` and "rollout/success".
+        title: The figure's title.
+        k_name: K's name in the rows.
+        path: Where the figure goes.
+    """
+    names = list(dict.fromkeys(env for env, _ in logs))
+    figure, axes = panels(2, len(names), title=title)
+    for (env, k0), runs in logs.items():
+        top, bottom = axes[:, names.index(env)]
+        x, color = range(1, len(runs[0]) + 1), BLUE if k0 <= 15 else ORANGE
+        band(top, x, [[row[k_name] for row in run] for run in runs], f"from K0 = {k0}", color)
+        band(bottom, x, [smooth([row["rollout/success"] for row in run], 5) for run in runs], f"from K0 = {k0}", color)
+        top.set_title(env, fontsize=9)
+        top.set_ylim(0, 52)
+        bottom.set_ylim(0, 1)
+        bottom.set_xlabel("update")
+    axes[0, 0].set_ylabel("K, steps")
+    axes[1, 0].set_ylabel("success, mean of 5 updates")
+    axes[0, 0].legend(fontsize=8, frameon=False)
+    save(figure, path)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import tyro
 from datasets import Dataset
-from drawing import BLUE, ORANGE, band, panels, save, smooth
+from drawing import draw_k_and_success
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -234,25 +234,6 @@ def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str,
     return [row for row in trainer.state.log_history if "rollout/k" in row]
 
 
-def draw(logs: dict[tuple[str, int], list[list[dict[str, float]]]], path: Path) -> None:
-    """Draws K and success by update, with one column for each environment."""
-    names = list(dict.fromkeys(env for env, _ in logs))
-    figure, axes = panels(2, len(names), title="TRL's GRPOTrainer with an elastic horizon: mean and range of the seeds")
-    for (env, k0), runs in logs.items():
-        top, bottom = axes[:, names.index(env)]
-        x, color = range(1, len(runs[0]) + 1), BLUE if k0 <= 15 else ORANGE
-        band(top, x, [[row["rollout/k"] for row in run] for run in runs], f"from K0 = {k0}", color)
-        band(bottom, x, [smooth([row["rollout/success"] for row in run], 5) for run in runs], f"from K0 = {k0}", color)
-        top.set_title(env, fontsize=9)
-        top.set_ylim(0, 52)
-        bottom.set_ylim(0, 1)
-        bottom.set_xlabel("update")
-    axes[0, 0].set_ylabel("K, steps")
-    axes[1, 0].set_ylabel("success, mean of 5 updates")
-    axes[0, 0].legend(fontsize=8, frameon=False)
-    save(figure, path)
-
-
 def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[dict[str, float]]]]:
     """Trains every run, prints how each ended, and draws them."""
     settings = tyro.cli(Settings, args=argv)
@@ -267,7 +248,9 @@ def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[d
                     f"{env} K0={k0} seed={seed}: K = {log[-1]['horizon/k_real']:.1f}, success {success:.2f}", flush=True
                 )
     if settings.out is not None:
-        draw(logs, settings.out)
+        draw_k_and_success(
+            logs, "TRL's GRPOTrainer with an elastic horizon: mean and range of the seeds", "rollout/k", settings.out
+        )
     return logs
 
 

@@ -186,3 +186,38 @@ def test_an_agent_of_one_s_own_plays_an_episode(example, chat_server, capsys):
         assert "right\nsuccess after" in capsys.readouterr().out
         assert llm_agent.main([*flags, "--horizon", "2"]) is False
         assert "failure after 2 steps, truncated: True" in capsys.readouterr().out
+
+
+@pytest.fixture
+def trl_tools(example, monkeypatch):
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    return example("trl_tools", "trl", "tyro")
+
+
+@pytest.mark.parametrize("env", ["EH-Cabinet-v0", "Taxi"])
+def test_the_expert_of_trl_tools_solves_its_tasks_with_tool_calls(trl_tools, env):
+    make, tool, _ = trl_tools.ENVIRONMENTS[env]
+    environment, lengths = make(), set()
+    for seed in range(20):
+        first, *calls, last = trl_tools.demonstrate(environment, tool, seed)
+        assert (first["role"], last["role"], environment.get_reward()) == ("user", "assistant", 1)
+        assert [m["role"] for m in calls] == ["assistant", "tool"] * environment.steps
+        lengths.add(environment.steps)
+    assert len(lengths) > 5
+    assert max(lengths) > 10  # K0 = 10 is too short for some
+
+
+def test_a_taxi_that_has_arrived_stays(trl_tools):
+    taxi = trl_tools.Taxi()
+    trl_tools.demonstrate(taxi, "drive", seed=0)
+    arrived, steps = taxi.drive("west"), taxi.steps
+    assert (taxi.drive("fly"), taxi.steps, taxi.get_reward()) == (arrived, steps, 1.0)
+
+
+def test_trl_tools_trains_a_clone_that_it_made(trl_tools, tmp_path):
+    out = tmp_path / "figure.svg"
+    short = ["--envs", "Taxi", "--clone-until", "0.5", "--updates", "2", "--tasks-per-update", "2", "--group-size", "2"]
+    log = trl_tools.main([*short, "--k0", "5", "--out", str(out)])["Taxi", 5][0]
+    assert [row["horizon/k"] for row in log] == [5.0, 5.0]
+    assert all(0 < row["tools/call_frequency"] <= 5 for row in log)  # it has learnt to call tools
+    assert out.exists()
