@@ -101,9 +101,8 @@ def memory_of(plan: Plan) -> Memory:
         sequences = cache / (shape.kv_bytes(width) / config.tensor_parallel * longest)
         engine = {"engine's weights": weights, "engine's step": working, "engine's KV cache": max(0.0, cache)}
         rollout |= engine
-        if (
-            config.max_staleness
-        ):  # the engine does not sleep; the copy that it takes weights from is in the host's memory
+        if config.max_staleness:
+            # The engine does not sleep. The copy that it takes its weights from is in the host's memory.
             update |= engine
     elif config.sampler == "vllm-server":
         server = {

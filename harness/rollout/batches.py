@@ -24,7 +24,7 @@ from harness.rollout.groups import TaskSuccess, group_sizes
 from harness.rollout.lengths import EpisodeLengths, longest_first
 from harness.rollout.metrics import mean, rollout_metrics
 from harness.rollout.rollout import rollout
-from harness.rollout.slots import announce
+from harness.rollout.slots import OnEnd, announce
 from harness.rollout.tasks import TaskStream
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
@@ -36,7 +36,6 @@ __all__ = ["BatchPlan", "Batches", "useful_groups"]
 _Played = tuple[list[Trajectory], float]
 """A batch's episodes, and the seconds that they took."""
 
-OnEnd = Callable[[Trajectory], None]
 OnBegin = Callable[[int, int], OnEnd]
 
 _LOST_BATCHES = 3  # if so many batches in a row have no finished episode, the environment will not recover by itself

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
-from harness.rollout.slots import Slots
+from harness.rollout.slots import OnEnd, Slots
 from harness.rollout.streaming import Answers, play_streaming
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
@@ -49,7 +49,7 @@ class ContinuousRollout:
         requests: Sequence[EpisodeRequest],
         order: Sequence[int],
         rules: Rules,
-        on_end: Callable[[Trajectory], None],
+        on_end: OnEnd,
         *,
         at_once: int | None,
         first: bool = False,

@@ -7,13 +7,13 @@ the slots. What an episode is (reset, prompt, turn, step, end, retry) is written
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
 from harness.rollout.lengths import EpisodeLengths, longest_first
 from harness.rollout.lockstep import play_in_lockstep
-from harness.rollout.slots import Slots
+from harness.rollout.slots import OnEnd, Slots
 from harness.rollout.streaming import play_streaming
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
@@ -34,7 +34,7 @@ def rollout(
     *,
     lengths: EpisodeLengths | None = None,
     at_once: int | None = None,
-    on_end: Callable[[Trajectory], None] = lambda _: None,
+    on_end: OnEnd = lambda _: None,
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order.
 

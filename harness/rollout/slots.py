@@ -21,9 +21,10 @@ from harness.types.trajectory import Trajectory
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.policy.chat import ChatFormat
 
-__all__ = ["Slots", "announce"]
+__all__ = ["OnEnd", "Slots", "announce"]
 
 OnEnd = Callable[[Trajectory], None]
+"""What is called with each trajectory when it ends."""
 
 
 class Slots:
