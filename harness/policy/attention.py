@@ -153,6 +153,9 @@ def packed_attention(
         ConfigError: The model's attention needs a feature that packed attention does not have.
     """
     if segments is None:
+        if _fits_grouped(query, key, attention_mask, dropout):
+            assert attention_mask is not None
+            return _grouped(query, key, value, attention_mask, scaling), None
         return sdpa_attention_forward(
             module,
             query,
@@ -196,6 +199,21 @@ def packed_attention(
         )
         found.append(out.transpose(1, 2))
     return torch.cat(found, dim=1), None
+
+
+def _fits_grouped(query: Tensor, key: Tensor, mask: Tensor | None, dropout: float) -> bool:
+    """Whether heads share keys on a CPU, where SDPA would first write a copy of them for each head."""
+    return not query.is_cuda and query.shape[1] != key.shape[1] and mask is not None and mask.ndim == 4 and not dropout
+
+
+def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
+    """Attention with the heads that share keys as further queries; [n, q, heads, dim]. `mask` is [n, 1, q, width]."""
+    n, heads, q, dim = query.shape
+    groups = heads // key.shape[1]
+    out = scaled_dot_product_attention(
+        query.reshape(n, -1, groups * q, dim), key, value, attn_mask=mask.repeat(1, 1, groups, 1), scale=scaling
+    )
+    return out.reshape(n, heads, q, dim).transpose(1, 2)
 
 
 def _varlen(

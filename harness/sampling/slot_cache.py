@@ -20,7 +20,7 @@ __all__ = ["SlotCache"]
 
 
 class SlotCache(Cache):
-    """Keys and values of `rows` episodes, each [rows, capacity, kv_heads, head_dim] per layer, allocated on first use.
+    """Keys and values of `rows` episodes, each [rows, kv_heads, capacity, head_dim] per layer, allocated on first use.
 
     Before each forward pass, `place` says which rows take part and where their new tokens go. The last column is a scrap
     column: padding tokens are written there, and no mask ever lets a token attend to it.
@@ -82,26 +82,28 @@ class SlotCache(Cache):
     def swap_rows(self, a: int, b: int, length: int) -> None:
         """Swaps the first `length` tokens of rows `a` and `b`."""
         for buffer in (*self._keys, *self._values):
-            kept = buffer[a, :length].clone()
-            buffer[a, :length] = buffer[b, :length]
-            buffer[b, :length] = kept
+            kept = buffer[a, :, :length].clone()
+            buffer[a, :, :length] = buffer[b, :, :length]
+            buffer[b, :, :length] = kept
 
     def copy_row(self, source: int, target: int, start: int, stop: int) -> None:
         """Copies the keys and values of one row's columns from `start` to before `stop` into the same columns of another."""
         for buffer in (*self._keys, *self._values):
-            buffer[target, start:stop] = buffer[source, start:stop]
+            buffer[target, :, start:stop] = buffer[source, :, start:stop]
 
     def _write(self, buffer: Tensor, states: Tensor) -> Tensor:
         assert self._places is not None, "place() comes before the forward pass"
-        buffer[self._places] = states.transpose(1, 2)
-        return buffer[self._taken, : self._width].transpose(1, 2)
+        rows, columns = self._places
+        buffer[rows, :, columns] = states.transpose(1, 2)
+        return buffer[self._taken, :, : self._width]
 
     def _like(self, states: Tensor) -> Tensor:
         _, heads, _, dim = states.shape
         # Zeros instead of empty memory: a masked column still enters the weighted sum with weight 0, and 0 * NaN is NaN.
-        return states.new_zeros(self._rows, self._capacity, heads, dim)
+        return states.new_zeros(self._rows, heads, self._capacity, dim)
 
     def _grown(self, old: Tensor) -> Tensor:
-        new = old.new_zeros(self._rows, self._capacity, *old.shape[2:])
-        new[: old.shape[0], : old.shape[1]] = old
+        rows, heads, columns, dim = old.shape
+        new = old.new_zeros(self._rows, heads, self._capacity, dim)
+        new[:rows, :, :columns] = old
         return new

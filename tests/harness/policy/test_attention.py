@@ -169,6 +169,23 @@ def test_the_keys_are_repeated_in_the_order_of_grouped_heads() -> None:
     assert_close(scaled_dot_product_attention(query, *repeated), grouped)
 
 
+def test_on_a_cpu_heads_that_share_keys_become_queries() -> None:
+    """Sampling with a mask: SDPA would write a copy of the keys for each head, and read that."""
+    g = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(3, heads, n, DIM, generator=g, dtype=torch.float64).requires_grad_()
+        for heads, n in ((HEADS, 2), (KV_HEADS, 7), (KV_HEADS, 7))
+    )
+    mask = torch.arange(7) <= torch.tensor([[3, 4], [5, 6], [0, 1]])[:, None, :, None]
+    found, _ = packed_attention(torch.nn.Module(), query, key, value, mask, scaling=0.4)
+    right = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.4, enable_gqa=True).transpose(1, 2)
+    assert_close(found, right)
+    weights = torch.arange(right.numel()).view_as(right).cos()
+    for x in (query, key, value):
+        ours, theirs = (torch.autograd.grad((o * weights).sum(), x, retain_graph=True)[0] for o in (found, right))
+        assert_close(ours, theirs)
+
+
 def test_torch_s_varlen_kernel_takes_what_it_is_given() -> None:
     """torch 2.11's had no enable_gqa: a TypeError on every GPU in bfloat16."""
     names = list(inspect.signature(varlen_attn).parameters)
