@@ -92,6 +92,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         max_observation_chars: Longer results lose their middle, so that they have at most this length, including a note
             in place of the middle. The user's messages are never cut. None, as in the official evaluation, keeps all: in
             long_context, the results reach 32,000 characters along the ground truth.
+        domains: Some of file_system, vehicle, trading, travel; None for all four. Each has a quarter of the scenarios.
 
     Raises:
         ConfigError: An argument is not one of those listed.
@@ -109,9 +110,10 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         step_timeout_s: float = 60.0,
         max_observation_chars: int | None = None,
         prompt: str = "compact",
+        domains: Sequence[str] | None = None,
     ) -> None:
         EzPickle.__init__(
-            self, split, categories, action_format, workers, step_timeout_s, max_observation_chars, prompt
+            self, split, categories, action_format, workers, step_timeout_s, max_observation_chars, prompt, domains
         )
         if prompt not in _PROMPTS:
             raise ConfigError(f"prompt must be one of {', '.join(_PROMPTS)}, got {prompt!r}")
@@ -121,7 +123,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             raise ConfigError(f"step_timeout_s must be > 0, got {step_timeout_s}")
         if max_observation_chars is not None and max_observation_chars < 200:
             raise ConfigError(f"max_observation_chars must be >= 200, got {max_observation_chars}")
-        self.task_ids: Sequence[str] = task_ids(split, categories)
+        self.task_ids: Sequence[str] = task_ids(split, categories, domains)
         self.observation_space = UnicodeText(_LONGEST)
         self.action_space = UnicodeText(_LONGEST)
         self._action_format, self._prompt = action_format, prompt

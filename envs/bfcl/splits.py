@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["CATEGORIES", "SPLITS", "scenarios", "task_ids"]
+__all__ = ["CATEGORIES", "DOMAINS", "SPLITS", "scenarios", "task_ids"]
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 SPLITS = ("train", "dev", "test", "all")
+DOMAINS = ("file_system", "vehicle", "trading", "travel")  # scenarios 0-49, 50-99, 100-149, 150-199
 
-_DOMAINS, _PER_DOMAIN = 4, 50  # 0-49 file system, 50-99 vehicle, 100-149 trading, 150-199 travel
+_PER_DOMAIN = 50
 _TRAIN, _DEV = 30, 8  # of each domain's 50 scenarios; the other 12 are for test
 
 
@@ -29,9 +30,9 @@ def scenarios(split: str) -> list[int]:
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     if split == "all":
-        return list(range(_DOMAINS * _PER_DOMAIN))
+        return list(range(len(DOMAINS) * _PER_DOMAIN))
     found: list[int] = []
-    for domain in range(_DOMAINS):
+    for domain in range(len(DOMAINS)):
         order = list(range(domain * _PER_DOMAIN, (domain + 1) * _PER_DOMAIN))
         random.Random(f"EH-BFCL-v0 splits, domain {domain}").shuffle(order)
         parts = {"train": order[:_TRAIN], "dev": order[_TRAIN : _TRAIN + _DEV], "test": order[_TRAIN + _DEV :]}
@@ -39,14 +40,24 @@ def scenarios(split: str) -> list[int]:
     return sorted(found)
 
 
-def task_ids(split: str, categories: Sequence[str] | None = None) -> list[str]:
+def task_ids(split: str, categories: Sequence[str] | None = None, domains: Sequence[str] | None = None) -> list[str]:
     """The entry ids of a split, one category after the other: ``multi_turn_base_0`` and so on.
 
     Raises:
-        ConfigError: The split or a category is unknown.
+        ConfigError: The split, a category or a domain is unknown.
+
+    >>> len(task_ids("train", ["base"], ["vehicle"]))
+    30
     """
-    wanted = CATEGORIES if categories is None else tuple(categories)
-    unknown = [c for c in wanted if c not in CATEGORIES]
-    if unknown or not wanted:
-        raise ConfigError(f"categories must be some of {', '.join(CATEGORIES)}, got {list(wanted)}")
-    return [f"multi_turn_{category}_{index}" for category in wanted for index in scenarios(split)]
+    in_categories, in_domains = _some("categories", categories, CATEGORIES), _some("domains", domains, DOMAINS)
+    indices = [index for index in scenarios(split) if DOMAINS[index // _PER_DOMAIN] in in_domains]
+    return [f"multi_turn_{category}_{index}" for category in in_categories for index in indices]
+
+
+def _some(what: str, wanted: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the wanted names; None is all."""
+    if wanted is None:
+        return known
+    if not wanted or not set(wanted) <= set(known):
+        raise ConfigError(f"{what} must be some of {', '.join(known)}, got {list(wanted)}")
+    return tuple(wanted)

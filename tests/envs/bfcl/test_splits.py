@@ -36,6 +36,15 @@ def test_unknown_names():
         scenarios("val")
     with pytest.raises(ConfigError, match="categories must be some of base"):
         task_ids("all", ["base", "live"])
+    with pytest.raises(ConfigError, match=r"domains must be some of file_system, .*, got \['math'\]"):
+        task_ids("all", domains=["math"])
+
+
+def test_a_domain_has_its_fifty_scenarios():
+    assert task_ids("all", ["base"], ["trading"]) == [f"multi_turn_base_{i}" for i in range(100, 150)]
+    both = task_ids("test", ["base"], ["vehicle", "travel"])
+    assert len(both) == 24
+    assert set(both) < set(task_ids("test", ["base"]))
 
 
 def test_the_same_scenario_stands_at_the_same_place_of_each_category(upstream):
