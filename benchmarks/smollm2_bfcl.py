@@ -27,7 +27,6 @@ from harness.run.metrics import read_metrics
 from harness.run.run_folder import prepare
 from harness.run.versions import cpu_name
 from harness.settings.grpo import GRPOConfig
-from harness.settings.presets import preset
 from harness.settings.warm_start import WarmStart
 
 ENV = "EH-BFCL-Shortest-v0"
@@ -45,12 +44,12 @@ class ShortestTasks(BFCLEnv):
 
 def settings(options: argparse.Namespace) -> GRPOConfig:
     """The settings of the run."""
-    return dataclasses.replace(
-        preset(["--model", "smollm2-135m"]),
+    return GRPOConfig(
         env=ENV,
         model="smollm2-135m",
         split="train",
         dtype="bfloat16",
+        gradient_checkpointing=True,
         threads=options.threads,
         seed=options.seed,
         run_dir=options.run_dir,

@@ -31,7 +31,7 @@ from harness.settings.command_line import errors_in_one_line
 from harness.settings.command_line import parse as parse_flags
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import make_controller
-from harness.settings.presets import preset
+from harness.settings.presets import SMALL_CHAT_MODEL, flag_of, preset
 from harness.settings.recipe import read_recipe
 
 __all__ = ["Sweep", "main", "parse", "read_tables", "sweep"]
@@ -42,11 +42,21 @@ class SweepFlags:
     """Which experiments are run, and how many runs go on at once."""
 
     suite: Literal[
-        "saturation", "convergence", "comparison", "percentile", "headroom", "ema", "beyond", "learning", "all"
+        "saturation",
+        "convergence",
+        "comparison",
+        "percentile",
+        "headroom",
+        "ema",
+        "beyond",
+        "learning",
+        "pretrained",
+        "all",
     ]
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
     schedules. percentile, headroom, ema: the ablations. beyond: the options that the paper does not have. learning: which
-    default learns most per token. all: the paper's six, which share runs."""
+    default learns most per token. pretrained: the paper's questions with SmolLM2 on EH-CabinetLocked, or
+    another --model and --env. all: the paper's six, which share runs."""
     quick: bool = False
     """Use fewer arms and fewer held-out episodes. With the tiny model this takes minutes on a CPU."""
     seeds: int = 3
@@ -235,6 +245,8 @@ def parse(words: list[str]) -> Sweep:
     Raises:
         ConfigError: A flag is for a single run, or the suite sets it.
     """
+    if flag_of(words, "suite", "") == "pretrained":
+        words = [*words, *_pretrained_flags(words)]
     quick = "--quick" in words
     train = preset(words, quick_settings if quick else lambda config: config)
     given = {w.split("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_") for w in words if w[:2] == "--"}
@@ -258,6 +270,14 @@ def parse(words: list[str]) -> Sweep:
         for name in sorted(given & varied):
             raise ConfigError(f"--{name.replace('_', '-')} is set by the suite {suite} itself; leave it out")
     return settings
+
+
+def _pretrained_flags(words: Sequence[str]) -> list[str]:
+    """The model and the environment of the suite `pretrained`, and its evaluations, unless the command line says others."""
+    if flag_of(words, "recipe", ""):
+        return []
+    flags = {"model": SMALL_CHAT_MODEL, "env": "EH-CabinetLocked-v0", "eval-every": "4"}
+    return [word for name, value in flags.items() if not flag_of(words, name, "") for word in (f"--{name}", value)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -76,6 +76,14 @@ _FINAL_K = Column("final_k", "final K", "steps")
 _K_STD = Column("k_std", "K std, last quarter", "steps")
 _TOKENS = Column("tokens_total", "tokens", "tokens")
 _PER_UPDATE = Column("tokens_per_update", "tokens/update", "tokens")
+_PER_TOKEN = (
+    _MEAN,
+    Column("success_at_equal_tokens", "at equal tokens %", "percent"),
+    Column("tokens_to_threshold", "tokens to threshold", "tokens"),
+    _FINAL_K,
+    _TOKENS,
+    Column("savings", "saved of baseline's %", "percent"),
+)
 
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     "saturation": (
@@ -118,14 +126,8 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         _TOKENS,
         Column("savings", "saved of baseline's %", "percent"),
     ),
-    "learning": (
-        _MEAN,
-        Column("success_at_equal_tokens", "at equal tokens %", "percent"),
-        Column("tokens_to_threshold", "tokens to threshold", "tokens"),
-        _FINAL_K,
-        _TOKENS,
-        Column("savings", "saved of baseline's %", "percent"),
-    ),
+    "learning": _PER_TOKEN,
+    "pretrained": _PER_TOKEN,
 }
 
 
@@ -141,15 +143,16 @@ def suite_table(
     """Makes the table of a suite, with mean and standard deviation over seeds.
 
     Args:
-        suite: saturation, convergence, comparison, percentile, headroom, ema, beyond or learning.
+        suite: One of `harness.experiments.suites.SUITES`.
         arms: The arms, with the runs that have ended.
         threshold: The success rate up to which tokens are counted. Savings compare each run with the baseline's run of the
-            same seed, so a seed counts only if both reach the threshold. In beyond and learning they compare all tokens.
+            same seed, so a seed counts only if both reach the threshold. In beyond, learning and pretrained they compare all
+            tokens.
         band: The plateau that a saturation suite found. The suite convergence uses it.
     """
     columns, baseline = _COLUMNS[suite], baseline_of(arms)
     start = min((int(k0) for arm in arms if (k0 := arm.settings.get("k0")) is not None), default=None)
-    least = _least_tokens(arms) if suite == "learning" else {}
+    least = _least_tokens(arms) if columns is _PER_TOKEN else {}
     numbers = {
         arm.label: {
             run.seed: run_numbers(
@@ -165,7 +168,7 @@ def suite_table(
         for arm in arms
     }
     if baseline is not None:
-        counted = "tokens_total" if suite in ("beyond", "learning") else "tokens_to_threshold"
+        counted = "tokens_total" if suite == "beyond" or columns is _PER_TOKEN else "tokens_to_threshold"
         reference = numbers[baseline.label]
         for by_seed in numbers.values():
             for seed, values in by_seed.items():
@@ -238,7 +241,7 @@ def _notes(
             f"seeds on which an arm leaves the false plateau (at least the success of {baseline.label} on the tasks "
             f"longer than K0, with at most {100 * OFF_THE_PLATEAU:g} % of its tokens): {', '.join(met)}"
         )
-    if suite == "learning":
+    if _COLUMNS[suite] is _PER_TOKEN:
         notes += _learning_notes(arms, numbers, threshold)
     return tuple(notes)
 

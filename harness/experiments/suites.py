@@ -1,4 +1,4 @@
-"""The suites: the paper's six experiments and two beyond the paper. Each is a list of arms, which are settings to compare.
+"""The suites: the paper's six experiments and three beyond the paper. Each is a list of arms, which are settings to compare.
 
 `harness.sweep` runs the suites, and `harness.experiments.suite_table` makes their tables.
 """
@@ -54,6 +54,10 @@ def _saturation(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     return [SuiteArm(f"K={k}", {"wrapper": "fixed", "k0": k} | ({"k_max": k} if k > base.k_max else {})) for k in sweep]
 
 
+def _fixed(*horizons: int) -> list[SuiteArm]:
+    return [SuiteArm(f"K={k}", {"wrapper": "fixed", "k0": k}) for k in horizons]
+
+
 def _schedules(base: GRPOConfig) -> list[SuiteArm]:
     """The two schedules, stretched as in the paper: linear from 10 to k_max over the run, and a stage for each quarter of it."""
     stages = ",".join(f"{base.updates * i // 4}:{k}" for i, k in enumerate((15, 20, 30, 50)))
@@ -72,8 +76,7 @@ def _convergence(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
 
 def _comparison(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     """RQ3: a short and a long fixed horizon, the schedules, and the elastic horizon."""
-    fixed = [SuiteArm(f"K={k}", {"wrapper": "fixed", "k0": k}) for k in (15, 50)]
-    return [*fixed, *_schedules(base), SuiteArm("elastic", {"wrapper": "elastic"})]
+    return [*_fixed(15, 50), *_schedules(base), SuiteArm("elastic", {"wrapper": "elastic"})]
 
 
 def _percentile(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
@@ -115,25 +118,34 @@ def _beyond(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
 
 
 def _learning(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
-    """Which default learns most from its tokens: the elastic horizon under several losses and samplers, and its rivals."""
+    """Which default learns most from its tokens: the elastic horizon under several losses and samplers, and its rivals.
+
+    Truncated episodes have the paper's weight, 1, unless an arm says otherwise.
+    """
+    plain, half = {"truncated_weight": 1.0}, {"truncated_weight": 0.5}
     elastic = {"wrapper": "elastic", "k0": 10}
-    half, wide = {"truncated_weight": 0.5}, {"delta": 15.0, "alpha": 0.5}
+    wide = {"delta": 15.0, "alpha": 0.5}
+    rivals = [*_fixed(15, 30, 50), *_schedules(base), SuiteArm("progressive", {"wrapper": "progressive", "k0": 10})]
     return [
-        *(SuiteArm(f"K={k}", {"wrapper": "fixed", "k0": k}) for k in (15, 30, 50)),
-        SuiteArm("elastic", elastic),
-        SuiteArm("truncated x 0.5", elastic | half),
-        SuiteArm("truncated x 0", elastic | {"truncated_weight": 0.0}),
-        SuiteArm("P90 + 15, α=0.5", elastic | wide),
+        *(SuiteArm(arm.label, {**arm.settings, **plain}) for arm in rivals),
+        *(SuiteArm(f"{arm.label}, x 0.5", {**arm.settings, **half}) for arm in _fixed(30, 50)),
+        SuiteArm("elastic", elastic | plain),
+        SuiteArm("elastic, x 0.5", elastic | half),
+        SuiteArm("elastic, x 0", elastic | {"truncated_weight": 0.0}),
+        SuiteArm("P90 + 15, α=0.5", elastic | wide | plain),
         SuiteArm("P90 + 15, α=0.5, x 0.5", elastic | wide | half),
         SuiteArm("K0=50, x 0.5", elastic | half | {"k0": 50}),
-        *_schedules(base),
-        SuiteArm("progressive", {"wrapper": "progressive", "k0": 10}),
-        SuiteArm("soft K + 10", elastic | {"extension": 10}),
-        SuiteArm("dynamic sampling", elastic | {"dynamic_sampling": 1}),
-        SuiteArm("adaptive groups", elastic | {"adaptive_groups": True}),
-        SuiteArm("curriculum of 4", elastic | {"curriculum": 4}),
-        SuiteArm("GSPO", elastic | {"loss": "gspo", "aggregation": "seq-mean"}),
+        SuiteArm("soft K + 10", elastic | plain | {"extension": 10}),
+        SuiteArm("dynamic sampling", elastic | plain | {"dynamic_sampling": 1}),
+        SuiteArm("adaptive groups", elastic | plain | {"adaptive_groups": True}),
+        SuiteArm("curriculum of 4", elastic | plain | {"curriculum": 4}),
+        SuiteArm("GSPO", elastic | plain | {"loss": "gspo", "aggregation": "seq-mean"}),
     ]
+
+
+def _pretrained(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
+    """RQ1 to RQ3 with a pretrained model: three fixed horizons, the elastic one from below and from above, and the schedules."""
+    return [*_fixed(15, 30, 50), *_convergence(base, quick)]
 
 
 SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
@@ -145,8 +157,9 @@ SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
     "ema": _ema,
     "beyond": _beyond,
     "learning": _learning,
+    "pretrained": _pretrained,
 }
 """The suites by name. Each function takes the settings that all arms share, and whether the sweep is quick."""
 
-PAPER_SUITES = tuple(name for name in SUITES if name not in ("beyond", "learning"))
+PAPER_SUITES = tuple(name for name in SUITES if name not in ("beyond", "learning", "pretrained"))
 """The paper's suites, in the order in which ``--suite all`` runs them."""

@@ -1,4 +1,4 @@
-"""The defaults of a command line: the paper's, or the quick start's for the tiny model. A recipe overrides them."""
+"""The defaults of a command line: the paper's, the quick start's, or for SmolLM2 a CPU's. A recipe overrides them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,39 @@ from harness.settings.grpo import GRPOConfig
 from harness.settings.recipe import read_recipe, with_recipe
 from harness.settings.warm_start import WarmStart
 
-__all__ = ["preset"]
+__all__ = ["SMALL_CHAT_MODEL", "flag_of", "preset"]
+
+SMALL_CHAT_MODEL = "smollm2-135m"
+"""The pretrained model that a CPU can train."""
+
+# For the cabinets. A warm start of more batches leaves nothing to explore: docs/warm-start.md.
+_SMOLLM2 = GRPOConfig(
+    dtype="bfloat16",
+    updates=16,
+    tasks_per_update=8,
+    env_threads=0,
+    rollout="lockstep",
+    max_action_tokens=8,
+    learning_rate=4e-5,
+    warmup_updates=2,
+    tokens_per_microbatch=4000,
+    k0=10,
+    alpha=0.3,
+    linear_increment=40 / 16,
+    stage_updates=2,
+    tti_stages="0:15,4:20,8:30,12:50",
+    eval_tasks=64,
+    eval_rollouts=1,
+    eval_every_rollouts=1,
+    keep_checkpoints=1,
+    warm_start=WarmStart(episodes=200, max_optimal_steps=9, batch_tokens=1500, updates=6),
+)
 
 
 def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lambda c: c) -> GRPOConfig:
-    """Returns the defaults for a command line: the paper's, or the quick start's for the tiny model. A recipe overrides them.
+    """Returns the defaults for a command line: the paper's, the quick start's for the tiny model, or a CPU's for SmolLM2.
+
+    A recipe overrides them.
 
     Args:
         argv: The command line.
@@ -27,10 +55,10 @@ def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lam
     >>> preset([]).updates
     60
     """
-    recipe = _flag(argv, "recipe", "")
+    recipe = flag_of(argv, "recipe", "")
     given = read_recipe(Path(recipe), GRPOConfig) if recipe else {}
     env, split, model = (
-        _flag(argv, name, given.get(name, getattr(GRPOConfig, name))) for name in ("env", "split", "model")
+        flag_of(argv, name, given.get(name, getattr(GRPOConfig, name))) for name in ("env", "split", "model")
     )
     config = change(_defaults(env, split, model))
     if not recipe:
@@ -44,6 +72,8 @@ def _defaults(env: str, split: str, model: str) -> GRPOConfig:
     appworld = any(name.startswith("EH-AppWorld") for name in names)
     if appworld:  # its test splits are for final scores; the mini world has one split
         eval_split = "mini" if split == "mini" else "dev"
+    if model == SMALL_CHAT_MODEL and all(name.startswith("EH-Cabinet") for name in names):
+        return _SMOLLM2
     if model != "tiny":  # what fits
         return GRPOConfig(threads=0, eval_split=eval_split, dtype="bfloat16", gradient_checkpointing=True)
     quick = GRPOConfig(
@@ -108,7 +138,7 @@ def _defaults(env: str, split: str, model: str) -> GRPOConfig:
     )
 
 
-def _flag(argv: Sequence[str], name: str, default: str) -> str:
+def flag_of(argv: Sequence[str], name: str, default: str) -> str:
     """Returns the value of one flag, before the flags are parsed."""
     for i, word in enumerate(argv):
         if word == f"--{name}" and i + 1 < len(argv):

@@ -33,6 +33,7 @@ SLOW = {
     "appworld": "a further world",
     "bfcl": "episodes/s",
     "false_plateau": "a K for each kind, 56 updates",
+    "learning": "ScalingInter +—",
     "official_run": "4 entries",
     "ray_envs": "A killed actor",
     "settling": "Algorithm 2's rounding",

@@ -128,6 +128,24 @@ def test_a_full_sweep_evaluates_during_training_unless_told_otherwise(tmp_path: 
     assert parse([*real, "--recipe", str(recipe)]).train.eval_every == 0
 
 
+def test_the_pretrained_suite_has_a_model_and_an_environment_unless_told(tmp_path: Path) -> None:
+    train = parse(["--suite", "pretrained"]).train
+    assert (train.model, train.env, train.dtype, train.eval_every) == (
+        "smollm2-135m",
+        "EH-CabinetLocked-v0",
+        "bfloat16",
+        4,
+    )
+    arms = [arm.label for arm in SUITES["pretrained"](train, False)]
+    assert arms == ["K=15", "K=30", "K=50", "elastic K0=10", "elastic K0=50", "TTI", "ScalingInter"]
+    train = parse(["--suite", "pretrained", "--model", "tiny", "--env=EH-Cabinet-v0"]).train
+    assert (train.model, train.env, train.updates) == ("tiny", "EH-Cabinet-v0", 60)
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('model = "tiny"\nenv = "EH-CabinetOpenEnded-v0"\n')
+    train = parse(["--suite", "pretrained", "--recipe", str(recipe)]).train
+    assert (train.model, train.env) == ("tiny", "EH-CabinetOpenEnded-v0")
+
+
 def test_a_wrong_environment_ends_it_before_any_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--suite", "ema", "--quick", "--env", "EH-Nope-v0", "--out", str(tmp_path / "out")])

@@ -101,6 +101,7 @@ _FIGURES = {
     "ema": ("k", "success"),
     "beyond": ("k", "success by tokens", "tokens"),
     "learning": ("success by tokens", "k", "tokens"),
+    "pretrained": ("success by tokens", "k", "tokens", "lengths"),
 }
 
 

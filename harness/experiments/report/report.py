@@ -57,6 +57,11 @@ _ABOUT = {
         "The elastic horizon with other losses and samplers, against fixed horizons and schedules. The question is which "
         "default is as good as the best fixed K for fewer tokens.",
     ),
+    "pretrained": (
+        "A pretrained model",
+        "A pretrained model under fixed horizons, schedules and the elastic horizon, from below and from above. The question "
+        "is whether what the paper says holds where its models are small.",
+    ),
     "runs": ("Runs named one by one", "The names of the arms are the settings in which the runs differ."),
 }
 

@@ -135,6 +135,10 @@ def write_sweep(out: Path, *, seeds: int = 3, updates: int = 12, only: tuple[str
             ("K=50", {"wrapper": "fixed", "k0": 50}, {"ceiling": 0.9, "k_from": 50, "k_to": 50}),
             ("truncated x 0", {"wrapper": "elastic", "k0": 10}, {"ceiling": 0.8, "k_from": 10, "k_to": 20}),
         ],
+        "pretrained": [
+            ("K=50", {"wrapper": "fixed", "k0": 50}, {"ceiling": 0.9, "k_from": 50, "k_to": 50}),
+            ("elastic K0=10", {"wrapper": "elastic", "k0": 10}, {"ceiling": 0.8, "k_from": 10, "k_to": 20}),
+        ],
     }
     (out / "suites").mkdir(parents=True)
     for suite, members in arms.items():

@@ -25,6 +25,7 @@ def test_a_sweep_s_suites_come_in_the_paper_s_order(sweep: Callable[..., Path]) 
         "ema",
         "beyond",
         "learning",
+        "pretrained",
     ]
     comparison = suites[2]
     assert (comparison.quick, comparison.env, comparison.model) == (True, "EH-Cabinet-v0", "tiny")
