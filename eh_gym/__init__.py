@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         MultiplicativeHorizon,
         ProgressiveHorizon,
         SharedHorizon,
-        SoftHorizon,
         StagedHorizon,
         make_controller,
     )
@@ -45,7 +44,6 @@ __all__ = [
     "MultiplicativeHorizon",
     "ProgressiveHorizon",
     "SharedHorizon",
-    "SoftHorizon",
     "StagedHorizon",
     "ThreadVectorEnv",
     "UnicodeText",
@@ -68,7 +66,6 @@ _HOME = {
     "MultiplicativeHorizon": "eh_gym.horizon",
     "ProgressiveHorizon": "eh_gym.horizon",
     "SharedHorizon": "eh_gym.horizon",
-    "SoftHorizon": "eh_gym.horizon",
     "StagedHorizon": "eh_gym.horizon",
     "ThreadVectorEnv": "eh_gym.vector",
     "UnicodeText": "eh_gym.spaces",

@@ -7,7 +7,6 @@ from eh_gym.horizon.make import make_controller
 from eh_gym.horizon.progressive import ProgressiveHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.horizon.shared import SharedHorizon
-from eh_gym.horizon.soft import SoftHorizon
 from eh_gym.horizon.token_budget import ElasticTokenBudget
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "MultiplicativeHorizon",
     "ProgressiveHorizon",
     "SharedHorizon",
-    "SoftHorizon",
     "StagedHorizon",
     "make_controller",
 ]

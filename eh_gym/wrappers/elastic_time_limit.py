@@ -36,8 +36,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
 
     An episode that reaches K steps without ending is truncated with reward 0 (Elastic Horizon paper, Sec. 3.2; Algorithm 2,
     lines 8 to 16); one that ends on step K has ended. A running episode keeps its K. A controller with ``horizon_for`` is
-    asked for each episode's K, with the info and the seed of its reset (see `KeyedHorizon`, `SoftHorizon`). An episode that
-    is reset before its end is dropped: it is not recorded. Nor is one with ``info["environment_error"]``, which says nothing
+    asked for each episode's K, with the info and the seed of its reset (see `KeyedHorizon`). An episode that is reset before
+    its end is dropped: it is not recorded. Nor is one with ``info["environment_error"]``, which says nothing
     about the agent.
 
     Every info gets ``info["horizon"]``, the episode's K: an int where observations are texts, else an ``np.int64``, because

@@ -17,7 +17,6 @@ from eh_gym import (
     LinearHorizon,
     MultiplicativeHorizon,
     ProgressiveHorizon,
-    SoftHorizon,
     StagedHorizon,
 )
 from eh_gym.errors import ConfigError
@@ -61,10 +60,6 @@ class HorizonFlags:
     """Elastic: keep one K per value of this key in the info of reset, such as category. Empty keeps one K for all tasks."""
     budget_hint: str = ""
     """A text that is appended to every observation, such as '[{left} of {horizon} steps left]'. Empty appends nothing."""
-    extension: int = 0
-    """Elastic: the further steps, up to k_max, that a share of the episodes gets beyond K. Their seeds choose them. 0: none."""
-    extension_share: float = 0.1
-    """Elastic: the share of the episodes that get the extension."""
     token_budget: int = 2000
     """Tokens: the budget of an episode at the start, in tokens that are written and read after the first prompt."""
     token_min: int = 500
@@ -120,7 +115,7 @@ class HorizonFlags:
             raise ConfigError(
                 f"--wrapper-args is for --wrapper MODULE:CLASS, got --wrapper {self.wrapper}; it has flags of its own"
             )
-        for name in ("cold_growth", "horizon_key", "extension"):
+        for name in ("cold_growth", "horizon_key"):
             if self.wrapper != "elastic" and getattr(self, name) != getattr(HorizonFlags, name):
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out")
@@ -128,8 +123,6 @@ class HorizonFlags:
             raise ConfigError(
                 f"k0 must be <= k_max ({self.k_max}), the K of the evaluation, got {self.k0}; raise --k-max, too"
             )
-        if self.extension < 0:
-            raise ConfigError(f"extension must be >= 0 steps, got {self.extension}; 0 extends no episode")
         self.stages()
         try:
             make_controller(self)
@@ -182,9 +175,4 @@ def make_controller(flags: HorizonFlags, *, by_environment: bool = False) -> Hor
         return eh_gym.make_controller(flags.wrapper, **flags.controller_args())
     paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
     settings = {name: getattr(flags, name) for name in (*paper, "cold_growth")}
-    controller: HorizonController = ElasticHorizon(**settings)
-    if key:
-        controller = KeyedHorizon(functools.partial(ElasticHorizon, **settings), key)
-    if flags.extension:
-        return SoftHorizon(controller, flags.extension, flags.extension_share, flags.k_max)
-    return controller
+    return KeyedHorizon(functools.partial(ElasticHorizon, **settings), key) if key else ElasticHorizon(**settings)

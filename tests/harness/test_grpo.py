@@ -163,9 +163,8 @@ def test_every_horizon_trains(quick: GRPOConfig, wrapper: Any) -> None:
         assert rows[0]["horizon/k"] == expected
 
 
-def test_episodes_have_the_k_of_their_kind_and_its_extension(quick: GRPOConfig) -> None:
-    options: dict[str, Any] = {"horizon_key": "optimal_steps", "extension": 30, "extension_share": 0.3}
-    config = dataclasses.replace(quick, updates=3, eval_tasks=0, k0=7, **options)
+def test_episodes_have_the_k_of_their_kind(quick: GRPOConfig) -> None:
+    config = dataclasses.replace(quick, updates=3, eval_tasks=0, k0=7, horizon_key="optimal_steps", alpha=1.0)
     run(config)
     rows = metrics_of(config)
     assert config.run_dir is not None
@@ -173,11 +172,11 @@ def test_episodes_have_the_k_of_their_kind_and_its_extension(quick: GRPOConfig) 
     for update, row in enumerate(rows):
         path = config.run_dir / "episodes" / f"update-{update:06d}.jsonl"
         horizons = [json.loads(line)["horizon"] for line in path.read_text().splitlines()]
-        assert set(horizons) <= kinds | {min(k + 30, 50) for k in kinds}
+        assert set(horizons) <= kinds
         assert row["horizon/k_mean"] == pytest.approx(sum(horizons) / len(horizons))
         kinds = {7.0} | {k for name, k in row.items() if name.startswith("horizon/k_of/")}
         seen |= set(horizons)
-    assert {7, 37} < seen
+    assert {7.0} < seen
 
 
 def test_a_budget_of_tokens_follows_the_successes(quick: GRPOConfig) -> None:
@@ -204,14 +203,6 @@ def test_a_budget_of_tokens_follows_the_successes(quick: GRPOConfig) -> None:
         if update + 1 < len(rows):
             assert rows[update + 1]["horizon/token_budget"] == int(row["horizon/token_target"])
     assert rows[0]["rollout/truncated"] > 0
-
-
-def test_a_share_of_the_episodes_is_extended(quick: GRPOConfig) -> None:
-    config = dataclasses.replace(quick, updates=1, eval_tasks=0, k0=7, extension=3, extension_share=0.3)
-    run(config)
-    assert config.run_dir is not None
-    log = config.run_dir / "episodes" / "update-000000.jsonl"
-    assert {json.loads(line)["horizon"] for line in log.read_text().splitlines()} == {7, 10}
 
 
 def test_a_tiny_model_reads_the_steps_left(quick: GRPOConfig, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from datasets import Dataset
 from openenv_server import TOKEN, served_here
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eh_gym import ElasticHorizon, EpisodeOutcome, SoftHorizon
+from eh_gym import ElasticHorizon, EpisodeOutcome, KeyedHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.integrations.tools import ToolEnvironment
 from eh_gym.integrations.trl import ElasticToolCalls
@@ -259,7 +259,7 @@ def test_an_environment_behind_openenv_is_trained_under_k(ours, tmp_path):
 def test_refusals(tmp_path):
     trainer, _ = train([{"goal": 2}], press, tmp_path, environment=Countdown, controller=ElasticHorizon(k0=5, k_min=5))
     with pytest.raises(ConfigError, match="one K for all episodes"):
-        ElasticToolCalls(trainer, SoftHorizon(ElasticHorizon()))
+        ElasticToolCalls(trainer, KeyedHorizon(ElasticHorizon, "kind"))
     trainer.reward_funcs = [trainer.model]
     with pytest.raises(ConfigError, match="ordinary function"):
         ElasticToolCalls(trainer, ElasticHorizon())

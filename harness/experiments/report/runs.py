@@ -34,7 +34,7 @@ _NO_MATTER = (
 _ONLY = {
     "elastic": [
         *("k_min", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding"),
-        *("cold_growth", "horizon_key", "extension", "extension_share"),
+        *("cold_growth", "horizon_key"),
     ],
     "linear": ["linear_start", "linear_increment"],
     "multiplicative": ["k_min", "stage_updates"],

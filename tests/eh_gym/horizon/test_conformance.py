@@ -17,7 +17,6 @@ from eh_gym.horizon import (
     MultiplicativeHorizon,
     ProgressiveHorizon,
     SharedHorizon,
-    SoftHorizon,
     StagedHorizon,
 )
 from eh_gym.testing import ControllerContract
@@ -46,7 +45,6 @@ MAKERS = {
     "elastic-mean": lambda: ElasticHorizon(min_successes=3, statistic="mean"),
     "elastic-cold-growth": lambda: ElasticHorizon(min_successes=9, cold_growth=1.5),
     "progressive": lambda: ProgressiveHorizon(k0=10, threshold=0.3, window=4),
-    "soft": lambda: SoftHorizon(ElasticHorizon(min_successes=3), extension=7, share=0.3),
     "tokens": lambda: CountedTokens(min_successes=3),
     "keyed": lambda: KeyedHorizon(quick_elastic, "task_id"),
     "shared-elastic": lambda: SharedHorizon(ElasticHorizon(min_successes=3)),

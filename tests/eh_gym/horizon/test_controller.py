@@ -13,7 +13,6 @@ from eh_gym.horizon import (
     FixedHorizon,
     KeyedHorizon,
     SharedHorizon,
-    SoftHorizon,
 )
 
 NAN = float("nan")
@@ -41,7 +40,7 @@ def test_numpys_numbers_and_bools_make_an_outcome():
     assert outcome == EpisodeOutcome(3, 15, True)
 
 
-@pytest.fixture(params=["elastic", "fixed", "keyed", "shared", "soft"])
+@pytest.fixture(params=["elastic", "fixed", "keyed", "shared"])
 def controller(request):
     elastic = ElasticHorizon(min_successes=1)
     if request.param == "shared":
@@ -52,7 +51,6 @@ def controller(request):
             "elastic": elastic,
             "fixed": FixedHorizon(3),
             "keyed": KeyedHorizon(ElasticHorizon, "level"),
-            "soft": SoftHorizon(elastic),
         }[request.param]
 
 

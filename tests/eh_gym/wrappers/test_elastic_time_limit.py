@@ -21,7 +21,6 @@ from eh_gym.horizon import (
     FixedHorizon,
     KeyedHorizon,
     SharedHorizon,
-    SoftHorizon,
     StagedHorizon,
 )
 from eh_gym.wrappers import ElasticTimeLimit
@@ -323,7 +322,7 @@ def test_no_value_of_an_info_is_none(scripted, journal):
 
 
 @pytest.mark.parametrize("make", [lambda: ElasticHorizon(k0=5), lambda: KeyedHorizon(ElasticHorizon, "task_id"),
-                                  lambda: FixedHorizon(5), lambda: SoftHorizon(FixedHorizon(5), 4, 0.5)])  # fmt: skip
+                                  lambda: FixedHorizon(5)])  # fmt: skip
 @pytest.mark.parametrize("how", ["fork", "pickle"])
 def test_a_copy_in_another_process_warns_once_that_nobody_hears_it(scripted, monkeypatch, make, how):
     controller = make()

@@ -15,7 +15,6 @@ from eh_gym import (
     KeyedHorizon,
     LinearHorizon,
     MultiplicativeHorizon,
-    SoftHorizon,
     StagedHorizon,
 )
 from eh_gym.errors import ConfigError
@@ -113,11 +112,7 @@ def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) ->
 
 
 def test_options_beyond_the_paper_reach_the_controller() -> None:
-    words = "--horizon-key category --extension 5 --extension-share 0.25 --cold-growth 2"
-    soft = make_controller(parse(*words.split()))
-    assert isinstance(soft, SoftHorizon)
-    assert (soft.extension, soft.share, soft.k_max) == (5, 0.25, 50)
-    keyed = soft.controller
+    keyed = make_controller(parse("--horizon-key", "category", "--cold-growth", "2"))
     assert isinstance(keyed, KeyedHorizon)
     assert keyed.horizon_for({"category": "base"}, None) == preset([]).k0
     inner = keyed.state_dict()["settings"]
@@ -129,7 +124,6 @@ def test_options_beyond_the_paper_reach_the_controller() -> None:
     [
         {"horizon_key": "x"},
         {"cold_growth": 1.0},
-        {"extension": 3},
     ],
 )
 def test_an_option_of_elastic_is_refused_elsewhere(option: dict[str, Any]) -> None:
@@ -181,8 +175,6 @@ def test_none_is_no_controller() -> None:
         ({"wrapper": "fixed", "k0": 0}, "k must be a whole number >= 1, got 0"),
         ({"wrapper": "tti", "tti_stages": "5:10"}, "stages must say K at update 0"),
         ({"wrapper": "linear", "linear_increment": 0.0}, r"--linear-increment \(delta\): delta must be > 0"),
-        ({"extension": -1}, "extension must be >= 0 steps, got -1"),
-        ({"extension": 5, "extension_share": 2.0}, r"share must be in \[0, 1\]"),
         ({"env_args": "{split: train}"}, "env_args is not JSON"),
         ({"env_args": "[1]"}, "env_args must be a JSON object"),
         ({"tti_stages": "15,20"}, "tti_stages must be UPDATE:K pairs"),
