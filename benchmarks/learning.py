@@ -33,11 +33,15 @@ CABINETS = ("EH-Cabinet-v0", "EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0")
 FLAGS = ["--quick", "--eval-tasks", "128", "--eval-rollouts", "2", "--eval-every", "10", "--eval-every-rollouts", "1"]
 COLUMNS = ("mean_at_k", "tokens_total", "k_mean")
 
+HALF = ", x 0.5"  # the end of the name of an arm in which truncated episodes count half
+
 Numbers = Mapping[str, Mapping[int, Mapping[str, float | None]]]
 """For each arm and seed the numbers of a run."""
+Sweep = tuple[Numbers, list[str], str]
+"""The numbers of a cabinet's runs, the arms with a fixed K, and the one with the largest K."""
 
 
-def numbers_of(folder: Path, suite: str) -> tuple[Numbers, list[str], str]:
+def numbers_of(folder: Path, suite: str) -> Sweep:
     """Returns the numbers of a sweep's finished runs, its fixed arms, and the one with the largest K."""
     arms = [arm for arm in read_arms(read_manifest(folder / "suites" / f"{suite}.json")) if arm.runs]
     fixed = [arm.label for arm in arms if arm.settings.get("wrapper") == "fixed"]
@@ -84,38 +88,53 @@ def interval(found: tuple[float, float, float] | None) -> str:
     return "—" if found is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * value for value in found))
 
 
-def print_together(sweeps: Mapping[str, tuple[Numbers, list[str], str]]) -> None:
-    """Prints the tables that put the cabinets together, and the K that each arm ended with."""
-    names = list(sweeps)
-    best = {name: best_of(numbers, fixed) for name, (numbers, fixed, _) in sweeps.items()}
-    labels = list(dict.fromkeys(label for numbers, _, _ in sweeps.values() for label in numbers))
-    print("\nfinal success in points from the best fixed K:", ", ".join(f"{best[n]} in {n}" for n in names))
-    print(f"{'arm':24}" + "".join(f"{name:>28}" for name in (*names, "mean of the cabinets")))
-    for label in labels:
+def print_differences(sweeps: Mapping[str, Sweep], title: str, pairs: Mapping[str, Mapping[str, str]]) -> None:
+    """Prints differences of final success in points, seed by seed: for each cabinet, and for the mean of the cabinets.
+
+    Args:
+        sweeps: The cabinets.
+        title: What is compared.
+        pairs: For each arm the arm that it is compared with, by cabinet.
+    """
+    print(f"\n{title}")
+    print(f"{'arm':24}" + "".join(f"{name:>28}" for name in (*sweeps, "mean of the cabinets")))
+    for label, others in pairs.items():
         cells, by_cabinet = [], []
-        for name in names:
-            numbers = sweeps[name][0]
-            own, other = final(numbers.get(label, {})), final(numbers[best[name]])
-            cells.append("best" if label == best[name] else interval(paired_difference(own, other)))
+        for name, (numbers, _, _) in sweeps.items():
+            own, other = final(numbers.get(label, {})), final(numbers.get(others[name], {}))
+            cells.append("best" if label == others[name] else interval(paired_difference(own, other)))
             by_cabinet.append({s: a - b for s, a in own.items() if a is not None and (b := other.get(s)) is not None})
         seeds = set.intersection(*(set(of) for of in by_cabinet))
         together = {s: statistics.fmean(of[s] for of in by_cabinet) for s in sorted(seeds)}
         cells.append(interval(paired_difference(together, dict.fromkeys(together, 0.0))))
         print(f"{label:24}" + "".join(f"{cell:>28}" for cell in cells))
+
+
+def print_together(sweeps: Mapping[str, Sweep]) -> None:
+    """Prints the tables that put the cabinets together."""
+    best = {name: best_of(numbers, fixed) for name, (numbers, fixed, _) in sweeps.items()}
+    labels = list(dict.fromkeys(label for numbers, _, _ in sweeps.values() for label in numbers))
+    named = ", ".join(f"{label} in {name}" for name, label in best.items())
+    title = f"final success in points from that of the best fixed K ({named})"
+    print_differences(sweeps, title, dict.fromkeys(labels, best))
+    halves = {f"{label}{HALF}": dict.fromkeys(sweeps, label) for label in labels if f"{label}{HALF}" in labels}
+    if halves:
+        title = "final success in points with truncated episodes at half weight, from that of the same arm at weight 1"
+        print_differences(sweeps, title, halves)
     print("\ntokens, of those of the largest K, and K in the last quarter of the updates")
-    print(f"{'arm':24}" + "".join(f"{name:>28}" for name in names))
+    print(f"{'arm':24}" + "".join(f"{name:>28}" for name in sweeps))
     of_all = {name: shares(numbers, baseline) for name, (numbers, _, baseline) in sweeps.items()}
     for label in labels:
         cells = [
-            f"{of_all[n][label]:.2f}   K {mean([v['k_mean'] for v in sweeps[n][0][label].values()]):4.1f}"
-            if label in of_all[n]
+            f"{used[label]:.2f}   K {mean([v['k_mean'] for v in sweeps[name][0][label].values()]):4.1f}"
+            if label in used
             else "—"
-            for n in names
+            for name, used in of_all.items()
         ]
         print(f"{label:24}" + "".join(f"{cell:>28}" for cell in cells))
 
 
-def write_runs(sweeps: Mapping[str, tuple[Numbers, list[str], str]], path: Path) -> None:
+def write_runs(sweeps: Mapping[str, Sweep], path: Path) -> None:
     """Writes a line for each run."""
     with path.open("w", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
@@ -128,14 +147,14 @@ def write_runs(sweeps: Mapping[str, tuple[Numbers, list[str], str]], path: Path)
                     )
 
 
-def draw(sweeps: Mapping[str, tuple[Numbers, list[str], str]], shown: Sequence[str], path: Path) -> None:
+def draw(sweeps: Mapping[str, Sweep], shown: Sequence[str], path: Path) -> None:
     """Draws each arm's final success over its tokens, with its standard error, in a panel for each cabinet."""
     figure = Figure(figsize=(9.6, 3.4), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(sweeps), sharey=True, squeeze=False)[0]
     colours = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito's
-    for axes, (name, (numbers, fixed, baseline)) in zip(panels, sweeps.items(), strict=True):
-        used = shares(numbers, baseline)
+    for axes, (name, (numbers, every, baseline)) in zip(panels, sweeps.items(), strict=True):
+        used, fixed = shares(numbers, baseline), [label for label in every if not label.endswith(HALF)]
         others = [label for label in shown if label in numbers and label not in fixed]
         for label in (*fixed, *others):
             found = spread(list(final(numbers[label]).values()))
@@ -156,6 +175,7 @@ def draw(sweeps: Mapping[str, tuple[Numbers, list[str], str]], shown: Sequence[s
                 axes.annotate(label, (100 * used[label], 100 * found.mean), xytext=(4, -11), textcoords="offset points")
         line = [(100 * used[label], 100 * mean(list(final(numbers[label]).values()))) for label in fixed]
         axes.plot(*zip(*line, strict=True), color="#BBBBBB", linewidth=1, zorder=0)
+        axes.set_xlim(40, 110)
         axes.set_title(name, fontsize=10)
         axes.set_xlabel(f"training tokens, % of {baseline}'s")
         axes.grid(alpha=0.25, linewidth=0.5)
@@ -174,7 +194,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=0, help="the number of runs at once; 0: one per core")
     parser.add_argument("--cabinets", nargs="+", choices=CABINETS, default=CABINETS)
-    parser.add_argument("--shown", nargs="+", default=["elastic", "elastic, x 0.5", "TTI"])
+    parser.add_argument("--shown", nargs="+", default=["elastic", "elastic, x 0.5", "P90 + 15, α=0.5, x 0.5", "TTI"])
     parser.add_argument("--figure", type=Path, default=None)
     parser.add_argument("--table", type=Path, default=None, help="a CSV file with a line for each run")
     args = parse(parser, runs=Path("runs/learning-smoke"), seeds=1, suite="comparison", cabinets=CABINETS[:1])

@@ -38,8 +38,8 @@ class LossFlags:
     normalize_std: bool = True
     """Divide the advantages by the standard deviation of their group. --no-normalize-std only subtracts the mean (Dr.GRPO)."""
     truncated_weight: float = 1.0
-    """The advantages of episodes that K stopped are multiplied by this, 0..1. 0 leaves them out of the loss. They count in the
-    mean of their group in any case."""
+    """The advantages of episodes that K stopped are multiplied by this, 0..1. 1 is the paper's; 0 leaves them out of the loss.
+    They count in the mean of their group in any case."""
     train_reasoning: bool = True
     """Whether the loss is about the model's thoughts too. --no-train-reasoning trains on the answers alone."""
     tis_cap: float = 0.0

@@ -88,6 +88,7 @@ def _defaults(env: str, split: str, model: str) -> GRPOConfig:
         final_lr_fraction=0.3,
         adam_beta2=0.99,
         weight_decay=0.0,
+        truncated_weight=0.5,  # docs/what-we-found.md
         minibatches=2,
         tokens_per_microbatch=6000,
         k0=10,
