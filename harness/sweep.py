@@ -276,7 +276,7 @@ def _pretrained_flags(words: Sequence[str]) -> list[str]:
     """The model and the environment of the suite `pretrained`, and its evaluations, unless the command line says others."""
     if flag_of(words, "recipe", ""):
         return []
-    flags = {"model": SMALL_CHAT_MODEL, "env": "EH-CabinetLocked-v0", "eval-every": "4"}
+    flags = {"model": SMALL_CHAT_MODEL, "env": "EH-CabinetLocked-v0", "eval-every": "0"}
     return [word for name, value in flags.items() if not flag_of(words, name, "") for word in (f"--{name}", value)]
 
 

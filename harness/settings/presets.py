@@ -19,8 +19,8 @@ SMALL_CHAT_MODEL = "smollm2-135m"
 # For the cabinets. A warm start of more batches leaves nothing to explore: docs/warm-start.md.
 _SMOLLM2 = GRPOConfig(
     dtype="bfloat16",
-    updates=16,
-    tasks_per_update=8,
+    updates=10,
+    tasks_per_update=4,
     env_threads=0,
     rollout="lockstep",
     max_action_tokens=8,
@@ -29,14 +29,14 @@ _SMOLLM2 = GRPOConfig(
     tokens_per_microbatch=4000,
     k0=10,
     alpha=0.3,
-    linear_increment=40 / 16,
-    stage_updates=2,
-    tti_stages="0:15,4:20,8:30,12:50",
-    eval_tasks=64,
+    linear_increment=40 / 10,
+    stage_updates=1,
+    tti_stages="0:15,2:20,5:30,7:50",
+    eval_tasks=24,
     eval_rollouts=1,
     eval_every_rollouts=1,
     keep_checkpoints=1,
-    warm_start=WarmStart(episodes=200, max_optimal_steps=9, batch_tokens=1500, updates=6),
+    warm_start=WarmStart(episodes=200, max_optimal_steps=14, batch_tokens=1500, updates=8),
 )
 
 

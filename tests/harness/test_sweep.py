@@ -134,10 +134,10 @@ def test_the_pretrained_suite_has_a_model_and_an_environment_unless_told(tmp_pat
         "smollm2-135m",
         "EH-CabinetLocked-v0",
         "bfloat16",
-        4,
+        0,
     )
     arms = [arm.label for arm in SUITES["pretrained"](train, False)]
-    assert arms == ["K=15", "K=30", "K=50", "elastic K0=10", "elastic K0=50", "TTI", "ScalingInter"]
+    assert arms == ["K=15", "K=50", "elastic K0=10", "elastic K0=50", "TTI", "ScalingInter"]
     train = parse(["--suite", "pretrained", "--model", "tiny", "--env=EH-Cabinet-v0"]).train
     assert (train.model, train.env, train.updates) == ("tiny", "EH-Cabinet-v0", 60)
     recipe = tmp_path / "r.toml"
