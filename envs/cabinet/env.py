@@ -16,7 +16,16 @@ import numpy as np
 from eh_gym.errors import ConfigError
 from eh_gym.replies import split_reply
 from eh_gym.spaces import UnicodeText
-from envs.cabinet.tasks import DRAWERS, CabinetTask, TaskIds, make_task, success_ceiling, task_ids
+from envs.cabinet.tasks import (
+    DRAWERS,
+    LONGEST_CHAIN,
+    LONGEST_LOCKED_CHAIN,
+    CabinetTask,
+    TaskIds,
+    make_task,
+    success_ceiling,
+    task_ids,
+)
 from envs.options import named_task
 
 __all__ = ["CabinetEnv", "CabinetLockedEnv", "CabinetOpenEndedEnv", "success_ceiling"]
@@ -62,9 +71,11 @@ class CabinetEnv(gym.Env[str, str]):
     Args:
         split: The split from which a seed draws a task: train, dev, test or all. ``options={"task_id": ...}`` may name a
             task of any split.
+        longest: The most drawers of a chain, 1 to 11 (10 with a lock). Longer chains are cut to it, so the expert needs at most
+            3 * longest steps (and 2 for a lock).
 
     Raises:
-        ConfigError: The split is unknown, or at a reset the task id is.
+        ConfigError: The split is unknown, or at a reset the task id is; or no chain can be that long.
 
     Example:
         >>> env = CabinetEnv(split="dev")
@@ -80,8 +91,12 @@ class CabinetEnv(gym.Env[str, str]):
     _has_lock: ClassVar[bool] = False
     _system_prompt: ClassVar[str] = _RULES.format(more="", end=" and ends the task")
 
-    def __init__(self, split: str = "train") -> None:
+    def __init__(self, split: str = "train", longest: int | None = None) -> None:
         self.task_ids: TaskIds = task_ids(split)
+        most = LONGEST_LOCKED_CHAIN if self._has_lock else LONGEST_CHAIN
+        if longest is not None and longest not in range(1, most + 1):
+            raise ConfigError(f"longest must be 1 to {most} drawers here, got {longest!r}")
+        self._longest = int(longest or most)
         self.observation_space = UnicodeText(32)
         self.action_space = UnicodeText(_LONGEST_ACTION)
         self._task: CabinetTask | None = None
@@ -112,7 +127,7 @@ class CabinetEnv(gym.Env[str, str]):
                 f"expected the id of a cabinet task, such as {self.task_ids[0]!r}, got {task_id!r}; "
                 "env.unwrapped.task_ids lists the ids of the split"
             )
-        task = make_task(task_id, locked=self._has_lock)
+        task = make_task(task_id, locked=self._has_lock, longest=self._longest)
         chain = task.chain
         self._task = task
         self._notes = {here: f"next {there}" for here, there in itertools.pairwise(chain)}
@@ -247,8 +262,8 @@ class CabinetOpenEndedEnv(CabinetEnv):
 
     _system_prompt = _RULES.format(more="", end="; a wrong code is final: no later code can be right")
 
-    def __init__(self, split: str = "train") -> None:
-        super().__init__(split)
+    def __init__(self, split: str = "train", longest: int | None = None) -> None:
+        super().__init__(split, longest)
         self._spoiled = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:

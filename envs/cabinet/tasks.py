@@ -15,7 +15,17 @@ from typing import overload
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["DRAWERS", "SPLITS", "CabinetTask", "TaskIds", "make_task", "success_ceiling", "task_ids"]
+__all__ = [
+    "DRAWERS",
+    "LONGEST_CHAIN",
+    "LONGEST_LOCKED_CHAIN",
+    "SPLITS",
+    "CabinetTask",
+    "TaskIds",
+    "make_task",
+    "success_ceiling",
+    "task_ids",
+]
 
 DRAWERS = "abcdefghijkl"
 LONGEST_CHAIN = 11
@@ -64,10 +74,11 @@ def _optimal_steps(drawers: int, locked: bool) -> int:
     return STEPS_PER_DRAWER * drawers + (UNLOCK_STEPS if locked else 0)
 
 
-def make_task(task_id: str, *, locked: bool = False) -> CabinetTask:
+def make_task(task_id: str, *, locked: bool = False, longest: int = LONGEST_CHAIN) -> CabinetTask:
     """Makes the task with this id. ``locked`` chooses the variant, which has other contents under the same ids.
 
-    Only ``random.Random(str).random()`` is used, because Python promises to keep that sequence between versions.
+    Chains of more than ``longest`` drawers are cut to it; the other tasks are the same for every ``longest``. Only
+    ``random.Random(str).random()`` is used, because Python promises to keep that sequence between versions.
 
     Example:
         >>> make_task("train-000000") == make_task("train-000000")
@@ -76,7 +87,7 @@ def make_task(task_id: str, *, locked: bool = False) -> CabinetTask:
         True
     """
     draw = random.Random(f"eh-cabinet{'-locked' if locked else ''}/{task_id}").random
-    length = 1 + bisect_right(_LENGTH_CDF[locked], draw())
+    length = min(1 + bisect_right(_LENGTH_CDF[locked], draw()), longest)
     drawers = list(DRAWERS)
     for i in range(length):  # the first `length` places of a Fisher-Yates shuffle
         j = i + int(draw() * (len(drawers) - i))
@@ -87,7 +98,7 @@ def make_task(task_id: str, *, locked: bool = False) -> CabinetTask:
     return CabinetTask(task_id, chain, code, lock)
 
 
-def success_ceiling(k: int, *, locked: bool = False) -> float:
+def success_ceiling(k: int, *, locked: bool = False, longest: int = LONGEST_CHAIN) -> float:
     """The exact share of tasks that the expert solves in ``k`` steps: the best success rate at K = k without lucky guesses.
 
     With n drawers the expert takes 3n steps (plus 2 if locked and n >= 4). For m below the longest chain,
@@ -96,12 +107,13 @@ def success_ceiling(k: int, *, locked: bool = False) -> float:
     Args:
         k: The budget in steps. 0 or less gives 0.
         locked: Whether to compute it for EH-CabinetLocked instead of EH-Cabinet.
+        longest: The most drawers of a chain.
 
     Example:
         >>> [round(success_ceiling(k), 3) for k in (2, 5, 10, 30, 33)]
         [0.0, 0.28, 0.627, 0.963, 1.0]
     """
-    cdf = _LENGTH_CDF[locked]
+    cdf = (*_LENGTH_CDF[locked][: longest - 1], 1.0)
     fitting = [n for n in range(1, len(cdf) + 1) if _optimal_steps(n, locked and n >= LOCKED_FROM) <= k]
     return cdf[fitting[-1] - 1] if fitting else 0.0
 

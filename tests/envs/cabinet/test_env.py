@@ -211,6 +211,16 @@ def test_the_seed_draws_from_the_split_and_the_option_from_any():
     assert env.reset(options={"task_id": "test-000001"})[1]["task_id"] == "test-000001"
 
 
+@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv])
+def test_the_longest_chain_can_be_chosen(env_class):
+    env = env_class("dev", longest=5)
+    steps = {env.reset(seed=seed)[1]["optimal_steps"] for seed in range(100)}
+    assert max(steps) == (17 if env_class is CabinetLockedEnv else 15)
+    for longest in (0, 12, "5", 2.5):
+        with pytest.raises(ConfigError, match=r"longest must be 1 to 1[01] drawers here"):
+            env_class(longest=longest)
+
+
 @pytest.mark.parametrize("task_id", ["dev-999999", "nope", 3, ""])
 def test_an_unknown_task_is_refused_with_the_mend(task_id):
     with pytest.raises(ConfigError, match=r"such as 'dev-000000', got .*task_ids lists the ids"):

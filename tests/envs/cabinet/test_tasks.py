@@ -70,12 +70,19 @@ def test_ceiling_ends_at_one_with_the_longest_chain():
     assert success_ceiling(0) == success_ceiling(-1) == 0.0
 
 
-@pytest.mark.parametrize("locked", [False, True])
-def test_ceiling_is_the_share_of_tasks_that_fit(locked):
-    steps = [make_task(f"test-{i:06d}", locked=locked).optimal_steps for i in range(10_000)]
+@pytest.mark.parametrize(("locked", "longest"), [(False, 11), (True, 11), (False, 1), (False, 4), (True, 6)])
+def test_ceiling_is_the_share_of_tasks_that_fit(locked, longest):
+    steps = [make_task(f"test-{i:06d}", locked=locked, longest=longest).optimal_steps for i in range(10_000)]
     for k in range(1, 36):
         share = sum(s <= k for s in steps) / len(steps)
-        assert share == pytest.approx(success_ceiling(k, locked=locked), abs=0.02)  # sd <= .005
+        assert share == pytest.approx(success_ceiling(k, locked=locked, longest=longest), abs=0.02)  # sd <= .005
+
+
+def test_a_shorter_longest_chain_cuts_the_longer_tasks_alone():
+    for i in range(300):
+        task, cut = make_task(f"dev-{i:06d}"), make_task(f"dev-{i:06d}", longest=4)
+        assert cut.chain == task.chain[:4]
+        assert cut == task or len(task.chain) > 4
 
 
 def test_a_lock_costs_two_steps_from_four_drawers_on():
