@@ -34,6 +34,7 @@ SLOW = {
     "bfcl": "episodes/s",
     "false_plateau": "a K for each kind, 56 updates",
     "learning": "ScalingInter +—",
+    "measured_k": "over 1 environments",
     "official_run": "4 entries",
     "ray_envs": "A killed actor",
     "settling": "Algorithm 2's rounding",
@@ -68,7 +69,7 @@ def test_smoke_of_what_starts_processes(request: pytest.FixtureRequest, tmp_path
         pytest.importorskip("ray")
     elif name in NEEDS:
         request.getfixturevalue(NEEDS[name])
-    runs = ["--runs", str(tmp_path)] if name in ("settling", "false_plateau") else []
+    runs = ["--runs", str(tmp_path)] if name in ("settling", "false_plateau", "measured_k") else []
     assert SLOW[name] in smoke_in_a_process(name, *runs)
 
 
