@@ -125,8 +125,9 @@ def show(found: dict[str, Measured]) -> None:
             f"{100 * statistics.fmean(m.success[max(m.success)]):8.1f}"
         )
     print(
-        "needed: the K in which the expert solves 90 % of the tasks; success in %, of the elastic run, the best K and the longest, all at K = 50"
+        "needed: the K in which the expert solves 90 % of the tasks. success: of the elastic run, of the best fixed K and of the"
     )
+    print("longest, in %, all at K = 50")
     one = [m.elastic[0] for m in found.values()]
     sweeps = {
         "the least K of the band": [float(m.band.low) for m in found.values()],
