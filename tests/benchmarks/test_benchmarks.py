@@ -33,7 +33,7 @@ SLOW = {
     "appworld": "a further world",
     "bfcl": "episodes/s",
     "false_plateau": "a K for each kind, 56 updates",
-    "learning": "ScalingInter +—",
+    "learning": "1.00   K 50.0",
     "measured_k": "over 1 environments",
     "official_run": "4 entries",
     "ray_envs": "A killed actor",
