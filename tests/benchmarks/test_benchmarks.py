@@ -69,7 +69,7 @@ def test_smoke_of_what_starts_processes(request: pytest.FixtureRequest, tmp_path
         pytest.importorskip("ray")
     elif name in NEEDS:
         request.getfixturevalue(NEEDS[name])
-    runs = ["--runs", str(tmp_path)] if name in ("settling", "false_plateau", "measured_k") else []
+    runs = ["--runs", str(tmp_path)] if name in ("settling", "false_plateau", "learning", "measured_k") else []
     assert SLOW[name] in smoke_in_a_process(name, *runs)
 
 
