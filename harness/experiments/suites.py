@@ -143,8 +143,12 @@ def _learning(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
 
 
 def _pretrained(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
-    """RQ1 to RQ3 with a pretrained model: two fixed horizons, the elastic one from below and from above, and the schedules."""
-    return [*_fixed(15, 50), *_convergence(base, quick)]
+    """RQ1 to RQ3 with a pretrained model: two fixed horizons, the elastic one from below and from above, and the schedules.
+
+    With few successes at K0 = 10, K stays there. A further arm lets it grow meanwhile.
+    """
+    growing = {"wrapper": "elastic", "k0": 10, "cold_growth": 2.0}
+    return [*_fixed(15, 50), *_convergence(base, quick), SuiteArm("K0=10, cold growth 2", growing)]
 
 
 SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
