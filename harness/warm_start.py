@@ -94,10 +94,10 @@ def clone(cloning: Cloning, console: Console) -> dict[str, float]:
 
 
 def default_for(words: Sequence[str]) -> Cloning:
-    """Returns the defaults for a command line: the quick start's warm start for the tiny model, 200 demonstrations for others."""
-    quick = preset(words)
-    start = quick.warm_start if quick.warm_start.episodes else WarmStart(episodes=_EPISODES)
-    return Cloning(warm_start=start, max_observation_tokens=quick.max_observation_tokens, threads=quick.threads)
+    """Returns the defaults for a command line: those of a run of `harness.grpo`, but always with a warm start."""
+    run = preset(words)
+    shared = {f.name: getattr(run, f.name) for f in dataclasses.fields(Cloning) if f.name != "out"}
+    return Cloning(**shared | ({} if run.warm_start.episodes else {"warm_start": WarmStart(episodes=_EPISODES)}))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
