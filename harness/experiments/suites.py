@@ -145,10 +145,16 @@ def _learning(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
 def _pretrained(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     """RQ1 to RQ3 with a pretrained model: two fixed horizons, the elastic one from below and from above, and the schedules.
 
-    With few successes at K0 = 10, K stays there. A further arm lets it grow meanwhile.
+    Where hardly an episode of the first policy ends within K, truncated episodes of weight 1 teach it to be short. Two further
+    arms give them the weight 0.
     """
-    growing = {"wrapper": "elastic", "k0": 10, "cold_growth": 2.0}
-    return [*_fixed(15, 50), *_convergence(base, quick), SuiteArm("K0=10, cold growth 2", growing)]
+    without = {"truncated_weight": 0.0}
+    return [
+        *_fixed(15, 50),
+        *_convergence(base, quick),
+        *(SuiteArm(f"{arm.label}, x 0", {**arm.settings, **without}) for arm in _fixed(15)),
+        SuiteArm("elastic K0=10, x 0", {"wrapper": "elastic", "k0": 10} | without),
+    ]
 
 
 SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {

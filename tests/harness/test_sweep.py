@@ -137,7 +137,8 @@ def test_the_pretrained_suite_has_a_model_and_an_environment_unless_told(tmp_pat
         0,
     )
     arms = [arm.label for arm in SUITES["pretrained"](train, False)]
-    assert arms == ["K=15", "K=50", "elastic K0=10", "elastic K0=50", "TTI", "ScalingInter", "K0=10, cold growth 2"]
+    paper = ["K=15", "K=50", "elastic K0=10", "elastic K0=50", "TTI", "ScalingInter"]
+    assert arms == [*paper, "K=15, x 0", "elastic K0=10, x 0"]
     train = parse(["--suite", "pretrained", "--env", "EH-BFCL-v0"]).train
     assert (train.model, train.tasks_per_update) == ("smollm2-135m", 2)
     assert json.loads(train.env_args) == {"categories": ["base"], "domains": ["trading"]}
