@@ -4,8 +4,8 @@
     python benchmarks/smollm2_appworld.py
     python benchmarks/smollm2_appworld.py --smoke
 
-Each of the 15 scenarios has three tasks, with other people and values. The clone sees the solutions of the first two. The third is
-held out. Longer observations than 200 tokens lose their middle, because the API documents fill the context otherwise. What is
+Each of the 15 scenarios has three tasks, with other people and values. The clone sees the solutions of the first two. The third
+is held out. Longer observations than 200 tokens lose their middle, because the API documents fill the context otherwise. What is
 already in the folder, the clone or episodes of an evaluation, is not computed again.
 """
 
@@ -23,7 +23,16 @@ from harness import evaluate, warm_start
 from harness.run.versions import cpu_name
 
 ENV = "EH-AppWorld-Variations-v0"
-SHARED = "--env EH-AppWorld-Variations-v0 --dtype bfloat16 --threads 1 --max-observation-tokens 200".split()
+SHARED = [
+    "--env",
+    "EH-AppWorld-Variations-v0",
+    "--dtype",
+    "bfloat16",
+    "--threads",
+    "1",
+    "--max-observation-tokens",
+    "200",
+]
 VARIATIONS = {"train": "12", "test": "3"}
 
 
@@ -40,7 +49,9 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--max-batches", type=int, default=60)
     parser.add_argument("--loss-target", type=float, default=0.06, help="of the cloning, in nats per token")
-    parser.add_argument("--horizon", type=int, default=20, help="the K of the evaluations; the expert needs 3 to 12 steps")
+    parser.add_argument(
+        "--horizon", type=int, default=20, help="the K of the evaluations; the expert needs 3 to 12 steps"
+    )
     parser.add_argument("--tasks", type=int, default=30, help="the most tasks of an evaluation")
     parser.add_argument("--out", type=Path, default=Path("runs/smollm2-appworld"))
     options = parse(parser, max_batches=1, horizon=1, tasks=1, out=Path("runs/smollm2-appworld-smoke"))
