@@ -11,6 +11,7 @@ already in the folder, the clone or episodes of an evaluation, is not computed a
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from harness.run.versions import cpu_name
 ENV = "EH-AppWorld-Variations-v0"
 SHARED = [
     "--env",
-    "EH-AppWorld-Variations-v0",
+    ENV,
     "--dtype",
     "bfloat16",
     "--threads",
@@ -69,7 +70,7 @@ def main() -> None:
         }
         flags = [word for name, value in cloning.items() for word in (f"--warm-start.{name}", str(value))]
         warm_start.main([*SHARED, "--model", "smollm2-135m", "--split", "train", *flags, "--out", str(clone)])
-    print((clone / "warm_start.json").read_text().split('"metrics": ')[1].rstrip("}\n") + "}")
+    print(json.loads((clone / "warm_start.json").read_text())["metrics"])
     for split, temperature in (("test", 0), ("test", 1), ("train", 1)):
         print(f"\nvariations {VARIATIONS[split]}, temperature {temperature}")
         played = {

@@ -46,7 +46,7 @@ _SMOLLM2_BFCL = dataclasses.replace(
     tasks_per_update=2,
     max_action_tokens=96,
     max_observation_tokens=256,
-    gradient_checkpointing=True,  # a group of 6,000 tokens then takes 4 GB in place of 12
+    gradient_checkpointing=True,  # a group has about 6,000 tokens
     tokens_per_microbatch=8000,
     learning_rate=2e-5,
     warm_start=WarmStart(episodes=30, loss_target=0.1, max_batches=40),

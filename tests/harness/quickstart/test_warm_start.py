@@ -21,6 +21,7 @@ from harness.quickstart.tiny import new_tiny_policy
 from harness.quickstart.warm_start import cached_warm_start, demonstrations, text_perplexity, warm_start
 from harness.run import display as display_module
 from harness.run.display import Display
+from harness.settings.presets import preset
 from harness.settings.warm_start import WarmStart
 from harness.warm_start import Cloning, clone, default_for
 
@@ -164,3 +165,10 @@ def test_the_command_needs_demonstrations() -> None:
     with pytest.raises(ConfigError, match=r"needs demonstrations; give --warm-start.episodes, such as 200"):
         clone(Cloning(), Console(quiet=True))
     assert default_for(["--model", "X"]).warm_start.episodes == 200
+
+
+def test_the_command_takes_the_defaults_of_the_run() -> None:
+    words = ["--model", "smollm2-135m", "--env", "EH-BFCL-v0"]
+    run, cloning = preset(words), default_for(words)
+    assert (cloning.env_args, cloning.dtype, cloning.warm_start) == (run.env_args, "bfloat16", run.warm_start)
+    assert default_for(["--model", "Qwen/Qwen2.5-7B-Instruct"]).warm_start.episodes == 200
