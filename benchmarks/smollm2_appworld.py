@@ -48,8 +48,9 @@ class Variations(AppWorldEnv):
 def main() -> None:
     """The command line."""
     parser = new_parser(__doc__)
-    parser.add_argument("--max-batches", type=int, default=60)
-    parser.add_argument("--loss-target", type=float, default=0.06, help="of the cloning, in nats per token")
+    parser.add_argument("--max-batches", type=int, default=120)
+    parser.add_argument("--loss-target", type=float, default=0.01, help="of the cloning, in nats per token")
+    parser.add_argument("--learning-rate", type=float, default=2e-4, help="of the cloning")
     parser.add_argument(
         "--horizon", type=int, default=20, help="the K of the evaluations; the expert needs 3 to 12 steps"
     )
@@ -64,6 +65,7 @@ def main() -> None:
             "episodes": 30,
             "max-optimal-steps": 0,
             "loss-target": options.loss_target,
+            "learning-rate": options.learning_rate,
             "max-batches": options.max_batches,
             "polish-batches": 0,
             "batch-tokens": 4096,
@@ -71,7 +73,7 @@ def main() -> None:
         flags = [word for name, value in cloning.items() for word in (f"--warm-start.{name}", str(value))]
         warm_start.main([*SHARED, "--model", "smollm2-135m", "--split", "train", *flags, "--out", str(clone)])
     print(json.loads((clone / "warm_start.json").read_text())["metrics"])
-    for split, temperature in (("test", 0), ("test", 1), ("train", 1)):
+    for split, temperature in (("test", 0), ("train", 0), ("test", 1)):
         print(f"\nvariations {VARIATIONS[split]}, temperature {temperature}")
         played = {
             "policy": clone,

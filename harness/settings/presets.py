@@ -49,6 +49,8 @@ _SMOLLM2_BFCL = dataclasses.replace(
     gradient_checkpointing=True,  # a group has about 6,000 tokens
     tokens_per_microbatch=8000,
     learning_rate=2e-5,
+    eval_tasks=12,  # all there are
+    eval_rollouts=2,
     warm_start=WarmStart(episodes=30, loss_target=0.1, max_batches=40),
 )
 

@@ -18,7 +18,7 @@ RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.txt"))
 
 Run = Callable[..., str]
 # What the last table of each shows. gpu_rollout, gpu_train and rank_memory have tests of their own, with more to check.
-# smollm2_bfcl takes minutes even so.
+# Those of SmolLM2 take minutes even so.
 QUICK = {
     "cache": "2.5 ",
     "controller": "SharedHorizon.record",
@@ -106,6 +106,7 @@ def test_every_benchmark_is_tried() -> None:
         "gpu_train",
         "rank_memory",
         *ELSEWHERE,
+        "smollm2_appworld",
         "smollm2_bfcl",
     } == set(NAMES)
 
