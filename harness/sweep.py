@@ -55,8 +55,8 @@ class SweepFlags:
     ]
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
     schedules. percentile, headroom, ema: the ablations. beyond: the options that the paper does not have. learning: which
-    default learns most per token. pretrained: the paper's questions with SmolLM2 on EH-CabinetLocked, or
-    another --model and --env. all: the paper's six, which share runs."""
+    default learns most per token. pretrained: the paper's questions with SmolLM2, on EH-CabinetLocked and then on EH-BFCL, each
+    in its own folder below --out; or with another --model, or on one --env. all: the paper's six, which share runs."""
     quick: bool = False
     """Use fewer arms and fewer held-out episodes. With the tiny model this takes minutes on a CPU."""
     seeds: int = 3
@@ -80,6 +80,8 @@ class Sweep(SweepFlags):
     """The settings that all runs share."""
 
 
+_PRETRAINED_ENVS = ("EH-CabinetLocked-v0", "EH-BFCL-v0")
+
 TRAIN = (sys.executable, "-m", "harness.grpo")
 
 
@@ -98,8 +100,6 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     Raises:
         ConfigError: A setting is wrong, or another sweep works in the folder.
     """
-    if settings.train.env_workers == "local":  # otherwise every run would report a missing backend
-        make_environment(settings.train.env, settings.train.environment_args()).close()
     names = list(PAPER_SUITES) if settings.suite == "all" else [settings.suite]
     seeds = range(settings.train.seed, settings.train.seed + settings.seeds)
     suites = {name: suite_arms(name, settings.train, quick=settings.quick) for name in names}
@@ -276,8 +276,16 @@ def _pretrained_flags(words: Sequence[str]) -> list[str]:
     """The model and the environment of the suite `pretrained`, and its evaluations, unless the command line says others."""
     if flag_of(words, "recipe", ""):
         return []
-    flags = {"model": SMALL_CHAT_MODEL, "env": "EH-CabinetLocked-v0", "eval-every": "0"}
+    flags = {"model": SMALL_CHAT_MODEL, "env": _PRETRAINED_ENVS[0], "eval-every": "0"}
     return [word for name, value in flags.items() if not flag_of(words, name, "") for word in (f"--{name}", value)]
+
+
+def _sweeps(words: list[str]) -> list[list[str]]:
+    """Returns the command line of each sweep: the given one, or one for each environment of the suite `pretrained`."""
+    if flag_of(words, "suite", "") != "pretrained" or flag_of(words, "env", "") or flag_of(words, "recipe", ""):
+        return [words]
+    out = Path(flag_of(words, "out", str(Sweep.out)))
+    return [[*words, "--env", env, "--out", str(out / env)] for env in _PRETRAINED_ENVS]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -286,7 +294,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)  # a log file has room for the tables
     with errors_in_one_line(console):
         try:
-            failed = sweep(parse(words), console)
+            sweeps = [parse(line) for line in _sweeps(words)]
+            for train in (settings.train for settings in sweeps):
+                if train.env_workers == "local":  # otherwise every run would report a missing backend
+                    make_environment(train.env, train.environment_args()).close()
+            failed = [name for settings in sweeps for name in sweep(settings, console)]
         except KeyboardInterrupt:
             raise KeyboardInterrupt("the same command continues from here") from None
     sys.exit(1 if failed else 0)

@@ -143,18 +143,8 @@ def _learning(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
 
 
 def _pretrained(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
-    """RQ1 to RQ3 with a pretrained model: two fixed horizons, the elastic one from below and from above, and the schedules.
-
-    Where hardly an episode of the first policy ends within K, truncated episodes of weight 1 teach it to be short. Two further
-    arms give them the weight 0.
-    """
-    without = {"truncated_weight": 0.0}
-    return [
-        *_fixed(15, 50),
-        *_convergence(base, quick),
-        SuiteArm("K=15, x 0", {"wrapper": "fixed", "k0": 15} | without),
-        SuiteArm("elastic K0=10, x 0", {"wrapper": "elastic", "k0": 10} | without),
-    ]
+    """RQ1 to RQ3 with a pretrained model: two fixed horizons, the elastic one from below and from above, and the schedules."""
+    return [*_fixed(15, 50), *_convergence(base, quick)]
 
 
 SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {

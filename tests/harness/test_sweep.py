@@ -137,8 +137,7 @@ def test_the_pretrained_suite_has_a_model_and_an_environment_unless_told(tmp_pat
         0,
     )
     arms = [arm.label for arm in SUITES["pretrained"](train, False)]
-    paper = ["K=15", "K=50", "elastic K0=10", "elastic K0=50", "TTI", "ScalingInter"]
-    assert arms == [*paper, "K=15, x 0", "elastic K0=10, x 0"]
+    assert arms == ["K=15", "K=50", "elastic K0=10", "elastic K0=50", "TTI", "ScalingInter"]
     train = parse(["--suite", "pretrained", "--env", "EH-BFCL-v0"]).train
     assert (train.model, train.tasks_per_update) == ("smollm2-135m", 2)
     assert json.loads(train.env_args) == {"categories": ["base"], "domains": ["trading"]}
@@ -148,6 +147,23 @@ def test_the_pretrained_suite_has_a_model_and_an_environment_unless_told(tmp_pat
     recipe.write_text('model = "tiny"\nenv = "EH-CabinetOpenEnded-v0"\n')
     train = parse(["--suite", "pretrained", "--recipe", str(recipe)]).train
     assert (train.model, train.env) == ("tiny", "EH-CabinetOpenEnded-v0")
+
+
+@pytest.mark.parametrize(
+    ("more", "folders"),
+    [
+        ([], {"EH-CabinetLocked-v0": "all/EH-CabinetLocked-v0", "EH-BFCL-v0": "all/EH-BFCL-v0"}),
+        (["--env", "EH-BFCL-v0"], {"EH-BFCL-v0": "all"}),
+    ],
+)
+def test_the_pretrained_suite_sweeps_two_environments_or_the_given_one(
+    monkeypatch: pytest.MonkeyPatch, bfcl_python: Path, more: list[str], folders: dict[str, str]
+) -> None:
+    swept: dict[str, str] = {}
+    monkeypatch.setattr("harness.sweep.sweep", lambda s, console: swept.update({s.train.env: str(s.out)}) or [])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--suite", "pretrained", "--out", "all", *more])
+    assert swept == folders
 
 
 def test_a_wrong_environment_ends_it_before_any_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
