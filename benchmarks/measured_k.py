@@ -1,12 +1,13 @@
 """Does the K of one elastic run tell which fixed K a sweep would have found? One line per environment, and rank correlations.
 
-    python benchmarks/measured_k.py --seeds 2 --table runs/measured-k.csv
+    python benchmarks/measured_k.py --seeds 3 --table runs/measured-k.csv
     python benchmarks/measured_k.py --smoke
 
 The environments are the cabinets with chains of several greatest lengths, so the K that an agent needs differs by a factor of
 five. In each, the tiny model is trained with fixed K and with the elastic horizon from K0 = 10, otherwise with the quick start's
 settings. All are evaluated at K = 50. A sweep's answer has two forms: the K with the most success, and the least K of the band
-that cannot be told from it (`harness.experiments.plateau`). Finished runs are not run again; a killed run is resumed.
+that cannot be told from it (`harness.experiments.plateau`). What is finished, or stands in the table, is not run again; a killed
+run is resumed.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ ENVIRONMENTS = {
 """Each environment's name in the table: the cabinet, and the most drawers of a chain."""
 
 
+Runs = dict[tuple[str, str, int], tuple[float, float]]
+"""By the environment's name, the arm (elastic, K5, ...) and the seed: K, for elastic the one it settled at, and success."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """One environment's answers.
@@ -58,36 +63,57 @@ class Measured:
     band: Plateau
 
 
-def trained(folder: Path, words: Sequence[str]) -> None:
-    """Trains one run, unless it is finished."""
-    if (folder / "evaluation.json").exists():
-        return
-    begun = (folder / "config.json").exists()
-    arguments = ["--resume", str(folder)] if begun else ["--run-dir", str(folder), *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    subprocess.run(
-        [sys.executable, "-m", "harness.grpo", *arguments], check=True, env=environment, stdout=subprocess.DEVNULL
-    )
+def trained(folder: Path, words: Sequence[str]) -> tuple[float, float]:
+    """Trains one run, unless it is finished.
+
+    Returns:
+        The mean K over the last quarter of its updates, and its success on held-out tasks after training, at K = 50.
+    """
+    if not (folder / "evaluation.json").exists():
+        begun = (folder / "config.json").exists()
+        arguments = ["--resume", str(folder)] if begun else ["--run-dir", str(folder), *words]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        subprocess.run(
+            [sys.executable, "-m", "harness.grpo", *arguments], check=True, env=environment, stdout=subprocess.DEVNULL
+        )
+    series = [float(row.get("horizon/k_real", row["horizon/k"])) for row in read_metrics(folder / "metrics.jsonl")]
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    return statistics.fmean(series[math.floor(0.75 * len(series)) :]), evaluation["after"]["sampled"]["mean_at_k"]
 
 
-def success(folder: Path) -> float:
-    """The success of a run on held-out tasks after training, at K = 50, as a share."""
-    return float(json.loads((folder / "evaluation.json").read_text())["after"]["sampled"]["mean_at_k"])
+def read_table(path: Path) -> Runs:
+    """Reads the runs of earlier calls; none if there is no file."""
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {
+            (row["environment"], f"K{row['k']}" if row["arm"] == "fixed" else row["arm"], int(row["seed"])): (
+                float(row["k"]),
+                float(row["success"]),
+            )
+            for row in csv.DictReader(file)
+        }
 
 
-def settled(folder: Path) -> float:
-    """The mean K of a run over the last quarter of its updates."""
-    series = [float(row["horizon/k_real"]) for row in read_metrics(folder / "metrics.jsonl")]
-    return statistics.fmean(series[math.floor(0.75 * len(series)) :])
+def write_table(path: Path, runs: Runs) -> None:
+    """Writes a line for each run, those of an environment and a seed together."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    order = {name: i for i, name in enumerate(ENVIRONMENTS)}
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(("environment", "arm", "seed", "k", "success"))
+        for name, arm, seed in sorted(runs, key=lambda run: (order[run[0]], run[2], run[1] != "elastic", runs[run][0])):
+            k, success = runs[name, arm, seed]
+            lines.writerow((name, "elastic" if arm == "elastic" else "fixed", seed, f"{k:.4g}", f"{success:.6g}"))
 
 
-def measured(folder: Path, horizons: Sequence[int], seeds: Sequence[int]) -> Measured:
-    """Reads the runs of one environment."""
-    by_k = {k: [success(folder / f"K{k}-seed{seed}") for seed in seeds] for k in horizons}
+def measured(runs: Runs, name: str, horizons: Sequence[int], seeds: Sequence[int]) -> Measured:
+    """Puts the runs of one environment together."""
+    by_k = {k: [runs[name, f"K{k}", seed][1] for seed in seeds] for k in horizons}
     band = plateau(by_k)
     assert band is not None
-    elastic = [folder / f"elastic-seed{seed}" for seed in seeds]
-    return Measured([settled(f) for f in elastic], [success(f) for f in elastic], by_k, band)
+    elastic = [runs[name, "elastic", seed] for seed in seeds]
+    return Measured([k for k, _ in elastic], [success for _, success in elastic], by_k, band)
 
 
 def ranks(values: list[float]) -> list[float]:
@@ -128,18 +154,20 @@ def show(found: dict[str, Measured]) -> None:
         "needed: the K in which the expert solves 90 % of the tasks. success: of the elastic run, of the best fixed K and of the"
     )
     print("longest, in %, all at K = 50")
-    one = [m.elastic[0] for m in found.values()]
+    answers = list(found.values())
     sweeps = {
-        "the least K of the band": [float(m.band.low) for m in found.values()],
-        "the best K": [float(m.band.best) for m in found.values()],
+        "the least K of the band": [float(m.band.low) for m in answers],
+        "the best K": [float(m.band.best) for m in answers],
     }
     print(f"\nSpearman's rank correlation over {len(found)} environments, with its 95 % interval")
-    for what, values in sweeps.items():
-        if len(set(values)) > 1 and len(set(one)) > 1:
-            r, low, high = rank_correlation(one, values)
-            print(f"the elastic K of one seed and {what}: {r:+.2f} ({low:+.2f} to {high:+.2f})")
-    inside = sum(m.band.low <= m.elastic[0] <= m.band.high for m in found.values())
-    print(f"the elastic K of one seed is in the band in {inside} of {len(found)} environments")
+    for seed in range(len(answers[0].elastic)):
+        one = [m.elastic[seed] for m in answers]
+        for what, values in sweeps.items():
+            if len(set(values)) > 1 and len(set(one)) > 1:
+                r, low, high = rank_correlation(one, values)
+                print(f"the elastic K of seed {seed} and {what}: {r:+.2f} ({low:+.2f} to {high:+.2f})")
+        inside = sum(m.band.low <= m.elastic[seed] <= m.band.high for m in answers)
+        print(f"the elastic K of seed {seed} is in the band in {inside} of {len(found)} environments")
 
 
 def main() -> None:
@@ -150,33 +178,29 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=0, help="the number of runs at once; 0: one per core")
     parser.add_argument("--fixed", type=int, nargs="+", default=FIXED, help="the fixed K")
     parser.add_argument("--only", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS), metavar="NAME")
-    parser.add_argument("--table", type=Path, default=None, help="a CSV file with a line for each run")
+    parser.add_argument("--table", type=Path, default=None, help="a CSV file of runs; those are not run again")
     args = parse(parser, runs=Path("runs/measured-k-smoke"), seeds=1, fixed=(5, 50), only=list(ENVIRONMENTS)[:1])
     evaluation = "1" if args.smoke else "8"
     flags = [*(SMALL_RUN if args.smoke else []), "--eval-tasks", "64", "--eval-rollouts", evaluation]
-    jobs = []
+    runs = {} if args.table is None else read_table(args.table)
+    jobs = {}
     for seed in range(args.seeds):  # every environment has an answer early
         for name in args.only:
             env, longest = ENVIRONMENTS[name]
             own = ["--env", env, "--env-args", json.dumps({"longest": longest}), "--seed", str(seed), *flags]
             arms = {"elastic": ["--wrapper", "elastic", "--k0", "10"]}
             arms |= {f"K{k}": ["--wrapper", "fixed", "--k0", str(k)] for k in args.fixed}
-            jobs += [(args.runs / name / f"{arm}-seed{seed}", [*own, *words]) for arm, words in arms.items()]
+            for arm, words in arms.items():
+                if (name, arm, seed) not in runs:
+                    jobs[name, arm, seed] = (args.runs / name / f"{arm}-seed{seed}", [*own, *words])
     with ThreadPoolExecutor(args.jobs or cpu_cores()) as pool:
-        list(pool.map(lambda job: trained(*job), jobs))
+        for run, found in zip(jobs, pool.map(lambda job: trained(*job), jobs.values()), strict=True):
+            runs[run] = found
+            if args.table is not None:
+                write_table(args.table, runs)
     print(command())
     print(f"{cpu_name()}, torch {torch.__version__}; the tiny model, the quick start's settings, {args.seeds} seeds")
-    found = {name: measured(args.runs / name, args.fixed, range(args.seeds)) for name in args.only}
-    show(found)
-    if args.table is not None:
-        args.table.parent.mkdir(parents=True, exist_ok=True)
-        with args.table.open("w", newline="") as file:
-            lines = csv.writer(file, lineterminator="\n")
-            lines.writerow(("environment", "arm", "seed", "k", "success"))
-            for name, m in found.items():
-                for seed in range(args.seeds):
-                    lines.writerow((name, "elastic", seed, f"{m.elastic[seed]:.4g}", f"{m.elastic_success[seed]:.6g}"))
-                    lines.writerows((name, "fixed", seed, k, f"{v[seed]:.6g}") for k, v in m.success.items())
+    show({name: measured(runs, name, args.fixed, range(args.seeds)) for name in args.only})
 
 
 if __name__ == "__main__":
