@@ -83,6 +83,7 @@ def main() -> None:
             "tasks": min(options.tasks, 15 * len(VARIATIONS[split])),
             "rollouts": 1,
             "rollout": "lockstep",
+            "slots": 8,  # more take more than 5 GB
             "max-action-tokens": 256,
             "out": options.out / f"{split}-{temperature}",
         }

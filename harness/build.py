@@ -313,10 +313,11 @@ def clone_expert(
     in_adapters = config.lora_rank > 0 and is_pretrained(policy)
     if in_adapters:
         add_lora(policy.model, config.lora_rank, seed=_adapter_seed(config))
+    seed = config.seed if config.warm_start.seed < 0 else config.warm_start.seed
     start = config.warm_start.for_model(policy.model.num_parameters(), lora=in_adapters)
     with display.warm_start((start.updates or start.max_batches) + start.polish_batches) as on_batch:
         how = functools.partial(cached_warm_start, cache_dir(), say=display.note) if cached else warm_start
-        cloned = how(env, policy, config.warm_start, seed=config.seed, on_batch=on_batch)
+        cloned = how(env, policy, config.warm_start, seed=seed, on_batch=on_batch)
     if in_adapters:
         fold_lora(policy.model, seed=_adapter_seed(config))
     torch.nn.Module.to(policy.model, home)

@@ -41,6 +41,8 @@ class WarmStart:
             explores.
         polish_waste: The probability that a step of a wasteful demonstration is a random action.
         polish_learning_rate: The learning rate of these last batches. 0 takes a third of `learning_rate`.
+        seed: Draws the demonstrations and the batches. -1 takes the run's seed. With a number, all runs of a sweep begin with the
+            same clone of a pretrained model.
     """
 
     episodes: int = 0
@@ -56,11 +58,12 @@ class WarmStart:
     polish_batches: int = 0
     polish_waste: float = 0.6
     polish_learning_rate: float = 0.0
+    seed: int = -1
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            least = 1 if field.name in ("max_steps", "max_tokens") else 0
+            least = {"max_steps": 1, "max_tokens": 1, "seed": -1}.get(field.name, 0)
             if not least <= value < float("inf"):  # NaN is not
                 raise ConfigError(
                     f"warm_start.{field.name} must be a finite number >= {least}, got {value}; change "

@@ -15,12 +15,14 @@ from rich.console import Console
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
+from harness.build import clone_expert
 from harness.policy.policy import load_policy
 from harness.quickstart import warm_start as module
 from harness.quickstart.tiny import new_tiny_policy
 from harness.quickstart.warm_start import cached_warm_start, demonstrations, text_perplexity, warm_start
 from harness.run import display as display_module
 from harness.run.display import Display
+from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 from harness.settings.warm_start import WarmStart
 from harness.warm_start import Cloning, clone, default_for
@@ -145,6 +147,17 @@ def test_other_observations_or_another_type_never_meet_an_old_cache(env: gym.Env
     padded = new_tiny_policy(env, seed=0, packing=False)
     cached_warm_start(tmp_path, env, padded, FEW, seed=0)
     assert len(list((tmp_path / "warm_start").iterdir())) == 3
+
+
+@pytest.mark.parametrize(("seed", "same"), [(-1, False), (7, True)])
+def test_runs_of_other_seeds_can_share_a_clone(env: gym.Env[str, str], seed: int, same: bool) -> None:
+    losses = set()
+    for run in (0, 1):
+        config = GRPOConfig(seed=run, warm_start=dataclasses.replace(FEW, seed=seed))
+        display = Display(Console(quiet=True))
+        cloned = clone_expert(config, env, new_tiny_policy(env, seed=0), "cpu", display, cached=False)
+        losses.add(cloned["warm_start/loss"])
+    assert (len(losses) == 1) is same
 
 
 def test_the_command_leaves_a_model_folder_and_its_cost(tmp_path: Path) -> None:
