@@ -94,10 +94,11 @@ def clone(cloning: Cloning, console: Console) -> dict[str, float]:
 
 
 def default_for(words: Sequence[str]) -> Cloning:
-    """Returns the defaults for a command line: those of a run of `harness.grpo`, but always with a warm start."""
+    """Returns the defaults for a command line: those of a run of `harness.grpo`, but always with a warm start, by --seed."""
     run = preset(words)
     shared = {f.name: getattr(run, f.name) for f in dataclasses.fields(Cloning) if f.name != "out"}
-    return Cloning(**shared | ({} if run.warm_start.episodes else {"warm_start": WarmStart(episodes=_EPISODES)}))
+    start = run.warm_start if run.warm_start.episodes else WarmStart(episodes=_EPISODES)
+    return Cloning(**shared | {"warm_start": dataclasses.replace(start, seed=-1)})
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -183,5 +183,7 @@ def test_the_command_needs_demonstrations() -> None:
 def test_the_command_takes_the_defaults_of_the_run() -> None:
     words = ["--model", "smollm2-135m", "--env", "EH-BFCL-v0"]
     run, cloning = preset(words), default_for(words)
-    assert (cloning.env_args, cloning.dtype, cloning.warm_start) == (run.env_args, "bfloat16", run.warm_start)
+    assert (cloning.env_args, cloning.dtype) == (run.env_args, "bfloat16")
+    assert run.warm_start.seed == 0
+    assert cloning.warm_start == dataclasses.replace(run.warm_start, seed=-1)  # so that --seed decides
     assert default_for(["--model", "Qwen/Qwen2.5-7B-Instruct"]).warm_start.episodes == 200
