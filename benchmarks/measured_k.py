@@ -30,6 +30,7 @@ from flags import SMALL_RUN, command, new_parser, parse, run
 from envs.cabinet.tasks import success_ceiling
 from harness.experiments.jobs import cpu_cores
 from harness.experiments.plateau import Plateau, plateau
+from harness.run.files import whole_file
 from harness.run.metrics import read_metrics
 from harness.run.versions import cpu_name
 
@@ -97,9 +98,9 @@ def read_table(path: Path) -> Runs:
 
 def write_table(path: Path, runs: Runs) -> None:
     """Writes a line for each run, those of an environment and a seed together."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     order = {name: i for i, name in enumerate(ENVIRONMENTS)}
-    with path.open("w", newline="") as file:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as part, part.open("w", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(("environment", "arm", "seed", "k", "success"))
         for name, arm, seed in sorted(runs, key=lambda run: (order[run[0]], run[2], run[1] != "elastic", runs[run][0])):
