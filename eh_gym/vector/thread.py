@@ -88,6 +88,8 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self._lanes = Lanes(self.num_envs, max_workers)
+        # Threads end in any order, but the controller hears of the episodes of a batched step in the order of the slots.
+        self._limits = [env for env in self.envs if max_workers and env.has_wrapper_attr("tell_outcomes")]
         self._live = [False] * self.num_envs  # has an episode that can be stepped
         # Zeros, or empty texts, until a slot's first reset: what a masked reset shows of the others.
         self._latest: list[Any] = list(iterate(self.observation_space, self._empty_batch()))
@@ -195,7 +197,13 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         each = list(iterate(self.action_space, actions))
         if len(each) != self.num_envs:
             raise ConfigError(f"expected {self.num_envs} actions, one a slot, got {len(each)}")
-        results = self._gather([self.submit_step(slot, action) for slot, action in enumerate(each)])
+        for env in self._limits:
+            env.get_wrapper_attr("hold_outcomes")()
+        try:
+            results = self._gather([self.submit_step(slot, action) for slot, action in enumerate(each)])
+        finally:
+            for env in self._limits:
+                env.get_wrapper_attr("tell_outcomes")()
         infos: dict[str, Any] = {}
         for slot, result in enumerate(results):
             infos = self._add_info(infos, result[4], slot)
@@ -242,7 +250,7 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         """The seeds of the environments."""
         return self.get_attr("np_random_seed")
 
-    def close_extras(self) -> None:
+    def close_extras(self, **_: Any) -> None:
         """Cancels calls that have not begun, waits for those that have, and closes every environment."""
         self._lanes.close()
         errors: list[Exception] = []
@@ -290,7 +298,7 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         given: Any = seed  # anything may come, such as a text
         if not isinstance(given, (Sequence, np.ndarray)) or isinstance(given, str) or len(given) != self.num_envs:
             raise ConfigError(f"expected an int, None or {self.num_envs} seeds, one a slot, got {given!r}")
-        return seed
+        return [None if one is None else int(one) for one in given]
 
     def _split_options(self, options: Mapping[str, Any] | None) -> tuple[NDArray[Any], list[dict[str, Any] | None]]:
         """Which slots to reset, and the options of each."""

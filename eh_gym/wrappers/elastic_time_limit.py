@@ -5,13 +5,14 @@ Left out: telling the agent how many steps are left (that changes the observatio
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import numbers
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, SupportsFloat, TypeVar
 
 import gymnasium as gym
@@ -135,6 +136,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self._in_info: Callable[[int], Any] = int if isinstance(env.observation_space, Text) else np.int64
         self._shown: Any = 0  # K as the infos show it
         self.recorded = EpisodeCount()
+        self._held: list[EpisodeOutcome] | None = None  # what `tell_outcomes` will tell; None: they are told at once
         self._heard = False  # has recorded before
 
     @property
@@ -149,6 +151,16 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     def horizon(self) -> int:
         """The K of the running, or the last, episode; 0 before the first."""
         return self._horizon
+
+    def hold_outcomes(self) -> None:
+        """Keeps outcomes back until `tell_outcomes`: a vector environment tells them in the order of its slots."""
+        self._held = []
+
+    def tell_outcomes(self) -> None:
+        """Tells the controller what was kept back. From now on outcomes are told at once again."""
+        held, self._held = self._held or [], None
+        for outcome in held:
+            self._tell(outcome)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -191,11 +203,12 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             horizon=self._horizon,
             success=not failed and self._verdict(observation, float(reward), terminated, truncated, info),
             truncated=truncated,
-            task_id=self._start.get("task_id"),
+            task_id=None if (task_id := self._start.get("task_id")) is None else str(task_id),
             info=self._start,
         )
+        inner = info.get("episode")
         episode = {
-            **info.get("episode", {}),
+            **(inner if isinstance(inner, Mapping) else {}),
             "length": outcome.length,
             "horizon": outcome.horizon,
             "success": outcome.success,
@@ -203,10 +216,13 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             "r": self._return,
             "l": outcome.length,
         }
-        if outcome.task_id is not None:
-            episode["task_id"] = outcome.task_id
+        if task_id is not None:
+            episode["task_id"] = task_id
         if self._record and not failed:
-            self._tell(outcome)
+            if self._held is None:
+                self._tell(outcome)
+            else:
+                self._held.append(outcome)
         # A mark set further in stands: a limit in there stopped the episode before K did.
         limit = stopped or bool(info.get("TimeLimit.truncated", False))
         info = {**info, "horizon": self._shown, "episode": episode, "TimeLimit.truncated": limit}
@@ -263,7 +279,14 @@ class EpisodeCount:
 
 
 class _SpecWithController(EnvSpec):
-    """A spec that ``gymnasium.make`` and pickle take, and JSON cannot hold."""
+    """A spec that ``gymnasium.make`` and pickle take, and JSON cannot hold. Its copies have the same controller."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _SpecWithController:
+        for wrapper in self.additional_wrappers:  # gymnasium copies the spec for each wrapper further out
+            if controller := (wrapper.kwargs or {}).get("controller"):
+                memo[id(controller)] = controller
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init}
+        return _SpecWithController(**copy.deepcopy(fields, memo))
 
     def to_json(self) -> NoReturn:
         raise ConfigError(

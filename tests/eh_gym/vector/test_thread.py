@@ -153,6 +153,7 @@ def test_text_is_batched_as_a_tuple(toys):
     assert observations == ("é a 1", "é b 1", "é c 1")
     assert observations in toys.observation_space
     assert infos["seed"].tolist() == [5, 6, 7]
+    assert toys.reset(seed=np.array([8, 2, 4]))[1]["seed"].tolist() == [8, 2, 4]
     observations, rewards, terminated, truncated, infos = toys.step(("hi", "end", "cut"))
     assert observations == ("hi 1", "end 1", "cut 1")
     assert (rewards.dtype, rewards.tolist()) == (np.dtype(np.float64), [0.5, 0.5, 0.5])

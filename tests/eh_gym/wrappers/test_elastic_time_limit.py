@@ -524,6 +524,16 @@ def test_its_spec_makes_it_again_around_the_same_controller():
     assert isinstance(again, ElasticTimeLimit)
     assert again.controller is controller
     assert again._saved_kwargs["update_every"] == 4
+    further_out = gym.make(gym.wrappers.TransformReward(env, abs).spec)
+    assert further_out.env.controller is controller
+
+
+def test_what_a_foreign_environment_calls_its_task_and_its_episode_may_be_of_any_type(scripted, journal):
+    controller = journal(3)
+    env = ElasticTimeLimit(scripted(won(episode=7), reset_info={"task_id": np.int64(4)}), controller)
+    *_, info = play(env, 1)[0]
+    assert (info["episode"]["length"], info["episode"]["task_id"]) == (1, 4)
+    assert controller.outcomes[0].task_id == "4"
 
 
 def test_it_can_be_pickled_in_mid_episode():
