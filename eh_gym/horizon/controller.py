@@ -55,6 +55,8 @@ class EpisodeOutcome:
             raise ConfigError(
                 f"tokens must be a whole number >= 1, or None, got {self.tokens!r}; count them or leave them out"
             )
+        if self.task_id is not None and not isinstance(self.task_id, str):
+            raise ConfigError(f"task_id must be a text, or None, got {self.task_id!r}; pass str(...)")
         for name in ("success", "truncated"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
                 raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}; decide it before")

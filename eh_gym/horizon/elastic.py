@@ -140,10 +140,10 @@ class ElasticHorizon:
                 target = min(max(boundary + self.delta, float(self.k_min)), float(self.k_max))
                 # Eq. 7 in the form that leaves K exactly where it is when it has arrived.
                 self._k += self.alpha * (target - self._k)
-                if self.rounding == "floor-state":
-                    self._k = float(floor_to_steps(self._k))
             else:
                 self._k = min(self._k + self.cold_growth, float(self.k_max))
+            if self.rounding == "floor-state":
+                self._k = float(floor_to_steps(self._k))
             return {
                 "horizon/k": float(self.horizon),
                 "horizon/k_real": self._k,
@@ -191,7 +191,7 @@ class ElasticHorizon:
         return {name: getattr(self, name) for name in paper} | {"cold_growth": self.cold_growth}
 
     def __repr__(self) -> str:
-        return f"ElasticHorizon({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:

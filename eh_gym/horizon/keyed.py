@@ -113,10 +113,11 @@ class KeyedHorizon:
 
     def _settings(self) -> dict[str, Any]:
         fresh = self._fresh.state_dict()
-        return {"key": self._key, "kind": fresh["kind"], "settings": fresh["settings"]}
+        kind = fresh.get("kind", type(self._fresh).__name__)  # the protocol asks for neither
+        return {"key": self._key, "kind": kind, "settings": fresh.get("settings")}
 
     def __repr__(self) -> str:
-        return f"KeyedHorizon({self._fresh!r}, {self._key!r}, {self.horizons})"
+        return f"{type(self).__name__}({self._fresh!r}, {self._key!r}, {self.horizons})"
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:

@@ -110,7 +110,7 @@ class ProgressiveHorizon:
         return {name: getattr(self, name) for name in ("k0", "k_max", "step", "threshold", "window")}
 
     def __repr__(self) -> str:
-        return f"ProgressiveHorizon({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:

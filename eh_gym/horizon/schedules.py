@@ -164,23 +164,25 @@ class StagedHorizon(_Schedule):
     ``scaling_inter_stepwise`` with rounds [10, 20, 30] every 100 steps is ``StagedHorizon({0: 10, 100: 20, 200: 30})``.
 
     Args:
-        stages: {update: K}, with an entry for update 0; K >= 1. K may fall from one stage to the next.
+        stages: {update: K}, with an entry for update 0; K >= 1. K may fall from one stage to the next. An update may be a text
+            of digits, which is what JSON makes of it.
 
     >>> h = StagedHorizon({0: 15, 50: 20, 100: 30, 150: 50})
     >>> [h.horizon_at(t) for t in (0, 49, 50, 149, 150, 999)]
     [15, 15, 20, 30, 50, 50]
     """
 
-    def __init__(self, stages: Mapping[int, int]) -> None:
+    def __init__(self, stages: Mapping[int, int] | Mapping[str, int]) -> None:
         super().__init__()
         if not isinstance(stages, Mapping):
             raise ConfigError(f"stages must be {{update: K}}, got {stages!r}; {{0: 15, 50: 20}} has two stages")
-        for update in stages:
+        table: dict[Any, int] = {int(u) if isinstance(u, str) and u.isdecimal() else u: k for u, k in stages.items()}
+        for update in table:
             if not is_whole(update) or update < 0:
                 raise ConfigError(f"stages must be keyed by updates, whole and >= 0, got {update!r}; use {{update: K}}")
-        if 0 not in stages:
-            raise ConfigError(f"stages must say K at update 0, got updates {sorted(stages)}; add 0: K")
-        self.stages = {int(update): positive_int(f"stages[{update}]", stages[update]) for update in sorted(stages)}
+        if 0 not in table:
+            raise ConfigError(f"stages must say K at update 0, got updates {sorted(table)}; add 0: K")
+        self.stages = {int(update): positive_int(f"stages[{update}]", table[update]) for update in sorted(table)}
 
     def horizon_at(self, update: int) -> int:
         """K after `update` updates."""
@@ -199,7 +201,10 @@ def positive_int(name: str, value: int) -> int:
 
 def is_number(value: object) -> bool:
     """Whether `value` is a finite real number, numpy's included."""
-    return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
+    try:
+        return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
 
 
 def bounds(k_min: int, k_max: int) -> tuple[int, int]:

@@ -94,6 +94,7 @@ class SharedHorizon:
             bool(outcome.success),
             bool(outcome.truncated),
             outcome.task_id,
+            None if outcome.tokens is None else int(outcome.tokens),
         ]
         body = _encode(fields).encode()
         # O_APPEND and one write: the kernel puts the line at the end as a whole, whoever else is writing. Only SIGKILL at a
@@ -199,11 +200,13 @@ class SharedHorizon:
             news += chunk
         # A line without its end is being written this very moment, or its writer was killed; the next newline tells.
         end = news.rfind(b"\n") + 1
-        outcomes = [outcome for line in bytes(news[:end]).split(b"\n") if (outcome := _parse(line)) is not None]
-        self._heard += end
-        for outcome in outcomes:
-            controller.record(outcome)
-        self._news += len(outcomes)
+        for line in bytes(news[:end]).splitlines(keepends=True):
+            self._heard += len(
+                line
+            )  # first: an outcome that the controller refuses must not stay in the way of the others
+            if (outcome := _parse(line.rstrip(b"\n"))) is not None:
+                controller.record(outcome)
+                self._news += 1
 
 
 def _parse(line: bytes) -> EpisodeOutcome | None:
@@ -211,8 +214,8 @@ def _parse(line: bytes) -> EpisodeOutcome | None:
     checksum, _, body = line.partition(b" ")
     if not body or checksum != b"%08x" % zlib.crc32(body):
         return None
-    length, horizon, success, truncated, task_id = json.loads(body)
-    return EpisodeOutcome(length, horizon, success, truncated, task_id)
+    length, horizon, success, truncated, task_id, tokens = json.loads(body)
+    return EpisodeOutcome(length, horizon, success, truncated, task_id, tokens=tokens)
 
 
 def _memory_folder() -> str | None:

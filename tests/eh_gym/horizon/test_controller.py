@@ -13,6 +13,7 @@ from eh_gym.horizon import (
     FixedHorizon,
     KeyedHorizon,
     SharedHorizon,
+    StagedHorizon,
 )
 
 NAN = float("nan")
@@ -90,6 +91,7 @@ def test_a_schedule_s_updates_are_no_bool():
         ("fixed", {"k": 7}, FixedHorizon(7)),
         ("eh_gym.horizon:FixedHorizon", {"k": 7}, FixedHorizon(7)),
         ("eh_gym:ElasticHorizon", {}, ElasticHorizon()),
+        ("staged", json.loads('{"stages": {"0": 15, "50": 20}}'), StagedHorizon({0: 15, 50: 20})),
     ],
 )
 def test_a_controller_is_made_by_its_name(name, settings, expected):
@@ -108,6 +110,7 @@ def test_a_controller_is_made_by_its_name(name, settings, expected):
         ),
         (None, {}, "must be one of elastic"),
         (":Seeking", {}, "or MODULE:CLASS, got ':Seeking'"),
+        ("./seeking.py:Seeking", {}, "./seeking.py:Seeking can't be imported"),
         ("no_such_module:Seeking", {}, "no_such_module:Seeking can't be imported .*No module named 'no_such_module'"),
         ("eh_gym.horizon:Seeking", {}, "eh_gym.horizon:Seeking can't be imported .*has no attribute 'Seeking'"),
         ("json:dumps", {"obj": 3}, "json:dumps made '3', which is no controller; it needs horizon, record, update"),

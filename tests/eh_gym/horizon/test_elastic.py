@@ -119,6 +119,8 @@ def test_a_cold_start_that_grows_ends_with_the_last_needed_success():
 
 
 def test_a_cold_start_grows_to_k_max_and_no_further():
+    controller = ElasticHorizon(k0=10, cold_growth=0.5, rounding="floor-state")
+    assert [controller.update()["horizon/k_real"] for _ in range(2)] == [10, 10]  # a state of whole steps
     controller = ElasticHorizon(k0=45, cold_growth=3)
     assert [controller.update()["horizon/k"] for _ in range(3)] == [48, 50, 50]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, KeyedHorizon
+from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, KeyedHorizon
 
 
 def make():
@@ -52,6 +52,21 @@ def test_a_state_of_another_kind_of_controller_is_refused():
     with pytest.raises(StateError, match="k_real must be in"):
         keyed.load_state_dict(broken)
     assert keyed.state_dict() == before
+
+
+def test_a_controller_of_the_five_members_alone_is_enough():
+    class Bare(FixedHorizon):
+        def state_dict(self):
+            return {"updates": 0}
+
+        def load_state_dict(self, state):
+            assert state == {"updates": 0}
+
+    keyed = KeyedHorizon(lambda: Bare(5), "level")
+    succeed(keyed, "easy", 4)
+    again = KeyedHorizon(lambda: Bare(5), "level")
+    again.load_state_dict(keyed.state_dict())
+    assert again.horizons == {"easy": 5}
 
 
 def test_wrong_arguments_are_refused():

@@ -13,7 +13,7 @@ from collections import Counter
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, SharedHorizon
+from eh_gym.horizon import ElasticHorizon, ElasticTokenBudget, EpisodeOutcome, FixedHorizon, SharedHorizon
 
 METHODS = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
 DEADLINE_S = 120
@@ -225,11 +225,21 @@ def test_every_field_and_any_task_id_comes_through(shared, ledger):
         EpisodeOutcome(50, 50, False, True, "line\nbreak"),
         EpisodeOutcome(3, 50, False, False, 'ünï"code\u2028 \ud800'),
         EpisodeOutcome(3, 50, True, False, "x" * 100_000),
+        EpisodeOutcome(3, 50, True, tokens=900),
     ]
     for outcome in outcomes:
         shared.record(outcome)
     shared.update()
     assert ledger.outcomes == outcomes
+
+
+def test_an_outcome_that_the_controller_refuses_costs_no_other():
+    with SharedHorizon(ElasticTokenBudget(min_successes=1)) as shared:
+        for tokens in (None, 900):
+            shared.record(EpisodeOutcome(3, 50, True, tokens=tokens))
+        with pytest.raises(ConfigError, match="a token budget needs the tokens"):
+            shared.update()
+        assert shared.update()["horizon/token_boundary"] == 900
 
 
 def test_close_removes_the_files_and_those_who_joined_go_on(ledger):
