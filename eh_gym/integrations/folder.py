@@ -23,9 +23,10 @@ _WAIT_S = 30.0  # for the owner to write down where its horizon is
 class FolderHorizon:
     """A controller that all processes share which name the same folder.
 
-    The first process to come owns K. It moves K after every `update_every` episodes, whichever process played them, as soon as
-    it starts or ends an episode itself. It leaves two files: ``state.json``, from which a later run goes on, and
-    ``horizon.jsonl``, with the metrics of each update. The others read K and record. After the owner's end their K stays.
+    The first process to come owns K. It moves K once for every `update_every` episodes, whichever process played them, as soon
+    as it starts or ends an episode itself. It leaves two files: ``state.json``, from which a later run goes on, has every
+    episode that the owner has heard of; ``horizon.jsonl`` has the metrics of each update. The others read K and record. After
+    the owner's end their K stays.
 
     Args:
         folder: A folder on this machine. It is made if it is missing.
@@ -43,6 +44,8 @@ class FolderHorizon:
         self._folder, self._every = Path(folder), positive_int("update_every", update_every)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._turn = threading.Lock()
+        self._over = 0  # episodes that were heard before the last update and do not yet count for one
+        self._written = 0  # episodes since the last update that state.json has
         self._lock = (self._folder / "owner.lock").open("a")  # held until this process ends
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,20 +70,31 @@ class FolderHorizon:
 
     def close(self) -> None:
         """Lets another process own the folder. Processes that have joined go on with the last K."""
+        import fcntl
+
+        self._move()
         self._shared.close()
-        self._lock.close()
+        if not self._lock.closed:
+            fcntl.flock(
+                self._lock, fcntl.LOCK_UN
+            )  # closing alone would leave it with a child that was forked meanwhile
+            self._lock.close()
 
     def _move(self) -> None:
         if not self.owner:
             return
         with self._turn:
-            if (episodes := self._shared.hear()) < self._every:
+            heard = self._over + self._shared.hear()
+            if heard == self._written:
                 return
-            moved = {name: None if math.isnan(value) else value for name, value in self._shared.update().items()}
-            metrics = {"episodes": episodes, **moved}
-            with (self._folder / "horizon.jsonl").open("a", encoding="utf-8") as log:
-                log.write(json.dumps(metrics) + "\n")
+            while heard >= self._every:
+                moved = {name: None if math.isnan(value) else value for name, value in self._shared.update().items()}
+                with (self._folder / "horizon.jsonl").open("a", encoding="utf-8") as log:
+                    log.write(json.dumps({"episodes": self._every, **moved}) + "\n")
+                heard -= self._every
+                self._over = heard
             self._write("state.json", json.dumps(self._shared.state_dict()).encode())
+            self._written = heard
 
     def _write(self, name: str, content: bytes) -> None:
         """Writes a file that others may read at this moment."""

@@ -23,19 +23,20 @@ class ToolEnvironment:
         make_args: Further arguments for `gymnasium.make`.
 
     Attributes:
-        ended: Whether the episode has ended by the environment's own rules.
+        ended: Whether the episode has ended.
+        cut: Whether a limit of the environment's own stopped it.
         steps: The number of actions in this episode.
     """
 
     def __init__(self, env_id: str, **make_args: Any) -> None:
         self._env = gym.make(env_id, **make_args)
         self._score: float | None = 0.0
-        self.ended = False
+        self.ended = self.cut = False
         self.steps = 0
 
     def reset(self, task_id: str | None = None, seed: int | None = None, **_: Any) -> str:
         """Starts an episode; returns the environment's rules and its first observation. Other columns of a row are ignored."""
-        self.ended, self.steps, self._score = False, 0, 0.0
+        self.ended, self.cut, self.steps, self._score = False, False, 0, 0.0
         observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
         return f"{info.get('system_prompt', '')}\n\n{observation}".strip()
 
@@ -51,7 +52,11 @@ class ToolEnvironment:
         if self.ended:
             return "The episode has ended."
         observation, reward, terminated, truncated, info = self._env.step(str(action))
-        self.steps, self.ended = self.steps + 1, bool(terminated or truncated)
+        self.steps, self.ended, self.cut = (
+            self.steps + 1,
+            bool(terminated or truncated),
+            bool(truncated and not terminated),
+        )
         if "environment_error" in info:
             self._score = None  # the episode says nothing about the agent
         elif self._score is not None:

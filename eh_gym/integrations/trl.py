@@ -81,7 +81,7 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
         rounds = sum(a != "tool" and b == "tool" for a, b in itertools.pairwise(roles))
         environment: Any = columns["environments"][i] if "environments" in columns else None
         if getattr(environment, "ended", False):  # the agent may have gone on to call tools
-            return max(1, min(rounds, environment.steps)), False
+            return max(1, min(rounds, environment.steps)), bool(getattr(environment, "cut", False))
         calls = not messages or roles[-1] == "tool" or bool(messages[-1].get("tool_calls"))
         return max(1, rounds), calls or not ids or ids[-1] not in self._trainer.eos_token_ids
 

@@ -92,6 +92,14 @@ class GymEnv(vf.Env[GymEnvConfig]):
         """One episode."""
         told = self.taskset.config
         env = self._idle.pop() if self._idle else await asyncio.to_thread(gym.make, told.gym_id, **told.make_args)
+        try:
+            await self._play(env, task, agents)
+        except BaseException:  # cancelled, too: what it is in the middle of is nobody's next episode
+            await asyncio.to_thread(env.close)
+            raise
+        self._idle.append(env)
+
+    async def _play(self, env: gym.Env[str, str], task: GymTask, agents: vf.Agents) -> None:
         options = None if task.data.task_id is None else {"task_id": task.data.task_id}
         observation, info = await asyncio.to_thread(env.reset, seed=task.data.seed, options=options)
         total, ended = 0.0, False
@@ -107,7 +115,6 @@ class GymEnv(vf.Env[GymEnvConfig]):
                 if truncated:
                     interaction.trace.stop("max_turns")
         interaction.trace.record_reward("return", total)
-        self._idle.append(env)
 
     async def stop(self) -> None:
         """Closes the environments."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ import pytest
 
 from eh_gym import ElasticHorizon, EpisodeOutcome, SharedHorizon
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon import FixedHorizon
+from eh_gym.horizon import FixedHorizon, LinearHorizon
 from eh_gym.integrations import folder
 from eh_gym.integrations.folder import FolderHorizon
 
@@ -45,11 +46,47 @@ def test_the_first_process_owns_k_and_hears_all(tmp_path):
     for _ in range(5):
         alone.record(EpisodeOutcome(4, 20, True))
     alone.update()
-    assert owner.horizon == alone.horizon < 20
-    owner.record(EpisodeOutcome(4, owner.horizon, True))  # 1 of 3
-    assert json.loads((tmp_path / "new" / "state.json").read_text()) == json.loads(json.dumps(alone.state_dict()))
-    [row] = map(json.loads, (tmp_path / "new" / "horizon.jsonl").read_text().splitlines())
-    assert (row["episodes"], row["horizon/k"]) == (5, alone.horizon)
+    k = alone.horizon
+    assert owner.horizon == k < 20
+    for last in (k, alone.horizon):  # 2 are left over, so 1 is enough for the second update
+        owner.record(EpisodeOutcome(4, last, True))
+        alone.record(EpisodeOutcome(4, last, True))
+        if last == k:
+            alone.update()
+    rows = list(map(json.loads, (tmp_path / "new" / "horizon.jsonl").read_text().splitlines()))
+    assert [(row["episodes"], row["horizon/k"]) for row in rows] == [(3, k), (3, alone.horizon)]
+
+
+def test_many_episodes_at_once_count_for_several_updates(tmp_path):
+    owner, outcomes = FolderHorizon(tmp_path, LinearHorizon(10, 50, 1.0), 8), [EpisodeOutcome(4, 10, True)] * 20
+    for outcome in outcomes:
+        owner._shared.record(outcome)  # as another process does, while the owner plays nothing
+    assert owner.horizon == 12
+    owner.close()
+
+
+def test_what_the_owner_has_heard_outlives_it(tmp_path):
+    """A run that is killed, or closed, between two updates goes on with all successes."""
+    owner = FolderHorizon(tmp_path, elastic(), 64)
+    owner.record(EpisodeOutcome(4, 20, True))
+    assert json.loads((tmp_path / "state.json").read_text())["lengths"] == [4]
+    owner._shared.record(EpisodeOutcome(5, 20, True))  # another process
+    owner.close()
+    assert json.loads((tmp_path / "state.json").read_text())["lengths"] == [4, 5]
+
+
+def test_the_folder_is_given_back_while_a_forked_child_lives(tmp_path):
+    owner = FolderHorizon(tmp_path, elastic(), 1)
+    if (child := os.fork()) == 0:
+        signal.pause()
+    try:
+        owner.close()
+        later = FolderHorizon(tmp_path, elastic(), 1)
+        assert later.owner
+        later.close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_later_run_goes_on_and_owns_the_folder(tmp_path):

@@ -112,6 +112,24 @@ def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(chat_serve
     assert again.traces[0].metrics["horizon_k"] == alone.horizon
 
 
+def test_the_environment_of_a_failed_episode_is_closed(chat_server, plug_in):
+    closed = []
+
+    class Breaks(gym.Wrapper):
+        def step(self, action):
+            return "", 0.0, False, True, {"environment_error": "gone"}
+
+        def close(self):
+            closed.append(self)
+
+    gym.register("Breaks-v0", lambda: Breaks(gym.make("EH-Cabinet-v0")), disable_env_checker=True)
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        episodes = play(plug_in(every=3, gym_id="Breaks-v0"), server.url, 2)
+    del gym.registry["Breaks-v0"]
+    assert not any(episode.ok for episode in episodes)
+    assert len(closed) >= 2
+
+
 def test_k_comes_to_the_same_from_below_and_from_above(chat_server, plug_in, tmp_path):
     """The right agent in EH-Cabinet needs 3 to 24 turns. docs/integrations/verifiers.md shows these two runs."""
     ends = []
