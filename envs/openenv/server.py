@@ -106,7 +106,11 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         try:
             self._env = self._of(split)
             if index is not None:
+                if task_id is not None:
+                    raise ConfigError(f"reset takes a task_id or an index, got {task_id!r} and {index}; leave one out")
                 task_id = self.get_task(split or self._splits[0], index)["id"]
+            elif task_id is not None:
+                self._refuse_unserved(task_id, split)
             observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
         except EHError as error:  # the client hears the text alone, and has to know whose mistake it is
             raise type(error)(f"{type(error).__name__}: {error}") from error
@@ -148,7 +152,12 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
 
     def get_task(self, split: str, index: int) -> dict[str, Any]:
         """One task: its id and its place in the split."""
-        return {"id": self._task_ids(split)[index], "index": index}
+        tasks = self._task_ids(split)
+        if not 0 <= index < len(tasks):
+            raise ConfigError(
+                f"split {split!r} has {len(tasks)} tasks, so index must be in 0 .. {len(tasks) - 1}, got {index}"
+            )
+        return {"id": tasks[index], "index": index}
 
     def list_tasks(self, split: str) -> list[dict[str, Any]]:
         """All tasks of a split."""
@@ -176,6 +185,16 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
             args: dict[str, Any] = {**self._args, **({"split": split} if split else {})}
             self._envs[split] = gym.make(self._env_id, **args)
         return self._envs[split]
+
+    def _refuse_unserved(self, task_id: str, split: str | None) -> None:
+        """Refuses a task of a split that is not served: an environment takes the ids of all its splits."""
+        for served in dict.fromkeys([split or self._splits[0], *self._splits]):
+            tasks = getattr(self._of(served).unwrapped, "task_ids", None)
+            if tasks is None or task_id in tasks:
+                return
+        raise ConfigError(
+            f"the splits of this server, {self._splits}, have no task {task_id!r}; list_tasks names theirs"
+        )
 
     def _task_ids(self, split: str) -> Sequence[str]:
         found: Sequence[str] | None = getattr(self._of(split).unwrapped, "task_ids", None)
@@ -240,7 +259,12 @@ def make_app(
         spec = gym.spec(env_id)
     except gym.error.Error as error:
         raise ConfigError(f"{env_id} can't be served: {error}; python -m envs list names this project's") from error
-    splits = list(splits) if _takes_split(spec) else [""]
+    if "split" in args:
+        raise ConfigError(f"the environment's arguments have a split, {args['split']!r}; say it with --split")
+    if not _takes_split(spec):
+        if list(splits) not in ([], ["train"]):
+            raise ConfigError(f"{env_id} has no splits, got --split {' '.join(splits)}; leave it out")
+        splits = [""]
     factory = functools.partial(ServedEnv, env_id, args, splits)
     functools.update_wrapper(factory, ServedEnv)
     probe = factory()  # an error now is better than one in each session
@@ -275,6 +299,10 @@ def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
         args = json.loads(options.env_args)
     except json.JSONDecodeError as error:
         raise ConfigError(f'--env-args is not JSON ({error}); write --env-args \'{{"prompt": "official"}}\'') from error
+    if not isinstance(args, dict):
+        raise ConfigError(
+            f'--env-args must be a JSON object, got {options.env_args}; write \'{{"prompt": "official"}}\''
+        )
     app = make_app(
         options.env,
         args=args,
@@ -306,7 +334,8 @@ def _takes_split(spec: Any) -> bool:
         if isinstance(spec.entry_point, str)
         else spec.entry_point
     )
-    return "split" in inspect.signature(made).parameters
+    parameters = inspect.signature(made).parameters
+    return "split" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _unicode(text: str) -> str:
@@ -319,7 +348,7 @@ def _json(info: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for name, value in info.items():
         try:
-            found[name] = json.loads(json.dumps(value))
+            found[_unicode(name)] = json.loads(_unicode(json.dumps(value, ensure_ascii=False)))
         except (TypeError, ValueError):
             continue
     return found

@@ -310,8 +310,16 @@ def test_a_task_is_chosen_by_the_seed_where_none_is_named(cabinet: Served) -> No
 
 
 def test_mistakes_are_named(cabinet: Served) -> None:
-    with cabinet.remote() as remote, pytest.raises(ConfigError, match="expected the id of a cabinet task"):
-        remote.reset(options={"task_id": "nope"})
+    for task_id in ("nope", "test-000001"):  # the environment knows the second, but its split is not served
+        with cabinet.remote() as remote, pytest.raises(ConfigError, match=rf"the splits .* have no task '{task_id}'"):
+            remote.reset(options={"task_id": task_id})
+    from envs.openenv.server import ServedEnv
+
+    served = ServedEnv("EH-Cabinet-v0", {}, ["train"])
+    with pytest.raises(ConfigError, match="a task_id or an index"):
+        served.reset(task_id="train-000001", index=3)
+    with pytest.raises(ConfigError, match="index must be in 0"):
+        served.reset(index=-1)
     with (
         cabinet.remote(split="test") as remote,
         pytest.raises(ConfigError, match=r"splits \['train', 'dev'\], not 'test'"),
@@ -446,6 +454,9 @@ def test_it_ends_gracefully() -> None:
         (["EH-Cabinet-v0", "--split", "nonsense"], "split must be one of train, dev, test, all"),
         (["EH-Cabinet-v0", "--env-args", "{"], "--env-args is not JSON"),
         (["EH-Cabinet-v0", "--env-args", '{"nope": 1}'], "can't be made with"),
+        (["EH-Cabinet-v0", "--env-args", "[1]"], "--env-args must be a JSON object"),
+        (["EH-Cabinet-v0", "--env-args", '{"split": "dev"}'], "say it with --split"),
+        (["CartPole-v1", "--split", "test"], "CartPole-v1 has no splits"),
         (["EH-Cabinet-v0", "--max-sessions", "0"], "max_sessions must be >= 1"),
         (["EH-Cabinet-v0", "--idle-timeout-s", "-1"], "idle_timeout_s > 0"),
         (["EH-Cabinet-v0", "--port", "99999"], "cannot listen on 127.0.0.1 port 99999"),
