@@ -107,7 +107,8 @@ class MixedEnv(gym.Env[str, str]):
         if task_id is None:
             part = list(self.parts.values())[int(self.np_random.integers(len(self.parts)))]
             task_id = part[int(self.np_random.integers(len(part)))]
-        name = next((name for name in self._envs if str(task_id).startswith(f"{name}/")), None)
+        fitting = [name for name in self._envs if str(task_id).startswith(f"{name}/")]
+        name = max(fitting, key=len, default=None)  # a name may itself be the beginning of another
         if name is None:
             raise ConfigError(
                 f"expected a task's id that begins with one of {', '.join(f'{name}/' for name in self._envs)}, got "

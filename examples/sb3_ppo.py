@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[tuple[int, int, f
 def draw(runs: dict[str, list[list[tuple[int, int, float]]]], size: int, path: Path) -> None:
     """Draws K and the return by environment steps."""
     figure, axes = panels(2, title=f"PPO on a {size} x {size} lake: mean and range of the seeds")
-    for (name, logs), color in zip(runs.items(), (BLUE, ORANGE, GREEN, PURPLE, BLACK), strict=False):
+    for (name, logs), color in zip(runs.items(), itertools.cycle((BLUE, ORANGE, GREEN, PURPLE, BLACK)), strict=False):
         style = {} if name.startswith("elastic") else {"linestyle": "--"}
         x = [steps for steps, *_ in logs[0]]
         for axis, column, width in ((axes[0, 0], 1, 1), (axes[1, 0], 2, 5)):

@@ -34,6 +34,7 @@ __all__ = ["Worker", "backend_command"]
 
 _KEPT_STDERR = 64 * 1024  # bytes of a worker's stderr that are kept, the last ones
 _SHOWN_STDERR = 2000  # characters of it that an error message shows
+_LONGEST_WAIT_S = 2e6  # poll() takes no more; deadlines beyond it, infinity too, end here
 _PARTING_S = 10.0  # for what a process that has closed its pipe leaves: its exit status, and its last words
 
 
@@ -365,7 +366,7 @@ def _wait(fd: int, event: int, deadline: float) -> bool:
     """
     poll = select.poll()  # not select(): it fails for descriptors >= 1024
     poll.register(fd, event)
-    return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+    return bool(poll.poll(min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT_S) * 1000))
 
 
 def _keep_tail(pipe: Any, kept: bytearray) -> None:

@@ -16,6 +16,7 @@ from gymnasium.spaces import Text
 from eh_gym.errors import ConfigError, WorkerError
 from envs.actors.host import EnvKind
 from envs.actors.pool import ActorPool, Seat
+from envs.options import named_task
 
 __all__ = ["RemoteEnv", "in_actors"]
 
@@ -77,7 +78,7 @@ class RemoteEnv(gym.Env[str, str]):
             Exception: Anything else that the environment's reset raises.
         """
         super().reset(seed=seed)
-        task_id = (options or {}).get("task_id")
+        task_id = named_task(options)
         self._seat = self._pool.seat(self._kind, self._seat, task_id=task_id, stay=seed is None)
         answer: tuple[str, dict[str, Any]] = self._pool.call(self._seat, "reset", self._kind, seed, options)
         return answer

@@ -274,7 +274,7 @@ class CabinetOpenEndedEnv(CabinetEnv):
     def _submit(self, code: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self._spoiled or code != self._current().code:
             self._spoiled = True
-            return "wrong", 0.0, False, False, {"malformed": False, "success": False}
+            return "wrong", 0.0, False, False, {"malformed": False}
         return super()._submit(code)
 
     def expert(self) -> str:

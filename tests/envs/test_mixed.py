@@ -60,6 +60,12 @@ def test_a_seed_draws_tasks_of_all() -> None:
     assert {task.split("/")[0] for task in drawn} == {PLAIN, LOCKED}
 
 
+def test_a_name_may_be_the_beginning_of_another() -> None:
+    env = gym.make(mixed({"A": PLAIN, "A/B": LOCKED}))
+    task = env.unwrapped.parts["A/B"][0]
+    assert env.reset(options={"task_id": task})[1]["environment"] == "A/B"
+
+
 def test_mistakes_say_the_mend() -> None:
     with pytest.raises(ConfigError, match="at least one"):
         make()

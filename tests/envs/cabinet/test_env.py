@@ -110,7 +110,7 @@ def test_open_ended_a_wrong_code_ends_nothing_and_nothing_can_be_won_after_it():
     wrong = "00" if code != "00" else "01"
     for submitted in (wrong, code, wrong):
         answer = env.step(f"submit({submitted})")
-        assert answer == ("wrong", 0.0, False, False, {"malformed": False, "success": False})
+        assert answer == ("wrong", 0.0, False, False, {"malformed": False})
     assert env.expert() == "list()"
     env.reset(options={"task_id": "dev-000000"})
     assert env.step(f"submit({code})")[:3] == ("right", 1.0, True)
