@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from .calls import FORMATS
 from .episode import PROMPTS, Episode, compact_document, instruction, task_of
+from .limits import CPU_S, limited, prepare
 from .official import system_prompt, tool_document, with_hint
 
 __all__ = ["handle"]
 
+prepare()
 _episodes: dict[int, Episode] = {}
 
 
@@ -18,10 +21,16 @@ def handle(method: str, params: dict[str, Any]) -> Any:
 
     ``describe(task_id, action_format, prompt)`` -> instruction, functions, held_out (turn -> functions);
     ``official(task_id, action_format)`` -> BFCL's own system prompt; ``start(session, task_id, action_format, prompt)`` -> the
-    first message; ``step(session, action)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
+    first message; ``step(session, action, cpu_s)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
+    An episode whose step raises is over.
     """
     if method == "step":
-        return vars(_episodes[params["session"]].step(params["action"]))
+        try:
+            step = functools.partial(_episodes[params["session"]].step, params["action"])
+            return vars(limited(step, params.get("cpu_s", CPU_S)))
+        except Exception:
+            _episodes.pop(params["session"], None)  # its memory is for the others
+            raise
     if method == "expert":
         return _episodes[params["session"]].expert()
     if method == "start":

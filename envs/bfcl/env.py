@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import numbers
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import EzPickle
 
-from eh_gym.errors import ConfigError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
+from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
 from eh_gym.replies import split_reply
 from eh_gym.spaces import UnicodeText
 from eh_gym.worker import Session, backend_command, shared_pool
@@ -30,7 +31,13 @@ from envs.runtime import backend_python
 __all__ = ["BFCLEnv"]
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
+_STEP_CPU_S = 5.0  # seconds of processor time after which a message's calls are interrupted
 _PROMPTS = ("compact", "official")
+# How the worker's deaths begin that are not the step's doing: it was dead before, is another process's, or was killed.
+_NOT_ITS_DOING = tuple(
+    f"the worker {what}"
+    for what in ("cannot be called", "belongs to", "was killed by signal SIGKILL", "was killed by signal SIGTERM")
+)
 _RULES = """\
 You solve a user's requests by calling functions. In each message, call one or more of the functions{below}, or say in \
 words that you are done with the user's present request. After a message with calls you get their results; after a message \
@@ -69,8 +76,11 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
 
     ``info`` at reset: ``task_id`` (the official entry id), ``system_prompt``, ``instruction`` (the user's first message),
     ``category``. ``info`` at each step: ``turn`` (the index of the user's turn), ``calls`` (the number of calls that the
-    action executed), ``malformed`` (the action looks like calls but holds none), and at the end ``success``. If the worker
-    fails, the episode is truncated with ``info["environment_error"]``, and the next reset gets a new worker.
+    action executed), ``malformed`` (the action looks like calls but holds none), and at the end ``success``.
+
+    Calls can ask for more than the worker can do: for too much time or memory. The episode then ends with reward 0 and
+    ``info["world_lost"]``. If the worker fails for another reason, the episode is truncated with
+    ``info["environment_error"]``, and the next reset gets a new worker. docs/bfcl.md says where the line is.
 
     With ``action_format="native"``, the functions are not in the system prompt. ``info["tools"]`` at reset has them, as OpenAI
     and chat templates take them: ``{"type": "function", "function": {"name", "description", "parameters"}}``, with a JSON Schema
@@ -88,10 +98,12 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             that can be compared with others').
         workers: The number of worker processes. All environments of this process with the same number share them. None means
             one for each core, 4 at most.
-        step_timeout_s: The seconds that a call of the worker may take. After that the worker is killed.
+        step_timeout_s: The seconds that a call of the worker may take. After that the worker is killed. A message's calls are
+            interrupted after 5 seconds of processor time, or a quarter of this if that is less.
         max_observation_chars: Longer results lose their middle, so that they have at most this length, including a note
-            in place of the middle. The user's messages are never cut. None, as in the official evaluation, keeps all: in
-            long_context, the results reach 32,000 characters along the ground truth.
+            in place of the middle. With "native", each result gets an equal share of it, and at least 200 characters, so that
+            many results may together be longer. The user's messages are never cut. None, as in the official evaluation, keeps
+            all: in long_context, the results reach 32,000 characters along the ground truth.
         domains: Some of file_system, vehicle, trading, travel; None for all four. Each has a quarter of the scenarios.
 
     Raises:
@@ -119,17 +131,19 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             raise ConfigError(f"prompt must be one of {', '.join(_PROMPTS)}, got {prompt!r}")
         if action_format not in _ACTION_FORMATS:
             raise ConfigError(f"action_format must be one of {', '.join(_ACTION_FORMATS)}, got {action_format!r}")
-        if step_timeout_s <= 0:
-            raise ConfigError(f"step_timeout_s must be > 0, got {step_timeout_s}")
-        if max_observation_chars is not None and max_observation_chars < 200:
-            raise ConfigError(f"max_observation_chars must be >= 200, got {max_observation_chars}")
+        if not _is_positive(step_timeout_s):
+            raise ConfigError(f"step_timeout_s must be a number of seconds > 0, got {step_timeout_s!r}")
+        if max_observation_chars is not None and not _is_at_least(200, max_observation_chars):
+            raise ConfigError(
+                f"max_observation_chars must be None or a whole number >= 200, got {max_observation_chars!r}"
+            )
+        if workers is not None and not _is_at_least(1, workers):
+            raise ConfigError(f"workers must be None or a whole number >= 1, got {workers!r}")
         self.task_ids: Sequence[str] = task_ids(split, categories, domains)
         self.observation_space = UnicodeText(_LONGEST)
         self.action_space = UnicodeText(_LONGEST)
         self._action_format, self._prompt = action_format, prompt
         self._workers = workers if workers is not None else min(os.cpu_count() or 1, 4)
-        if self._workers < 1:
-            raise ConfigError(f"workers must be >= 1, got {workers}")
         self._timeout_s = step_timeout_s
         self._max_chars = max_observation_chars
         self._command = backend_command(backend_python("bfcl"), Path(__file__).with_name("backend.py"))
@@ -185,12 +199,11 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             said = split_reply(said)[1]
         try:
             # LONGEST + 1 characters are enough for the worker to see that the text is too long for a call.
-            result = session.call("step", {"action": said[: LONGEST + 1]}, self._timeout_s)
+            params = {"action": said[: LONGEST + 1], "cpu_s": min(_STEP_CPU_S, self._timeout_s / 4)}
+            result = session.call("step", params, self._timeout_s)
         except WorkerError as error:
             self._running = False
-            text = f"The environment failed, and this episode is over: {error}"
-            info = {"environment_error": f"{type(error).__name__}: {error}", "success": False, "malformed": False}
-            return text, 0.0, False, True, info
+            return _ended(error, self._turn)
         info = {name: result[name] for name in ("turn", "calls", "malformed")}
         if result["done"]:
             self._running = False
@@ -204,12 +217,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             each = self._max_chars and max(200, self._max_chars // len(result["results"]))
             results = [self._shortened(text, each) for text in result["results"]]
             info["tool_results"], observation = results, "\n".join(results)
-        if (
-            self._action_format == "native"
-            and result["turn"] != self._turn
-            and str(result["turn"]) in self._about["held_out"]
-        ):
-            self._turn = result["turn"]
+        before, self._turn = self._turn, result["turn"]
+        if self._action_format == "native" and self._turn != before and str(self._turn) in self._about["held_out"]:
             info["tools"] = self._tools()
         return observation, float(result["success"]), result["done"], False, info
 
@@ -302,6 +311,31 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             return results
         half = (limit - 60) // 2  # the note takes less than 60 characters
         return f"{results[:half]}\n[{len(results) - 2 * half} characters left out]\n{results[-half:]}"
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, numbers.Real) and float(value) > 0  # nan is not
+
+
+def _is_at_least(least: int, value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, numbers.Integral) and int(value) >= least
+
+
+def _ended(error: WorkerError, turn: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    """The end of an episode whose step got no answer.
+
+    The worker does one call at a time, so what happens during a step is that step's doing. A policy must not be able to
+    choose the other end, which counts nowhere.
+    """
+    info: dict[str, Any] = {"turn": turn, "calls": 0, "malformed": False, "success": False}
+    # Not the text of the worker's own report: it names the host's files.
+    reason = "the worker reported that it failed" if isinstance(error, WorkerCallError) else str(error).splitlines()[0]
+    name = f"{type(error).__name__}: {error}"
+    if isinstance(error, WorkerDied) and str(error).startswith(_NOT_ITS_DOING):
+        text = f"The environment failed, and this episode is over: {reason}"
+        return text, 0.0, False, True, {**info, "environment_error": name}
+    text = f"Your calls could not be carried out, and this episode is over: {reason}"
+    return text, 0.0, True, False, {**info, "world_lost": name}
 
 
 def _json_schema(document: Any) -> Any:

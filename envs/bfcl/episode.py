@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .calls import FORMATS, Call, DecodeError, source_text, to_hermes, to_native, to_python
+from .calls import FORMATS, Call, DecodeError, PlainCall, source_text, to_hermes, to_native, to_python
 from .data import Entry, load_entry
 from .execution import execute
+from .limits import LONGEST_RESULTS
 from .official import results_message, reveal_message
 
 __all__ = ["PROMPTS", "Episode", "StepResult", "instruction", "task_of"]
@@ -94,8 +95,10 @@ class Episode:
         self._methods = _methods(self._simulators)
         self._turn = 0
         self._steps = 0  # executed in this turn
-        self._results: Counter[str] = Counter()
+        self._results: Counter[str] = Counter()  # those that a check can ask for
+        self._expected = {result for check in self._task.checks if check is not None for result in check[0]}
         self._failure: tuple[int, str] | None = None
+        self._nested = False  # whether a call may have had a call as an argument
 
     @property
     def first_message(self) -> str:
@@ -103,7 +106,7 @@ class Episode:
         return self._user_message()
 
     def step(self, action: str) -> StepResult:
-        """Carries out one message of the agent."""
+        """Carries out one message of the agent. What it raises ends the episode: see `execute` and `limits`."""
         undecodable = False
         try:
             calls = FORMATS[self._format](action)
@@ -116,8 +119,13 @@ class Episode:
                 "native": undecodable,
             }
             return self._end_turn(malformed=looks_like_calls[self._format])
-        results = [execute(call, self._methods) for call in calls]
-        self._results.update(results)
+        results: list[str] = []
+        room = LONGEST_RESULTS
+        for call in calls:
+            self._nested = self._nested or not isinstance(call, PlainCall)
+            results.append(execute(call, self._methods, room, nested=self._nested))
+            room -= len(results[-1])
+        self._results.update(result for result in results if result in self._expected)
         self._steps += 1
         observation = self._show(calls, results)
         if self._steps > STEP_LIMIT:  # as upstream: the 21st step was still executed

@@ -8,6 +8,7 @@ ground-truth calls. Python's own functions, which upstream runs if a model names
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import json
@@ -15,7 +16,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from .calls import Methods, PlainCall, arithmetic
+from .calls import Call, Methods, PlainCall, arithmetic
+from .limits import LONGEST_RESULTS, TOO_LONG, refuse_long
 
 __all__ = ["execute"]
 
@@ -26,24 +28,44 @@ _BLOCKED = {"kill", "exit", "quit", "remove", "unlink", "popen", "Popen", "run"}
 _BEFORE_BRACKET = re.compile(r"\b([a-zA-Z_]\w*)\s*(?=\()")
 
 
-def execute(call: str | PlainCall, methods: Methods) -> str:
-    """Carries out one call and returns its result in bfcl-eval's words. An error is a result too."""
+def execute(call: Call, methods: Methods, room: int = LONGEST_RESULTS, *, nested: bool = True) -> str:
+    """Carries out one call and returns its result in bfcl-eval's words. An error is a result too.
+
+    Args:
+        call: As decoded.
+        methods: The simulators' methods by name.
+        room: The characters that the result may have. A longer one is an error.
+        nested: Whether this call or an earlier one of the episode may have had a call as an argument.
+
+    Raises:
+        MemoryError: This must end the episode, so that its memory is free for the other episodes.
+    """
     try:
         if isinstance(call, PlainCall):
             _refuse_blocked(call.name, methods)
             result = _invoke(call.name, methods, [], dict(call.arguments))
         else:
             result = _run(_admitted(call, methods), methods)
+        if nested:
+            refuse_long(result, room)
+        text = _text(result)
+        if len(text) > room:
+            raise ValueError(TOO_LONG)
+        return text
+    except MemoryError:
+        raise
     except Exception as error:
-        return f"Error during execution: {error}"
-    if type(result) is str:
-        return result
+        text = f"Error during execution: {error}"
+        return text if len(text) <= room else f"Error during execution: {TOO_LONG}"
+
+
+def _text(result: Any) -> str:
     if type(result) is dict:
         try:
             return json.dumps(result)
-        except (TypeError, ValueError):
+        except Exception:  # as upstream: for example an object, or a dict that holds itself
             return str(result)
-    return str(result)
+    return result if type(result) is str else str(result)
 
 
 def _admitted(source: str, methods: Methods) -> ast.Call:
@@ -111,7 +133,9 @@ def _value(node: ast.expr, methods: Methods) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Call):
-        return _run(node, methods)
+        result = _run(node, methods)
+        refuse_long(result)  # else arguments could grow without end: each may hold the last one twice
+        return result
     if isinstance(node, ast.List):
         return [_value(e, methods) for e in node.elts]
     if isinstance(node, ast.Tuple):
@@ -138,6 +162,9 @@ def _cap_mathematics(name: str, method: Callable[..., Any], positional: list[Any
         return  # the call itself will raise the error
     for argument in ("precision", "exponent", "decimal_places"):
         value = given.get(argument, 0)
+        if argument == "precision" and isinstance(value, str | bytes):
+            with contextlib.suppress(ValueError):  # which the call itself will raise
+                value = int(value)  # as mpmath does
         if isinstance(value, int | float) and abs(value) > _MATH_CAP:
             raise ValueError(f"{argument} must be at most {_MATH_CAP}")
     base, exponent = given.get("base"), given.get("exponent")

@@ -44,7 +44,7 @@ def task_ids(split: str, categories: Sequence[str] | None = None, domains: Seque
     """The entry ids of a split, one category after the other: ``multi_turn_base_0`` and so on.
 
     Raises:
-        ConfigError: The split, a category or a domain is unknown.
+        ConfigError: The split, a category or a domain is unknown, or one is named twice.
 
     >>> len(task_ids("train", ["base"], ["vehicle"]))
     30
@@ -58,6 +58,6 @@ def _some(what: str, wanted: Sequence[str] | None, known: tuple[str, ...]) -> tu
     """Returns the wanted names; None is all."""
     if wanted is None:
         return known
-    if not wanted or not set(wanted) <= set(known):
-        raise ConfigError(f"{what} must be some of {', '.join(known)}, got {list(wanted)}")
+    if not wanted or not set(wanted) <= set(known) or len(set(wanted)) < len(wanted):
+        raise ConfigError(f"{what} must be some of {', '.join(known)}, each once, got {list(wanted)}")
     return tuple(wanted)

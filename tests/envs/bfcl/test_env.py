@@ -1,10 +1,13 @@
 import collections
 import json
+import math
 import os
 import pickle
+import resource
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -360,7 +363,7 @@ def test_a_dead_worker_ends_its_episodes_and_only_those(make):
     observation, reward, terminated, truncated, info = doomed.step("[pwd()]")
     assert (reward, terminated, truncated, info["success"]) == (0.0, False, True, False)
     assert info["environment_error"].startswith("WorkerDied: ")
-    assert "The environment failed" in observation
+    assert observation == "The environment failed, and this episode is over: the worker was killed by signal SIGKILL"
     if other.unwrapped._session._worker.pid != pid:
         assert finish(other)[1] == 1.0
     doomed.reset(options={"task_id": "multi_turn_base_0"})
@@ -375,36 +378,53 @@ def test_a_worker_that_dies_before_reset_costs_nothing(make):
     assert finish(env)[1] == 1.0
 
 
-SLOW = """
+FRAIL = """
+import os
 import time
-from pathlib import Path
 def handle(method, params):
     if method == "describe":
         return {"instruction": "", "functions": []}
     if method == "step" and params["action"] == "hang":
         time.sleep(600)
+    if method == "step" and params["action"] == "crash":
+        os._exit(3)
+    if method == "step" and params["action"] == "raise":
+        raise ValueError("at /home/of/the/host")
     return "hello" if method == "start" else {}
 """
 
 
-def test_a_hanging_step_truncates_the_episode_and_the_next_reset_gets_a_fresh_worker(make, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("action", "error"), [("hang", "WorkerTimeout"), ("crash", "WorkerDied"), ("raise", "WorkerCallError")]
+)
+def test_what_its_own_step_does_to_the_worker_is_the_agents_failure(make, tmp_path, monkeypatch, action, error):
+    """An environment_error is begun again and counts nowhere, so no policy may choose one."""
     monkeypatch.setattr(env_module, "_described", {})
-    (tmp_path / "slow.py").write_text(SLOW)
-    env = make(workers=1, step_timeout_s=0.5)
-    env.unwrapped._command = backend_command(sys.executable, tmp_path / "slow.py")
+    (tmp_path / "frail.py").write_text(FRAIL)
+    env, neighbour = (make(workers=1, step_timeout_s=0.5 if action == "hang" else 60.0) for _ in range(2))
+    monkeypatch.setattr(env.unwrapped, "_command", backend_command(sys.executable, tmp_path / "frail.py"))
+    monkeypatch.setattr(neighbour.unwrapped, "_command", env.unwrapped._command)
 
-    def reset():
+    def reset(env):
         with monkeypatch.context() as patch:
             patch.setattr(env.unwrapped, "_timeout_s", 60.0)  # this is about steps, and the machine may be busy
             env.reset(options={"task_id": "multi_turn_base_0"})
 
-    reset()
+    reset(env)
+    reset(neighbour)
     pid = env.unwrapped._session._worker.pid
-    _, reward, terminated, truncated, info = env.step("hang")
-    assert (reward, terminated, truncated, info["success"]) == (0.0, False, True, False)
-    assert info["environment_error"].startswith("WorkerTimeout: waited 0.5 s for the answer to 'step'")
-    reset()
-    assert env.unwrapped._session._worker.pid != pid
+    text, reward, terminated, truncated, info = env.step(action)
+    assert (reward, terminated, truncated) == (0.0, True, False)
+    assert info.pop("world_lost").startswith(f"{error}: ")
+    assert info == {"turn": 0, "calls": 0, "malformed": False, "success": False}
+    assert "host" not in text
+    if error != "WorkerCallError":  # the worker is gone, and its other episodes are not to blame
+        _, _, terminated, truncated, info = neighbour.step("[pwd()]")
+        assert (terminated, truncated) == (False, True)
+        assert info.pop("environment_error").startswith("WorkerDied: the worker cannot be called: ")
+        assert info == {"turn": 0, "calls": 0, "malformed": False, "success": False}
+        reset(env)
+        assert env.unwrapped._session._worker.pid != pid
 
 
 def test_close_frees_the_episode(make):
@@ -437,6 +457,8 @@ HEAVY = [
     "[power(base=7, exponent=10**8)]",
     "[power(base=7, exponent=100000000)]",
     "[power(base=" + "9" * 4000 + ", exponent=9999)]",
+    "[power(base=10, exponent=5000)]",  # more digits than Python writes out
+    "[logarithm(value=7, base=3, precision='20000000')]",
     "[logarithm(value=3.0, base=2.0, precision=20000000)]",
     "[square_root(number=2, precision=100000000)]",
     "[round_number(number=5, decimal_places=-100000000)]",
@@ -483,8 +505,84 @@ def test_heavy_text_neither_hangs_nor_crashes(make, action_format):
         pid = env.unwrapped._session._worker.pid
         _, reward, _, truncated, info = env.step(text)
         assert not truncated, (text[:100], info)
+        assert "world_lost" not in info, (text[:100], info)
         assert reward == 0.0
         assert env.unwrapped._session._worker.pid == pid
+
+
+TICKETS = ", ".join(
+    f"create_ticket(title=get_ticket(ticket_id={i}), description=get_ticket(ticket_id={i}))" for i in range(1, 40)
+)
+AMPLIFIED = {
+    "a deep result": [
+        *["[touch(file_name='f'), " + ", ".join(["echo(content=cat(file_name='f'), file_name='f')"] * 300) + "]"] * 4,
+        "[cat(file_name='f')]",
+    ],
+    "many long results": [
+        "[touch(file_name='f'), echo(content='" + "🧭" * 14_000 + "', file_name='f')]",
+        "[" + ", ".join(["cat(file_name='f')"] * 400) + "]",
+    ],
+    "results that double": [
+        f"[ticket_login(username='a', password='b'), create_ticket(title='x'), {TICKETS}, get_user_tickets()]"
+    ],
+}
+
+
+@pytest.mark.parametrize("name", AMPLIFIED)
+def test_short_messages_cannot_ask_for_long_results(make, name):
+    """The last would have 10**14 characters."""
+    env = make()
+    env.reset(options={"task_id": "multi_turn_base_2"})
+    for message in AMPLIFIED[name]:
+        observation, _, terminated, truncated, info = env.step(message)
+        assert (terminated, truncated) == (False, False), info
+        assert len(observation) <= 2_010_000  # a short error for each call beyond the limit
+    assert "Error during execution: " in observation
+    assert info["calls"] >= 1
+
+
+def folders_in_folders(last):
+    """25 levels of copied folders, which share their contents, so that there are 2**25; then a call that walks them."""
+    calls = ["mkdir(dir_name='d0')"]
+    for i in range(25):
+        calls += [f"mkdir(dir_name='d{i + 1}')", f"cp(source='d{i}', destination='c{i}')"]
+        calls += [f"mv(source='{name}{i}', destination='d{i + 1}')" for name in "dc"]
+    return f"[{', '.join([*calls, last])}]"
+
+
+def test_calls_without_end_are_interrupted_and_harm_no_other_episode(make, monkeypatch):
+    monkeypatch.setattr(env_module, "_STEP_CPU_S", 0.3)
+    env, neighbour = make(), make()
+    for each in (env, neighbour):
+        each.reset(options={"task_id": "multi_turn_base_0"})
+    _, reward, terminated, truncated, info = env.step(folders_in_folders("du()"))
+    assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
+    assert "TimeoutError: the calls of one message may take 0.3 s of processor time" in info["world_lost"]
+    assert finish(neighbour)[1] == 1.0
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    assert finish(env)[1] == 1.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_calls_without_memory_end_their_episode_and_harm_no_other(make):
+    env, neighbour = make(), make()
+    for each in (env, neighbour):
+        each.reset(options={"task_id": "multi_turn_base_0"})
+    worker = env.unwrapped._session._worker
+    soft, hard = resource.prlimit(worker.pid, resource.RLIMIT_AS)
+    assert soft < 2 * 2**30
+    assert Path(f"/proc/{worker.pid}/oom_score_adj").read_text() == "1000\n"
+    pages = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[0])
+    little = pages * resource.getpagesize() + 2**26  # the test would otherwise take a gigabyte and some seconds
+    resource.prlimit(worker.pid, resource.RLIMIT_AS, (little, hard))
+    try:
+        _, reward, terminated, truncated, info = env.step(folders_in_folders("find()"))
+        assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
+        assert "MemoryError: the worker may take" in info["world_lost"]
+        assert finish(neighbour)[1] == 1.0
+        assert neighbour.unwrapped._session._worker is worker
+    finally:
+        resource.prlimit(worker.pid, resource.RLIMIT_AS, (soft, hard))
 
 
 def test_a_folder_that_holds_itself_is_a_wrong_state_and_no_crash(make):
@@ -519,9 +617,14 @@ def test_two_workers_answer_a_set_in_the_same_order(make):
         ({"categories": ["composite"]}, "categories must be some of base, miss_func, miss_param, long_context"),
         ({"categories": []}, "categories must be some of"),
         ({"action_format": "json"}, "action_format must be one of python, hermes, native, got 'json'"),
-        ({"workers": 0}, "workers must be >= 1, got 0"),
-        ({"max_observation_chars": 10}, "max_observation_chars must be >= 200, got 10"),
-        ({"step_timeout_s": 0}, "step_timeout_s must be > 0, got 0"),
+        ({"categories": ["base", "base"]}, "categories must be some of .*, each once, got"),
+        ({"workers": 0}, "workers must be None or a whole number >= 1, got 0"),
+        ({"workers": 2.5}, "workers must be None or a whole number >= 1, got 2.5"),
+        ({"max_observation_chars": 10}, "max_observation_chars must be None or a whole number >= 200, got 10"),
+        ({"max_observation_chars": 300.5}, "max_observation_chars must be None or a whole number >= 200, got 300.5"),
+        ({"step_timeout_s": 0}, "step_timeout_s must be a number of seconds > 0, got 0"),
+        ({"step_timeout_s": "5"}, "step_timeout_s must be a number of seconds > 0, got '5'"),
+        ({"step_timeout_s": math.nan}, "step_timeout_s must be a number of seconds > 0, got nan"),
     ],
 )
 def test_wrong_arguments_say_what_is_right(make, kwargs, message):

@@ -1,0 +1,101 @@
+"""What an agent's message may cost the worker, which other episodes share.
+
+bfcl-eval has no such limits. They are far beyond what a sensible message needs. With calls in the arguments of calls, 2,000
+characters can ask for gigabytes or for years, because a result that becomes an argument is not copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+__all__ = ["CPU_S", "LONGEST_RESULTS", "TOO_LONG", "limited", "prepare", "refuse_long"]
+
+CPU_S = 5.0  # seconds of processor time for one message where none are told; the ground truth's take milliseconds
+# Characters of all results of one message. Along the ground truth a result has up to 32,000, and a message could have 34 of them.
+# In the native format the worker sends each result twice, with up to 12 bytes for a character, in a frame of 64 MiB.
+LONGEST_RESULTS = 2_000_000
+TOO_LONG = f"the results of one message may have {LONGEST_RESULTS:,} characters"
+_MEMORY = 1 << 30  # bytes; a worker with the ground truth of all entries takes 49 MB
+
+_Result = TypeVar("_Result")
+_running = False
+
+
+class _OutOfTime(BaseException):
+    """No Exception: those are results of calls."""
+
+
+def prepare() -> None:
+    """Prepares the worker: for ``limited``, and so that beyond ``_MEMORY`` Python raises MemoryError.
+
+    If the machine's memory runs out, the kernel kills the worker before the trainer. Call this in the main thread. Where there is
+    no /proc, memory is not limited.
+    """
+    signal.signal(signal.SIGPROF, _interrupt)
+    with contextlib.suppress(OSError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        _, hard = given = resource.getrlimit(resource.RLIMIT_AS)
+        bounds = [pages * resource.getpagesize() + _MEMORY, *given]
+        resource.setrlimit(resource.RLIMIT_AS, (min(b for b in bounds if b != resource.RLIM_INFINITY), hard))
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def limited(do: Callable[[], _Result], seconds: float) -> _Result:
+    """Returns ``do()``, interrupted after ``seconds`` of this process's processor time.
+
+    C code that does not return to Python is not interrupted.
+
+    Raises:
+        TimeoutError: It took longer.
+        MemoryError: It took too much memory.
+    """
+    global _running
+    try:
+        _running = True
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            return do()
+        finally:
+            _running = False
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+    except _OutOfTime:  # it may also come during `finally`
+        error: Exception = TimeoutError(f"the calls of one message may take {seconds:g} s of processor time")
+    except MemoryError:
+        error = MemoryError(f"the worker may take {_MEMORY >> 20} MiB")
+    # Outside the clauses, whose exception holds what `do` has made: reporting takes memory, too. BFCL's `find` leaves a cycle.
+    gc.collect()
+    raise error
+
+
+def refuse_long(value: Any, most: int = LONGEST_RESULTS) -> None:
+    """Raises ValueError if ``value`` as text has more than ``most`` characters, without making the text.
+
+    A part that is there several times counts each time, and a container that holds itself is too long. Only a value that
+    calls within calls have made can take much less memory than its text.
+    """
+    parts = [value]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            parts += part.keys()
+            parts += part.values()
+        elif isinstance(part, list | tuple | set):
+            parts += part
+        else:
+            most -= len(part) if isinstance(part, str) else len(str(part))
+        most -= 1
+        if most < 0:
+            raise ValueError(TOO_LONG)
+
+
+def _interrupt(*_: object) -> None:
+    global _running
+    if _running:
+        _running = False
+        raise _OutOfTime
