@@ -116,5 +116,5 @@ class ElasticGymGenerator(SkyRLGymGenerator):
         for step in steps if cut else []:
             step.reward = [0.0] * len(step.reward) if isinstance(step.reward, list) else 0.0
         if _training.get() and not metrics.get("environment_error"):
-            self._horizon.record(EpisodeOutcome(min(len(turns), k), k, won and not cut, truncated=cut))
+            self._horizon.record(EpisodeOutcome(max(1, min(len(turns), k)), k, won and not cut, truncated=cut))
         return output
