@@ -578,8 +578,12 @@ def endurance(folder: Path, tasks: Sequence[str], episodes: int) -> None:
         done = 0
         for mark in marks:
             with ThreadPoolExecutor(4) as threads:
-                for slot, player in enumerate(players):
+                played = [
                     threads.submit(_run, player, [tasks[i % len(tasks)] for i in range(done, mark) if i % 4 == slot])
+                    for slot, player in enumerate(players)
+                ]
+            for one in played:
+                one.result()  # raises what a thread raised
             for i in range(done // 10, mark // 10):  # plain is slower, and its leak shows earlier
                 plain.open(tasks[i % len(tasks)])
             done = mark

@@ -19,7 +19,6 @@ Nothing here was measured on a GPU. By default 16 tasks of 8 episodes are drawn:
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ import numpy as np
 from flags import command, new_parser, parse, run
 
 from harness.policy.shape import shape_of
+from harness.run.episode_log import read_episodes
 
 _BLOCK = 16
 
@@ -163,7 +163,7 @@ def drawn(tasks: int, group: int, tokens: int, rng: np.random.Generator) -> list
 
 def recorded(path: Path) -> list[Episode]:
     """Reads the first update's episodes of a run from its log, which says the tokens of each prompt, action and observation."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read_episodes(path)
     rows = [row for row in rows if row["update"] == rows[0]["update"] and row["turns"]]
     return [
         Episode(

@@ -47,7 +47,10 @@ def numbers_of(folder: Path, suite: str) -> Sweep:
     fixed = [arm.label for arm in arms if arm.settings.get("wrapper") == "fixed"]
     baseline = baseline_of(arms)
     assert baseline is not None, "the suite has a fixed K"
-    return {arm.label: {r.seed: run_numbers(r, threshold=0.8) for r in arm.runs} for arm in arms}, fixed, baseline.label
+    numbers = {
+        arm.label: {run.seed: run_numbers(run, threshold=0.8, held_out=True) for run in arm.runs} for arm in arms
+    }
+    return numbers, fixed, baseline.label
 
 
 def final(of: Mapping[int, Mapping[str, float | None]]) -> dict[int, float | None]:

@@ -27,6 +27,7 @@ from pathlib import Path
 import torch
 from flags import SMALL_RUN, command, new_parser, parse, run
 
+from eh_gym.errors import ConfigError
 from envs.cabinet.tasks import success_ceiling
 from harness.experiments.jobs import cpu_cores
 from harness.experiments.plateau import Plateau, plateau
@@ -181,6 +182,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS), metavar="NAME")
     parser.add_argument("--table", type=Path, default=None, help="a CSV file of runs; those are not run again")
     args = parse(parser, runs=Path("runs/measured-k-smoke"), seeds=1, fixed=(5, 50), only=list(ENVIRONMENTS)[:1])
+    if args.smoke and args.table is not None:
+        raise ConfigError("--table would keep the figures of --smoke, which mean nothing, as results; leave one out")
     evaluation = "1" if args.smoke else "8"
     flags = [*(SMALL_RUN if args.smoke else []), "--eval-tasks", "64", "--eval-rollouts", evaluation]
     runs = {} if args.table is None else read_table(args.table)

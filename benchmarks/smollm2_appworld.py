@@ -60,7 +60,7 @@ def main() -> None:
     print(command(), flush=True)
     gym.register(ENV, entry_point=Variations, disable_env_checker=True)
     clone = options.out / "clone"
-    if not (clone / "config.json").exists():
+    if not (clone / "warm_start.json").exists():  # which is written last
         cloning = {
             "episodes": 30,
             "max-optimal-steps": 0,

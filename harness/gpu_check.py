@@ -25,7 +25,8 @@ class GPUCheck:
     """Tries every path of the harness once on this machine, and says what is right, slow or wrong."""
 
     out: Path | None = None
-    """The folder for the report, the logs and the runs. The default is runs/gpu-check, numbered if that is taken."""
+    """The folder for the report, the logs and the runs. It must be empty. The default is runs/gpu-check, numbered if that is
+    taken."""
     device: str = "auto"
     """The device: cuda or cpu. auto takes the GPUs if there are any."""
     only: tuple[str, ...] = ()
@@ -40,7 +41,7 @@ def check(wanted: GPUCheck, console: Console) -> bool:
     """Runs the checks, prints the table, and writes ``report.txt``. Returns whether nothing is wrong.
 
     Raises:
-        ConfigError: There is no such check or device, or the folder can't be made.
+        ConfigError: There is no such check or device, or the folder can't be made or is not empty.
     """
     from harness.experiments.gpu_check import CHECKS, Lab, Result, about, carry_out, report, row
     from harness.run.files import make_folder
@@ -57,6 +58,8 @@ def check(wanted: GPUCheck, console: Console) -> bool:
         )
     folder = wanted.out or free_folder(Path("runs") / "gpu-check")
     make_folder(folder, "--out")
+    if any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty, and may hold the runs of another check; choose another --out")
     began, results = time.monotonic(), []
     machine = about(device)
     lab = Lab(device, int(machine["GPUs"]), gpu_bytes(device), folder.resolve(), wanted.timeout_s)

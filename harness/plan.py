@@ -115,7 +115,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console()
     with errors_in_one_line(console):
-        show(parse(default_for(words), words, prog="python -m harness.plan"), console)
+        default = default_for(words)
+        plan = parse(default, words, prog="python -m harness.plan")
+        if plan.file != default.file:
+            raise ConfigError(f"the recipe {plan.file} must come first: python -m harness.plan {plan.file} --gpus 8")
+        show(plan, console)
 
 
 if __name__ == "__main__":

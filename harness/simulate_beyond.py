@@ -13,6 +13,7 @@ from rich.table import Table
 
 from eh_gym.errors import ConfigError
 from harness.experiments.simulate.beyond import CASES, LAWS, play
+from harness.run.files import make_folder
 from harness.settings.command_line import errors_in_one_line, parse
 
 __all__ = ["Comparison", "compare", "main"]
@@ -60,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console()
     with errors_in_one_line(console):
         config = parse(Comparison(), argv, prog="python -m harness.simulate_beyond")
+        if config.out is not None:
+            make_folder(config.out.parent, "--out")
         rows = compare(config)
     for law in LAWS:
         table = Table(title=f"{LAWS[law].name}: the last quarter of {config.updates} updates", title_justify="left")

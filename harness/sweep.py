@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,16 @@ from rich.table import Table
 
 from eh_gym.errors import ConfigError
 from harness.experiments.jobs import Job, cpu_cores, job_slots, run_jobs, visible_gpus
-from harness.experiments.manifest import has_ended, read_arms, read_manifest, run_name, write_manifest
+from harness.experiments.manifest import (
+    Manifest,
+    all_seeds,
+    differing_settings,
+    has_ended,
+    read_arms,
+    read_manifest,
+    run_name,
+    write_manifest,
+)
 from harness.experiments.paper import PAPER
 from harness.experiments.suite_table import SuiteTable, suite_table
 from harness.experiments.suites import PAPER_SUITES, SuiteArm, quick_settings, suite_arms
@@ -62,11 +71,12 @@ class SweepFlags:
     seeds: int = 3
     """The number of runs per arm. Their seeds count up from --seed."""
     jobs: int = 0
-    """The number of runs at once. 0 takes one per GPU, or without GPUs one per core."""
+    """The number of runs at once. 0 takes one per GPU, or without GPUs one per --threads cores; with --threads 0 a run takes all
+    cores. With --sampler vllm-server it is 1."""
     out: Path = Path("runs/sweep")
     """The folder of the sweep. Several suites in one folder share their runs."""
     threshold: float = 0.0
-    """The held-out success rate up to which tokens are counted. 0 takes 0.5, and 0.8 with --quick."""
+    """The success rate up to which tokens are counted. 0 takes 0.5, and 0.8 with --quick."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,9 @@ class Sweep(SweepFlags):
 
 
 _PRETRAINED_ENVS = ("EH-CabinetLocked-v0", "EH-BFCL-v0")
+
+_STRETCHED = {"updates", "k_max"}
+"""Settings that an arm may derive from the shared value, so the shared value can be given."""
 
 TRAIN = (sys.executable, "-m", "harness.grpo")
 
@@ -98,7 +111,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
         The names of the runs that failed.
 
     Raises:
-        ConfigError: A setting is wrong, or another sweep works in the folder.
+        ConfigError: A setting is wrong, another sweep works in the folder, or the folder has the suite with other settings.
     """
     names = list(PAPER_SUITES) if settings.suite == "all" else [settings.suite]
     seeds = range(settings.train.seed, settings.train.seed + settings.seeds)
@@ -108,8 +121,11 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     threshold = settings.threshold or (0.8 if settings.quick else 0.5)
     busy = f"another sweep, or a run of it, works in {settings.out}; wait for its end, or choose another --out"
     with lock_folder(settings.out, busy) as lock:
+        listed = {name: all_seeds(settings.out, name, settings.train, seeds) for name in suites}
         for name, arms in suites.items():
-            write_manifest(settings.out, name, settings.train, arms, seeds, quick=settings.quick, threshold=threshold)
+            write_manifest(
+                settings.out, name, settings.train, arms, listed[name], quick=settings.quick, threshold=threshold
+            )
         done = [name for name, (config, _) in runs.items() if has_ended(_folder(config))]
         jobs = [_job(settings.out, name, config, program) for name, (config, _) in runs.items() if name not in done]
         _plan(console, settings, runs=runs, suites=suites, done=len(done), at_once=min(len(slots), len(jobs)))
@@ -129,21 +145,26 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     if failed:
         console.print(f"{len(failed)} of {len(runs)} runs failed; start the same command again to continue them:")
         for name in failed:
-            console.print(f"  {runs[name][1]}: {settings.out / 'logs' / name}.log", highlight=False, soft_wrap=True)
+            log = settings.out / "logs" / f"{name}.log"
+            console.print(f"  {runs[name][1]}: {log}", highlight=False, soft_wrap=True, markup=False)
     return failed
 
 
 def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
-    """Returns the tables of suites, from the runs that have ended. Convergence uses the band of saturation, if there is one."""
+    """Returns the tables of suites, from the runs that have ended.
+
+    Convergence uses the band of saturation, if there is one with the same settings.
+    """
     tables: list[SuiteTable] = []
-    band = None
+    found: tuple[Manifest, tuple[float, float]] | None = None
     for name in dict.fromkeys(["saturation", *suites]):
         path = out / "suites" / f"{name}.json"
         if path.exists():
             manifest = read_manifest(path)
+            band = found[1] if found and not differing_settings(found[0].base, manifest.base) else None
             table = suite_table(name, read_arms(manifest), threshold=manifest.threshold, band=band)
             if table.plateau is not None:
-                band = (float(table.plateau.low), float(table.plateau.high))
+                found = manifest, (float(table.plateau.low), float(table.plateau.high))
             if name in suites:
                 tables.append(table)
     return tables
@@ -209,8 +230,13 @@ def _slots(settings: Sweep) -> list[dict[str, str]]:
         raise ConfigError(
             f"--device {train.device} would put every run on one GPU; use --device cuda and CUDA_VISIBLE_DEVICES"
         )
+    if train.sampler == "vllm-server" and settings.jobs > 1:
+        raise ConfigError(
+            f"--jobs {settings.jobs}: the runs would overwrite each other's weights on the servers; use --jobs 1"
+        )
+    jobs = 1 if train.sampler == "vllm-server" else settings.jobs
     per_job = train.tensor_parallel if train.sampler == "vllm" else 1
-    return job_slots(settings.jobs, gpus=gpus, gpus_per_job=per_job, cores=cpu_cores(), threads=train.threads)
+    return job_slots(jobs, gpus=gpus, gpus_per_job=per_job, cores=cpu_cores(), threads=train.threads)
 
 
 def _plan(
@@ -236,7 +262,7 @@ def _plan(
         f"{broken_off} to continue, {len(runs) - done - broken_off} to begin; {at_once} at a time",
     )
     table.add_row("folder", str(settings.out))
-    console.print(table)
+    console.print(table, markup=False)
 
 
 def parse(words: list[str]) -> Sweep:
@@ -250,11 +276,10 @@ def parse(words: list[str]) -> Sweep:
     quick = "--quick" in words
     train = preset(words, quick_settings if quick else lambda config: config)
     given = {w.split("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_") for w in words if w[:2] == "--"}
-    recipe = read_recipe(train.recipe, GRPOConfig) if train.recipe is not None else {}
-    if not quick and train.eval_tasks and not given & {"eval_every"} and "eval_every" not in recipe:
-        train = dataclasses.replace(train, eval_every=max(1, train.updates // 20))
     default: Any = Sweep(suite=tyro.MISSING, train=train)
     settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep")
+    recipe = read_recipe(train.recipe, GRPOConfig) if train.recipe is not None else {}
+    settings = dataclasses.replace(settings, train=_by_updates(settings.train, given | recipe.keys(), quick=quick))
     if settings.seeds < 1:
         raise ConfigError(f"seeds must be >= 1, got {settings.seeds}; raise --seeds")
     if settings.jobs < 0:
@@ -265,11 +290,31 @@ def parse(words: list[str]) -> Sweep:
         raise ConfigError(
             f"--{name.replace('_', '-')} is for a single run; the folder of a sweep is --out, and a sweep resumes by itself"
         )
+    if settings.train.push_to_hub:
+        raise ConfigError(
+            "--push-to-hub is for a single run; all runs of a sweep would upload to the same repository: leave it out"
+        )
     for suite in PAPER_SUITES if settings.suite == "all" else [settings.suite]:
+        if suite == "saturation" and settings.train.budget_hint:
+            raise ConfigError(
+                "with --budget-hint the agent sees K, so saturation can't count the success at each K from longer episodes; "
+                "leave it out"
+            )
         varied = {name for arm in suite_arms(suite, settings.train, quick=quick) for name in arm.settings}
-        for name in sorted(given & varied):
+        for name in sorted(given & varied - _STRETCHED):
             raise ConfigError(f"--{name.replace('_', '-')} is set by the suite {suite} itself; leave it out")
     return settings
+
+
+def _by_updates(train: GRPOConfig, given: Set[str], *, quick: bool) -> GRPOConfig:
+    """Sets how often a run evaluates and logs by its number of updates, where neither a flag nor a recipe says it."""
+    if quick:
+        fitting = {name: getattr(quick_settings(train), name) for name in ("eval_every", "log_episodes_every")}
+    else:
+        fitting = {"eval_every": max(1, train.updates // 20)}
+    if not train.eval_tasks:
+        fitting.pop("eval_every")
+    return dataclasses.replace(train, **{name: value for name, value in fitting.items() if name not in given})
 
 
 def _pretrained_flags(words: Sequence[str]) -> list[str]:

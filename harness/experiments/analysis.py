@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,6 +21,7 @@ __all__ = [
     "SuccessPoint",
     "horizon_series",
     "horizon_spread",
+    "is_held_out",
     "longer_than",
     "mean_tokens",
     "paired_difference",
@@ -57,6 +58,11 @@ class Run:
     seed: int
     rows: Rows
     evaluation: Mapping[str, Any]
+
+    def curve(self, *, held_out: bool) -> list[SuccessPoint]:
+        """Returns the success rate by tokens; see `success_curve`."""
+        before = (self.evaluation.get("before") or {}).get("sampled") or {}
+        return success_curve(self.rows, before.get("mean_at_k"), held_out=held_out)
 
 
 @dataclass(frozen=True)
@@ -102,25 +108,31 @@ class SuccessPoint(NamedTuple):
     success: float
 
 
-def success_curve(rows: Rows, before: float | None = None) -> list[SuccessPoint]:
-    """Returns the success rate by tokens, from the held-out evaluations during training if the run has them.
+def is_held_out(runs: Iterable[Rows]) -> bool:
+    """Whether one of several runs that are compared was evaluated during training. Then all their curves are held-out success."""
+    return any(row.get("evaluation/mean_at_k") is not None for rows in runs for row in rows)
+
+
+def success_curve(rows: Rows, before: float | None = None, *, held_out: bool) -> list[SuccessPoint]:
+    """Returns the success rate by tokens.
 
     Args:
         rows: The metrics, with ``tokens/total``. The updates after which the run was evaluated (``--eval-every``) also have
             ``evaluation/mean_at_k``.
         before: The held-out success before training. It becomes the point at 0 tokens.
+        held_out: Whether the points are held-out evaluations. Otherwise they are the success of the training episodes, as the
+            mean of 5 updates. This depends on the K of each update, so it is not a fair comparison between horizons.
 
     Returns:
-        The points, oldest first. Without held-out evaluations they are the success of the training episodes, as the mean of 5
-        updates. This depends on the K of each update, so it is not a fair comparison between horizons.
+        The points, oldest first. With `held_out` there are none for a run that was not evaluated during training.
     """
     evaluated = [
         SuccessPoint(row["update"] + 1, row["tokens/total"], row["evaluation/mean_at_k"])
         for row in rows
         if row.get("evaluation/mean_at_k") is not None
     ]
-    if evaluated:
-        return ([SuccessPoint(0, 0.0, before)] if before is not None else []) + evaluated
+    if held_out:
+        return ([SuccessPoint(0, 0.0, before)] if evaluated and before is not None else []) + evaluated
     known = [row for row in rows if row.get("rollout/success") is not None]
     return [
         SuccessPoint(
@@ -258,6 +270,7 @@ def run_numbers(
     run: Run,
     *,
     threshold: float,
+    held_out: bool,
     trained_at: int | None = None,
     band: tuple[float, float] | None = None,
     start: int | None = None,
@@ -268,6 +281,7 @@ def run_numbers(
     Args:
         run: The records of the run.
         threshold: The success rate for ``tokens_to_threshold``.
+        held_out: Whether the success during training is that of held-out evaluations; see `success_curve`.
         trained_at: The run's fixed K, for ``success_at_k``.
         band: The plateau, in steps, for ``settled_at`` and ``share_in_band``.
         start: A K0, for ``longer_than_k0``.
@@ -279,8 +293,7 @@ def run_numbers(
     rows, series = run.rows, horizon_series(run.rows)
     after = (run.evaluation.get("after") or {}).get("sampled") or {}
     greedy = (run.evaluation.get("after") or {}).get("greedy") or {}
-    before = (run.evaluation.get("before") or {}).get("sampled") or {}
-    curve = success_curve(rows, before.get("mean_at_k"))
+    curve = run.curve(held_out=held_out)
     top = peak(curve)
     last_quarter = _window(series, _LAST_QUARTER)
     return {

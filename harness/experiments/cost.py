@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eh_gym.errors import ConfigError
 from harness.experiments.lengths import lengths_of, turns_of
 from harness.experiments.memory import GB, Memory, memory_of
 from harness.policy.shape import shape_of
@@ -113,8 +114,7 @@ def mends(plan: Plan) -> list[str]:
     for gpus in (2, 4, 8, 16, 32):
         if gpus <= plan.gpus:
             continue
-        wider = dataclasses.replace(plan, gpus=gpus)
-        ways = [steps for steps in ([], saving, [*saving, *servers]) if _fits(wider, steps)]
+        ways = [steps for steps in ([], saving, [*saving, *servers]) if _fits(plan, steps, gpus)]
         if ways:
             found.append([f"--gpus {gpus}", *(name for name, _ in ways[0])])
             break
@@ -129,9 +129,13 @@ def _shorter(longest: int, least: int) -> list[int]:
     return found
 
 
-def _fits(plan: Plan, steps: Sequence[tuple[str, dict[str, Any]]]) -> bool:
+def _fits(plan: Plan, steps: Sequence[tuple[str, dict[str, Any]]], gpus: int = 0) -> bool:
     changed = {name: value for _, change in steps for name, value in change.items()}
-    return memory_of(dataclasses.replace(plan, train=dataclasses.replace(plan.train, **changed))).fits
+    try:
+        train = dataclasses.replace(plan.train, **changed)
+        return memory_of(dataclasses.replace(plan, gpus=gpus or plan.gpus, train=train)).fits
+    except ConfigError:  # these changes contradict the run's other settings
+        return False
 
 
 def refusal(plan: Plan, memory: Memory) -> str:

@@ -91,7 +91,7 @@ def lengths_of(plan: Plan) -> Lengths:
 
 def _known(config: GRPOConfig, env: str) -> Lengths | None:
     """The lengths of one of the run's environments, if they are known."""
-    name = next((name for name in _LENGTHS if env.startswith(name)), "")
+    name = next((name for name in _LENGTHS if env.rpartition(":")[2].startswith(name)), "")
     if name == "EH-Cabinet" and config.model != "tiny":
         return _cabinet(config if env == config.env else dataclasses.replace(config, env=env, env_args="{}"))
     return _LENGTHS.get(name)

@@ -10,19 +10,29 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import StateError
+from eh_gym.errors import ConfigError, StateError
 from harness.experiments.analysis import Arm, Run
 from harness.experiments.suites import SuiteArm
 from harness.run.files import write_whole
 from harness.run.metrics import read_metrics
 from harness.settings.grpo import GRPOConfig
 
-__all__ = ["Manifest", "has_ended", "read_arms", "read_manifest", "read_run", "run_name", "write_manifest"]
+__all__ = [
+    "Manifest",
+    "all_seeds",
+    "differing_settings",
+    "has_ended",
+    "read_arms",
+    "read_manifest",
+    "read_run",
+    "run_name",
+    "write_manifest",
+]
 
 _NOT_SETTINGS = ("recipe", "resume", "run_dir", "seed")
 
@@ -111,7 +121,7 @@ def write_manifest(
         "env": base.env,
         "model": base.model,
         "threshold": threshold,
-        "base": {k: v for k, v in json.loads(base.to_json()).items() if k not in _NOT_SETTINGS},
+        "base": _shared_settings(base),
         "arms": [
             {
                 "label": arm.label,
@@ -153,6 +163,35 @@ def read_manifest(path: Path) -> Manifest:
         raise StateError(
             f"{path} is no manifest of a sweep ({error!r}); run the sweep again, which writes it"
         ) from error
+
+
+def differing_settings(base: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the settings in which the bases of two manifests differ. One may be without a newer setting."""
+    return [name for name in base if name in other and base[name] != other[name]]
+
+
+def all_seeds(out: Path, suite: str, base: GRPOConfig, seeds: Sequence[int]) -> list[int]:
+    """Returns the seeds, and those that an earlier sweep of the suite in this folder had, in order.
+
+    Raises:
+        ConfigError: The earlier sweep had other settings.
+    """
+    path = out / "suites" / f"{suite}.json"
+    try:
+        earlier = read_manifest(path) if path.exists() else None
+    except StateError:  # a damaged one is written again
+        earlier = None
+    if earlier is None:
+        return list(seeds)
+    if differing := differing_settings(earlier.base, _shared_settings(base)):
+        raise ConfigError(
+            f"{out} has the suite {suite} with other settings ({', '.join(differing)}); choose another --out"
+        )
+    return sorted({*seeds, *(seed for _, _, runs in earlier.arms for seed in runs)})
+
+
+def _shared_settings(base: GRPOConfig) -> dict[str, Any]:
+    return {k: v for k, v in json.loads(base.to_json()).items() if k not in _NOT_SETTINGS}
 
 
 def read_arms(manifest: Manifest) -> list[Arm]:

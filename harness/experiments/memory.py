@@ -33,7 +33,7 @@ class Memory:
         rollout: The memory of each part during the rollout and the hand-over of the weights.
         server: What a sampler on a server needs: weights, and the keys and values of one longest episode. Empty without
             servers.
-        longest: The number of tokens of the longest episode that must fit.
+        longest: The number of tokens of the longest episode that must fit, in training or in an evaluation.
         tokens: The number of tokens of one micro-batch.
         sequences: The number of longest episodes that the sampler's cache holds at once; None if the cache has no fixed size.
         available: The memory that is available, without the reserve.
@@ -72,12 +72,17 @@ def memory_of(plan: Plan) -> Memory:
     """
     config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
     b, ranks = _BYTES[config.dtype], plan.gpus > 1
-    longest = min(
-        config.max_context or shape.positions,
-        shape.positions,
-        lengths.prompt + plan.horizon * (config.max_action_tokens + lengths.observation),
+    trained, longest = (
+        int(
+            min(
+                config.max_context or shape.positions,
+                shape.positions,
+                lengths.prompt + turns * (config.max_action_tokens + lengths.observation),
+            )
+        )
+        for turns in (plan.trained_horizon, plan.played_horizon)
     )
-    tokens = max(config.tokens_per_microbatch, longest)
+    tokens = max(config.tokens_per_microbatch, trained)
     adapters = shape.lora_parameters(config.lora_rank)
     trained = adapters or shape.parameters
     wide = 4 if ranks else b  # shards are float32

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.experiments.analysis import Arm, Spread, paired_difference, run_numbers, savings, spread
+from harness.experiments.analysis import Arm, Spread, is_held_out, paired_difference, run_numbers, savings, spread
 from harness.experiments.plateau import Plateau, plateau
 
 __all__ = ["OFF_THE_PLATEAU", "Column", "SuiteTable", "baseline_of", "suite_table"]
@@ -152,12 +152,14 @@ def suite_table(
     """
     columns, baseline = _COLUMNS[suite], baseline_of(arms)
     start = min((int(k0) for arm in arms if (k0 := arm.settings.get("k0")) is not None), default=None)
-    least = _least_tokens(arms) if columns is _PER_TOKEN else {}
+    held_out = is_held_out(run.rows for arm in arms for run in arm.runs)
+    least = _least_tokens(arms, held_out=held_out) if columns is _PER_TOKEN else {}
     numbers = {
         arm.label: {
             run.seed: run_numbers(
                 run,
                 threshold=threshold,
+                held_out=held_out,
                 trained_at=int(arm.settings["k0"]) if arm.settings.get("wrapper") == "fixed" else None,
                 band=band,
                 start=start,
@@ -182,7 +184,14 @@ def suite_table(
         for arm in arms
     )
     found = _plateau_of(arms, numbers) if suite == "saturation" else None
-    return SuiteTable(suite, columns, rows, _notes(suite, arms, numbers, threshold, band, found), found)
+    of_threshold = f"threshold: {100 * threshold:g} % {'held-out' if held_out else 'training'} success"
+    notes = _notes(suite, arms, numbers, of_threshold, band, found)
+    if not held_out and (suite == "comparison" or columns is _PER_TOKEN):
+        notes.append(
+            "there were no held-out evaluations during training (--eval-every): success in the course of training is that of "
+            "the training episodes"
+        )
+    return SuiteTable(suite, columns, rows, tuple(notes), found)
 
 
 def _plateau_of(arms: Sequence[Arm], numbers: Mapping[str, Mapping[int, Mapping[str, float | None]]]) -> Plateau | None:
@@ -198,10 +207,10 @@ def _notes(
     suite: str,
     arms: Sequence[Arm],
     numbers: Mapping[str, Mapping[int, Mapping[str, float | None]]],
-    threshold: float,
+    of_threshold: str,
     band: tuple[float, float] | None,
     found: Plateau | None,
-) -> tuple[str, ...]:
+) -> list[str]:
     notes: list[str] = []
     if found is not None:
         largest = max(int(arm.settings["k0"]) for arm in arms if arm.runs)
@@ -214,7 +223,7 @@ def _notes(
         if band is not None:
             notes.append(f"band: K from {band[0]:g} to {band[1]:g}, from the saturation suite")
         else:
-            notes.append("band: unknown; run the saturation suite in the same folder to find it")
+            notes.append("band: unknown; run the saturation suite with the same settings in the same folder to find it")
         ends = {
             arm.label: s
             for arm in arms
@@ -227,12 +236,7 @@ def _notes(
     if suite == "comparison":
         baseline = baseline_of(arms)
         against = f"; savings against {baseline.label}, seed by seed" if baseline else ""
-        held_out = any("evaluation/mean_at_k" in row for arm in arms for run in arm.runs for row in run.rows)
-        notes.append(f"threshold: {100 * threshold:g} % {'held-out' if held_out else 'training'} success{against}")
-        if not held_out:
-            notes.append(
-                "there were no held-out evaluations during training (--eval-every): peak and tokens use training success"
-            )
+        notes.append(f"{of_threshold}{against}")
     if suite == "beyond" and (baseline := baseline_of(arms)) is not None:
         met = [
             f"{arm.label} {_off_the_plateau(numbers, arm.label, baseline.label)}" for arm in arms if arm is not baseline
@@ -242,20 +246,21 @@ def _notes(
             f"longer than K0, with at most {100 * OFF_THE_PLATEAU:g} % of its tokens): {', '.join(met)}"
         )
     if _COLUMNS[suite] is _PER_TOKEN:
-        notes += _learning_notes(arms, numbers, threshold)
-    return tuple(notes)
+        notes += _learning_notes(arms, numbers, of_threshold)
+    return notes
 
 
-def _least_tokens(arms: Sequence[Arm]) -> dict[int, float]:
-    """For each seed, the tokens of the run that used fewest."""
+def _least_tokens(arms: Sequence[Arm], *, held_out: bool) -> dict[int, float]:
+    """For each seed, the tokens of the run that used fewest until its success was last measured."""
     found: dict[int, float] = {}
-    for run in (run for arm in arms for run in arm.runs if run.rows):
-        found[run.seed] = min(found.get(run.seed, math.inf), run.rows[-1]["tokens/total"])
+    for run in (run for arm in arms for run in arm.runs):
+        if curve := run.curve(held_out=held_out):
+            found[run.seed] = min(found.get(run.seed, math.inf), curve[-1].tokens)
     return found
 
 
 def _learning_notes(
-    arms: Sequence[Arm], numbers: Mapping[str, Mapping[int, Mapping[str, float | None]]], threshold: float
+    arms: Sequence[Arm], numbers: Mapping[str, Mapping[int, Mapping[str, float | None]]], of_threshold: str
 ) -> list[str]:
     """Compares the final success of each arm with that of the best fixed K, seed by seed."""
 
@@ -264,9 +269,7 @@ def _learning_notes(
 
     known = [(s.mean, arm) for arm in arms if (s := spread(list(final(arm).values())))]
     fixed = [pair for pair in known if pair[1].settings.get("wrapper") == "fixed"]
-    notes = [
-        f"threshold: {100 * threshold:g} % held-out success; equal tokens: those of the arm that used fewest, seed by seed"
-    ]
+    notes = [f"{of_threshold}; equal tokens: those of the arm that used fewest, seed by seed"]
     if not fixed:
         return notes
     best = max(fixed, key=lambda pair: pair[0])[1]

@@ -60,7 +60,10 @@ def _fixed(*horizons: int) -> list[SuiteArm]:
 
 def _schedules(base: GRPOConfig) -> list[SuiteArm]:
     """The two schedules, stretched as in the paper: linear from 10 to k_max over the run, and a stage for each quarter of it."""
-    stages = ",".join(f"{base.updates * i // 4}:{k}" for i, k in enumerate((15, 20, 30, 50)))
+    starts = {
+        base.updates * i // 4: k for i, k in enumerate((15, 20, 30, 50))
+    }  # a run of under 4 updates has fewer stages
+    stages = ",".join(f"{update}:{k}" for update, k in starts.items())
     increment = (base.k_max - base.linear_start) / base.updates
     return [
         SuiteArm("TTI", {"wrapper": "tti", "tti_stages": stages}),
@@ -104,7 +107,7 @@ def _beyond(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     """Options that the paper does not have, against the largest K. All start from a K0 that is too short for long tasks."""
     elastic = {"wrapper": "elastic", "k0": 10}
     kinds = {
-        "horizon_key": _KINDS.get(base.env.rsplit("-v", 1)[0], "optimal_steps"),
+        "horizon_key": _KINDS.get(base.env.rpartition(":")[2].rsplit("-v", 1)[0], "optimal_steps"),
         "cold_growth": 1.0,
         "min_successes": 8,
     }

@@ -43,7 +43,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """Prints one line."""
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def plan(self, config: GRPOConfig, run_dir: Path, *, resume: bool) -> None:
         """Prints a table of what the run will do."""
@@ -74,7 +74,7 @@ class Display:
         )
         table.add_row("seed", str(config.seed))
         table.add_row("run folder", str(run_dir))
-        self._console.print(table)
+        self._console.print(table, markup=False)
 
     @contextmanager
     def _progress(self) -> Iterator[Progress]:
@@ -137,8 +137,9 @@ class Display:
     ) -> None:
         """Prints the final table."""
         if config.eval_tasks:
+            tasks = evaluations["after"]["sampled"]["tasks"]
             table = Table(
-                title=f"success on {config.eval_tasks} held-out tasks at K = {config.k_max}, before and after training",
+                title=f"success on {tasks} held-out tasks at K = {config.k_max}, before and after training",
                 title_justify="left",
             )
             for column in ("", "sampled", "95 % interval", "greedy", "steps", "steps / expert's"):

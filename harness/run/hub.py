@@ -58,6 +58,7 @@ def _card(config: GRPOConfig, evaluations: Mapping[str, Any]) -> str:
         base_model=base,
         tags=["reinforcement-learning", "grpo", "elastic-horizon", config.env],
     )
+    tasks = evaluations["after"]["sampled"]["tasks"] if config.eval_tasks else 0
     rows = [
         f"| {when} | {found['sampled']['mean_at_k']:.3f} | {found['greedy']['mean_at_k']:.3f} |"
         for when, found in evaluations.items()
@@ -66,7 +67,7 @@ def _card(config: GRPOConfig, evaluations: Mapping[str, Any]) -> str:
     scores = (
         "\n".join(
             [
-                f"Success on {config.eval_tasks} tasks of the split `{config.eval_split}`, at K = {config.k_max}:",
+                f"Success on {tasks} tasks of the split `{config.eval_split}`, at K = {config.k_max}:",
                 "",
                 "| training | sampled | greedy |",
                 "| --- | --- | --- |",

@@ -35,9 +35,10 @@ class Watch:
         self._lengths.append(m["rollout/length_success_p90"])
         self._long.append(m["rollout/success_long"])
         warning = _nothing_learned(m) or self._collapse()
-        if warning in self._said:
+        kind = warning.partition(":")[0]  # the numbers of a collapse follow the colon
+        if kind in self._said:
             return ""
-        self._said.add(warning)
+        self._said.add(kind)
         return warning
 
     def _collapse(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -30,7 +31,8 @@ class LengthsFlags:
     """How long episodes are."""
 
     k: int = 0
-    """The horizon with which turns are counted. 0 takes k0 for a fixed horizon, and otherwise k_max."""
+    """The horizon with which turns are counted. 0 takes k0 for a fixed horizon, and otherwise k_max. Memory is always counted for
+    the longest episode."""
     success_rate: float = 0.5
     """The share of episodes that succeed. The others are assumed to go on to K."""
     prompt_tokens: int = 0
@@ -93,8 +95,27 @@ class Plan(StepFlags, SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
         for name in ("sample_tokens_per_s", "train_tokens_per_s"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; 0 means not measured")
+        train = self.train
+        if self.gpus > 1 and train.sampler == "vllm" and (train.tensor_parallel > 1 or train.max_staleness):
+            raise ConfigError(
+                f"with --gpus {self.gpus} each rank has a vLLM engine of its own, and the two take turns; leave out "
+                "--tensor-parallel and --max-staleness, or give --sampler vllm-server --url URL"
+            )
 
     @property
     def horizon(self) -> int:
-        """The K with which the plan counts."""
+        """The K with which turns are counted, for work and hours."""
         return self.k or (self.train.k0 if self.train.wrapper == "fixed" else self.train.k_max)
+
+    @property
+    def trained_horizon(self) -> float:
+        """The largest K that a training episode may have; inf without a limit."""
+        if self.train.wrapper == "none":
+            return math.inf
+        return max(self.k, self.train.k0 if self.train.wrapper == "fixed" else self.train.k_max)
+
+    @property
+    def played_horizon(self) -> float:
+        """The largest K that any episode may have, those of the evaluations included; inf without a limit."""
+        evaluated = (self.train.k_max, *self.train.horizons()) if self.train.eval_tasks else ()
+        return max([self.trained_horizon, *evaluated])

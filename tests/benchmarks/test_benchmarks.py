@@ -117,6 +117,11 @@ def test_a_real_model_s_shape_without_a_gpu_is_refused(run: Run, name: str) -> N
         run(name, "--device", "cpu")
 
 
+def test_a_table_of_results_takes_none_of_a_smoke_run(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"^error: --table would keep the figures of --smoke"):
+        run("measured_k", "--smoke", "--runs", str(tmp_path), "--table", str(tmp_path / "t.csv"))
+
+
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is there")
 def test_a_hand_over_without_vllm_is_refused(run: Run) -> None:
     with pytest.raises(SystemExit, match=r"^error: vLLM is not installed here"):

@@ -118,6 +118,13 @@ def test_a_check_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[st
     )
 
 
+def test_a_folder_with_the_runs_of_another_check_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "transformers.json").write_text("[]")  # would count as this check's answer
+    with pytest.raises(SystemExit):
+        main(["--device", "cpu", "--out", str(tmp_path), "--only", "transformers"])
+    assert "is not empty" in capsys.readouterr().out
+
+
 @pytest.mark.campaign
 def test_every_path_that_a_cpu_has_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("peft")

@@ -149,8 +149,40 @@ def test_a_step_has_the_plan_s_flops_and_its_parts_have_their_price() -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(ConfigError, match="--gpus"):
         Plan(gpus=0)
+    with pytest.raises(
+        ConfigError, match="leave out --tensor-parallel and --max-staleness"
+    ):  # as harness.grpo refuses it
+        plan(SEVEN, "--gpus", "8", "--sampler", "vllm", "--max-staleness", "1", "--eval-every", "0")
     with pytest.raises(ConfigError, match="--prompt-tokens"):
         memory_of(dataclasses.replace(plan(), train=GRPOConfig(env="my:Env-v0")))
+
+
+def test_a_recipe_that_does_not_come_first_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was taken for a name alone: the plan was that of the tiny model."""
+    with pytest.raises(SystemExit):
+        main(["--gpus", "8", SEVEN])
+    assert "must come first" in capsys.readouterr().out
+
+
+def test_memory_has_room_for_the_longest_episode_of_training_and_of_evaluations() -> None:
+    given = (
+        "--prompt-tokens",
+        "100",
+        "--action-tokens",
+        "20",
+        "--observation-tokens",
+        "88",
+        "--tokens-per-microbatch",
+        "1",
+    )
+    words = (SEVEN, *given, "--max-action-tokens", "12")
+    for horizon, trained, longest in (
+        (("--wrapper", "fixed", "--k0", "15"), 1600, 5100),  # 100 + 15 x 100; evaluations play at k_max, 50
+        (("--eval-horizons", "20,80"), 5100, 8100),
+        (("--wrapper", "none"), 32_768, 32_768),  # no limit but the model's positions
+    ):
+        found = memory_of(plan(*words, *horizon))
+        assert (found.tokens, found.longest) == (trained, longest)
 
 
 def test_a_chat_model_s_prompts_are_counted_with_its_own_tokenizer() -> None:

@@ -104,6 +104,21 @@ def test_the_band_of_saturation_reaches_convergence(tmp_path: Path) -> None:
     assert "plateau: K from 25 (the frontier H*) to 50, the largest tried" in shown  # successes of 4, 12 and 22 steps
     [table] = read_tables(tmp_path, ["convergence"])
     assert table.notes[0] == "band: K from 25 to 50, from the saturation suite"
+    manifest = tmp_path / "suites" / "saturation.json"
+    manifest.write_text(manifest.read_text().replace('"env": "EH-Cabinet-v0"', '"env": "EH-BFCL-v0"'))
+    [table] = read_tables(tmp_path, ["convergence"])
+    assert "band: unknown" in table.notes[0]
+
+
+def test_a_folder_keeps_the_seeds_of_a_suite_and_refuses_other_settings(tmp_path: Path) -> None:
+    go(tmp_path, seeds=2)
+    go(tmp_path, seeds=1)
+    assert [runs for _, runs, _ in read_tables(tmp_path, ["ema"])[0].rows] == [2, 2, 2]
+    other = Sweep(suite="ema", quick=True, out=tmp_path, train=dataclasses.replace(TRAIN, k_max=60))
+    with pytest.raises(ConfigError, match=r"has the suite ema with other settings \(k_max\); choose another --out"):
+        sweep(other, Console(quiet=True), STAND_IN)
+    (tmp_path / "suites" / "ema.json").write_text("{")
+    go(tmp_path, seeds=1)  # a damaged list is written again
 
 
 def test_flags_are_grpo_s_and_quick_stands_below_them(tmp_path: Path) -> None:
@@ -123,6 +138,9 @@ def test_a_full_sweep_evaluates_during_training_unless_told_otherwise(tmp_path: 
     assert parse(real).train.eval_every == 10
     assert parse([*real, "--eval-every", "0"]).train.eval_every == 0
     assert parse([*real, "--eval-every=7"]).train.eval_every == 7
+    assert parse([*real, "--updates", "40"]).train.eval_every == 2
+    assert parse(["--suite", "ema", "--quick", "--updates", "24"]).train.eval_every == 2
+    assert parse(["--suite", "pretrained", "--eval_every", "5"]).train.eval_every == 5
     recipe = tmp_path / "r.toml"
     recipe.write_text("eval_every = 0\n")
     assert parse([*real, "--recipe", str(recipe)]).train.eval_every == 0
@@ -182,6 +200,8 @@ def test_a_wrong_environment_ends_it_before_any_run(tmp_path: Path, capsys: pyte
         (["--seeds", "0"], "seeds must be >= 1, got 0; raise --seeds"),
         (["--jobs", "-1"], "jobs must be >= 0, got -1"),
         (["--threshold", "50"], "threshold must be a share in 0..1, got 50.0"),
+        (["--push-to-hub", "me/agent"], "--push-to-hub is for a single run"),
+        (["--budget-hint", "{left}"], "saturation can't count the success at each K from longer episodes"),
     ],
 )
 def test_flags_that_can_not_be_are_refused(words: list[str], message: str) -> None:
@@ -190,11 +210,20 @@ def test_flags_that_can_not_be_are_refused(words: list[str], message: str) -> No
     assert message in str(error.value)
 
 
+def test_a_flag_from_which_a_suite_derives_its_own_can_be_given() -> None:
+    assert parse(["--suite", "beyond", "--updates", "30"]).train.updates == 30
+    assert parse(["--suite", "saturation", "--k-max", "50"]).train.k_max == 50
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--device", "cuda:1"], "use --device cuda and CUDA_VISIBLE_DEVICES"),
         (["--k-max", "30"], "k0 must be in k_min..k_max (5..30), got 50"),
+        (
+            ["--sampler", "vllm-server", "--url", "http://127.0.0.1:1", "--jobs", "2"],
+            "--jobs 2: the runs would overwrite each other's weights on the servers; use --jobs 1",
+        ),
     ],
 )
 def test_settings_that_no_run_can_have_begin_none(

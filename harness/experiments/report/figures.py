@@ -21,7 +21,6 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from harness.experiments.analysis import success_curve
 from harness.experiments.plateau import Plateau
 from harness.experiments.report.runs import Arm, Run, Suite
 from harness.experiments.suite_table import SuiteTable
@@ -113,8 +112,8 @@ def _draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | Non
     draw: dict[str, Callable[[], Drawing]] = {
         "saturation": lambda: _saturation(suite, table),
         "cost": lambda: _cost(suite, table),
-        "success": lambda: _success(arms, by_tokens=False),
-        "success by tokens": lambda: _success(arms, by_tokens=True),
+        "success": lambda: _success(arms, by_tokens=False, held_out=suite.held_out),
+        "success by tokens": lambda: _success(arms, by_tokens=True, held_out=suite.held_out),
         "k": lambda: _by_update(
             arms,
             "horizon/k",
@@ -143,15 +142,14 @@ def _draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | Non
     return [draw[name]() for name in _FIGURES.get(suite.name, _FIGURES["comparison"])]
 
 
-def _success(arms: Sequence[Arm], *, by_tokens: bool) -> Drawing:
+def _success(arms: Sequence[Arm], *, by_tokens: bool, held_out: bool) -> Drawing:
     """Draws success by update, or by the tokens until then."""
-    held_out = any(row.get("evaluation/mean_at_k") is not None for arm in arms for run in arm.runs for row in run.rows)
     what = (
         "held-out episodes at K = k_max"
         if held_out
         else "training episodes at the K of that time, as the mean of 5 updates"
     )
-    curves = {id(run): _curve(run) for arm in arms for run in arm.runs}
+    curves = {id(run): run.records().curve(held_out=held_out) for arm in arms for run in arm.runs}
     lines = [_line(arm, lambda run: [(p.updates, p.success) for p in curves[id(run)]]) for arm in arms]
     caption = f"The share of successes among {what}. {_seeds_note(arms)}"
     if not by_tokens:
@@ -165,11 +163,6 @@ def _success(arms: Sequence[Arm], *, by_tokens: bool) -> Drawing:
     return _lines(
         "Success by tokens", caption, over_tokens, "training tokens so far", "success", share=True, tokens=True
     )
-
-
-def _curve(run: Run) -> Any:
-    before = ((run.evaluation or {}).get("before") or {}).get("sampled") or {}
-    return success_curve(run.rows, before.get("mean_at_k"))
 
 
 def _by_update(

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from harness.evaluation.folder import KeptEvaluation
+from harness.experiments.manifest import differing_settings
 from harness.experiments.report.figures import Drawing, draw_suite
 from harness.experiments.report.page import environment
 from harness.experiments.report.runs import Run, Suite, all_runs
@@ -99,11 +100,11 @@ def write_report(
         episodes: The number of episodes on that page; 0 if it was not written.
     """
     runs = all_runs(suites)
-    bands: dict[str, tuple[float, float]] = {}  # by sweep
+    bands: list[tuple[Suite, tuple[float, float]]] = []
     for suite in suites:
         found = _table(suite, None).plateau
         if found is not None:
-            bands[suite.source] = (float(found.low), float(found.high))
+            bands.append((suite, (float(found.low), float(found.high))))
     page = quote(trajectories) if episodes.shown else ""
     links = [f"{page}#run={len(runs) + i}" if page else "" for i in range(len(evaluations))]
     text = (
@@ -114,7 +115,7 @@ def write_report(
             subtitle=_subtitle(suites, [run for *_, run in runs], evaluations),
             trajectories=trajectories,
             episodes=episodes,
-            sections=[_section(i, suite, bands.get(suite.source)) for i, suite in enumerate(suites)],
+            sections=[_section(i, suite, _band_of(suite, bands)) for i, suite in enumerate(suites)],
             evaluations=evaluation_table(evaluations, links),
             scores=score_table(evaluations),
             runs=run_table(runs, page),
@@ -124,6 +125,12 @@ def write_report(
         )
     )
     write_whole(out, text)
+
+
+def _band_of(suite: Suite, bands: Sequence[tuple[Suite, tuple[float, float]]]) -> tuple[float, float] | None:
+    """Returns the band that a saturation suite of the same sweep found with the same settings."""
+    same = (band for of, band in bands if of.source == suite.source and not differing_settings(of.base, suite.base))
+    return next(same, None)
 
 
 def _section(number: int, suite: Suite, band: tuple[float, float] | None) -> _Section:
@@ -149,8 +156,9 @@ def _where(suite: Suite) -> str:
     get = shared.get
     if "updates" in shared and "tasks_per_update" in shared and "group_size" in shared:
         words.append(f"{get('updates')} updates of {get('tasks_per_update')} tasks x {get('group_size')} episodes")
-    if shared.get("eval_tasks", "0") != "0" and "eval_rollouts" in shared:
-        words.append(f"held-out: {get('eval_tasks')} tasks x k = {get('eval_rollouts')} episodes")
+    after = [((run.evaluation or {}).get("after") or {}).get("sampled") for arm in suite.arms for run in arm.runs]
+    if tasks := _shared([one for one in after if one]).get("tasks"):  # the split may have fewer than eval_tasks
+        words.append(f"held-out: {tasks} tasks x k = {get('eval_rollouts', '?')} episodes")
     if suite.source:
         words.append(f"sweep {suite.source}{', its quick setting' if suite.quick else ''}")
     return "; ".join(words) + "."

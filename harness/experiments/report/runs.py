@@ -29,16 +29,18 @@ _NO_MATTER = (
     *("seed", "recipe", "run_dir", "resume", "device", "threads", "slots", "env_threads", "tokens_per_microbatch"),
     *("checkpoint_every", "keep_checkpoints", "log_episodes_every", "sampler", "url", "rank_timeout_s"),
     *("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"),
+    *("log", "log_project", "push_to_hub", "push_public", "plan"),
 )
 # Settings that only one kind of horizon reads. For other kinds their values mean nothing.
 _ONLY = {
+    "fixed": ["k0"],
     "elastic": [
-        *("k_min", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding"),
+        *("k0", "k_min", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding"),
         *("cold_growth", "horizon_key"),
     ],
     "linear": ["linear_start", "linear_increment"],
     "multiplicative": ["k_min", "stage_updates"],
-    "progressive": ["progress_threshold", "progress_step", "progress_window"],
+    "progressive": ["k0", "progress_threshold", "progress_step", "progress_window"],
     "tti": ["tti_stages"],
     "tokens": [
         *("token_budget", "token_min", "token_max", "token_delta"),
@@ -83,6 +85,10 @@ class Run:
         """The files of the run's episode log."""
         return episode_files(self.folder / "episodes")
 
+    def records(self) -> analysis.Run:
+        """Returns the numbers of the run, as `harness.experiments.analysis` takes them."""
+        return analysis.Run(self.seed, self.rows, self.evaluation or {})
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -94,8 +100,9 @@ class Arm:
 
     def records(self) -> analysis.Arm:
         """Returns the runs that have ended, for the tables. A run that was cut short has not saved tokens."""
-        ended = [analysis.Run(run.seed, run.rows, run.evaluation) for run in self.runs if run.evaluation is not None]
-        return analysis.Arm(self.label, self.settings, ended)
+        return analysis.Arm(
+            self.label, self.settings, [run.records() for run in self.runs if run.evaluation is not None]
+        )
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,7 @@ class Suite:
         env: The id of the environment.
         model: The name of the model.
         threshold: The success rate up to which tokens are counted.
+        base: The settings that all arms of a sweep share; empty for runs that are named one by one.
         arms: One arm for each setting.
         missing: A phrase for each run that has not ended.
     """
@@ -119,12 +127,18 @@ class Suite:
     env: str
     model: str
     threshold: float
+    base: Mapping[str, Any]
     arms: tuple[Arm, ...]
     missing: tuple[str, ...]
 
+    @property
+    def held_out(self) -> bool:
+        """Whether a run was evaluated during training. Then the success of every run in its course is held-out success."""
+        return analysis.is_held_out(run.rows for arm in self.arms for run in arm.runs)
+
 
 def read_suites(paths: Iterable[Path]) -> list[Suite]:
-    """Reads run folders and sweep folders. The suites of sweeps come first.
+    """Reads run folders, sweep folders, and folders of sweeps. The suites of sweeps come first.
 
     Raises:
         ConfigError: A path is neither a run nor a sweep, or there is no path.
@@ -133,7 +147,7 @@ def read_suites(paths: Iterable[Path]) -> list[Suite]:
     suites: list[Suite] = []
     single: list[Run] = []
     known: dict[Path, Run] = {}
-    for path in paths:
+    for path in (one for given in paths for one in _sweeps_below(given) or [given]):
         manifests = sorted((path / "suites").glob("*.json"))
         if manifests:
             suites += [_read_suite(manifest, known) for manifest in manifests]
@@ -184,6 +198,11 @@ def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, Arm, Run]]:
     return list(seen.values())
 
 
+def _sweeps_below(folder: Path) -> list[Path]:
+    """Returns the sweeps in a folder that is none itself, such as those of the suite pretrained, one for each environment."""
+    return [] if (folder / "suites").is_dir() else sorted(suites.parent for suites in folder.glob("*/suites"))
+
+
 def _read_suite(path: Path, known: dict[Path, Run]) -> Suite:
     manifest = read_manifest(path)
     arms: list[Arm] = []
@@ -195,7 +214,9 @@ def _read_suite(path: Path, known: dict[Path, Run]) -> Suite:
         missing += [f"{label}, seed {run.seed}: {run.unfinished}" for run in runs if run.unfinished]
         arms.append(Arm(label, settings, runs))
     m = manifest
-    return Suite(str(path.parents[1]), m.suite, m.quick, m.env, m.model, m.threshold, tuple(arms), tuple(missing))
+    return Suite(
+        str(path.parents[1]), m.suite, m.quick, m.env, m.model, m.threshold, m.base, tuple(arms), tuple(missing)
+    )
 
 
 def _put_together(runs: Sequence[Run]) -> list[Suite]:
@@ -214,11 +235,13 @@ def _put_together(runs: Sequence[Run]) -> list[Suite]:
             kind = str(one.get("wrapper"))
             differing = {name: one.get(name) for name in differ if _matters(name, kind)}
             label = ", ".join([kind, *(f"{k}={v}" for k, v in differing.items() if k != "wrapper")])
+            if any(other.seed == run.seed for other in members.get(label, ())):
+                label = f"{label} ({run.folder})"  # a mean over seeds has one run of each
             members.setdefault(label, []).append(run)
             values[label] = {"wrapper": kind, "k0": one.get("k0"), **differing}
         arms = tuple(Arm(label, values[label], tuple(runs)) for label, runs in members.items())
         missing = tuple(f"{run.folder.name}: {run.unfinished}" for run in alike if run.unfinished)
-        suites.append(Suite("", "runs", False, env, model, _THRESHOLD, arms, missing))
+        suites.append(Suite("", "runs", False, env, model, _THRESHOLD, {}, arms, missing))
     return suites
 
 

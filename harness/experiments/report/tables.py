@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.evaluation.folder import KeptEvaluation
-from harness.experiments.analysis import horizon_series, success_curve
+from harness.experiments.analysis import horizon_series
 from harness.experiments.benchmark_table import score_conditions, score_rows
 from harness.experiments.paper import PAPER, PaperTable
 from harness.experiments.published import published_scores
@@ -81,7 +81,8 @@ DEFINITIONS = (
     ),
     (
         "saved",
-        "1 - tokens to threshold / the baseline's tokens to threshold, per seed; negative if more tokens were needed",
+        "1 - tokens to threshold / the baseline's tokens to threshold, per seed; negative if more tokens were needed; beyond, "
+        "learning and pretrained count all tokens instead",
     ),
     ("in the middle, at the end", "tokens per update between 50 and 85 % of the run, and in its last 10 %"),
     (
@@ -135,7 +136,7 @@ def run_table(runs: Sequence[tuple[Suite, Arm, Run]], trajectories: str) -> Tabl
     rows = []
     for suite, arm, run in runs:
         after = ((run.evaluation or {}).get("after") or {}).get("sampled") or {}
-        series, curve = horizon_series(run.rows), success_curve(run.rows)
+        series, curve = horizon_series(run.rows), run.records().curve(held_out=suite.held_out)
         rows.append(
             (
                 run.folder.name,

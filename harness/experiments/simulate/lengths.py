@@ -5,7 +5,6 @@ A simulated episode succeeds if it needs at most K steps.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +14,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
+from harness.run.episode_log import read_episodes
 
 __all__ = ["PAPER", "LengthLaw", "from_episodes", "log_normal", "two_part"]
 
 _Z90 = NormalDist().inv_cdf(0.9)
+_LONGEST = int(np.iinfo(np.int16).max)
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class LengthLaw:
     def __post_init__(self) -> None:
         if self.p.ndim != 1 or not len(self.p) or (self.p < 0).any() or not math.isclose(self.p.sum(), 1.0):
             raise ConfigError(f"p must be probabilities that add up to 1, got {self.p!r}; divide them by their sum")
+        if len(self.p) > _LONGEST:
+            raise ConfigError(f"the longest length must be <= {_LONGEST}, got {len(self.p)}; shorten the longest")
 
     def draw(self, rng: np.random.Generator, runs: int, episodes: int, group: int = 1) -> np.ndarray:
         """Draws the number of steps that each episode of one update needs, for several runs.
@@ -62,7 +65,7 @@ class LengthLaw:
         shares = (np.arange(1 << 16) + 0.5) / (1 << 16)
         places = np.searchsorted(np.cumsum(self.p), shares, side="right")
         inverse: np.ndarray = np.minimum(places, np.flatnonzero(self.p)[-1]) + 1
-        return inverse.astype(np.int16)
+        return inverse.astype(np.int16)  # `__post_init__` refuses longer ones
 
     def mean(self) -> float:
         """The mean, in steps."""
@@ -149,16 +152,11 @@ def from_episodes(path: Path) -> LengthLaw:
     lengths: list[int] = []
     for file in files:
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            lengths += [int(episode["length"]) for episode in read_episodes(file) if episode["success"]]
+        except (OSError, StateError) as error:
             raise ConfigError(f"{file} can't be read: {error}") from error
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-                if row["success"]:
-                    lengths.append(int(row["length"]))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ConfigError(f"line {number} of {file} has no success and length ({error!r})") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"an episode of {file} has no success and length ({error!r})") from error
     if not lengths or min(lengths) < 1:
         raise ConfigError(f"{path} holds no success of at least one step; give the log of an agent that succeeds")
     counts = np.bincount(lengths)[1:]

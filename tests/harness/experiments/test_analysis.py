@@ -74,7 +74,7 @@ def test_the_spread_is_the_sample_s() -> None:
 
 def test_the_curve_takes_held_out_evaluations_and_starts_before_training() -> None:
     rows = rows_of(k=[10] * 4, held_out={1: 0.4, 3: 0.6})
-    assert success_curve(rows, before=0.2) == [
+    assert success_curve(rows, before=0.2, held_out=True) == [
         SuccessPoint(0, 0.0, 0.2),
         SuccessPoint(2, 200.0, 0.4),
         SuccessPoint(4, 400.0, 0.6),
@@ -82,10 +82,12 @@ def test_the_curve_takes_held_out_evaluations_and_starts_before_training() -> No
 
 
 def test_without_evaluations_the_curve_is_the_mean_of_five_training_updates() -> None:
-    curve = success_curve(rows_of(k=[10] * 7, success=[0.0, 0.1, 0.2, None, 0.3, 0.4, 0.5]), before=0.9)
+    rows = rows_of(k=[10] * 7, success=[0.0, 0.1, 0.2, None, 0.3, 0.4, 0.5])
+    curve = success_curve(rows, before=0.9, held_out=False)
     assert [point.updates for point in curve] == [1, 2, 3, 5, 6, 7]  # update 3 had no valid episode
     assert [round(point.success, 6) for point in curve] == [0.0, 0.05, 0.1, 0.15, 0.2, 0.3]
     # the last: (0.1 + 0.2 + 0.3 + 0.4 + 0.5) / 5
+    assert success_curve(rows, before=0.9, held_out=True) == []
 
 
 def test_the_peak_is_the_earliest_of_equals() -> None:
@@ -176,7 +178,8 @@ def test_of_equally_good_horizons_the_smallest_is_the_best() -> None:
 
 def test_a_run_s_numbers() -> None:
     rows = rows_of(k=[10, 20, 30, 30, 30, 30, 26, 30], held_out={3: 0.5, 7: 0.7})
-    numbers = run_numbers(Run(0, rows, evaluation(0.8, [2, 4, 8, 20])), threshold=0.6, trained_at=8, band=(20.0, 30.0))
+    run = Run(0, rows, evaluation(0.8, [2, 4, 8, 20]))
+    numbers = run_numbers(run, threshold=0.6, held_out=True, trained_at=8, band=(20.0, 30.0))
     assert numbers["mean_at_k"] == 0.8
     assert numbers["best_at_k"] == pytest.approx(0.9)
     assert numbers["greedy"] == 0.9
@@ -190,7 +193,7 @@ def test_a_run_s_numbers() -> None:
 
 
 def test_a_run_that_was_not_evaluated_leaves_its_cells_empty() -> None:
-    numbers = run_numbers(Run(0, [], {}), threshold=0.5, trained_at=8, band=(20.0, 30.0))
+    numbers = run_numbers(Run(0, [], {}), threshold=0.5, held_out=True, trained_at=8, band=(20.0, 30.0))
     assert set(numbers.values()) == {None}
 
 
@@ -288,6 +291,21 @@ def test_learning_compares_at_equal_tokens_and_with_the_best_fixed_k_seed_by_see
     assert table.notes[1].endswith("95 % intervals: K=15 -10.0 (-10.0 to -10.0), elastic +20.0 (-107.1 to +147.1)")
     assert paired_difference({0: 0.5}, {0: 0.4}) is None
     assert success_by([SuccessPoint(0, 0, 0.2), SuccessPoint(5, 100, 0.4)], 101) is None
+
+
+@pytest.mark.parametrize(("held_out", "what"), [({1: 0.4}, "held-out"), (None, "training")])
+def test_the_cheapest_arm_has_a_success_at_equal_tokens_of_the_kind_that_the_note_names(
+    held_out: dict[int, float] | None, what: str
+) -> None:
+    """It was empty: the arm's last evaluation came before its last tokens. And training success was called held-out."""
+    rows = rows_of(k=[20] * 3, held_out=held_out, success=[0.4, 0.4, 0.4])
+    arms = [Arm("K=15", {"wrapper": "fixed", "k0": 15}, [Run(0, rows, evaluation(0.5, [3]))])]
+    table = suite_table("pretrained", arms)
+    equal = table.rows[0][2][[c.key for c in table.columns].index("success_at_equal_tokens")]
+    assert equal is not None
+    assert equal.mean == pytest.approx(0.4)
+    assert f"threshold: 50 % {what} success" in table.notes[0]
+    assert ("no held-out evaluations" in table.notes[-1]) == (held_out is None)
 
 
 def test_success_on_long_tasks_is_unknown_where_no_task_is_long() -> None:

@@ -59,6 +59,8 @@ def test_the_schedules_are_the_paper_s_and_stretch_with_the_run() -> None:
     short = {a.label: a.settings for a in suite_arms("comparison", dataclasses.replace(FULL, updates=8), quick=False)}
     assert short["TTI"]["tti_stages"] == "0:15,2:20,4:30,6:50"
     assert short["ScalingInter"]["linear_increment"] == 5.0
+    two = suite_arms("comparison", dataclasses.replace(FULL, updates=2), quick=False)
+    assert next(arm.settings for arm in two if arm.label == "TTI")["tti_stages"] == "0:20,1:50"
 
 
 def test_a_sweep_over_k_is_never_measured_below_its_k() -> None:

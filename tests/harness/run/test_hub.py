@@ -14,8 +14,8 @@ from harness.run.hub import check_login, push
 from harness.settings.grpo import GRPOConfig
 
 EVALUATIONS = {
-    "before": {"sampled": {"mean_at_k": 0.25}, "greedy": {"mean_at_k": 0.125}},
-    "after": {"sampled": {"mean_at_k": 0.75}, "greedy": {"mean_at_k": 0.875}},
+    "before": {"sampled": {"mean_at_k": 0.25, "tasks": 57}, "greedy": {"mean_at_k": 0.125}},
+    "after": {"sampled": {"mean_at_k": 0.75, "tasks": 57}, "greedy": {"mean_at_k": 0.875}},
 }
 
 
@@ -92,7 +92,7 @@ def model(tmp_path):
 @pytest.mark.parametrize("public", [False, True])
 def test_the_folder_arrives_whole_with_a_card(hub, model, public):
     config = GRPOConfig(
-        push_to_hub="me/agent", push_public=public, model="Qwen/Qwen3-4B", run_dir=model.parent, eval_tasks=8
+        push_to_hub="me/agent", push_public=public, model="Qwen/Qwen3-4B", run_dir=model.parent, eval_tasks=128
     )
     assert push(model, config, EVALUATIONS) == f"{hub.url}/me/agent"
     [made] = hub.created
@@ -106,6 +106,7 @@ def test_the_folder_arrives_whole_with_a_card(hub, model, public):
     assert hub.files["model.safetensors"] == bytes(range(256))
     card = ModelCard(hub.files["README.md"].decode())
     assert (card.data.base_model, card.data.library_name) == ("Qwen/Qwen3-4B", "transformers")
+    assert "Success on 57 tasks of the split `test`" in card.text  # all that the split has
     assert "| before | 0.250 | 0.125 |\n| after | 0.750 | 0.875 |" in card.text
     assert json.loads(card.text.split("```json")[1].split("```")[0]) == config.public()
     assert str(model.parent) not in card.text

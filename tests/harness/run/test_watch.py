@@ -39,3 +39,4 @@ def test_shorter_successes_and_fewer_of_the_long_tasks_are_a_collapse(
     if warned:
         assert "from 20.0 to 15.0 steps" in after[-1]
         assert "from 0.60 to 0.30" in after[-1]
+        assert not any(watch.look(metrics(p90[1] - 0.1 * i, long[1])) for i in range(5))  # it is said once

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 
 from harness.experiments.report import figures
 from harness.experiments.report.figures import Drawing, draw_suite
-from harness.experiments.report.runs import Suite, read_suites
+from harness.experiments.report.runs import Suite, all_runs, read_suites
+from harness.experiments.report.tables import run_table
 from harness.experiments.suite_table import suite_table
 
 from .conftest import HOSTILE, write_run
@@ -129,6 +130,15 @@ def test_runs_without_metrics_are_not_drawn(tmp_path: Path, drawn: list[Figure])
     assert set(named_lines(drawn[0])) == {"fixed"}
     (begun / "metrics.jsonl").write_text("")
     assert draw(read_suites([begun, empty])[0]) == {}
+
+
+def test_held_out_success_has_no_line_for_a_run_that_was_not_evaluated_yet(tmp_path: Path) -> None:
+    """Its training success was drawn and listed among the others' held-out success."""
+    folders = [write_run(tmp_path / "whole", updates=6), write_run(tmp_path / "killed", updates=2, ended=False, seed=1)]
+    suites = read_suites(folders)
+    assert "updates=2: not recorded" in draw(suites[0])["Success by update"].alternative
+    table = run_table(all_runs(suites), "")
+    assert [row[table.headings.index("success %")] == "—" for row in table.rows] == [False, True]
 
 
 def test_one_update_and_missing_columns(tmp_path: Path) -> None:

@@ -143,3 +143,10 @@ def test_two_sweeps_keep_their_own_bands(tmp_path: Path) -> None:
     assert text.count("Band: K from") == 1
     assert text.count("Band: unknown") == 1
     assert f"sweep {first}, its quick setting" in text
+    manifest = first / "suites" / "saturation.json"
+    manifest.write_text(manifest.read_text().replace('"base": {}', '"base": {"k_max": 60}'))
+    other = first / "suites" / "convergence.json"
+    other.write_text(other.read_text().replace('"base": {}', '"base": {"k_max": 50}'))
+    assert (
+        "Band: K from" not in report(first, out=tmp_path / "report.html").text
+    )  # the band of another model or environment

@@ -11,7 +11,7 @@ import pytest
 from eh_gym.errors import ConfigError, StateError
 from harness.experiments.report.runs import all_runs, read_run, read_suites
 
-from .conftest import write_run
+from .conftest import write_run, write_sweep
 
 
 def test_a_sweep_s_suites_come_in_the_paper_s_order(sweep: Callable[..., Path]) -> None:
@@ -85,10 +85,24 @@ def test_runs_are_put_together_by_the_settings_in_which_they_differ(tmp_path: Pa
 def test_a_setting_that_a_horizon_does_not_read_is_not_in_its_name(tmp_path: Path) -> None:
     folders = [
         write_run(tmp_path / "a", updates=2, wrapper="elastic", delta=5.0),
-        write_run(tmp_path / "b", updates=2, wrapper="fixed", delta=10.0),
+        write_run(tmp_path / "b", updates=2, wrapper="elastic", delta=5.0, seed=1, log="wandb"),
+        write_run(tmp_path / "c", updates=2, wrapper="fixed", delta=10.0),
+        write_run(tmp_path / "d", updates=2, wrapper="tti", delta=10.0, k0=50),
     ]
     (suite,) = read_suites(folders)
-    assert [arm.label for arm in suite.arms] == ["elastic, delta=5.0", "fixed"]
+    assert [arm.label for arm in suite.arms] == ["elastic, k0=10, delta=5.0", "fixed, k0=10", "tti"]
+
+
+def test_a_second_run_of_a_setting_and_seed_is_an_arm_of_its_own(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name, updates=2, sampler=name) for name in ("transformers", "vllm")]
+    (suite,) = read_suites(folders)
+    assert [arm.label for arm in suite.arms] == ["elastic", f"elastic ({folders[1]})"]
+
+
+def test_a_folder_of_sweeps_stands_for_all_of_them(tmp_path: Path) -> None:
+    for env in ("b", "a"):
+        write_sweep(tmp_path / env, seeds=1, updates=2, only=("pretrained",))
+    assert [suite.source for suite in read_suites([tmp_path])] == [str(tmp_path / "a"), str(tmp_path / "b")]
 
 
 def test_a_run_without_metrics_is_a_run(tmp_path: Path) -> None:

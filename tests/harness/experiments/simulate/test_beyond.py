@@ -48,10 +48,10 @@ def test_a_k_for_each_kind_spares_the_short_ones_steps() -> None:
 def test_the_command_prints_a_table_and_writes_it(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--updates", "3", "--episodes", "8", "--seeds", "2"]
     for name in ("a", "b"):
-        main([*words, "--out", str(tmp_path / name)])
-    rows = json.loads((tmp_path / "a").read_text())["rows"]
+        main([*words, "--out", str(tmp_path / "new" / name)])
+    rows = json.loads((tmp_path / "new" / "a").read_text())["rows"]
     assert [(row["law"], row["controller"]) for row in rows] == [(law, name) for law in LAWS for name in CASES]
-    assert rows == json.loads((tmp_path / "b").read_text())["rows"]
+    assert rows == json.loads((tmp_path / "new" / "b").read_text())["rows"]
     assert "by kind, cold growth 1" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["--seeds", "0"])

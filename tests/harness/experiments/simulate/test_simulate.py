@@ -166,8 +166,12 @@ def test_draws_follow_the_law_and_groups_need_the_same() -> None:
 def test_an_episode_log_is_a_law(tmp_path: Any) -> None:
     rows = [(3, True), (5, True), (9, False), (5, True), (8, True)]
     for i in (0, 1):
-        text = "".join(json.dumps({"length": n, "success": ok}) + "\n" for n, ok in rows[i::2])
-        (tmp_path / f"update-{i}.jsonl").write_text(text)
+        # JSON needs no escape for a line separator, and a killed evaluation leaves half a line.
+        text = "".join(
+            f'{{"task_id": "a\u2028b", "turns": [], "length": {n}, "success": {str(ok).lower()}}}\n'
+            for n, ok in rows[i::2]
+        )
+        (tmp_path / f"update-{i}.jsonl").write_text(text + '{"task_id": "c"')
     assert from_episodes(tmp_path).p == pytest.approx([0, 0, 0.25, 0, 0.5, 0, 0, 0.25])
     assert from_episodes(tmp_path / "update-1.jsonl").p == pytest.approx([0, 0, 0, 0, 1.0])
 
@@ -175,9 +179,9 @@ def test_an_episode_log_is_a_law(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"length": 3}\n', "line 1 of .* has no success and length"),
-        ('{"length": 3, "success": true}\nrubbish\n', "line 2 of .* has no success and length"),
-        ('{"length": 3, "success": false}\n', "holds no success"),
+        ('{"task_id": "a", "turns": [], "length": 3}\n', "an episode of .* has no success and length"),
+        ('{"task_id": "a", "turns": []}\nrubbish\n', "line 2 of .* is no episode"),
+        ('{"task_id": "a", "turns": [], "length": 3, "success": false}\n', "holds no success"),
         ("", "holds no success"),
     ],
 )
@@ -191,7 +195,10 @@ def test_a_log_that_is_none_is_refused(tmp_path: Any, text: str, message: str) -
 
 def test_a_log_that_is_no_text_is_refused(tmp_path: Any) -> None:
     (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match=r"x\.jsonl can't be read: 'utf-8' codec"):
+    with pytest.raises(ConfigError, match="holds no success"):  # a line that never ended
+        from_episodes(tmp_path / "x.jsonl")
+    (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(ConfigError, match=r"x\.jsonl can't be read: line 1"):
         from_episodes(tmp_path / "x.jsonl")
 
 
@@ -209,6 +216,7 @@ def test_a_log_that_is_no_text_is_refused(tmp_path: Any) -> None:
         (["--law", "episodes"], "law episodes and --log go together"),
         (["--law", "log-normal", "--p90", "3"], "least - 0.5 < median < p90"),
         (["--law", "two-part", "--share-long", "2"], "0 <= share_long <= 1"),
+        (["--law", "log-normal", "--longest", "60000"], "the longest length must be <= 32767, got 60000"),
     ],
 )
 def test_wrong_arguments_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
