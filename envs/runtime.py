@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +39,11 @@ __all__ = [
 
 _MARKER = ".complete"
 _COMMAND_TIMEOUT_S = 1800.0  # for one command of an installation; a slow network needs this long
+_CHECK_TIMEOUT_S = 60.0
 _APPWORLD = Path(__file__).parent / "appworld"
+
+# The descriptors of the locks that this thread holds.
+_locks: ContextVar[tuple[int, ...]] = ContextVar("locks", default=())
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ class BackendState:
         detail: The versions found, or what is wrong.
         mend: The command that fixes it; empty if ``ok``.
         path: The virtualenv's folder, whether it exists or not.
+        timed_out: Whether the interpreter did not answer in time, so that it may be well on a machine that is less busy.
     """
 
     backend: Backend
@@ -97,6 +103,7 @@ class BackendState:
     detail: str
     mend: str
     path: Path
+    timed_out: bool = False
 
 
 def cache_dir() -> Path:
@@ -169,9 +176,16 @@ def check(name: str) -> BackendState:
     asks = "import importlib.metadata as m, json, sys; print(json.dumps([m.version(n) for n in sys.argv[1:]]))"
     try:
         answer = subprocess.run(
-            [str(python), "-I", "-c", asks, *backend.requirements], capture_output=True, text=True, timeout=60
+            [str(python), "-I", "-c", asks, *backend.requirements],
+            capture_output=True,
+            text=True,
+            timeout=_CHECK_TIMEOUT_S,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        detail = f"its interpreter has not answered in {_CHECK_TIMEOUT_S:g} s"
+        mend = f"python -m envs doctor {name}, when the machine is less busy; if it says the same, {mend}"
+        return BackendState(backend, False, detail, mend, path, timed_out=True)
+    except OSError as error:
         return BackendState(backend, False, f"its interpreter does not run: {error}", mend, path)
     if answer.returncode != 0:
         last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
@@ -188,7 +202,8 @@ def check(name: str) -> BackendState:
 def install(name: str, *, force: bool = False, say: Callable[[str], None] = print) -> Path:
     """Builds the backend's virtualenv unless it is there, with uv if that is installed, otherwise with venv and pip.
 
-    Two processes may call this at once: the second waits for the first and then finds the work done.
+    Two processes may call this at once: the second waits for the first and then finds the work done. A virtualenv that is
+    there is set aside, and comes back if the new one can't be built.
 
     Args:
         name: The backend.
@@ -199,31 +214,52 @@ def install(name: str, *, force: bool = False, say: Callable[[str], None] = prin
         The backend's interpreter.
 
     Raises:
-        EHError: A command failed. The message holds the command's output.
+        EHError: A command failed (the message holds its output), the folder can't be written to, or without ``force`` the
+            virtualenv that is there does not answer in time.
         ConfigError: There is no such backend, or it needs a newer Python and there is no uv to fetch one.
     """
     backend = get_backend(name)
     path = venv_dir(backend)
+    old = path.with_name(f".{path.name}.old")
     with locked(name, say):
-        if not force and check(name).ok:
-            say(f"{name}: {_wanted(backend)} is installed in {path}")
-            return backend_python(name)
-        if path.exists():
-            say(f"{name}: removing {path}")
-            (path / _MARKER).unlink(missing_ok=True)
-            shutil.rmtree(path)
-        say(f"{name}: installing {_wanted(backend)} into {path}")
         try:
-            _build(backend, path)
-        except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
-            raise
-        (path / _MARKER).write_text(json.dumps(dict(backend.requirements)) + "\n", encoding="utf-8")
+            if (path / _MARKER).is_file():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                _restore(path, old)  # an installation was killed while it built
+            state = None if force else check(name)
+            if state and state.ok:
+                say(f"{name}: {_wanted(backend)} is installed in {path}")
+                return backend_python(name)
+            if state and state.timed_out:
+                raise EHError(f"{name} is installed, but {state.detail}; run: {state.mend}")
+            say(f"{name}: installing {_wanted(backend)} into {path}")
+            if path.exists():
+                path.rename(old)
+            try:
+                _build(backend, path)
+                (path / _MARKER).write_text(json.dumps(dict(backend.requirements)) + "\n", encoding="utf-8")
+            except BaseException:
+                _restore(path, old)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
+        except OSError as error:
+            raise EHError(
+                f"{name} can't be installed in {path} ({error}); free the disk or mend the folder's rights, or set EH_CACHE_DIR "
+                "to another folder"
+            ) from error
     state = check(name)
     if not state.ok:
         raise EHError(f"{name} was installed, but {state.detail}; please report this")
     say(f"{name}: done")
     return backend_python(name)
+
+
+def _restore(path: Path, old: Path) -> None:
+    """Removes what an installation has left, and puts the virtualenv back that it had set aside, if there was one."""
+    shutil.rmtree(path, ignore_errors=True)
+    if old.exists():
+        old.rename(path)
 
 
 def _build(backend: Backend, path: Path) -> None:
@@ -286,6 +322,7 @@ def run(
             cwd=cwd,
             env=environment,
             timeout=_COMMAND_TIMEOUT_S,
+            pass_fds=_locks.get(),  # if this process is killed, the locks hold until the command has ended, too
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EHError(f"{' '.join(command)} failed: {error}; {hint}") from error
@@ -306,8 +343,10 @@ def locked(name: str, say: Callable[[str], None] = print) -> Iterator[None]:
 def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
     """A lock that one process holds at a time. The system frees it when that process ends, however it ends.
 
+    A command that ``run`` has started holds it too, as long as it runs.
+
     Raises:
-        ConfigError: The lock's folder can't be made, or the system has no such locks.
+        ConfigError: The lock's folder or file can't be made or opened, or the system has no such locks.
     """
     try:
         import fcntl
@@ -319,13 +358,23 @@ def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
         raise ConfigError(
             f"the folder {path.parent} can't be made ({error.strerror}); set EH_CACHE_DIR to a folder that can be written to"
         ) from error
-    with path.open("w") as file:
+    try:
+        file = path.open("w")
+    except OSError as error:
+        raise ConfigError(
+            f"the lock {path} can't be opened ({error.strerror}); set EH_CACHE_DIR to a folder that is your own"
+        ) from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say(f"waiting for another installation ({path})")
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        token = _locks.set((*_locks.get(), file.fileno()))
+        try:
+            yield
+        finally:
+            _locks.reset(token)
 
 
 def _python(venv: Path) -> Path:

@@ -1,6 +1,6 @@
 """Finds the code in a model's message, in a time that grows only linearly with the message's length.
 
-It repairs nothing. Code that is not Python fails in the engine, and the agent sees the error.
+It refuses what is too long, and repairs nothing. Code that is not Python fails in the engine, and the agent sees the error.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ import re
 
 from eh_gym.replies import split_reply
 
-__all__ = ["code_of"]
+__all__ = ["code_of", "refusal_of"]
+
+_LONGEST_MESSAGE = 1_000_000  # characters; a longer message is not searched for code
+_LONGEST_CODE = 200_000  # characters; no sensible solution is that long
 
 # Every line that begins with a fence matches to its end, so that the search never goes back.
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)```[ \t]*(?P<kind>\w*).*", re.MULTILINE)
@@ -40,6 +43,16 @@ def code_of(message: str) -> str:
             code = message[opening.end() + 1 : closing.start() if closing else len(message)]
             return _dedented(code, len(opening["indent"])) if opening["indent"] else code
     return message
+
+
+def refusal_of(message: str) -> str:
+    """What the agent is told if the message is too long to be run; empty otherwise."""
+    if len(message) > _LONGEST_MESSAGE:
+        return f"Not run: a message of {len(message):,} characters; at most {_LONGEST_MESSAGE:,} are allowed."
+    code = code_of(message)
+    if len(code) > _LONGEST_CODE:
+        return f"Not run: {len(code):,} characters of code; at most {_LONGEST_CODE:,} are allowed."
+    return ""
 
 
 def _dedented(code: str, most: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
 from eh_gym.errors import EHError
@@ -37,7 +36,7 @@ class Ahead(Generic[W]):
         self._wanted: Counter[str] = Counter()  # task -> worlds asked for and not begun
         self._making: str | None = None
         self._keep = True  # whether the world that is being made is still wanted
-        self._maker = ThreadPoolExecutor(1, "appworld-ahead")
+        self._running = self._stopped = False  # whether there is a thread; whether `stop` was called
 
     def take(self, task_id: str) -> W | None:
         """A world of the task that was made ahead; None if there is none. Waits for one that is being made."""
@@ -53,7 +52,10 @@ class Ahead(Generic[W]):
             return None
 
     def prepare(self, task_ids: Sequence[str]) -> None:
-        """Makes worlds for these tasks, one for each mention. Worlds made earlier that these do not need are closed."""
+        """Makes worlds for these tasks, one for each mention. Worlds made earlier that these do not need are closed.
+
+        After ``stop`` it makes none.
+        """
         wanted = Counter(task_ids)
         surplus = []
         with self._changed:
@@ -64,23 +66,27 @@ class Ahead(Generic[W]):
             if self._making is not None:
                 self._keep = wanted[self._making] > 0
                 wanted[self._making] -= 1
-            self._wanted = +wanted
+            if not self._stopped:
+                self._wanted = +wanted
+                if not self._running:
+                    # Python would wait at its exit for a thread that is no daemon, and for a pool's in any case.
+                    threading.Thread(target=self._run, name="appworld-ahead", daemon=True).start()
+                    self._running = True
         for world in surplus:
             world.close()
-        self._maker.submit(self._run)
 
     def stop(self) -> None:
         """Stops making worlds. The worlds that wait to be taken are not closed here: the caller ends them with all others."""
         with self._changed:
             self._wanted.clear()
-            self._keep = False
-        self._maker.shutdown(wait=False, cancel_futures=True)
+            self._keep, self._stopped = False, True
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 task_id = next((t for t, n in self._wanted.items() if n > 0), None)
                 if task_id is None:
+                    self._running = False
                     return
                 self._wanted[task_id] -= 1
                 self._making, self._keep = task_id, True
@@ -88,13 +94,15 @@ class Ahead(Generic[W]):
             try:
                 world = self._make(task_id)
             except EHError:
-                return
+                pass
             finally:
                 with self._changed:
                     kept = world is not None and self._keep
                     if world is not None and kept:
                         self._ready.setdefault(task_id, []).append(world)
-                    self._making = None
+                    self._making, self._running = None, world is not None
                     self._changed.notify_all()
+            if world is None:
+                return
             if not kept:
                 world.close()

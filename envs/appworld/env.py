@@ -17,7 +17,7 @@ from gymnasium.utils import EzPickle
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerError
 from eh_gym.spaces import UnicodeText
 from envs.appworld import data, prompt
-from envs.appworld.actions import code_of
+from envs.appworld.actions import code_of, refusal_of
 from envs.appworld.hosts import Host, Settings, World, local_host
 from envs.options import named_task
 from envs.runtime import backend_python
@@ -25,8 +25,6 @@ from envs.runtime import backend_python
 __all__ = ["AppWorldEnv"]
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
-_LONGEST_MESSAGE = 1_000_000  # characters; a longer message is not searched for code
-_LONGEST_CODE = 200_000  # characters; no sensible solution is that long
 _HARMLESS = (
     "print(apis.api_docs.show_app_descriptions())",
     "print(apis.api_docs.show_api_descriptions(app_name='{app}'))",
@@ -62,7 +60,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
     Args:
         split: train (90 tasks), dev (57), test_normal (168), test_challenge (417), or mini: a small world of this project's
             own, whose scores are not AppWorld scores.
-        step_timeout_s: The seconds that one action's code may run.
+        step_timeout_s: The seconds that one action's code may run, a whole number >= 1.
         max_observation_chars: Longer outputs lose their middle. A note takes its place.
         max_api_calls: The number of API calls that one action may make. Their requests may take 3 MB, and those of an episode
             32 MB. Further calls raise an exception in the code.
@@ -186,11 +184,9 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
     def _step(self, world: World, action: Any) -> _Result:
         self._steps += 1
         message = action if isinstance(action, str) else ""  # an action that is not a text has no code
-        if len(message) > _LONGEST_MESSAGE:
-            return _not_run(f"a message of {len(message):,} characters", _LONGEST_MESSAGE)
+        if refusal := refusal_of(message):
+            return refusal, 0.0, False, False, {"malformed": True, "api_calls": 0}
         code = code_of(message)
-        if len(code) > _LONGEST_CODE:
-            return _not_run(f"{len(code):,} characters of code", _LONGEST_CODE)
         try:
             result = world.execute(code)
             verdict = dict(world.verdict()) if result["completed"] else None
@@ -217,11 +213,6 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
 
 
 _Result = tuple[str, float, bool, bool, dict[str, Any]]
-
-
-def _not_run(what: str, most: int) -> _Result:
-    text = f"Not run: {what}; at most {most:,} are allowed."
-    return text, 0.0, False, False, {"malformed": True, "api_calls": 0}
 
 
 def _lost(error: WorkerError) -> _Result:

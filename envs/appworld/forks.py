@@ -6,7 +6,6 @@ about that. backend/ holds what the processes do.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import secrets
@@ -16,9 +15,9 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
 from eh_gym.worker import Worker, backend_command
@@ -32,6 +31,7 @@ _END_TIMEOUT_S = (
     10.0  # killing a process takes milliseconds; a zygote that does not answer is killed, with all its forks
 )
 _PREFIX = "eh-appworld-"
+_NEEDED = ("socket", "root/data")  # what a zygote's folder holds as long as it can fork
 # The environment variables that a zygote gets. Agents' code can read all of them, and a trainer's hold keys and tokens.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH")
 
@@ -57,15 +57,16 @@ class Zygote:
         # `env` calls exec, so the worker's process is the zygote itself.
         self._worker = Worker(["env", "-i", *fixed, *kept, *command], start_timeout_s=_START_TIMEOUT_S)
         self._folder: Path | None = None
-        self._ready = False  # whether `start` came to its end
+        self._ready = self._closed = False  # whether `start` came to its end; whether `close` was called
         self._abandoned: set[str] = set()  # forks that nobody can end any more, because their owner was interrupted
         self.layers: list[str] = []
-        weakref.finalize(self, Worker.kill, self._worker)
+        self._end: Callable[[], object] = weakref.finalize(self, Worker.kill, self._worker)
 
     @property
     def alive(self) -> bool:
-        """Whether the zygote is running and can fork."""
-        return self._ready and self._worker.alive
+        """Whether the zygote is running and can fork: what cleans the temporary folder may have removed its files."""
+        running = self._ready and self._worker.alive
+        return running and all(os.path.lexists(_known(self._folder) / name) for name in _NEEDED)
 
     @property
     def pid(self) -> int | None:
@@ -73,23 +74,26 @@ class Zygote:
         return self._worker.pid
 
     def start(self) -> None:
-        """Starts the zygote unless it is running. A dead one is replaced; its forks have died with it.
+        """Starts the zygote unless it can fork. One that cannot is ended with its forks, and replaced.
 
         Raises:
-            WorkerError: The zygote could not be started.
+            WorkerError: The zygote could not be started, or was closed.
             ConfigError: The path of the temporary folder is too long for a socket.
         """
         with self._lock:
+            if self._closed:
+                raise WorkerDied("the environment's host was closed, as by close_hosts(); make the environment again")
             if self.alive:
                 return
             self._ready = False
             self._worker.kill()  # an interrupted start may have left it
-            self._remove_folder()
+            self._end()
             self._abandoned.clear()
             try:
-                self._folder = _folder()
+                self._folder, lock = _folder()
             except OSError as error:
                 raise WorkerDied(f"there can be no zygote: {error}") from error
+            self._end = weakref.finalize(self, _end, self._worker, self._folder, lock, os.getpid())
             self._worker.start()
             try:
                 answer = self._worker.call("start", self._start | {"folder": str(self._folder)}, _START_TIMEOUT_S)
@@ -137,16 +141,14 @@ class Zygote:
         self._abandoned.add(name)
 
     def close(self) -> None:
-        """Ends the zygote and all its forks. It may be called while the zygote is starting."""
-        self._worker.kill()  # a start that is going on fails, and releases the lock
-        with self._lock:
-            self._worker.kill()
-            self._remove_folder()
-
-    def _remove_folder(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        """Ends the zygote and all its forks, for good. It may be called while the zygote is starting."""
+        self._closed = True
+        while not self._lock.acquire(timeout=0.1):
+            self._worker.kill()  # a start that is going on fails, and releases the lock; its process may have just begun
+        try:
+            self._end()
+        finally:
+            self._lock.release()
 
 
 class Fork:
@@ -232,29 +234,35 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _folder() -> Path:
-    """Makes a private folder whose name has this process's id. Removes such folders of processes that have ended."""
+def _folder() -> tuple[Path, IO[str]]:
+    """Makes a private folder, and locks a file in it. Removes such folders whose lock is free: their processes have ended.
+
+    A process id would not do. In another container, or on another machine that shares this folder, it is unknown.
+    """
+    import fcntl  # not on Windows, where this module can be imported
+
     parent = Path(tempfile.gettempdir())
     for old in parent.glob(f"{_PREFIX}*"):
-        owner = old.name.removeprefix(_PREFIX).split("-")[0]
-        if owner.isdigit() and not _exists(int(owner)):
+        with contextlib.suppress(OSError), (old / "lock").open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     if len(str(folder / "socket")) > 100:
         folder.rmdir()
         raise ConfigError(f"the path {folder} is too long for a socket; set TMPDIR to a shorter folder such as /tmp")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    lock = (folder / "unlocked").open("w")
+    with contextlib.suppress(OSError):  # some network file systems have no locks; nobody removes the folder there
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / "unlocked").rename(folder / "lock")
+    return folder, lock
 
 
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
+def _end(worker: Worker, folder: Path, lock: IO[str], owner: int) -> None:
+    """Ends a zygote and removes its folder, unless this process is a forked copy of its owner."""
+    worker.kill()
+    lock.close()
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _known(folder: Path | None) -> Path:

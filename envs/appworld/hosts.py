@@ -6,17 +6,17 @@ What the agent sees of a world is decided in env.py.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from eh_gym.errors import ConfigError, WorkerError, WorkerProtocolError
+from eh_gym.errors import ConfigError, EHError, WorkerError, WorkerProtocolError
 from envs.appworld import data
 from envs.appworld.ahead import Ahead
 from envs.appworld.backend import wire
@@ -40,9 +40,9 @@ class Settings:
     """What a world may do.
 
     Attributes:
-        step_timeout_s: The seconds that one action's code may run. The engine then reports a timeout, and the episode goes
-            on. Code that cannot be interrupted is killed 5 s later, and its episode is over.
-        judge_timeout_s: The seconds that a verdict may take, in addition to those that the episode's steps took.
+        step_timeout_s: The seconds that one action's code may run, a whole number. The engine then reports a timeout, and the
+            episode goes on. Code that cannot be interrupted is killed 5 s later, and its episode is over.
+        judge_timeout_s: The seconds that a verdict may take, in addition to those that the episode's steps took. A whole number.
         max_api_calls: The number of API calls that one action may make. Further calls raise.
         max_output_chars: Longer outputs lose their middle.
         memory_mb: The address space that a world may take in addition to what it starts with, in MiB. A judge may take 512 MiB
@@ -60,11 +60,12 @@ class Settings:
     confined: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("step_timeout_s", "judge_timeout_s", "max_api_calls", "memory_mb"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be > 0, got {getattr(self, name)}")
-        if self.max_output_chars < 200:
-            raise ConfigError(f"max_output_chars must be >= 200, got {self.max_output_chars}")
+        least = {"step_timeout_s": 1, "judge_timeout_s": 1, "max_api_calls": 1, "memory_mb": 1, "max_output_chars": 200}
+        for name, bound in least.items():
+            # The engine's alarm takes whole seconds only. They may be written as 30.0.
+            value, kinds = getattr(self, name), (int, float) if name.endswith("_s") else int
+            if isinstance(value, bool) or not isinstance(value, kinds) or not (value >= bound and value % 1 == 0):
+                raise ConfigError(f"{name} must be a whole number >= {bound}, without quotes, got {value!r}")
         unknown = sorted(set(self.adaptations) - set(ADAPTATIONS))
         if unknown:
             raise ConfigError(f"unknown adaptations {', '.join(unknown)}; choose from {', '.join(ADAPTATIONS)}")
@@ -221,7 +222,6 @@ class LocalHost:
         self._worlds = Zygote(python, roots.agent, "world", settings.adaptations, settings.confined)
         self._judges = Zygote(python, roots.judge, "judge", settings.adaptations, False)
         self._ahead = Ahead(self._make)
-        self._starter = ThreadPoolExecutor(1, "appworld-start")
 
     @property
     def alive(self) -> bool:
@@ -284,17 +284,20 @@ class LocalHost:
     def close(self) -> None:
         """See Host."""
         self._ahead.stop()
-        self._starter.shutdown(wait=False, cancel_futures=True)
         self._worlds.close()
         self._judges.close()
 
     def _make(self, task_id: str) -> _LocalWorld:
         if self._judges.pid is None:
-            self._starter.submit(self._judges.start)  # in parallel with the worlds' zygote
+            threading.Thread(target=self._start_judges, daemon=True).start()  # in parallel with the worlds' zygote
         try:
             return self._fork_world(task_id)
         except WorkerError:  # for example, the zygote was killed since the last episode; no agent's code has run yet
             return self._fork_world(task_id)
+
+    def _start_judges(self) -> None:
+        with contextlib.suppress(EHError):  # the first verdict tries again
+            self._judges.start()
 
     def _fork_world(self, task_id: str) -> _LocalWorld:
         settings = self.settings
@@ -322,6 +325,9 @@ def local_host(python: Path, roots: Roots, settings: Settings) -> Host:
     with _hosts_lock:
         if key not in _hosts:
             _hosts[key] = LocalHost(python, roots, settings)
+            # Registered after the finalizers of the host's zygotes, it runs before them: else a zygote that they have ended could
+            # be replaced.
+            atexit.register(close_hosts)
         return _hosts[key]
 
 
@@ -331,9 +337,6 @@ def close_hosts() -> None:
         mine = [key for key in _hosts if key[0] == os.getpid()]
         for key in mine:
             _hosts.pop(key).close()
-
-
-atexit.register(close_hosts)
 
 
 def _checked(answer: Mapping[str, Any], max_output_chars: int) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
     """Installs what is missing.
 
     Args:
-        force: Build the virtualenv and the mini world again, and delete the mini worlds of other versions. The benchmark
-            is kept.
+        force: Build the virtualenv and the mini world again, and delete the mini worlds of other versions and what was made from
+            the data that APPWORLD_ROOT names. The benchmark is kept.
         benchmark: Try to download the benchmark. A failure is an error only if EH_APPWORLD_DATA_URL is set.
         say: Is called with one line for each thing done.
 
@@ -74,7 +74,10 @@ def _install_mini(python: Path, force: bool, say: Callable[[str], None]) -> None
         runtime.run(command, hint="please report this", cwd=home, home=home)
         data.check_root(world / "judge", {"mini": None})
     if force:
-        for other in set(target.parent.glob("mini-*")) - {target}:  # those of other versions of the project
+        # The mini worlds of other versions of the project, and the agent's folders of data that APPWORLD_ROOT has named, which
+        # are made again when they are needed.
+        old = {path for pattern in ("mini-*", "given-*", ".given-*") for path in target.parent.glob(pattern)}
+        for other in old - {target}:
             shutil.rmtree(other, ignore_errors=True)
     say(f"appworld: the mini world has {len(data.task_ids('mini'))} tasks")
 

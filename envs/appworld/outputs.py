@@ -14,7 +14,7 @@ from pathlib import Path
 from eh_gym.errors import ConfigError, EHError, WorkerError
 from eh_gym.worker import Worker, backend_command
 from envs.appworld import data
-from envs.appworld.actions import code_of
+from envs.appworld.actions import code_of, refusal_of
 from envs.appworld.hosts import LocalHost, Settings, local_host
 from envs.runtime import backend_python
 
@@ -56,6 +56,9 @@ class OutputWriter:
         world, turns, completed = self._host.open(task_id), [], False
         try:
             for action in actions:
+                if refusal := refusal_of(action):  # the environment did not run it either
+                    turns.append((action, refusal))
+                    continue
                 code = code_of(action)
                 try:
                     result = world.execute(code)

@@ -4,6 +4,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from eh_gym.errors import ConfigError, EHError, MissingBackendError
 from envs import runtime
 
+ROOT = Path(runtime.__file__).parents[1]
 TINY = runtime.Backend("tiny", "1.0", {"tinydist": "1.0"})
 
 # Stands for uv: makes a real virtualenv, and "installs" by writing the distribution's metadata.
@@ -308,4 +310,77 @@ def test_where_the_cache_is(monkeypatch, environment, platform, expected):
 def test_a_cache_that_can_not_be_made_is_refused_with_the_mend(cache):
     cache.touch()
     with pytest.raises(ConfigError, match=r"backends can't be made \(Not a directory\); set EH_CACHE_DIR"):
+        runtime.install("tiny", say=quiet)
+
+
+def test_a_failed_rebuilding_keeps_the_virtualenv_that_works(cache, uv):
+    uv()
+    runtime.install("tiny", say=quiet)
+    uv(fail=True)
+    with pytest.raises(EHError, match="no route to host"):
+        runtime.install("tiny", force=True, say=quiet)
+    assert runtime.check("tiny").ok
+
+
+def test_a_killed_rebuilding_gives_the_virtualenv_back_that_works(cache, uv):
+    log = uv()
+    runtime.install("tiny", say=quiet)
+    path = runtime.venv_dir(TINY)
+    path.rename(path.with_name(f".{path.name}.old"))
+    path.mkdir()
+    runtime.install("tiny", say=quiet)
+    assert len(log.read_text().splitlines()) == 2
+    assert [p.name for p in path.parent.iterdir() if p.name != f".{path.name}.lock"] == [path.name]
+
+
+def test_a_busy_machine_is_no_reason_to_build_again(cache, uv, monkeypatch):
+    log = uv()
+    python = runtime.install("tiny", say=quiet)
+    python.unlink()
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(runtime, "_CHECK_TIMEOUT_S", 0.1)
+    with pytest.raises(
+        EHError, match=r"tiny is installed, but its interpreter has not answered in 0.1 s; run: .*--force$"
+    ):
+        runtime.install("tiny", say=quiet)
+    assert len(log.read_text().splitlines()) == 2
+
+
+def test_the_lock_lives_as_long_as_what_a_killed_installation_has_started(tmp_path):
+    code = """
+import pathlib
+from envs import runtime
+with runtime.held(pathlib.Path("lock")):
+    runtime.run(["sh", "-c", "touch began; while [ ! -e go ]; do sleep 0.01; done"])
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    while not (tmp_path / "began").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    waits = []
+    with runtime.held(tmp_path / "lock", say=lambda line: waits.append(line) or (tmp_path / "go").touch()):
+        assert len(waits) == 1
+
+
+def test_what_cannot_be_written_is_refused_with_the_mend(cache, uv, monkeypatch):
+    """As in a cache that another user has made."""
+    uv()
+    runtime.install("tiny", say=quiet)
+    path = runtime.venv_dir(TINY)
+
+    def refuse(self, target):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(
+        EHError, match=r"can't be installed in .*Permission denied.*or set EH_CACHE_DIR to another folder"
+    ):
+        runtime.install("tiny", force=True, say=quiet)
+    lock = path.with_name(f".{path.name}.lock")
+    lock.unlink()
+    lock.mkdir()  # root may write to any file, but to no folder
+    with pytest.raises(ConfigError, match=r"the lock .* can't be opened \(Is a directory\); set EH_CACHE_DIR"):
         runtime.install("tiny", say=quiet)

@@ -31,6 +31,8 @@ _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
 _SIGKILL = 9
 # If only the user's total can be limited, the user may have this many more threads than at the start.
 _FREE_THREADS = 4096
+# Where this project is installed: in an ordinary Python that is its site-packages, in the middle of what can be read.
+_PROJECT = os.path.realpath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 
 _network = False  # isolate_host's result, which the worlds inherit with the fork
 _first_slot = 0  # this zygote's first slot, among those of all zygotes; isolate_host sets it
@@ -137,15 +139,23 @@ def confine(
     return [*inside, "files"] if files else inside
 
 
+def isolate_judges() -> None:
+    """Prepares the judges' zygote. Call it before the zygote knows where the ground truth is.
+
+    Its forks inherit what it sets. If memory runs out, the kernel kills the largest of the worlds and judges, before the trainer.
+    And no other process of this user may follow /proc/PID/cwd or /proc/PID/fd to the ground truth: where the host has neither
+    Landlock nor user namespaces, a world could. This comes second, because it closes the process's own files in /proc, too.
+    """
+    _write("/proc/self/oom_score_adj", "1000")
+    _prctl(_SET_DUMPABLE, 0)
+
+
 def limit(limits: Limits) -> None:
     """Limits this process's resources and nothing else: a judge reads the ground truth and writes an evaluation's files.
-
-    If the machine's memory runs out, the kernel kills the largest of the worlds and judges, before the trainer.
 
     Args:
         limits: See ``Limits``. The number of threads is not limited, since a judge shares its user with the trainer.
     """
-    _write("/proc/self/oom_score_adj", "1000")
     _limit(limits, counts_threads_alone=False)
 
 
@@ -175,13 +185,28 @@ def keep_only(fds: Collection[int]) -> None:
 
 
 def interpreter_folders() -> list[str]:
-    """The folders and files that this interpreter reads to import a module late or to load a time zone."""
+    """The folders and files that this interpreter reads to import a module late or to load a time zone.
+
+    The folder that this project is installed in is not among them, because it holds the mini world's solutions.
+    """
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders: set[str] = {sysconfig.get_path(name) for name in names}
     folders |= {path for path in sys.path if os.path.isdir(path)} - {os.getcwd()}
     folders |= {"/usr/share/zoneinfo", "/etc/localtime", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"}
     there = {os.path.realpath(path) for path in folders if os.path.exists(path)}
-    return sorted(path for path in there if not any(path.startswith(other + os.sep) for other in there))
+    outer = (path for path in there if not any(path.startswith(other + os.sep) for other in there))
+    return sorted(part for path in outer for part in _without(_PROJECT, path))
+
+
+def _without(hidden: str, path: str) -> list[str]:
+    """The path; or if the hidden folder is in it, all else that is in it: Landlock can't take a folder out of another.
+
+    Links are left out, because they may lead elsewhere.
+    """
+    if not f"{hidden}{os.sep}".startswith(path + os.sep):
+        return [path]
+    inside = [] if path == hidden else [os.path.join(path, name) for name in _listdir(path)]
+    return [part for entry in inside if not os.path.islink(entry) for part in _without(hidden, entry)]
 
 
 @functools.cache

@@ -37,6 +37,8 @@ class _Zygote:
 
     def __init__(self, root: str, role: str, chosen: list[str], folder: str, confined: bool) -> None:
         self.role, self.confined = role, confined
+        if role == "judge":
+            confine.isolate_judges()
         self.folder = folder
         self.children = Children(folder, self._clean_up)
         # The engine writes its outputs next to its data. In this folder we can remove them, and the data's own root, which may
@@ -56,6 +58,7 @@ class _Zygote:
         adaptations.apply([n for n in chosen if n in _AFTER_WARM_UP], appworld.__version__)
         self.find: Callable[[str, str], tuple[str, str] | None] = calls.public_routes()
         self.layers = confine.isolate_host() if confined else []
+        self.readable = confine.interpreter_folders()
         gc.collect()
         gc.freeze()
         gc.enable()
@@ -76,7 +79,7 @@ class _Zygote:
 
     def _confine(self, slot: int, scratch: str, limits: confine.Limits) -> None:
         if self.confined:
-            confine.confine(slot, scratch, limits, confine.interpreter_folders(), parent=self.pid)
+            confine.confine(slot, scratch, limits, self.readable, parent=self.pid)
 
     def _clean_up(self, pid: int) -> None:
         outputs = os.path.join(self.folder, "root", "experiments", "outputs", world.experiment_name(pid))

@@ -4,6 +4,7 @@ It is a worker's backend, like envs/appworld/backend/zygote.py, and forks its wo
 """
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def handle(method, params):
     """Answers the worker protocol as the real zygote does."""
     global _children
     if method == "start":
+        os.makedirs(os.path.join(params["folder"], "root", "data"))
         _children = children.Children(params["folder"])
         return {"layers": []}
     if method == "end":

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 import time
 
@@ -135,3 +137,23 @@ def test_a_failure_ends_what_waits_for_it_and_later_worlds_are_made(start):
     assert taken == [None]
     ahead.prepare(["a"])
     until(lambda: maker.made)
+
+
+def test_after_its_end_nothing_is_made(start):
+    maker = Maker()
+    ahead = start(maker)
+    ahead.stop()
+    ahead.prepare(["a"])
+    assert ahead.take("a") is None
+    assert maker.begun == []
+
+
+def test_the_end_of_the_process_does_not_wait_for_all_worlds():
+    code = """
+import time
+from envs.appworld.ahead import Ahead
+Ahead(lambda task_id: time.sleep(0.01) or print(task_id, flush=True) or task_id).prepare(["a"] * 1000)
+time.sleep(0.1)
+"""
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert 0 < made.count("a") < 1000

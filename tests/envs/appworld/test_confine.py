@@ -281,6 +281,21 @@ def test_its_memory_is_closed_to_other_processes_of_its_user(host, scratch):
     assert confined(host, scratch, lambda: LIBC.prctl(get_dumpable, 0, 0, 0, 0)) == ("returned", 0)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
+def test_the_judges_folder_is_closed_to_other_processes_of_its_user():
+    def look():
+        os.stat(f"/proc/{os.getppid()}/cwd/.")
+
+    def judges():
+        become(USER)
+        LIBC.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as in any process that its user has started
+        before = in_a_fork(look)
+        confine.isolate_judges()
+        assert [before, in_a_fork(look)] == [0, 255]
+
+    assert in_a_fork(judges) == 0
+
+
 @pytest.mark.skipif(not HAS_LANDLOCK, reason="/proc can be read under Landlock only")
 @pytest.mark.parametrize("host", [host for host in HOSTS if host.landlock], indirect=True, ids=lambda host: host.name)
 def test_no_right_is_left(host, scratch):
@@ -717,19 +732,26 @@ def test_only_the_descriptors_named_stay_open():
     assert in_a_fork(close) == 7
 
 
+def covered(path):
+    folders, path = confine.interpreter_folders(), os.path.realpath(path)
+    return any(path == folder or path.startswith(folder + os.sep) for folder in folders)
+
+
 def test_the_interpreters_folders_hold_its_library_and_nobodys_home():
-    folders = confine.interpreter_folders()
-
-    def covered(path):
-        return any(
-            os.path.realpath(path) == folder or os.path.realpath(path).startswith(folder + os.sep) for folder in folders
-        )
-
     assert covered(sysconfig.get_path("stdlib"))
     assert covered(pytest.__file__)
     assert not covered(os.path.expanduser("~"))
     assert not covered("/etc/passwd")
     assert not covered("/proc/self")
+
+
+def test_this_project_is_not_readable_where_it_is_installed_in_the_interpreters_library(monkeypatch):
+    assert Path(confine._PROJECT, "envs", "appworld", "mini").is_dir()
+    monkeypatch.setattr(confine, "_PROJECT", os.path.realpath(os.path.dirname(json.__file__)))  # as its site-packages
+    assert covered(os.__file__)
+    assert covered(random.__file__)
+    assert not covered(json.__file__)
+    assert not covered(sysconfig.get_path("stdlib"))
 
 
 # ------------------------------------------------------------------ the filter, interpreted

@@ -253,8 +253,12 @@ def test_without_a_reference_solution_there_is_no_expert(env, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"step_timeout_s": 0}, "step_timeout_s must be > 0, got 0"),
-        ({"max_output_chars": 10}, "max_output_chars must be >= 200, got 10"),
+        ({"step_timeout_s": 0.4}, "step_timeout_s must be a whole number >= 1, without quotes, got 0.4"),
+        ({"step_timeout_s": 2.5}, "got 2.5"),
+        ({"step_timeout_s": float("inf")}, "got inf"),
+        ({"step_timeout_s": float("nan")}, "got nan"),
+        ({"memory_mb": "1024"}, "memory_mb must be a whole number >= 1, without quotes, got '1024'"),
+        ({"max_output_chars": 10}, "max_output_chars must be a whole number >= 200, without quotes, got 10"),
         ({"adaptations": ("keep_ap",)}, "unknown adaptations keep_ap; choose from keep_app,"),
         ({"adaptations": ()}, "needs the adaptations call_inline, save_nothing; add them or pass confined=False"),
     ],
@@ -345,6 +349,8 @@ def test_a_judge_has_limits_and_dies_before_the_trainer(env):
         assert process.rlimit(psutil.RLIMIT_NOFILE) == (500, 500)
         assert process.rlimit(psutil.RLIMIT_AS)[1] <= process.memory_info().vms + 2**30
         assert Path(f"/proc/{fork.pid}/oom_score_adj").read_text() == "1000\n"
+        if os.getuid() != 0:
+            assert not os.access(f"/proc/{fork.pid}/cwd", os.F_OK)  # nor can a world's code look there
     finally:
         fork.end()
 

@@ -1,7 +1,11 @@
 """What is said to a forked process, and what happens when it does not answer as it should."""
 
+import contextlib
+import os
+import shutil
 import socket
 import struct
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -139,12 +143,57 @@ def test_a_temporary_folder_too_deep_for_a_socket_is_refused(tmp_path, monkeypat
     assert not list(deep.iterdir())
 
 
-def test_folders_of_processes_that_are_gone_are_removed(monkeypatch):
+def test_folders_of_processes_that_are_gone_are_removed_wherever_they_ran(monkeypatch):
     with tempfile.TemporaryDirectory() as name:  # pytest's own are too deep for a socket
         folder = Path(name)
         monkeypatch.setattr(forks.tempfile, "gettempdir", lambda: name)
-        (folder / "eh-appworld-999999999-abc").mkdir()
-        (folder / "eh-appworld-1-abc").mkdir()  # lives
+        monkeypatch.setattr(forks.os, "getpid", lambda: 999_999_999)  # as a process of another container is known here
+        lives, lock = forks._folder()
+        gone, ended = forks._folder()
+        ended.close()
         (folder / "other").mkdir()
-        mine = forks._folder()
-        assert {p.name for p in folder.iterdir()} == {"eh-appworld-1-abc", "other", mine.name}
+        mine, held = forks._folder()
+        assert not gone.exists()
+        assert {p.name for p in folder.iterdir()} == {lives.name, "other", mine.name}
+        lock.close()
+        held.close()
+
+
+def leave(zygote):
+    """What an ordinary exit of a forked copy of this process does."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            zygote._end()
+            zygote._ready = False
+            with contextlib.suppress(WorkerDied):
+                zygote.start()
+            zygote._end()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def lose(name):
+    return lambda zygote: (zygote._folder / name).rename(zygote._folder / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("happens", "survives"),
+    [(leave, True), (lose("socket"), False), (lose("root"), False), (lambda z: shutil.rmtree(z._folder), False)],
+    ids=["a copy of this process ends", "no socket", "no data", "no folder"],
+)
+def test_a_zygote_keeps_its_folder_or_is_replaced(monkeypatch, tmp_path, happens, survives):
+    fake, command = Path(__file__).with_name("fake_zygote.py"), forks.backend_command
+    monkeypatch.setattr(forks, "backend_command", lambda python, backend: command(python, fake))
+    zygote = forks.Zygote(Path(sys.executable), tmp_path, "world", (), True)
+    zygote.start()
+    first = zygote.pid
+    happens(zygote)
+    assert zygote.alive == survives
+    assert zygote.fork({"task_id": "a_1"}).ask(None, 60)["ready"]["instruction"] == "a_1"
+    assert (zygote.pid == first) == survives
+    zygote.close()
+    assert not zygote._folder.exists()
+    with pytest.raises(WorkerDied, match="was closed, as by close_hosts"):
+        zygote.fork({"task_id": "a_1"})

@@ -208,6 +208,8 @@ def test_other_sources_build_another_mini_world_and_force_removes_the_old(cache,
     builder(BUILDER + "# changed\n")
     install.install(benchmark=False, say=said.append)
     assert there(cache) == sorted([old.name, data.mini_dir().name])
+    for name in ("given-0123456789abcdef", ".given-0123456789abcdef-xyz"):  # the second as a killed process leaves it
+        (cache / name / "agent").mkdir(parents=True)
     install.install(force=True, benchmark=False, say=said.append)
     assert there(cache) == [data.mini_dir().name]
 

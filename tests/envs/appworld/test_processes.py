@@ -5,9 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
+
+from eh_gym.errors import WorkerDied
+from envs.appworld import forks
+from envs.appworld.data import Roots
+from envs.appworld.hosts import LocalHost
 
 SCRIPT = """
 import json, sys, psutil, eh_gym
@@ -85,3 +91,21 @@ def test_slots_of_a_killed_process_leave_no_process(owner, slots):
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     assert_gone(worlds)
+
+
+def test_a_host_that_is_closed_while_it_makes_worlds_leaves_no_process(monkeypatch, tmp_path):
+    """And it says so afterwards. Its zygotes are those of fake_zygote.py."""
+    fake, command = Path(__file__).with_name("fake_zygote.py"), forks.backend_command
+    monkeypatch.setattr(forks, "backend_command", lambda python, backend: command(python, fake))
+    before = psutil.Process().children(recursive=True)
+    host = LocalHost(Path(sys.executable), Roots(tmp_path, tmp_path, "fake"))
+    host.open("a_1")
+    host.prepare(["a_2"] * 100)
+    host.close()
+    for _ in range(2):  # whoever prepared the worlds, and another environment
+        with pytest.raises(WorkerDied, match="was closed, as by close_hosts"):
+            host.open("a_3")
+    host.prepare(["a_2"])
+    while host._ahead._running:
+        time.sleep(0.01)
+    assert [child for child in psutil.Process().children(recursive=True) if child not in before] == []
