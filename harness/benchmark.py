@@ -145,6 +145,8 @@ class Benchmark(SamplingFlags, RolloutFlags, EndpointFlags, ModelFlags, TasksFla
         kinds = [("greedy", 0.0, 1)] + ([("sampled", self.temperature, self.k)] if self.k else [])
         if self.player in _SCRIPTS:
             kinds = [("greedy", self.temperature, 1)]
+        if self.player == "random":  # its actions are never greedy
+            kinds = [("sampled", self.temperature, self.k or 1)]
         found = []
         for split in [self.split] if self.split else self.official.splits:
             for name, temperature, rollouts in kinds:

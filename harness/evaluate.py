@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.progress import Progress
 
-from eh_gym.errors import ConfigError, SamplerError
+from eh_gym.errors import ConfigError, EHError, SamplerError
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.environment import read_env_args
 from harness.settings.reasoning import ReasoningFlags, read_template_kwargs
@@ -160,8 +160,13 @@ class Evaluation(OutputFlags, SamplingFlags, ReasoningFlags, RolloutFlags, Endpo
                 )
         if not 0 <= self.temperature <= 2:
             raise ConfigError(f"temperature must be >= 0 and <= 2, got {self.temperature}; 0 samples greedily")
+        if self.threads is not None and self.threads < 0:
+            raise ConfigError(f"threads must be >= 0, got {self.threads}; 0 leaves torch's default")
         self.check_reasoning(self.max_action_tokens)
-        return read_env_args(self.env_args)
+        args = read_env_args(self.env_args)
+        if "split" in args:
+            raise ConfigError(f"env_args has the split {args['split']!r}; give --split {args['split']} instead")
+        return args
 
 
 def run(config: Evaluation, console: Console) -> EvalResult:
@@ -181,6 +186,7 @@ def run(config: Evaluation, console: Console) -> EvalResult:
     tasks = held_out_tasks(environments, config.tasks, every=config.every)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
     rollouts = config.rollouts or (1 if alike else 8)
+    whole = config.every == 1 and (config.tasks is None or len(tasks) >= len(held_out_tasks(environments, None)))
     requests = evaluation_requests(tasks, rollouts, config.seed)
     settings = {**config.decisive(), "split": split}
     folder = EvaluationFolder(config.out, settings, tokens=config.keep_tokens) if config.out else None
@@ -199,14 +205,25 @@ def run(config: Evaluation, console: Console) -> EvalResult:
                 progress.advance(bar)
 
             played, usage = _play(config, environments, missing, on_end) if missing else ([], None)
-        before = folder.played(requests) if folder else []
-        result = dataclasses.replace(summarise([*before, *played]), usage=usage)
+        new, before = iter(played), iter(folder.played(requests) if folder else [])
+        open_seeds = {request.seed for request in missing}
+        episodes = [next(new) if request.seed in open_seeds else next(before) for request in requests]
+        if all(t.end == "context" and not t.length for t in episodes):
+            raise ConfigError(
+                "no episode's first message fits into the model's context, so nothing was played; raise --max-context, or "
+                "choose a model with a longer context"
+            )
+        result = dataclasses.replace(summarise(episodes, whole_split=whole), usage=usage)
         if folder:
             folder.end({"config": asdict(config), "result": asdict(result)})
-    except SamplerError as error:
-        raise SamplerError(f"{error}; {_how_to_go_on(config, settings, ended)}") from error
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_to_go_on(config, settings, ended)) from None
+    except BaseException as error:
+        if any(t.turns for t in ended) or isinstance(error, (SamplerError, KeyboardInterrupt)):
+            how = _how_to_go_on(config, settings, ended)
+            if isinstance(error, (EHError, KeyboardInterrupt)):
+                error.args = ("; ".join([*map(str, error.args), how]),)
+            else:
+                console.print(how, highlight=False, soft_wrap=True)
+        raise
     finally:
         if folder:
             folder.close()
@@ -251,7 +268,7 @@ def _play(
     if config.policy in SCRIPTS:
         return play_script(config.policy, environments, requests, horizon=config.horizon, on_end=on_end), None
     if config.policy == "openai":
-        from harness.rollout.endpoint import play_with_endpoint
+        from harness.evaluation.play_endpoint import play_with_endpoint
 
         return play_with_endpoint(
             lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end
@@ -259,6 +276,7 @@ def _play(
     from harness.policy.policy import load_policy
     from harness.run.runtime import pick_device, pick_dtype, set_threads
     from harness.sampling.make import make_sampler
+    from harness.sampling.vllm_server import VLLMServerSampler
 
     policy = load_policy(
         config.policy,
@@ -278,7 +296,12 @@ def _play(
     small = policy.model.num_parameters() < _SMALL
     set_threads(int(small) if config.threads is None else config.threads)
     sampler = make_sampler(config, policy)
-    return play_policy(environments, sampler, policy.chat, requests, rules, horizon=config.horizon, on_end=on_end), None
+    try:
+        played = play_policy(environments, sampler, policy.chat, requests, rules, horizon=config.horizon, on_end=on_end)
+    finally:
+        if isinstance(sampler, VLLMServerSampler):
+            sampler.close()
+    return played, None
 
 
 def _endpoint(config: Evaluation) -> ChatEndpoint:

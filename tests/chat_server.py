@@ -51,7 +51,8 @@ def serve(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[ChatServe
                 self.write(answer)
 
         def write(self, answer: dict[str, Any]) -> None:
-            content = json.dumps(answer["body"]).encode()
+            body = answer["body"]
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(answer.get("status", 200))
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))

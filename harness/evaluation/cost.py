@@ -66,7 +66,9 @@ def estimated_cost(environments: Environments, tasks: Sequence[str], episodes: i
 def _task_cost(env: Any, task_id: str) -> tuple[int, int, int]:
     """Requests, characters read and characters written in one episode."""
     observation, info = env.reset(seed=0, options={"task_id": task_id})
-    context = len(info["system_prompt"]) + len(observation) + sum(len(json.dumps(t)) for t in info.get("tools", ()))
+    context = (
+        len(info.get("system_prompt", "")) + len(observation) + sum(len(json.dumps(t)) for t in info.get("tools", ()))
+    )
     if not hasattr(env.unwrapped, "expert"):
         return _assumed(context)
     steps = read = written = 0

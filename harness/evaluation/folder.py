@@ -6,6 +6,7 @@ only the missing episodes; the seed of an episode identifies it. `harness.run.ep
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 from eh_gym.errors import ConfigError
 from harness.run.episode_log import EpisodeWriter, read_episodes
-from harness.run.files import make_folder, read_object, write_whole
+from harness.run.files import lock_folder, read_object, write_whole
 from harness.types.rules import EpisodeRequest
 from harness.types.trajectory import TRUNCATED, Trajectory
 
@@ -42,32 +43,38 @@ class PlayedBefore:
 
 
 class EvaluationFolder:
-    """Keeps one evaluation.
+    """Keeps one evaluation. No other process can keep one in the same folder until this one is closed.
 
     Args:
-        folder: A new folder, or that of an evaluation with the same settings.
+        folder: A new folder, or that of an evaluation with the same settings. One in which no step was played may have others.
         settings: Everything that an episode depends on, besides its task and seed. It must be possible to write it as JSON.
         tokens: Whether to keep the token ids of the episodes that are added.
 
     Raises:
-        ConfigError: The folder holds something else, or can't be made.
+        ConfigError: The folder holds something else, is in use, or can't be made.
         StateError: The episodes in it can't be read.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, tokens: bool = False) -> None:
         self._folder = folder
         wanted = json.loads(json.dumps(settings, default=str))
-        if (folder / _SETTINGS).exists():
-            _check(folder, wanted)
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        new = not (folder / _SETTINGS).exists()
+        if new and folder.exists() and (not folder.is_dir() or any(path.name != ".lock" for path in folder.iterdir())):
             raise ConfigError(f"{folder} exists and holds no evaluation; give --out a new folder")
-        else:
-            make_folder(folder, "--out")
-            write_whole(folder / _SETTINGS, json.dumps(wanted, indent=2))
-        self._writer = EpisodeWriter(folder / _EPISODES, tokens=tokens)
-        # If the environment of an episode failed, the episode is played again.
-        played = (line for line in read_episodes(folder / _EPISODES) if line["end"] != "environment-error")
-        self._lines: dict[int, dict[str, Any]] = {line["seed"]: line for line in played}
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(
+                lock_folder(folder, f"another process evaluates in {folder}; wait for it, or give --out a new folder")
+            )
+            if not new and _differs(folder, wanted):
+                (folder / _EPISODES).unlink(missing_ok=True)
+                new = True
+            if new:
+                write_whole(folder / _SETTINGS, json.dumps(wanted, indent=2))
+            self._writer = opened.enter_context(contextlib.closing(EpisodeWriter(folder / _EPISODES, tokens=tokens)))
+            # If the environment of an episode failed, the episode is played again.
+            played = (line for line in read_episodes(folder / _EPISODES) if line["end"] != "environment-error")
+            self._lines: dict[int, dict[str, Any]] = {line["seed"]: line for line in played}
+            self._opened = opened.pop_all()
 
     def missing(self, requests: Sequence[EpisodeRequest]) -> list[EpisodeRequest]:
         """Returns the requests whose episodes were not played yet, in their order."""
@@ -78,7 +85,8 @@ class EvaluationFolder:
         return [_played(request, self._lines[request.seed]) for request in requests if request.seed in self._lines]
 
     def add(self, trajectory: Trajectory) -> None:
-        """Writes an episode. If the process is killed after this, the episode is not lost."""
+        """Writes an episode. If the process is killed after this, the episode is not lost. A result without it is removed."""
+        (self._folder / _RESULT).unlink(missing_ok=True)
         self._writer.write(trajectory)
 
     def end(self, result: Mapping[str, Any]) -> None:
@@ -86,8 +94,8 @@ class EvaluationFolder:
         write_whole(self._folder / _RESULT, json.dumps(result, default=str, indent=2))
 
     def close(self) -> None:
-        """Closes the episodes' file."""
-        self._writer.close()
+        """Closes the episodes' file and frees the folder."""
+        self._opened.close()
 
 
 @dataclass(frozen=True)
@@ -130,9 +138,11 @@ def _played(request: EpisodeRequest, line: Mapping[str, Any]) -> PlayedBefore:
     return PlayedBefore(request.group, **{name: line[name] for name in names}, kinds=kinds)
 
 
-def _check(folder: Path, wanted: Mapping[str, Any]) -> None:
+def _differs(folder: Path, wanted: Mapping[str, Any]) -> bool:
+    """Whether the folder has other settings, under which no step was played. If one was, they can't be replaced: ConfigError."""
     kept = read_object(folder / _SETTINGS)
     differ = {name: kept.get(name) for name in wanted if kept.get(name) != wanted[name]}
-    if differ:
+    if differ and (folder / _EPISODES).exists() and any(line["length"] for line in read_episodes(folder / _EPISODES)):
         words = ", ".join(f"{name} {value!r} (here {wanted[name]!r})" for name, value in differ.items())
         raise ConfigError(f"{folder} holds an evaluation with {words}; give --out a new folder, or the same settings")
+    return bool(differ)

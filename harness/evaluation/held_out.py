@@ -6,6 +6,7 @@ Every call plays the same episodes with the same random numbers, at K = k_max. `
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +89,10 @@ class HeldOut:
             if part.kind == "environment"
         }
 
+    @functools.cached_property
+    def _whole_split(self) -> bool:
+        return len(self.tasks) >= len(held_out_tasks(self.environments, None))
+
     def _own(self, rollouts: int) -> int:
         """The number of episodes of this rank, with so many per task."""
         return len(self.ranks.share(range(len(self.tasks) * rollouts)))
@@ -106,4 +111,4 @@ class HeldOut:
             horizon=horizon or config.k_max,
             on_end=on_end,
         )
-        return summarise(self.ranks.gather(played))
+        return summarise(self.ranks.gather(played), whole_split=self._whole_split)

@@ -109,9 +109,16 @@ def held_out_tasks(environments: Environments, count: int | None, *, every: int 
         environments: How the environment is made.
         count: The number of tasks, or None.
         every: Only every N-th task of the split counts.
+
+    Raises:
+        ConfigError: The split holds no task.
     """
     env = make_environment(environments.env_id, environments.args)
     task_ids = tasks_of(env)
+    if not len(task_ids):
+        raise ConfigError(
+            f"{environments.env_id} has no task with the arguments {dict(environments.args)}; choose another split or category"
+        )
     if count is None:
         count = -(-len(task_ids) // every) if len(task_ids) <= _GENERATED else _GENERATED_TASKS
     env.close()

@@ -70,7 +70,7 @@ class Part:
         mean_interval: The 95 % interval of `mean_at_k`.
         best_at_k: The share of tasks that were solved at least once.
         all_at_k: The share of tasks that were solved every time.
-        scenarios_at_k: The share of scenarios all of whose tasks were solved; None if the tasks name no scenario.
+        scenarios_at_k: The share of scenarios all of whose tasks were solved, or None; see `EvalResult`.
     """
 
     kind: str
@@ -114,7 +114,9 @@ class EvalResult:
         all_at_k: The share of tasks that were solved every time: pass^k, where k is `rollouts`.
         all_interval: The 95 % interval of `all_at_k`.
         scenarios_at_k: The share of scenarios all of whose tasks were solved, which AppWorld calls scenario goal completion. With
-            several episodes per task, the mean over the first, the second and so on. None if the tasks name no scenario.
+            several episodes per task, the mean over the first, the second and so on. A scenario does not count if every episode
+            of one of its tasks was lost because the environment failed. None if the tasks name no scenario, if only a part of
+            the split was played, or if the scenario of a lost task is not known.
         category_mean: The mean of the categories' mean@k, where each category counts the same: BFCL's multi-turn score. None if
             the tasks name no category.
         parts: The result of each environment if there are several, and of each category and difficulty, if the environment names
@@ -159,16 +161,26 @@ def wilson_interval(p: float, n: float) -> tuple[float, float]:
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
-def summarise(episodes: Sequence[Played]) -> EvalResult:
+def summarise(episodes: Sequence[Played], *, whole_split: bool = True) -> EvalResult:
     """Computes the result of episodes that are grouped by task.
 
-    The k episodes of one task are alike, so the interval of mean@k cannot treat them as independent. It takes the variance of
-    the share between tasks, and the number of independent episodes that would have this variance (the design effect).
+    The k episodes of one task are alike, so the interval of mean@k cannot treat them as independent. It takes V, the variance of
+    the mean share between tasks, and the number of independent episodes that would have this variance (the design effect):
+    1 + p (1 - p) / V, since p (1 - p) + V is an unbiased estimate of an episode's variance. This is the number of tasks if all
+    episodes of a task end alike, and at most the number of episodes, which it is if all tasks have the same share. Where p is 0
+    or 1, or there is one task, V can't be estimated, and the number of tasks is taken.
+
+    Args:
+        episodes: Those of a task in the order in which they were asked for.
+        whole_split: Whether every task of the split was asked for; if not, its scenarios are not whole.
 
     Raises:
         ConfigError: Every episode ended with an environment error.
     """
-    valid = sorted((t for t in episodes if t.end != "environment-error"), key=lambda t: t.group)
+    episodes = sorted(episodes, key=lambda t: t.group)
+    valid = _valid(episodes)
+    # After a reset that failed, nothing is known of a task, such as its scenario.
+    whole = whole_split and {t.group for t in episodes} == {t.group for t in episodes if t.kinds}
     if not valid:
         raise ConfigError("every episode ended with an environment error; see the episodes' own errors")
     tasks = _by_task(valid)
@@ -176,7 +188,7 @@ def summarise(episodes: Sequence[Played]) -> EvalResult:
     best, every = _share(map(any, tasks)), _share(map(all, tasks))
     lengths = np.array([t.length for t in valid if t.success], dtype=float)
     over = [t.length / t.optimal_steps for t in valid if t.success and t.optimal_steps]
-    parts = _parts(valid)
+    parts = _parts(episodes, whole=whole)
     categories = [part.mean_at_k for part in parts if part.kind == "category"]
     return EvalResult(
         tasks=len(tasks),
@@ -198,10 +210,14 @@ def summarise(episodes: Sequence[Played]) -> EvalResult:
         tokens=sum(t.tokens for t in valid),
         all_at_k=every,
         all_interval=wilson_interval(every, len(tasks)),
-        scenarios_at_k=_scenarios_at_k(valid),
+        scenarios_at_k=_scenarios_at_k(episodes) if whole else None,
         category_mean=_share(categories) if categories else None,
         parts=parts,
     )
+
+
+def _valid(episodes: Iterable[Played]) -> list[Played]:
+    return [t for t in episodes if t.end != "environment-error"]
 
 
 def _by_task(episodes: Iterable[Played]) -> list[list[bool]]:
@@ -216,8 +232,10 @@ def _mean(tasks: Sequence[Sequence[bool]]) -> tuple[float, tuple[float, float]]:
     """The share of successful episodes with its interval."""
     played = [success for task in tasks for success in task]
     mean, n = _share(played), len(tasks)
-    variance = float(np.var([_share(task) for task in tasks], ddof=1)) / n if n > 1 else 0.0
-    effective = mean * (1 - mean) / variance if variance > 0 else n
+    if n == 1 or mean in (0.0, 1.0):
+        return mean, wilson_interval(mean, n)
+    variance = float(np.var([_share(task) for task in tasks], ddof=1)) / n
+    effective = 1 + mean * (1 - mean) / variance if variance > 0 else math.inf
     return mean, wilson_interval(mean, min(effective, len(played)))
 
 
@@ -229,27 +247,34 @@ def _scenarios_at_k(episodes: Iterable[Played]) -> float | None:
     """The mean over a scenario's rounds of whether all of its tasks were solved; a round has one episode of each task."""
     found: dict[str, dict[int, list[bool]]] = {}
     for t in episodes:
-        if "scenario" not in t.kinds:
+        lost = t.end == "environment-error"
+        if "scenario" in t.kinds:
+            solved = found.setdefault(t.kinds["scenario"], {}).setdefault(t.group, [])
+            solved += [] if lost else [t.success]
+        elif not lost:
             return None
-        found.setdefault(t.kinds["scenario"], {}).setdefault(t.group, []).append(t.success)
     # zip ends with the task that lost most episodes to environment errors
-    return _share(_share(map(all, zip(*tasks.values(), strict=False))) for tasks in found.values())
+    whole = [_share(map(all, zip(*tasks.values(), strict=False))) for tasks in found.values() if all(tasks.values())]
+    return _share(whole) if whole else None
 
 
-def _parts(episodes: Sequence[Played]) -> tuple[Part, ...]:
+def _parts(episodes: Sequence[Played], *, whole: bool) -> tuple[Part, ...]:
     found: dict[tuple[str, str], list[Played]] = {}
     for kind in ("environment", "category", "difficulty"):
         for t in episodes:
             if kind in t.kinds:
                 found.setdefault((kind, t.kinds[kind]), []).append(t)
-    return tuple(_part(*key, found[key]) for key in sorted(found))
+    played = [key for key in sorted(found) if _valid(found[key])]
+    return tuple(_part(*key, found[key], whole=whole) for key in played)
 
 
-def _part(kind: str, name: str, episodes: Sequence[Played]) -> Part:
-    tasks = _by_task(episodes)
+def _part(kind: str, name: str, episodes: Sequence[Played], *, whole: bool) -> Part:
+    valid = _valid(episodes)
+    tasks = _by_task(valid)
     mean, interval = _mean(tasks)
     best, every = _share(map(any, tasks)), _share(map(all, tasks))
-    return Part(kind, name, len(tasks), len(episodes), mean, interval, best, every, _scenarios_at_k(episodes))
+    scenarios = _scenarios_at_k(episodes) if whole else None
+    return Part(kind, name, len(tasks), len(valid), mean, interval, best, every, scenarios)
 
 
 def _by_optimum(episodes: Sequence[Played]) -> tuple[tuple[int, int, int], ...]:

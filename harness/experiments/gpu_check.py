@@ -14,7 +14,6 @@ import math
 import multiprocessing
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import StateError
+from harness.experiments.process_group import end_group
 from harness.run.metrics import read_metrics
 from harness.run.versions import package_versions
 
@@ -340,10 +340,7 @@ def carry_out(check: Check, lab: Lab) -> Result:
         process.join(lab.timeout_s)
         late = process.is_alive()
     finally:
-        process.kill()
-        with contextlib.suppress(ProcessLookupError):  # its group: servers and ranks that it left behind too
-            os.killpg(process.pid or 0, signal.SIGKILL)
-        process.join()
+        end_group(process)  # servers and ranks that it left behind too
     seconds = time.monotonic() - began
     if late or not answer.exists():
         end = f"did not end within {lab.timeout_s:g} s" if late else f"ended with exit code {process.exitcode}"

@@ -36,6 +36,8 @@ _REPLY, _OBSERVATION = "Eh-Reply-Mark", "Eh-Observation-Mark"
 _THOUGHT, _SYSTEM = "Eh-Thought-Mark", "Eh-System-Mark"
 _ASKED: Message = {"role": "user", "content": "question"}
 
+_CHARACTERS = 128  # The longest tokens of the usual vocabularies have so many, all of them spaces.
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -64,7 +66,8 @@ class ChatFormat:
     Args:
         tokenizer: A tokenizer with a chat template.
         max_observation_tokens: A longer observation keeps its first and its last ``max_observation_tokens // 2`` tokens; a
-            note replaces the middle. None keeps every observation whole.
+            note replaces the middle. None keeps every observation whole. The note counts the tokens that were left out, or the
+            characters if there are more than 128 per token of the limit; then only the ends are tokenised.
         template_kwargs: Further variables of the chat template, such as ``{"enable_thinking": False}``.
         reasoning_format: How the model writes its thoughts; "auto" finds it from the template.
         stop_ids: Further tokens that end a reply, such as those of the model's generation config.
@@ -243,7 +246,7 @@ class ChatFormat:
         return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def _ids(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
+        return list(self._tokenizer.encode(_whole(text), add_special_tokens=False))
 
     def _following(self, text: str, stopped: bool) -> list[int]:
         """The ids of the text from the end of a reply on. The reply's own stop token stands for the template's."""
@@ -253,15 +256,20 @@ class ChatFormat:
     def _cut(self, observation: str, share: int = 1) -> str:
         limit = self._max_observation_tokens and max(16, self._max_observation_tokens // share)
         # A token holds at least one byte, so a text with no more bytes than the limit fits.
-        if limit is None or len(observation.encode("utf-8", "surrogatepass")) <= limit:
+        observation = _whole(observation)
+        if limit is None or len(observation.encode()) <= limit:
             return observation
-        ids = self._ids(observation)
-        if len(ids) <= limit:
+        room = _CHARACTERS * (limit // 2)  # at each end
+        long = len(observation) > 2 * room
+        first = self._ids(observation[:room] if long else observation)
+        last = self._ids(observation[-room:]) if long else first
+        if not long and len(first) <= limit:
             return observation
         # A cut inside the bytes of a character leaves the replacement character.
-        head = str(self._tokenizer.decode(ids[: limit // 2])).rstrip("\ufffd")
-        tail = str(self._tokenizer.decode(ids[-(limit // 2) :])).lstrip("\ufffd")
-        return f"{head}\n[{len(ids) - 2 * (limit // 2)} tokens left out]\n{tail}"
+        head = str(self._tokenizer.decode(first[: limit // 2])).rstrip("\ufffd")
+        tail = str(self._tokenizer.decode(last[-(limit // 2) :])).lstrip("\ufffd")
+        left = len(observation) - len(head) - len(tail) if long else len(first) - 2 * (limit // 2)
+        return f"{head}\n[{left} {'characters' if long else 'tokens'} left out]\n{tail}"
 
     def _find_stop_ids(self, more: Iterable[int]) -> frozenset[int]:
         """The tokenizer's end-of-sequence token, the token with which the template ends a reply, and `more`."""
@@ -294,10 +302,11 @@ class ChatFormat:
 
     def _takes_system(self) -> bool:
         try:
-            self._template([{"role": "system", "content": _SYSTEM}, _ASKED])
+            text = self._template([{"role": "system", "content": _SYSTEM}, _ASKED])
         except ConfigError:
             return False
-        return True
+        # A template without a branch for the role drops the text. If it names the role, it does so on purpose, as the tiny ones.
+        return _SYSTEM in text or "system" in self._template.source
 
     def _notes(self) -> tuple[str, ...]:
         """What the template does to messages when later ones follow. This is found by rendering marker texts."""
@@ -334,3 +343,8 @@ class ChatFormat:
 
 def _conversation(reply: str, **more: str) -> list[Message]:
     return [_ASKED, {"role": "assistant", "content": reply, **more}, {"role": "user", "content": _OBSERVATION}]
+
+
+def _whole(text: str) -> str:
+    """The text with half surrogate pairs, which tokenizers refuse, as their escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()

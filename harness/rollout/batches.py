@@ -75,6 +75,12 @@ class BatchPlan:
             sizes = group_sizes([self.success.expected(task) for task in tasks], self.group_size * len(tasks))
         return self._requests(update, dict(enumerate(tasks)), sizes)
 
+    def observe(self, update: int, trajectories: Sequence[Trajectory]) -> None:
+        """Counts the successes of an update's episodes, if they count. The arguments are those of `replacements`."""
+        if self.success:
+            offered = self.stream.candidates(update, self.curriculum) if self.curriculum > 1 else []
+            self.success.observe(trajectories, [task for some in offered for task in some])
+
     def replacements(self, update: int, trajectories: Sequence[Trajectory]) -> list[EpisodeRequest]:
         """One more group for each that the update lacks, each of another task.
 
@@ -85,7 +91,8 @@ class BatchPlan:
         begun = 1 + max((t.group for t in trajectories), default=self.stream.per_update - 1)
         missing = self.stream.per_update - useful_groups(trajectories)
         spare = begun - self.stream.per_update
-        tasks = {begun + i: self.stream.spare(update, spare + i) for i in range(missing)}
+        own = {t.task_id for t in trajectories if t.group < self.stream.per_update}
+        tasks = {begun + i: self.stream.spare(update, spare + i, own) for i in range(missing)}
         return self._requests(update, tasks, [self.group_size] * missing)
 
     def _requests(self, update: int, tasks: Mapping[int, str], sizes: Sequence[int]) -> list[EpisodeRequest]:
@@ -181,7 +188,9 @@ class Batches:
         if self._plan.dynamic_sampling or self._plan.success:
             metrics["rollout/useful_groups"] = float(useful_groups(trajectories))
         if self._plan.dynamic_sampling:
-            metrics["tokens/replacements"] = float(sum(t.tokens for t in trajectories[first:]))
+            metrics["tokens/replacements"] = float(
+                sum(t.tokens for t in trajectories[first:] if t.end != "environment-error")  # as in tokens/update
+            )
         self._lost = 0 if metrics["rollout/episodes"] else self._lost + 1
         if self._lost == _LOST_BATCHES:
             raise WorkerError(
@@ -191,7 +200,7 @@ class Batches:
         self._lengths.observe(trajectories)
         if self._plan.success:
             metrics["rollout/largest_group"] = float(max(Counter(t.group for t in trajectories).values()))
-            self._plan.success.observe(trajectories)
+            self._plan.observe(update, trajectories)
         return trajectories, metrics | self._cache_metrics()
 
     def prepare(self, update: int, on_begin: OnBegin) -> None:

@@ -33,10 +33,11 @@ class Conversation:
 
     def __init__(self, chat: ChatFormat, observation: str, info: Mapping[str, Any]) -> None:
         self.tools = list(info.get("tools", ()))
-        self.prompt_ids = chat.prompt_ids(info["system_prompt"], observation, self.tools)
+        system = info.get("system_prompt", "")
+        self.prompt_ids = chat.prompt_ids(system, observation, self.tools)
         self._chat = chat
         # What the template renders again in every turn, if thoughts leave the conversation.
-        self._messages: list[Message] = chat.first_messages(info["system_prompt"], observation) if chat.strips else []
+        self._messages: list[Message] = chat.first_messages(system, observation) if chat.strips else []
         self._first_tools = list(self.tools)
 
     def answered(

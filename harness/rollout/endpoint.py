@@ -1,38 +1,28 @@
-"""Plays episodes with a model behind an OpenAI-compatible chat endpoint, for evaluation.
+"""A model behind an OpenAI-compatible chat endpoint: requests, their errors, and what they used.
 
-Such a server takes and returns text. It gives no token ids and no log-probabilities, so nothing can be trained on these
-episodes. The `openai` client does the retries with backoff. The protocol's tools and tool calls are used if the environment
-offers functions (``info["tools"]``); otherwise environments state their action format as text.
+Such a server takes and returns text. It gives no token ids and no log-probabilities, so nothing can be trained on its
+replies. The `openai` client does the retries with backoff. `harness.evaluation.play_endpoint` plays episodes with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from eh_gym import FixedHorizon
-from eh_gym.errors import ConfigError, EHError, MissingExtraError, SamplerError, WorkerError
+from eh_gym.errors import ConfigError, EHError, MissingExtraError, SamplerError
 from eh_gym.replies import split_reply
-from eh_gym.vector import ThreadVectorEnv
-from harness.rollout.conversation import UNFINISHED
-from harness.rollout.environment import Environments
-from harness.rollout.slots import announce
-from harness.types.rules import EpisodeRequest
-from harness.types.seeding import derive_seed
-from harness.types.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:
     import openai
 
-__all__ = ["ChatEndpoint", "ContextFull", "Reply", "Usage", "play_with_endpoint"]
+__all__ = ["ChatEndpoint", "ContextFull", "Reply", "Usage"]
 
 Message = dict[str, Any]
 _SEEDS = 2**31  # every server takes seeds below this
@@ -212,7 +202,7 @@ class ChatEndpoint:
                 f"{self.url} answered {error.status_code} ({_said(error)}), even after all retries; lower --slots, "
                 "raise --retries, or try again later"
             ) from error
-        except openai.APIError as error:
+        except (openai.APIError, ValueError) as error:  # ValueError: the body is broken JSON
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
         return dataclasses.replace(self._read(completion), latency_s=round(time.perf_counter() - began, 3))
 
@@ -230,10 +220,10 @@ class ChatEndpoint:
         create: Any = self._client.chat.completions.create
         return await create(
             model=self._model,
-            messages=list(messages),
+            messages=_whole(list(messages)),
             temperature=self._temperature,
             seed=seed,
-            **({"tools": list(tools)} if tools else {}),
+            **({"tools": _whole(list(tools))} if tools else {}),
             **self._limit,
             **self._more,
         )
@@ -276,110 +266,13 @@ class ChatEndpoint:
         return f"it offers {', '.join(names[:8])}" if names else "see --model and --base-url, which usually ends in /v1"
 
 
-def play_with_endpoint(
-    endpoint: Callable[[], ChatEndpoint],
-    environments: Environments,
-    requests: Sequence[EpisodeRequest],
-    *,
-    horizon: int,
-    environment_retries: int = 2,
-    on_end: Callable[[Trajectory], None] = lambda _: None,
-) -> tuple[list[Trajectory], Usage]:
-    """Plays every request. The trajectories come in the same order; they hold texts but no tokens.
-
-    If a conversation with room for an answer no longer fits into the model's context, its episode is truncated: its `end` is
-    "context". If not even the first message of any episode fits, nothing was measured, and this is an error.
-
-    Args:
-        endpoint: Makes the endpoint. It is called in the event loop that uses the endpoint.
-        environments: How the slots are made. The endpoint never has more requests at a time than there are slots.
-        requests: The episodes.
-        horizon: The fixed K.
-        environment_retries: An episode whose environment failed starts again up to this many times, >= 0.
-        on_end: Called with each trajectory when it ends.
-
-    Raises:
-        ConfigError: See `ChatEndpoint.reply`; or no episode's first message fits.
-        SamplerError: See `ChatEndpoint.reply`; the message says how many episodes had been played.
-    """
-    envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
-    done: dict[int, Trajectory] = {}
-
-    async def play_all() -> Usage:
-        waiting = iter(range(len(requests)))
-        async with endpoint() as model:
-
-            async def play_in(slot: int) -> None:
-                for index in waiting:
-                    announce(envs, [request.task_id for request in requests[index + 1 : index + 1 + envs.num_envs]])
-                    done[index] = await _play(model, envs, slot, requests[index], environment_retries)
-                    on_end(done[index])
-
-            await asyncio.gather(*(play_in(slot) for slot in range(envs.num_envs)))
-            if model.overflow and not model.usage.requests:
-                raise ConfigError(
-                    f"{model.url} can't fit any episode's first message and an answer of {model.max_tokens} tokens "
-                    f"({model.overflow}); lower --max-action-tokens, or serve the model with a longer context"
-                )
-            return model.usage
-
-    try:
-        usage = asyncio.run(play_all())
-    except SamplerError as error:
-        raise SamplerError(f"{error} ({len(done)} of {len(requests)} episodes had been played)") from error
-    finally:
-        envs.close()
-    return [done[index] for index in range(len(requests))], usage
-
-
-async def _play(
-    model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, retries: int
-) -> Trajectory:
-    """Plays one episode. If its environment fails and retries are left, it is played again with the same seed."""
-    for attempt in range(retries + 1):
-        trajectory = Trajectory(request.task_id, request.group, seed=request.seed, retries=attempt)
-        try:
-            await _play_once(model, envs, slot, trajectory)
-        except WorkerError as failure:
-            trajectory.fail(str(failure))
-        if trajectory.end != "environment-error":
-            break
-    return trajectory
-
-
-async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, trajectory: Trajectory) -> None:
-    seed, options = derive_seed(trajectory.seed, "reset") % _SEEDS, {"task_id": trajectory.task_id}
-    observation, info = await asyncio.wrap_future(envs.submit_reset(slot, seed=seed, options=options))
-    trajectory.begin(observation, info)
-    tools, system = info.get("tools", ()), info["system_prompt"]
-    messages: list[Message] = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": trajectory.prompt})
-    end = None
-    while end is None:
-        try:
-            seed = derive_seed(trajectory.seed, "turn", trajectory.length)
-            reply = await model.reply(messages, seed=seed, tools=tools)
-        except ContextFull:
-            trajectory.end = "context"
-            return
-        action = json.dumps({**reply.message, "content": reply.text}) if tools else reply.text
-        turn = Turn(action, "", reply.cut, malformed=False, reasoning=reply.reasoning, unfinished=reply.unfinished)
-        turn.action_tokens, turn.prompt_tokens = reply.completion_tokens, reply.prompt_tokens
-        turn.latency_s = reply.latency_s
-        trajectory.turns.append(turn)
-        answer = await asyncio.wrap_future(envs.submit_step(slot, action))
-        end = trajectory.add_answer(answer)
-        if reply.unfinished:
-            turn.observation = f"{UNFINISHED}\n{turn.observation}"
-        tools = answer[4].get("tools", tools)
-        messages.append(reply.message)
-        if results := answer[4].get("tool_results"):
-            messages += [
-                {"role": "tool", "tool_call_id": call["id"], "content": result}
-                for call, result in zip(reply.calls, results, strict=True)
-            ]
-        else:
-            messages.append({"role": "user", "content": turn.observation})
+def _whole(value: Any) -> Any:
+    """A JSON value with half surrogate pairs as their escapes, as `ChatFormat` reads them; they can't be sent."""
+    if isinstance(value, dict):
+        return {_whole(name): _whole(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_whole(inner) for inner in value]
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _said(error: openai.APIStatusError) -> str:

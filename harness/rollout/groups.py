@@ -20,9 +20,9 @@ _MOST_TASKS = 10_000  # generated tasks may never come again; the task that was 
 class TaskSuccess:
     """A running estimate of how likely each task is solved.
 
-    A task's successes and episodes are counted. In each update that has the task, the older counts are halved first, because the
-    policy has changed since. The estimate is the mean of Jeffreys' posterior, (successes + 1/2) / (episodes + 1), so it is never
-    0 or 1, and 1/2 for a task that was never played.
+    A task's successes and episodes are counted. In each update that has the task, or had it as a candidate, the older counts are
+    halved first, because the policy has changed since. So a task that is not chosen comes closer to 1/2. The estimate is the mean
+    of Jeffreys' posterior, (successes + 1/2) / (episodes + 1), so it is never 0 or 1, and 1/2 for a task that was never played.
 
     >>> TaskSuccess().expected("a")
     0.5
@@ -40,12 +40,20 @@ class TaskSuccess:
         """The task with the largest p (1 - p), where p is its probability of success; of equal ones the first."""
         return max(task_ids, key=lambda task_id: self.expected(task_id) * (1 - self.expected(task_id)))
 
-    def observe(self, trajectories: Sequence[Trajectory]) -> None:
-        """Counts one update's episodes. Episodes whose environment failed are ignored."""
+    def observe(self, trajectories: Sequence[Trajectory], candidates: Sequence[str] = ()) -> None:
+        """Counts one update's episodes. Episodes whose environment failed are ignored.
+
+        Args:
+            trajectories: The episodes.
+            candidates: The tasks that the update could have had.
+        """
         seen: dict[str, list[bool]] = {}
         for t in trajectories:
             if t.end != "environment-error":
                 seen.setdefault(t.task_id, []).append(t.success)
+        for task_id in ({*candidates} - {*seen}) & {*self._counts}:
+            successes, episodes = self._counts[task_id]
+            self._counts[task_id] = (successes / 2, episodes / 2)
         for task_id, outcomes in seen.items():
             successes, episodes = self._counts.pop(task_id, (0.0, 0.0))
             self._counts[task_id] = (successes / 2 + sum(outcomes), episodes / 2 + len(outcomes))

@@ -11,8 +11,9 @@ uses the sampler and the slots.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -46,8 +47,9 @@ def play_streaming(
     while slots.unfinished or goes_on():
         for slot, reset in slots.start_resets():
             expect(slots.reset_answered, slot, reset)
-        answered = _taken(queue, wait=not sampler.pending)
-        for record in answered:
+        answered = False
+        for record in _arrived(queue, wait=not sampler.pending):
+            answered = True
             turn = record()
             if turn is not None:
                 sampler.submit(turn)
@@ -61,11 +63,10 @@ def play_streaming(
                 expect(slots.step_answered, slot, acted)
 
 
-def _taken(queue: Answers, *, wait: bool) -> list[Callable[[], SampleRequest | None]]:
-    """The answers that have arrived, in order of arrival; with `wait`, at least one."""
-    taken = [queue.get()] if wait else []
-    try:
+def _arrived(queue: Answers, *, wait: bool) -> Iterator[Callable[[], SampleRequest | None]]:
+    """The answers that have arrived, in order; with `wait`, at least one. If one raises, the others stay in the queue."""
+    if wait:
+        yield queue.get()
+    with contextlib.suppress(Empty):
         while True:
-            taken.append(queue.get_nowait())
-    except Empty:
-        return taken
+            yield queue.get_nowait()

@@ -5,7 +5,8 @@ So a resumed run trains on the same tasks as an uninterrupted run, and nothing h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class TaskStream:
         self._parts, self._per_update, self._seed = parts, per_update, seed
         self._turns = _turns(weights or [1] * len(parts))
         self._pass = [(-1, np.empty(0, dtype=np.int64))] * len(parts)
-        self._spare = [(-1, np.empty(0, dtype=np.int64))] * len(parts)
+        self._spares = [(-1, np.empty(0, dtype=np.int64))] * len(parts)
 
     @property
     def per_update(self) -> int:
@@ -62,19 +63,26 @@ class TaskStream:
         indices = [[self._index(part, place * count + i) for i in range(count)] for part, place in turns]
         return [[self._parts[part][index] for part, index in choice] for choice in indices]
 
-    def spare(self, update: int, index: int) -> str:
+    def spare(self, update: int, index: int, own: Collection[str]) -> str:
         """A task to replace one of the update: `index` = 0, 1, … of a random order, those first that the update does not have.
 
         Several environments take turns here, too.
+
+        Args:
+            update: The index of the update.
+            index: Which replacement it is.
+            own: The tasks that the update began with.
         """
         part, place = self._turn(index)
         task_ids = self._parts[part]
-        if self._spare[part][0] != update:
+        if self._spares[part][0] != update:
             seed = derive_seed(self._seed, "spare", update, *([part] if part else []))
-            order = np.random.default_rng(seed).permutation(len(task_ids))
-            own = np.isin(order, [taken for owner, taken in self._indices(update) if owner == part])
-            self._spare[part] = (update, np.concatenate([order[~own], order[own]]))
-        return task_ids[int(self._spare[part][1][place % len(task_ids)])]
+            self._spares[part] = (update, np.random.default_rng(seed).permutation(len(task_ids)))
+        order = self._spares[part][1]
+        fresh = (index for index in order if task_ids[int(index)] not in own)
+        taken = (index for index in order if task_ids[int(index)] in own)
+        place %= len(order)
+        return task_ids[int(next(itertools.islice(itertools.chain(fresh, taken), place, None)))]
 
     def _indices(self, update: int) -> list[tuple[int, int]]:
         """The environment and the index of each task of an update."""

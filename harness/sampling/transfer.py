@@ -7,6 +7,7 @@ Whole weights go through vLLM's own weight-transfer API. If the policy is sharde
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import shutil
@@ -28,6 +29,11 @@ from eh_gym.errors import MissingExtraError
 from harness.policy.lora import adapters, frozen_parameters, plain_parameters
 from harness.sampling.vllm_http import VLLMServer
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 __all__ = [
     "ADAPTERS",
     "ADAPTERS_ID",
@@ -43,19 +49,35 @@ __all__ = [
 WORKER_EXTENSION = "harness.sampling.vllm_worker.PolicyWeights"
 ADAPTERS = "policy-adapters"  # the adapters' name in vLLM; servers number them 1, because there are no others
 ADAPTERS_ID = 1
+_MEMORY = Path("/dev/shm")
+_LOCK = ".in-use"
 _HEADERS = 1 << 20  # what the files have beside the tensors
 
 
 @contextmanager
 def memory_folder(n_bytes: int) -> Iterator[Path]:
-    """A temporary folder for files of `n_bytes` in total. It is deleted afterwards.
+    """A temporary folder for files of `n_bytes` in total. It is deleted afterwards, or by the next call if the process is killed.
 
     It is in memory if ``/dev/shm`` exists and has room: containers often have only 64 MB there. Otherwise it is on a disk.
     """
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > n_bytes + _HEADERS
-    with tempfile.TemporaryDirectory(prefix="policy-", dir=memory if roomy else None) as folder:
-        yield Path(folder)
+    for parent in (_MEMORY, Path(tempfile.gettempdir())):
+        _remove_abandoned(parent)
+    roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > n_bytes + _HEADERS
+    with tempfile.TemporaryDirectory(prefix="policy-", dir=_MEMORY if roomy else None) as folder:
+        new = Path(folder, "lock")
+        with new.open("wb") as lock:
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            new.rename(Path(folder, _LOCK))  # only now can others see it
+            yield Path(folder)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Removes the folders whose process has been killed. A living one holds its lock, in whatever container it is."""
+    for path in parent.glob(f"policy-*/{_LOCK}") if fcntl is not None else ():
+        with contextlib.suppress(OSError), path.open("rb") as lock:  # in use, or another user's
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, ignore_errors=True)
 
 
 @contextmanager

@@ -61,13 +61,16 @@ class _CacheUse:
     preemptions: int = 0
     _seen: dict[str, int] = field(default_factory=dict)
 
+    def next(self) -> _CacheUse:
+        """One that counts from here on. Requests go on beyond it, so it knows their preemptions so far."""
+        return _CacheUse(_seen=self._seen)
+
     def observe(self, scheduler: Any) -> None:
         """Reads vLLM's scheduler after a step."""
         self.peak = max(self.peak, scheduler.kv_cache_manager.usage)
         for name, request in scheduler.requests.items():
-            if request.num_preemptions > self._seen.get(name, 0):
-                self.preemptions += request.num_preemptions - self._seen.get(name, 0)
-                self._seen[name] = request.num_preemptions
+            self.preemptions += request.num_preemptions - self._seen.get(name, 0)
+        self._seen = {name: request.num_preemptions for name, request in scheduler.requests.items()}
 
 
 class VLLMSampler:
@@ -178,7 +181,7 @@ class VLLMSampler:
 
     def cache_metrics(self) -> dict[str, float]:
         """Returns the ``rollout/cache_…`` metrics since the last call."""
-        use, self._cache = self._cache, _CacheUse()
+        use, self._cache = self._cache, self._cache.next()
         return {
             "rollout/cache_hits": use.cached / use.prompts if use.prompts else math.nan,
             "rollout/cache_used": use.peak,

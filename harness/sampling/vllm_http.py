@@ -38,12 +38,17 @@ class VLLMServer:
 
     def __init__(self, url: str, *, timeout_s: float = 600.0) -> None:
         parts = urlsplit(url)
+        try:
+            self._port = parts.port
+        except ValueError as error:  # no number, or too large
+            raise ConfigError(
+                f"{url!r} has no valid port ({error}); give an address such as http://gpu1:8000"
+            ) from error
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
             raise ConfigError(f"expected a server's address such as http://gpu1:8000, got {url!r}")
         self.url = url
         self.host = parts.hostname
         self._secure = parts.scheme == "https"
-        self._port = parts.port
         self._timeout_s = timeout_s
 
     def __repr__(self) -> str:

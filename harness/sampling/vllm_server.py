@@ -271,8 +271,21 @@ class VLLMServerSampler:
             for engine in self._engines:  # a server that came back has the weights; any other is lost again at once
                 engine.alive = True
             return
+        paused = self._each(self._engines, lambda engine: engine.server.pause())
+        try:
+            ready = self._load_weights(paused)
+        except BaseException:
+            if not self._over_nccl:  # a server that waits in NCCL's group would not answer
+                self._each(paused, lambda engine: engine.server.resume())
+            raise
+        for engine in self._each(ready, lambda engine: engine.server.resume()):
+            engine.alive = True
+        if not any(engine.alive for engine in self._engines):
+            raise SamplerError(f"none of the servers {self._engines_text()} received the weights")
+
+    def _load_weights(self, ready: list[_Engine]) -> list[_Engine]:
+        """Sends the weights to servers that are paused. Returns those that have them."""
         adapters = adapters_text(self._model) if self._adapters else None
-        ready = self._each(self._engines, lambda engine: engine.server.pause())
         if adapters is not None:
             ready = self._each(ready, self._ask_for_adapters)
         lacking = [engine for engine in ready if adapters is None or not engine.has_weights]
@@ -286,10 +299,7 @@ class VLLMServerSampler:
             ready = self._each(ready, lambda engine: self._load_adapters(engine, adapters))
         if self._over_nccl or adapters is not None:
             ready = self._each(ready, lambda engine: engine.server.name_weights(str(self._version)))
-        for engine in self._each(ready, lambda engine: engine.server.resume()):
-            engine.alive = True
-        if not any(engine.alive for engine in self._engines):
-            raise SamplerError(f"none of the servers {self._engines_text()} received the weights")
+        return ready
 
     def _each(self, engines: Sequence[_Engine], call: Callable[[_Engine], None]) -> list[_Engine]:
         """Calls all servers at the same time and gives up those that fail; returns the others."""

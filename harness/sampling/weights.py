@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks
+from harness.sampling.vllm_server import VLLMServerSampler
 from harness.types.sampler import Sampler
 
 __all__ = ["SampledWeights"]
@@ -112,6 +113,11 @@ class SampledWeights:
     def save(self, folder: Path) -> None:
         """Writes what the sampler samples with as a Hugging Face folder. Every rank must call this."""
         self.policy.save(folder, dtype=self._dtype, write=self._ranks.first)
+
+    def close(self) -> None:
+        """Drops the requests that run on servers. Other samplers have nothing to close."""
+        if isinstance(self._sampler, VLLMServerSampler):
+            self._sampler.close()
 
     def updates_at(self, version: int) -> int:
         """The number of policy updates behind a sampler's version, which counts from the start of this process."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import EpisodeOutcome
 from eh_gym.vector.thread import StepResult
 from harness.types.sampler import Sample
@@ -153,7 +154,7 @@ class Trajectory:
         """Records the first message of the episode and the info of the reset."""
         self.tools = list(info.get("tools", ()))
         functions = [json.dumps(tool, ensure_ascii=False) for tool in self.tools]
-        self.system_prompt = "\n".join([info["system_prompt"], *functions])
+        self.system_prompt = "\n".join([info.get("system_prompt", ""), *functions])
         self.prompt = observation
         self.horizon = int(info.get("horizon", 0))
         self.optimal_steps = info.get("optimal_steps")
@@ -168,6 +169,9 @@ class Trajectory:
         Returns:
             Why the episode ended, which is then also its `end`; None while it goes on. A failed environment and a reward that is
             not a finite number end it with "environment-error": such a reward would make every gradient of the update NaN.
+
+        Raises:
+            ConfigError: The task ended, and ``info["success"]`` does not say whether it was solved.
         """
         observation, reward, terminated, truncated, info = answer
         turn = self.turns[-1]
@@ -182,7 +186,13 @@ class Trajectory:
             return self.fail(f"the environment gave the reward {reward}, which is not a finite number")
         self.reward += float(reward)
         if terminated:
-            self.success, self.failure = bool(info["success"]), info.get("failure")
+            verdict = info.get("success")
+            if verdict not in (0, 1):  # bool() would make a success of the text "False" and of NaN
+                raise ConfigError(
+                    f"the environment's info['success'] must be True or False (or 0 or 1) when a task ends, got {verdict!r}; "
+                    "set it in the environment"
+                )
+            self.success, self.failure = bool(verdict), info.get("failure")
             self.end = "terminated"
         elif truncated:
             self.end = "horizon" if info.get("TimeLimit.truncated") else "truncated"

@@ -41,6 +41,8 @@ def quiet(**settings: Any) -> Any:
         ({"temperature": 3.0}, "temperature must be >= 0 and <= 2, got 3.0"),
         ({"env_args": "{bad"}, "env_args is not JSON"),
         ({"env_args": "[1]"}, "env_args must be a JSON object"),
+        ({"env_args": '{"split": "train"}'}, "env_args has the split 'train'; give --split train instead"),
+        ({"threads": -1}, "threads must be >= 0, got -1"),
     ],
 )
 def test_bad_flags_are_refused_before_anything_is_loaded(flags: dict[str, Any], message: str) -> None:
@@ -226,6 +228,25 @@ def test_a_stopped_evaluation_without_out_keeps_token_ids_if_it_was_asked_to(
     stopped_after(1, monkeypatch, capsys, [*words, "--keep-tokens"])
     [line] = read_episodes(tmp_path / "runs" / "stopped-evaluation" / "episodes" / "evaluation.jsonl")
     assert sum(len(sequence["ids"]) for sequence in line["sequences"]) == line["tokens"]
+
+
+def test_a_context_without_room_for_any_first_message_is_an_error(trained: Policy, tmp_path: Path) -> None:
+    trained.save(tmp_path / "model")
+    settings = {"policy": str(tmp_path / "model"), "tasks": 2, "rollouts": 1, "max_action_tokens": 6, "horizon": 2}
+    for _ in range(2):  # the second reads the episodes of the first
+        with pytest.raises(
+            ConfigError, match=r"no episode's first message fits into the model's context.*raise --max-context"
+        ):
+            quiet(**settings, max_context=3, out=tmp_path / "out")
+    assert quiet(**settings, out=tmp_path / "out").length_mean > 0
+
+
+def test_a_split_without_a_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.evaluation.play.tasks_of", lambda _: [])
+    with pytest.raises(
+        ConfigError, match=r"EH-Cabinet-v0 has no task with the arguments {'split': 'all'}; choose another"
+    ):
+        quiet()
 
 
 def test_tasks_can_be_spread_over_the_split(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from rich.console import Console
 from eh_gym.errors import ConfigError, StateError
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, run
+from harness.evaluation.folder import EvaluationFolder
+from harness.evaluation.result import summarise
 from harness.report import main as report
 from harness.run.episode_log import read_episodes
 
@@ -54,6 +56,23 @@ def test_the_same_command_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["successes"] == whole.successes
 
 
+def test_episodes_are_counted_in_the_order_of_the_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scenarios' rounds depend on it, and the slots end in another order."""
+    counted = []
+    plain = summarise
+    monkeypatch.setattr(
+        "harness.evaluation.result.summarise",
+        lambda episodes, **more: (
+            counted.append([(t.group, t.length, t.tokens) for t in episodes]) or plain(episodes, **more)
+        ),
+    )
+    evaluate(tmp_path / "out", policy="random", horizon=20)
+    path = tmp_path / "out" / "episodes" / "evaluation.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    evaluate(tmp_path / "out", policy="random", horizon=20)
+    assert counted[1] == counted[0]
+
+
 def test_a_finished_one_is_read_and_nothing_is_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluate(tmp_path / "out")
     monkeypatch.setattr("harness.evaluation.play.play_script", lambda *_, **__: pytest.fail("played again"))
@@ -75,6 +94,43 @@ def test_other_settings_are_refused(tmp_path: Path, change: dict[str, Any]) -> N
     with pytest.raises(ConfigError, match=rf"holds an evaluation with {next(iter(change))} .*give --out a new folder"):
         evaluate(tmp_path / "out", **change)
     evaluate(tmp_path / "out", slots=3, device="cpu")  # no episode depends on these
+
+
+def test_settings_under_which_nothing_was_played_are_replaced(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no expert_two"):
+        _refused(tmp_path / "out")
+    whole = evaluate(tmp_path / "out")
+    with pytest.raises(ConfigError, match="holds an evaluation with policy 'random'"):
+        _refused(tmp_path / "out")
+    assert evaluate(tmp_path / "out") == whole
+
+
+def _refused(out: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.evaluation.play.play_script", _refuse)
+        evaluate(out, policy="empty")
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise ConfigError("the environment has no expert_two")
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.run.files._PATIENCE_S", 0)
+    first = EvaluationFolder(tmp_path / "out", {})
+    with pytest.raises(ConfigError, match=r"another process evaluates in .*out; wait for it"):
+        EvaluationFolder(tmp_path / "out", {})
+    first.close()
+    EvaluationFolder(tmp_path / "out", {}).close()
+
+
+def test_the_result_of_a_smaller_evaluation_goes_with_the_first_new_episode(tmp_path: Path) -> None:
+    evaluate(tmp_path / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.evaluation.result.summarise", _refuse)
+        with pytest.raises(ConfigError, match="has no expert_two; run the same command again for the rest"):
+            evaluate(tmp_path / "out", tasks=5)
+    assert not (tmp_path / "out" / "result.json").exists()
 
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:

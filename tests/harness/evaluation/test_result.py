@@ -57,8 +57,11 @@ def test_episodes_of_one_task_do_not_count_as_independent() -> None:
     mixed = summarise([episode(g, success=m % 2 == 0) for g in range(20) for m in range(8)])
     single = summarise([episode(g, success=g % 2 == 0) for g in range(20)])
     width = lambda r: r.mean_interval[1] - r.mean_interval[0]  # noqa: E731
-    assert width(alike) == pytest.approx(width(single), rel=0.05)
-    assert width(mixed) < width(alike)
+    assert width(alike) == pytest.approx(width(single))
+    assert single.mean_interval == pytest.approx(single.best_interval)  # one number has one interval
+    assert mixed.mean_interval == pytest.approx(wilson_interval(0.5, 160))  # all tasks have the same share
+    nearly = summarise([episode(g, success=m < 4 + (g == 0) - (g == 1)) for g in range(20) for m in range(8)])
+    assert width(nearly) == pytest.approx(width(mixed))
 
 
 def test_the_table_counts_the_episodes_that_were_played(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +124,22 @@ def test_scenarios_are_counted_round_by_round() -> None:
     """Two episodes of each of two tasks: in the first round both are solved, in the second only one is."""
     played = [part(g, success=s, scenario="a") for g, ss in enumerate([(True, True), (True, False)]) for s in ss]
     assert summarise(played).scenarios_at_k == 0.5
+
+
+def test_a_scenario_with_a_lost_task_does_not_count() -> None:
+    solved = {"a": [True, True], "b": [True, False], "c": [True, True]}
+    played = [
+        part(10 * s + t, success=success, scenario=scenario)
+        for s, (scenario, tasks) in enumerate(solved.items())
+        for t, success in enumerate(tasks)
+    ]
+    assert summarise(played).scenarios_at_k == pytest.approx(2 / 3)
+    assert summarise(played, whole_split=False).scenarios_at_k is None  # it has tasks that were not asked for
+    lost = part(1, success=False, scenario="a")
+    lost.end = "environment-error"
+    assert summarise([played[0], lost, *played[2:]]).scenarios_at_k == pytest.approx(1 / 2)
+    lost.info = {}  # its reset failed, so it may be a task of any scenario
+    assert summarise([played[0], lost, *played[2:]]).scenarios_at_k is None
 
 
 def test_the_table_has_a_row_for_each_part(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ LLAMA3 = (
     "{% if add_generation_prompt %}<|head|>assistant<|/head|>\n\n{% endif %}"
 )
 TINY = (
+    "{# no system prompt #}"
     "{% for m in messages %}{% if m.role == 'user' %}<obs>{{ m.content }}<act>"
     "{% elif m.role == 'assistant' %}{{ m.content }}<eos>{% endif %}{% endfor %}"
 )
@@ -116,6 +117,34 @@ def test_the_limit_is_in_tokens_also_where_a_character_is_several() -> None:
     text = "🙂" * 18  # four tokens each
     assert len(t.encode(text, add_special_tokens=False)) == 72
     assert "[52 tokens left out]" in chat.text(chat.observation_ids(text, stopped=True))
+
+
+def test_of_a_huge_observation_only_the_ends_are_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    t = tokenizer(CHATML)
+    text = " ".join(str(i) for i in range(20_000))
+    exact = ChatFormat(t, max_observation_tokens=len(text) // 128 + 16)
+    limit = len(text) // 128 - 1
+    chat = ChatFormat(t, max_observation_tokens=limit)
+    tokenised: list[int] = []
+    encode = t.encode
+    monkeypatch.setattr(t, "encode", lambda text, **more: tokenised.append(len(text)) or encode(text, **more))
+    shown = chat.first_messages("", text)[0]["content"]
+    assert max(tokenised) <= 64 * limit
+    head, note, tail = shown.split("\n")
+    ids = t.encode(text, add_special_tokens=False)
+    assert (head, tail) == (t.decode(ids[: limit // 2]), t.decode(ids[-(limit // 2) :]))
+    assert note == f"[{len(text) - len(head) - len(tail)} characters left out]"
+    assert "tokens left out" in exact.first_messages("", text)[0]["content"]
+
+
+@pytest.mark.parametrize("strip", [False, True])
+def test_half_a_surrogate_pair_is_read_as_its_escape(strip: bool) -> None:
+    t = tokenizer(CHATML)
+    chat = ChatFormat(t, max_observation_tokens=64, strip_reasoning=strip)
+    assert chat.prompt_ids("a\ud83d", "b\ude42") == chat.prompt_ids(r"a\ud83d", r"b\ude42")
+    assert chat.observation_ids("\ud83d" * 99, stopped=True) == chat.observation_ids(r"\ud83d" * 99, stopped=True)
+    messages = [{"role": "user", "content": "\ud83d"}]
+    assert r"\ud83d" in chat.text(chat.without_thoughts(messages, (), []))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,30 @@ def test_what_goes_wrong_reaches_whoever_waits(begin: Any, fake: Any) -> None:
         pass
     with pytest.raises(SamplerError, match="the engine is gone"):
         batch(some(1)).result(timeout=30)
+
+
+def test_an_answer_that_raises_loses_none_that_came_with_it(begin: Any, fake: Any) -> None:
+    """One of them may be the pause that the trainer waits for."""
+    continuous, batch = begin(fake.envs(4, 4), fake.Sampler())
+
+    def fail() -> None:
+        raise RuntimeError("a bug in an environment")
+
+    with continuous.paused():  # so that all come together
+        continuous._calls.put(fail)
+        waits = batch(some(1))
+        paused = threading.Event()
+        threading.Thread(target=_pause, args=(continuous, paused), daemon=True).start()
+        while continuous._calls.qsize() < 3:
+            time.sleep(0.001)
+    with pytest.raises(RuntimeError, match="a bug in an environment"):
+        waits.result(timeout=30)
+    assert paused.wait(30)
+
+
+def _pause(continuous: ContinuousRollout, paused: threading.Event) -> None:
+    with continuous.paused():
+        paused.set()
 
 
 def test_closing_in_the_middle_of_a_batch_ends_it(fake: Any) -> None:

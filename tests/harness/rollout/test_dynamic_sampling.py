@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from harness.grpo import train
-from harness.rollout.batches import BatchPlan, useful_groups
+from harness.policy.ranks import Ranks
+from harness.rollout.batches import Batches, BatchPlan, useful_groups
 from harness.rollout.tasks import TaskStream
 from harness.run.display import Display
 from harness.run.metrics import read_metrics
@@ -46,6 +48,34 @@ def test_one_replacement_for_each_group_that_lacks() -> None:
     assert len(set(seeds)) == len(seeds)
     played += [Trajectory(r.task_id, r.group, reward=float(i == 0)) for i, r in enumerate(third)]
     assert plan.replacements(1, played) == []
+
+
+def test_tokens_of_failed_replacements_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = BatchPlan(TaskStream([TASKS], per_update=1, seed=0), 2, updates=1, seed=0, dynamic_sampling=1)
+    nothing: Any = None
+    batches = Batches(
+        plan,
+        nothing,
+        None,
+        nothing,
+        nothing,
+        nothing,
+        ranks=Ranks(),
+        max_staleness=0,
+        updates_at=lambda version: version,
+    )
+
+    def begin(update: int, requests: Any, on_begin: Any, *, first: bool = False) -> Any:
+        played = [Trajectory(r.task_id, r.group, ids=[1] * 10, action_mask=[0] * 10) for r in requests]
+        if first:
+            played[0].fail("gone")
+        future: Any = Future()
+        future.set_result((played, 0.0))
+        return future
+
+    monkeypatch.setattr(batches, "_begin", begin)
+    _, metrics = batches.take(0, nothing)
+    assert (metrics["tokens/update"], metrics["tokens/replacements"]) == (30, 10)
 
 
 def test_a_run_has_its_groups_and_the_controller_hears_every_episode(

@@ -124,18 +124,27 @@ def test_an_error_that_does_not_pass_ends_the_evaluation_and_says_how_far_it_cam
         quiet(server.url, tasks=12, retries=2)
 
 
+@pytest.mark.parametrize(("status", "error"), [(500, SamplerError), (401, ConfigError)])
+@pytest.mark.parametrize("out", [Path("out"), None])
 def test_an_evaluation_that_an_error_ended_goes_on_with_what_it_had_not_played(
-    chat_server: Any, tmp_path: Path
+    chat_server: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    error: type[Exception],
+    out: Path | None,
 ) -> None:
     def fails(request: dict[str, Any], before: int) -> Any:
-        return chat_server.error(500, "down") if before >= 30 else chat_server.cabinet_agent(request)
+        return chat_server.error(status, "down") if before >= 30 else chat_server.cabinet_agent(request)
 
-    settings = {"tasks": 12, "retries": 0, "slots": 1, "out": tmp_path / "out"}
+    monkeypatch.chdir(tmp_path)
+    settings = {"tasks": 12, "retries": 0, "slots": 1, "out": out}
     with (
         chat_server.serve(fails) as server,
-        pytest.raises(SamplerError, match="run the same command again for the rest"),
+        pytest.raises(error, match=r"run the same command (again|with --out runs/stopped-evaluation) for the rest$"),
     ):
         quiet(server.url, **settings)
+    settings["out"] = out or Path("runs", "stopped-evaluation")
     with chat_server.serve(lambda request, _: chat_server.cabinet_agent(request)) as server:
         result = quiet(server.url, **settings)
         asked = len(server.requests)
@@ -276,6 +285,43 @@ def test_what_is_no_completion_is_said(chat_server: Any, body: dict[str, Any]) -
         pytest.raises(SamplerError, match="is it an OpenAI-compatible endpoint"),
     ):
         quiet(server.url)
+
+
+def test_broken_json_is_an_answer_that_is_no_completion(chat_server: Any) -> None:
+    answer = {"body": b'{"choices": '}
+    with (
+        chat_server.serve(lambda *_: answer) as server,
+        pytest.raises(SamplerError, match="not with a chat completion"),
+    ):
+        quiet(server.url)
+
+
+def test_half_a_surrogate_pair_is_sent_as_its_escape(chat_server: Any) -> None:
+    with chat_server.serve(lambda *_: "a \ud83d") as server:
+        quiet(server.url, tasks=1, horizon=2)
+    assert server.requests[1]["messages"][2]["content"] == r"a \ud83d"
+
+
+def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(chat_server: Any) -> None:
+    """Servers refuse a call without a result, and arguments that are no JSON object."""
+
+    def answer(request: dict[str, Any], before: int) -> Any:
+        body = chat_server.completion(request, None)
+        texts = ['{"a": ', '{"a": 1}', "[1]"]
+        calls = [
+            {"id": f"c{i}", "type": "function", "function": {"name": "ls", "arguments": a}} for i, a in enumerate(texts)
+        ]
+        body["choices"][0]["message"]["tool_calls"] = calls
+        return {"body": body}
+
+    with chat_server.serve(answer) as server:
+        quiet(server.url, tasks=1, horizon=2)
+    said, *results, told = server.requests[1]["messages"][2:]
+    assert [call["function"]["arguments"] for call in said["tool_calls"]] == ["{}", '{"a": 1}', "{}"]
+    assert [(m["role"], m["tool_call_id"], m["content"]) for m in results] == [
+        ("tool", f"c{i}", "This call was not carried out.") for i in range(3)
+    ]
+    assert told == {"role": "user", "content": "error"}
 
 
 def test_an_episode_whose_environment_fails_is_begun_again(chat_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_more_groups_teach_something_where_tasks_come_again() -> None:
             played += len(batch)
             useful += sum(len(group) for group in groups if len(set(group)) > 1)
             if success is not None:
-                success.observe(batch)
+                plan.observe(update, batch)
         return played, useful
 
     equal, adaptive = in_the_loss(None), in_the_loss(TaskSuccess(), adaptive=True)
@@ -106,6 +106,27 @@ def test_the_curriculum_takes_the_least_certain_of_its_candidates() -> None:
     assert sorted(own) == sorted(f"t{i}" for i in range(12))  # a whole pass: none is passed over for good
     plan = BatchPlan(stream, 2, 3, seed=0, success=TaskSuccess(), curriculum=2)
     assert [r.task_id for r in plan.requests(0)[::2]] == [some[0] for some in updates[0]]  # nothing is known yet
+
+
+def test_the_curriculum_comes_back_to_a_task_that_it_has_given_up() -> None:
+    tasks = [f"t{i}" for i in range(12)]
+    plan = BatchPlan(TaskStream([tasks], per_update=3, seed=0), 8, 200, seed=0, success=TaskSuccess(), curriculum=4)
+    rng, met = np.random.default_rng(0), []
+    for update in range(200):
+        batch = [Trajectory(r.task_id, r.group, success=bool(rng.random() < 0.5)) for r in plan.requests(update)]
+        for t in batch:
+            t.success = t.success and t.task_id != "t0"
+        met += [update for t in batch[::8] if t.task_id == "t0"]
+        plan.observe(update, batch)
+    assert met[-1] > 100
+
+
+def test_a_replacement_is_no_task_that_the_curriculum_has_chosen() -> None:
+    stream = TaskStream([[f"t{i}" for i in range(40)]], per_update=8, seed=0)
+    plan = BatchPlan(stream, 2, 20, 0, dynamic_sampling=1, success=TaskSuccess(), curriculum=4)
+    for update in range(20):
+        played = [Trajectory(r.task_id, r.group) for r in plan.requests(update)]
+        assert {r.task_id for r in plan.replacements(update, played)}.isdisjoint(t.task_id for t in played)
 
 
 def test_a_run_adapts_its_groups_also_after_a_resume(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from eh_gym.errors import ConfigError, MissingExtraError
 from harness.policy.policy import Policy
 from harness.sampling.make import make_sampler
 from harness.sampling.transformers import TransformersSampler
+from harness.sampling.vllm import _CacheUse
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 from harness.settings.sampling import SamplingFlags
@@ -58,3 +60,15 @@ def test_without_vllm_the_install_command_is_named(made: Made, monkeypatch: pyte
     policy: Any = Policy(model, Tokenizer(), None)  # type: ignore[arg-type]
     with pytest.raises(MissingExtraError, match=r"pip install -e '.\[train,vllm\]'"):
         make_sampler(SamplingFlags(sampler="vllm"), policy)
+
+
+def test_a_preemption_counts_once_however_long_the_request_lives() -> None:
+    requests = {"7": SimpleNamespace(num_preemptions=1)}
+    scheduler, use = SimpleNamespace(kv_cache_manager=SimpleNamespace(usage=0.5), requests=requests), _CacheUse()
+    counted = []
+    for preemptions in (1, 1, 3):
+        requests["7"].num_preemptions = preemptions
+        use.observe(scheduler)
+        counted.append(use.preemptions)
+        use = use.next()
+    assert counted == [1, 0, 2]

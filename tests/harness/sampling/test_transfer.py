@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -188,6 +189,19 @@ def test_weights_go_through_a_disk_where_shared_memory_is_small(monkeypatch: pyt
         assert not str(folder).startswith("/dev/shm")
     with memory_folder(1 << 20) as folder:
         assert str(folder).startswith("/dev/shm") == transfer.Path("/dev/shm").is_dir()
+
+
+def test_weights_that_a_killed_process_has_left_are_removed_and_those_in_use_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.sampling.transfer._MEMORY", tmp_path)
+    with memory_folder(9) as mine:
+        left = tmp_path / "policy-left"
+        left.mkdir()
+        (left / transfer._LOCK).touch()  # nobody holds it
+        with memory_folder(9) as other:
+            assert sorted(tmp_path.iterdir()) == sorted([mine, other])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_copy_for_an_engine_is_in_the_host_s_memory() -> None:

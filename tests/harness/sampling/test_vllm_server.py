@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from eh_gym.errors import ConfigError, SamplerError
 from harness.policy.lora import add_lora
 from harness.sampling.transfer import ADAPTERS
 from harness.sampling.vllm_server import VLLMServerSampler
+from harness.sampling.weights import SampledWeights
 from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
 
 Ask = Callable[..., SampleRequest]
@@ -209,6 +212,31 @@ def test_running_requests_are_paused_while_the_weights_change(sampler: VLLMServe
     ]
 
 
+def test_a_hand_over_that_is_interrupted_leaves_no_server_paused(
+    sampler: VLLMServerSampler, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sampler, "_load", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sampler.weights_changed()
+    assert [server.calls[-1][0] for server in pair] == ["/resume", "/resume"]
+
+
+def test_the_end_of_a_run_drops_what_servers_still_sample(sampler: VLLMServerSampler, pair: Pair, ask: Ask) -> None:
+    pair[0].go.clear()
+    sampler.submit(ask(0, [1]))
+    weights = SampledWeights(
+        SimpleNamespace(model=sampler._model), max_staleness=0, ranks=SimpleNamespace(sharded=False)
+    )  # type: ignore[arg-type]
+    weights._sampler = sampler
+    threading.Timer(0.2, pair[0].go.set).start()
+    weights.close()
+    assert "/inference/v1/abort_requests" in [path for path, _ in pair[0].calls]
+    assert sampler.pending == 0
+
+
 @pytest.fixture
 def adapted(model: Qwen2ForCausalLM, pair: Pair) -> Qwen2ForCausalLM:
     """A model with adapters, and servers that take them."""
@@ -313,6 +341,9 @@ def test_a_server_set_up_otherwise_is_refused(
 def test_addresses_and_lengths_are_checked(model: Qwen2ForCausalLM, pair: Pair) -> None:
     for wrong in ("gpu1:8000", "http://gpu1:8000/v1"):
         with pytest.raises(ConfigError, match="expected a server's address such as http://gpu1:8000"):
+            VLLMServerSampler(model, [wrong])
+    for wrong in ("http://gpu1:80a0", "http://gpu1:99999"):
+        with pytest.raises(ConfigError, match=f"'{wrong}' has no valid port"):
             VLLMServerSampler(model, [wrong])
     with pytest.raises(ConfigError, match=r"max_context must be in 2..100, which the servers allow, got 101"):
         VLLMServerSampler(model, [pair[0].url], max_context=101)

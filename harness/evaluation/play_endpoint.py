@@ -1,0 +1,158 @@
+"""Plays the episodes of an evaluation with a model behind an OpenAI-compatible chat endpoint.
+
+The protocol's tools and tool calls are used if the environment offers functions (``info["tools"]``); otherwise environments state
+their action format as text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from eh_gym import FixedHorizon
+from eh_gym.errors import ConfigError, SamplerError, WorkerError
+from eh_gym.vector import ThreadVectorEnv
+from harness.rollout.conversation import UNFINISHED
+from harness.rollout.endpoint import ChatEndpoint, ContextFull, Reply, Usage
+from harness.rollout.environment import Environments
+from harness.rollout.slots import announce
+from harness.types.rules import EpisodeRequest
+from harness.types.seeding import derive_seed
+from harness.types.trajectory import Trajectory, Turn
+
+__all__ = ["play_with_endpoint"]
+
+Message = dict[str, Any]
+_NOT_CARRIED_OUT = "This call was not carried out."
+
+
+def play_with_endpoint(
+    endpoint: Callable[[], ChatEndpoint],
+    environments: Environments,
+    requests: Sequence[EpisodeRequest],
+    *,
+    horizon: int,
+    environment_retries: int = 2,
+    on_end: Callable[[Trajectory], None] = lambda _: None,
+) -> tuple[list[Trajectory], Usage]:
+    """Plays every request. The trajectories come in the same order; they hold texts but no tokens.
+
+    If a conversation with room for an answer no longer fits into the model's context, its episode is truncated: its `end` is
+    "context". If not even the first message of any episode fits, nothing was measured, and this is an error.
+
+    Args:
+        endpoint: Makes the endpoint. It is called in the event loop that uses the endpoint.
+        environments: How the slots are made. The endpoint never has more requests at a time than there are slots.
+        requests: The episodes.
+        horizon: The fixed K.
+        environment_retries: An episode whose environment failed starts again up to this many times, >= 0.
+        on_end: Called with each trajectory when it ends.
+
+    Raises:
+        ConfigError: See `ChatEndpoint.reply`; or no episode's first message fits.
+        SamplerError: See `ChatEndpoint.reply`; the message says how many episodes had been played.
+    """
+    envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
+    done: dict[int, Trajectory] = {}
+
+    async def play_all() -> Usage:
+        waiting = iter(range(len(requests)))
+        async with endpoint() as model:
+
+            async def play_in(slot: int) -> None:
+                for index in waiting:
+                    announce(envs, [request.task_id for request in requests[index + 1 : index + 1 + envs.num_envs]])
+                    done[index] = await _play(model, envs, slot, requests[index], environment_retries)
+                    on_end(done[index])
+
+            await asyncio.gather(*(play_in(slot) for slot in range(envs.num_envs)))
+            if model.overflow and not model.usage.requests:
+                raise ConfigError(
+                    f"{model.url} can't fit any episode's first message and an answer of {model.max_tokens} tokens "
+                    f"({model.overflow}); lower --max-action-tokens, or serve the model with a longer context"
+                )
+            return model.usage
+
+    try:
+        usage = asyncio.run(play_all())
+    except SamplerError as error:
+        raise SamplerError(f"{error} ({len(done)} of {len(requests)} episodes had been played)") from error
+    finally:
+        envs.close()
+    return [done[index] for index in range(len(requests))], usage
+
+
+async def _play(
+    model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, retries: int
+) -> Trajectory:
+    """Plays one episode. If its environment fails and retries are left, it is played again with the same seed."""
+    for attempt in range(retries + 1):
+        trajectory = Trajectory(request.task_id, request.group, seed=request.seed, retries=attempt)
+        try:
+            await _play_once(model, envs, slot, trajectory)
+        except WorkerError as failure:
+            trajectory.fail(str(failure))
+        if trajectory.end != "environment-error":
+            break
+    return trajectory
+
+
+async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, trajectory: Trajectory) -> None:
+    seed, options = derive_seed(trajectory.seed, "reset") % 2**31, {"task_id": trajectory.task_id}
+    observation, info = await asyncio.wrap_future(envs.submit_reset(slot, seed=seed, options=options))
+    trajectory.begin(observation, info)
+    tools, system = info.get("tools", ()), info.get("system_prompt", "")
+    messages: list[Message] = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": trajectory.prompt})
+    end = None
+    while end is None:
+        try:
+            seed = derive_seed(trajectory.seed, "turn", trajectory.length)
+            reply = await model.reply(messages, seed=seed, tools=tools)
+        except ContextFull:
+            trajectory.end = "context"
+            return
+        action = json.dumps({**reply.message, "content": reply.text}) if tools else reply.text
+        turn = Turn(action, "", reply.cut, malformed=False, reasoning=reply.reasoning, unfinished=reply.unfinished)
+        turn.action_tokens, turn.prompt_tokens = reply.completion_tokens, reply.prompt_tokens
+        turn.latency_s = reply.latency_s
+        trajectory.turns.append(turn)
+        answer = await asyncio.wrap_future(envs.submit_step(slot, action))
+        end = trajectory.add_answer(answer)
+        if reply.unfinished:
+            turn.observation = f"{UNFINISHED}\n{turn.observation}"
+        tools = answer[4].get("tools", tools)
+        results = answer[4].get("tool_results") or []
+        messages += _said_and_done(reply, results)
+        if not results:
+            messages.append({"role": "user", "content": turn.observation})
+
+
+def _said_and_done(reply: Reply, results: Sequence[str]) -> list[Message]:
+    """The model's message, and the result of each of its calls.
+
+    If an environment can't read the calls, it has no results. Servers refuse a call that has none, and one whose arguments are no
+    JSON object. So such arguments become an empty object, and each result says that the call was not carried out.
+    """
+    if not reply.calls:
+        return [reply.message]
+    calls = reply.calls
+    if not results:
+        results = [_NOT_CARRIED_OUT] * len(calls)
+        calls = [{**call, "function": {**call["function"], "arguments": _readable(call)}} for call in calls]
+    said = [
+        {"role": "tool", "tool_call_id": call["id"], "content": result}
+        for call, result in zip(calls, results, strict=True)
+    ]
+    return [{**reply.message, "tool_calls": calls}, *said]
+
+
+def _readable(call: Mapping[str, Any]) -> str:
+    """The arguments of a call if they are a JSON object, else an empty one."""
+    arguments: str = call["function"]["arguments"]
+    try:
+        return arguments if isinstance(json.loads(arguments), dict) else "{}"
+    except ValueError:
+        return "{}"
