@@ -94,6 +94,8 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.batches.close()
+        if error is not None:  # after its last update a run still evaluates
+            self.weights.close()
         self.log.close()
         self.checkpoints.close()
 
@@ -170,7 +172,7 @@ def build(
         clone_expert(config, env, policy, device, display)
     env.close()
     if config.lora_rank and not has_lora(policy.model):
-        add_lora(policy.model, config.lora_rank, seed=_adapter_seed(config))
+        add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
     reference = _reference_policy(policy, config, folder, device, ranks, first=checkpoint is None)
     on_host = config.sampler != "transformers"
     weights = SampledWeights(
@@ -310,23 +312,19 @@ def clone_expert(
     """
     home = policy.model.device
     torch.nn.Module.to(policy.model, torch.device(device))
+    seed = config.warm_start.seed_for(config.seed)
     in_adapters = config.lora_rank > 0 and is_pretrained(policy)
     if in_adapters:
-        add_lora(policy.model, config.lora_rank, seed=_adapter_seed(config))
-    seed = config.seed if config.warm_start.seed < 0 else config.warm_start.seed
+        add_lora(policy.model, config.lora_rank, seed=derive_seed(seed, "adapters") % 2**31)
     start = config.warm_start.for_model(policy.model.num_parameters(), lora=in_adapters)
     with display.warm_start((start.updates or start.max_batches) + start.polish_batches) as on_batch:
         how = functools.partial(cached_warm_start, cache_dir(), say=display.note) if cached else warm_start
         cloned = how(env, policy, config.warm_start, seed=seed, on_batch=on_batch)
     if in_adapters:
-        fold_lora(policy.model, seed=_adapter_seed(config))
+        fold_lora(policy.model, seed=derive_seed(config.seed, "adapters") % 2**31)
     torch.nn.Module.to(policy.model, home)
     display.warm_started(cloned)
     return cloned
-
-
-def _adapter_seed(config: GRPOConfig) -> int:
-    return derive_seed(config.seed, "adapters") % 2**31
 
 
 def _reference_policy(
@@ -394,6 +392,7 @@ def teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
 def _hinted(env: gym.Env[str, str], config: GRPOConfig) -> gym.Env[str, str]:
     """Adds the budget hint, for the tiny model's tokenizer and demonstrations. Each episode gets its own K, as K will move."""
     low = min(config.k0, config.k_max)
-    draws = np.random.default_rng(derive_seed(config.seed, "hints")).integers(low, config.k_max + 1, size=2000)
+    seed = derive_seed(config.warm_start.seed_for(config.seed), "hints")
+    draws = np.random.default_rng(seed).integers(low, config.k_max + 1, size=2000)
     controller = eh_gym.StagedHorizon({episode: int(k) for episode, k in enumerate(draws)})
     return eh_gym.BudgetHint(eh_gym.ElasticTimeLimit(env, controller, update_every=1), config.budget_hint)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -70,7 +71,9 @@ def clone(cloning: Cloning, console: Console) -> dict[str, float]:
     if not cloning.warm_start.episodes:
         raise ConfigError("a warm start needs demonstrations; give --warm-start.episodes, such as 200")
     if (cloning.out / "config.json").exists():
-        raise ConfigError(f"{cloning.out} already holds a model; choose another --out, or delete the folder")
+        raise ConfigError(
+            f"{cloning.out} already holds a model or a part of one; choose another --out, or delete the folder"
+        )
 
     from harness.build import clone_expert, environment, load, teacher  # slow to import, and `--help` needs none of it
     from harness.policy.ranks import Ranks
@@ -89,8 +92,23 @@ def clone(cloning: Cloning, console: Console) -> dict[str, float]:
     policy.save(cloning.out)
     settings = {"settings": dataclasses.asdict(cloning), "metrics": cloned}
     write_whole(cloning.out / "warm_start.json", json.dumps(settings, indent=2, default=str))
-    display.note(f"model: {cloning.out}; train it with python -m harness.grpo --env {config.env} --model {cloning.out}")
+    display.note(
+        f"model: {cloning.out}; train it with python -m harness.grpo {shlex.join(_flags(config, cloning.out))}"
+    )
     return cloned
+
+
+def _flags(config: GRPOConfig, model: Path) -> list[str]:
+    """The flags of a run of `config` that begins from the folder `model`, whose own defaults are those of a large model."""
+    words = ["--env", config.env, "--model", str(model)]
+    default = preset(words)
+    for f in dataclasses.fields(GRPOConfig):
+        value = getattr(config, f.name)
+        if f.name in ("model", "warm_start") or value == getattr(default, f.name):
+            continue
+        flag = f.name.replace("_", "-")
+        words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+    return words
 
 
 def default_for(words: Sequence[str]) -> Cloning:

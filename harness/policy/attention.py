@@ -150,9 +150,13 @@ def packed_attention(
         The output, [1, T, heads, dim], and None in place of the attention weights.
 
     Raises:
-        ConfigError: The model's attention needs a feature that packed attention does not have.
+        ConfigError: The model's attention needs a feature that packed attention does not have, or the model drops the segments.
     """
     if segments is None:
+        if attention_mask is not None and attention_mask.numel() == 1 < key.shape[2]:  # `no_mask`, of a packed row
+            raise ConfigError(
+                f"{type(module).__name__} gets no segments, because the model does not hand them to its layers; use --no-packing"
+            )
         if _fits_grouped(query, key, attention_mask, dropout):
             assert attention_mask is not None
             return _grouped(query, key, value, attention_mask, scaling), None

@@ -1,8 +1,9 @@
 """LoRA (arXiv 2106.09685) through peft: the model's own weights are frozen, and a small pair of matrices per weight is trained.
 
-Every linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank). The model keeps its
-class, so scoring, sampling and the optimizer work as without adapters. To copy the weights elsewhere, there are two ways:
-`plain_parameters`, with the adapters merged into the weights; or `frozen_parameters` once, and `adapters` after every update.
+Every linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank). The experts and routers
+of a mixture are no linear layers, and stay as they are. The model keeps its class, so scoring, sampling and the optimizer work as
+without adapters. To copy the weights elsewhere, there are two ways: `plain_parameters`, with the adapters merged into the
+weights; or `frozen_parameters` once, and `adapters` after every update.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
-from eh_gym.errors import MissingExtraError
+from eh_gym.errors import ConfigError, MissingExtraError
 from harness.policy.shards import whole
 
 __all__ = [
@@ -42,17 +44,29 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
         seed: Draws the other matrix of each pair.
 
     Raises:
+        ConfigError: peft would put adapters on something else than linear layers, which can't be merged here.
         MissingExtraError: peft is not installed.
     """
     try:
         from peft import LoraConfig
+        from peft.tuners.lora import LoraLayer
     except ImportError as error:
         raise MissingExtraError(
             f"--lora-rank needs peft ({error}); run pip install -e '.[train,lora]', or train all weights"
         ) from error
+    # By name, because peft counts the experts of some mixtures to "all-linear".
+    output = model.get_output_embeddings()
+    linear = [n for n, m in model.named_modules() if isinstance(m, (torch.nn.Linear, Conv1D)) and m is not output]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model.add_adapter(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"), _ADAPTER)
+        model.add_adapter(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=linear), _ADAPTER)
+    adapted: list[Any] = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    if not all(isinstance(layer.get_base_layer(), (torch.nn.Linear, Conv1D)) for layer in adapted):
+        # peft takes a shared expert's gate_proj for that of every expert.
+        raise ConfigError(
+            f"--lora-rank adapts linear layers, and peft would adapt the experts of {type(model).__name__}, too; leave it out, "
+            "which trains all weights"
+        )
 
 
 @torch.no_grad()

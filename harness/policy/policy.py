@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import (
     AttentionInterface,
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -177,21 +180,28 @@ def load_policy(
         strip_reasoning: Whether earlier thoughts leave the conversation, as the chat template removes them.
 
     Raises:
-        ConfigError: There is no model at `path`, or its chat template can't be used.
+        ConfigError: There is no model at `path`, its files are damaged, or its chat template can't be used.
     """
     path = model_folder(path)
     try:
         tokenizer = _load_tokenizer(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)  # SDPA, if the model can do with it
-        torch.nn.Module.to(model, torch.device(device))
-        if packing and can_pack(model):
-            model.set_attn_implementation(PACKED)
+        config = _without_dropout(AutoConfig.from_pretrained(path))
+        # SDPA, if the model can do with it.
+        model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype)
+    except (SafetensorError, RuntimeError) as error:  # the second for weights of other shapes than config.json says
+        raise ConfigError(
+            f"the model in {str(path)!r} can't be loaded ({str(error).splitlines()[0]}); if its files are damaged, copy or "
+            "download them again"
+        ) from error
     except (OSError, ValueError) as error:  # transformers raises ValueError for a folder without tokenizer files
         raise ConfigError(
             f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give a folder with config.json, "
             "model.safetensors and tokenizer files, a hub id, or a name from python -m harness.models list; "
             "harness.grpo can also make a new model, with 'tiny'"
         ) from error
+    torch.nn.Module.to(model, torch.device(device))
+    if packing and can_pack(model):
+        model.set_attn_implementation(PACKED)
     ends = getattr(model.generation_config, "eos_token_id", None)
     chat = ChatFormat(
         tokenizer,
@@ -202,6 +212,15 @@ def load_policy(
         stop_ids=[] if ends is None else ends if isinstance(ends, list) else [ends],
     )
     return Policy(model, tokenizer, chat)
+
+
+def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Returns `config` with every dropout 0, because with it the trainer's log-probabilities are not the sampler's."""
+    text = config.get_text_config()
+    for name, value in vars(text).items():
+        if isinstance(value, float) and ("dropout" in name or "pdrop" in name):
+            setattr(text, name, 0.0)
+    return config
 
 
 def _load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:

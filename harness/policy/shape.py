@@ -108,8 +108,8 @@ KNOWN: dict[str, ModelShape] = {
         151_936, 4096, 12_288, 36, 32, 8, False, 40_960, head_width=128, attention_bias=False, head_norms=True
     ),
 }
-# The quick start's model on EH-Cabinet, whose vocabulary has 43 words.
-_TINY = ModelShape(43, 64, 192, 2, 2, 2, tied=True, positions=2048)
+# The quick start's model on EH-Cabinet, whose vocabulary has 41 words.
+_TINY = ModelShape(41, 64, 192, 2, 2, 2, tied=True, positions=2048)
 
 
 def head_chunk(words: int, gpu_bytes: float) -> int:

@@ -47,7 +47,7 @@ class Template:
         self.name = tokenizer.name_or_path or "the tokenizer"
         if not tokenizer.chat_template:
             raise ConfigError(f"{self.name} has no chat template; use an instruction-tuned model or add a template")
-        self.source = str(tokenizer.get_chat_template(tools=[]))
+        self.source = str(tokenizer.get_chat_template(tools=None))  # with a list, the template for calls
         for name in self._kwargs:
             if not re.search(rf"\b{re.escape(name)}\b", self.source):
                 raise ConfigError(

@@ -55,8 +55,9 @@ def demonstrate(
         task_id: The task.
         waste: The probability that a step is a random action.
         max_steps: The number of steps after which the episode is stopped.
-        rng: Draws the wasted steps. If an attempt fails, the next attempt draws the same numbers.
-        max_optimal_steps: A task is not played if the expert needs more steps for it; 0 for no limit.
+        rng: Draws the seed of the reset and the wasted steps. If an attempt fails, the next attempt draws the same numbers.
+        max_optimal_steps: The most steps that the expert may need, by ``info["optimal_steps"]``, or if the environment does not
+            say it, in this episode; 0 for no limit.
 
     Returns:
         The episode, or None if the task is too long.
@@ -81,12 +82,17 @@ def _play(
     env: gym.Env[str, str], task_id: str, waste: float, max_steps: int, rng: np.random.Generator, max_optimal_steps: int
 ) -> Demonstration | None:
     base = env.unwrapped
-    observation, info = env.reset(options={"task_id": task_id})
-    if max_optimal_steps and info.get("optimal_steps", 0) > max_optimal_steps:
-        return None
+    seed = int(copy.deepcopy(rng).integers(2**31))  # of a copy, so that the wasted steps do not depend on it
+    observation, info = env.reset(seed=seed, options={"task_id": task_id})
+    told = info.get("optimal_steps")
+    needed = told or 0
     played = Demonstration(info, [observation])
     while len(played.actions) < max_steps and not played.ended:
-        action = base.random_action(rng) if rng.random() < waste else base.expert()  # type: ignore[attr-defined]
+        wasted = rng.random() < waste
+        needed += told is None and not wasted
+        if max_optimal_steps and needed > max_optimal_steps:
+            return None
+        action = base.random_action(rng) if wasted else base.expert()  # type: ignore[attr-defined]
         observation, _, terminated, truncated, info = env.step(action)
         if "environment_error" in info:
             raise WorkerError(str(info["environment_error"]))

@@ -41,8 +41,10 @@ _TINY_TASKS = 600  # a tiny tokenizer is built from this many tasks of the train
 _FEW_WORDS = 256  # an environment with fewer distinct words than this gets a word-level tokenizer
 _WORD = r"[a-z]+\(|\d|[a-z]+|[^\s]"
 _SPECIAL = ["<pad>", "<eos>", "<obs>", "<act>", "<unk>"]
-# The system prompt is left out: it is the same for every task, or far longer than such a model can use.
+# The system prompt is the same for every task, or far longer than such a model can use. The comment tells `ChatFormat`
+# that it is left out on purpose.
 _TEMPLATE = (
+    "{# the system prompt is left out #}"
     "{% for m in messages %}{% if m.role == 'user' %}<obs>{{ m.content }}<act>"
     "{% elif m.role == 'assistant' %}{{ m.content }}<eos>{% endif %}{% endfor %}"
 )

@@ -18,10 +18,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
 
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
 from eh_gym.errors import ConfigError
 from harness.policy.batch import microbatches, padded_microbatches
@@ -236,11 +238,9 @@ def cached_warm_start(
         say: Called with a line on the entry of a pretrained model: where it is, and how large.
     """
     entry = cache / "warm_start" / _cache_key(env, policy, settings, seed)
-    with suppress(FileNotFoundError):  # there is none, or another process deletes it now
-        metrics = dict(json.loads((entry / "metrics.json").read_text()))
-        weights = torch.load(entry / "model.pt", weights_only=True, map_location=policy.model.device)
+    if (found := _read(entry)) is not None:
+        metrics, weights = found
         policy.model.load_state_dict(weights, strict=False)
-        os.utime(entry)
         if is_pretrained(policy):
             say(f"warm start: taken from {entry}, where an earlier run left it")
         return metrics
@@ -257,19 +257,42 @@ def cached_warm_start(
     return metrics
 
 
+def _read(entry: Path) -> tuple[dict[str, float], dict[str, Tensor]] | None:
+    """The metrics and the weights of an entry; None if there is none. A damaged one is deleted, so that it is written again."""
+    try:
+        metrics = dict(json.loads((entry / "metrics.json").read_text()))
+        weights = torch.load(entry / "model.pt", weights_only=True, map_location="cpu")
+        os.utime(entry)
+    except FileNotFoundError:  # or another process deletes it now
+        return None
+    except (ValueError, EOFError, RuntimeError, UnpicklingError):  # empty or cut short, after a power loss
+        shutil.rmtree(entry, ignore_errors=True)
+        return None
+    return metrics, weights
+
+
 def _forget_oldest(folder: Path, *, keep: Path) -> None:
-    """Deletes the entries that were used the longest time ago until the folder has at most `_CACHE_BYTES`."""
-    entries = sorted((e for e in folder.iterdir() if e != keep), key=lambda e: e.stat().st_mtime, reverse=True)
+    """Deletes the entries that were used the longest time ago until the folder has at most `_CACHE_BYTES`.
+
+    Other processes may write and delete entries meanwhile. Those that they are writing do not count.
+    """
+    used: list[tuple[float, Path]] = []
+    for entry in folder.iterdir():
+        if entry != keep and not entry.name.startswith(".part-"):
+            with suppress(FileNotFoundError):
+                used.append((entry.stat().st_mtime, entry))
     total = _size(keep)
-    for entry in entries:
+    for _, entry in sorted(used, reverse=True):
         total += _size(entry)
         if total > _CACHE_BYTES:
             shutil.rmtree(entry, ignore_errors=True)
 
 
 def _size(folder: Path) -> int:
-    """The bytes of the files in a folder."""
-    return sum(file.stat().st_size for file in folder.iterdir())
+    """The bytes of the files in a folder; 0 if another process deletes it now."""
+    with suppress(FileNotFoundError):
+        return sum(file.stat().st_size for file in folder.iterdir())
+    return 0
 
 
 def _cache_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, seed: int) -> str:
@@ -295,7 +318,7 @@ class _Cloned:
 
     Attributes:
         batches: The number of batches.
-        loss: The mean loss of the last 10 of them, in nats per token.
+        loss: The mean loss of the last 10 of them, or of the last `min_batches` if these are fewer, in nats per token.
         tokens: The number of tokens that went through the model, padding included.
     """
 
@@ -320,12 +343,14 @@ def _clone(
     recent: deque[float] = deque(maxlen=min(10, settings.min_batches))
     policy.model.train()
     rng = np.random.default_rng(seed)
+    # Where earlier thoughts leave the conversation, the last sequence of a stopped demonstration has no written token.
+    written = [(t, s) for t in demos for s in t.sequences if any(s.loss_mask)]
     if is_pretrained(policy) and policy.packs:  # demonstrations with the same system prompt share its tokens
         prompts = {t.system_prompt: number for number, t in enumerate(demos)}
-        shared = [dataclasses.replace(s, group=prompts[t.system_prompt]) for t in demos for s in t.sequences]
+        shared = [dataclasses.replace(s, group=prompts[t.system_prompt]) for t, s in written]
         source = _packed(shared, settings.batch_tokens, rng)
     else:
-        source = _padded([s for t in demos for s in t.sequences], settings.batch_tokens, rng)
+        source = _padded([s for _, s in written], settings.batch_tokens, rng)
     batches = tokens = 0
     while batches < limit:
         for group in optimizer.param_groups:

@@ -183,7 +183,10 @@ def write_training_state(
     if has_lora(model):
         save_file(state["model"], folder / "model.safetensors")
     else:  # one file, which is what `load_training_state` reads
-        model.save_pretrained(folder, state_dict=dict(state["model"]), max_shard_size="1000GB")
+        # The names of this model, not those of the hub, which `load_model` does not know.
+        model.save_pretrained(
+            folder, state_dict=dict(state["model"]), max_shard_size="1000GB", save_original_format=False
+        )
     torch.save(state["training"], folder / "training.pt")
 
 
@@ -315,7 +318,8 @@ def load_training_state(
             master.copy_(saved)
         torch.set_rng_state(state["rng"])
         if state["rng_cuda"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(state["rng_cuda"])
+            # The run may go on where there are fewer GPUs.
+            torch.cuda.set_rng_state_all(state["rng_cuda"][: torch.cuda.device_count()])
     except _UNREADABLE as error:
         # Only the first sentence: torch then advises to load untrusted pickles.
         reason = " ".join(str(error).split()).split(". ")[0] or type(error).__name__

@@ -38,8 +38,9 @@ class LossFlags:
     normalize_std: bool = True
     """Divide the advantages by the standard deviation of their group. --no-normalize-std only subtracts the mean (Dr.GRPO)."""
     truncated_weight: float = 1.0
-    """The advantages of episodes that K stopped are multiplied by this, 0..1. 1 is the paper's; 0 leaves them out of the loss.
-    They count in the mean of their group in any case."""
+    """The advantages of episodes that K, the token budget or the environment's own limit stopped are multiplied by this, 0..1. 1
+    is the paper's. 0 leaves them out of the loss and of what it is divided by; any other weight keeps them in both. They count
+    in the mean of their group in any case. Episodes that filled the context keep weight 1."""
     train_reasoning: bool = True
     """Whether the loss is about the model's thoughts too. --no-train-reasoning trains on the answers alone."""
     tis_cap: float = 0.0
@@ -82,7 +83,8 @@ class LossSettings:
         fixed_length: The number of tokens per episode that "fixed-length" divides by. It is a constant, so it does not move
             with K.
         normalize_std: Whether advantages are divided by the standard deviation of their group.
-        truncated_weight: The weight of the advantages of truncated episodes, 0..1; they always count in the mean of their group.
+        truncated_weight: The weight of the advantages of truncated episodes, 0..1, except those that filled the context; all
+            count in the mean of their group.
         minibatches: The number of optimizer steps per update.
         tokens_per_microbatch: The most tokens in one forward pass. It changes the memory, not the result.
         max_grad_norm: Gradients are clipped to this norm.

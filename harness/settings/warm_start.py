@@ -25,7 +25,8 @@ class WarmStart:
     Attributes:
         episodes: The number of expert demonstrations; 0 turns the warm start off.
         max_optimal_steps: Only tasks that the expert solves in at most this many steps are used; 0 uses all. If the
-            clone has seen only short tasks, GRPO has to learn the long ones.
+            clone has seen only short tasks, GRPO has to learn the long ones. Where the environment does not know the number, the
+            expert's steps in the demonstration count.
         max_steps: A demonstration is stopped after this many steps.
         max_tokens: A longer demonstration is dropped.
         updates: Cloning takes exactly this many batches, whatever the loss is; 0 stops at the loss target.
@@ -71,6 +72,10 @@ class WarmStart:
                 )
         if self.polish_waste > 1:
             raise ConfigError(f"warm_start.polish_waste must be <= 1, got {self.polish_waste}; it is a probability")
+
+    def seed_for(self, run: int) -> int:
+        """Returns the seed of the warm start in a run whose seed is `run`."""
+        return run if self.seed < 0 else self.seed
 
     def for_model(self, parameters: int, *, lora: bool = False) -> WarmStart:
         """Returns the settings for a model of this size, with no 0 left that stands for a default.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,7 +46,7 @@ class Mismatch:
         largest, sums, counts = difference.max(), difference.sum(dim=1), mask.sum(dim=1)
 
         def read() -> None:
-            self._max = max(self._max, float(largest))
+            self._max = float(np.maximum(self._max, float(largest)))  # unlike `max` it keeps NaN
             for length, total, count in zip(steps, sums.tolist(), counts.tolist(), strict=True):
                 self._difference[_bin(length)] += total
                 self._tokens[_bin(length)] += count
@@ -82,7 +83,7 @@ class Mismatch:
         """The sums of this object and of others, such as those of other ranks."""
         found = Mismatch()
         for one in (self.settled(), *others):
-            found._max = max(found._max, one._max)
+            found._max = float(np.maximum(found._max, one._max))
             found._weight += one._weight
             found._tokens = [a + b for a, b in zip(found._tokens, one._tokens, strict=True)]
             found._difference = [a + b for a, b in zip(found._difference, one._difference, strict=True)]

@@ -19,6 +19,7 @@ episodes they count as one.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -68,7 +69,8 @@ def select_episodes(
         trajectories: One update's episodes.
         normalize_std: Whether advantages are divided by the standard deviation of their group.
         truncated_weight: The advantages of truncated episodes are multiplied by it; with 0 they are not in the loss. They count
-            in the mean of their group in any case.
+            in the mean of their group in any case. An episode that filled the context has weight 1: with less, an agent could
+            take its failures out of the loss by writing much.
         kl: Whether the loss has a KL term. This term covers every episode, also those with advantage 0 (paper, Eq. 3).
 
     Returns:
@@ -86,7 +88,7 @@ def select_episodes(
         if not any(advantages):
             equal += 1
         for t, advantage in zip(group, advantages, strict=True):
-            weight = truncated_weight if t.truncated else 1.0
+            weight = truncated_weight if t.truncated and t.end != "context" else 1.0
             if t.loss_tokens and (advantage or kl) and weight:
                 chosen.append((t, weight * advantage))
     return chosen, equal / max(1, len(groups))
@@ -134,11 +136,9 @@ def update_policy(
     if settings.tis_cap:  # not needed for the first step: its own forward pass comes before any weight has moved
         for minibatch in minibatches[1:]:
             _score_before(policy, minibatch, settings, ranks)
-    for part, minibatch in zip(parts, minibatches, strict=True):
+    for minibatch in minibatches:
         optimizer.zero_grad(set_to_none=True)
-        _accumulate_gradients(
-            policy, reference, minibatch, settings, ranks, sums, mismatch, n_episodes=len(part), first=steps == 0
-        )
+        _accumulate_gradients(policy, reference, minibatch, settings, ranks, sums, mismatch, first=steps == 0)
         norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), settings.max_grad_norm)))
         grad_norm += norm / ranks.size  # each rank has the norm over all ranks
         steps += 1
@@ -176,11 +176,15 @@ def _accumulate_gradients(
     sums: dict[str, Tensor],
     mismatch: Mismatch,
     *,
-    n_episodes: int,
     first: bool,
 ) -> None:
-    """Adds one optimizer step's gradient, micro-batch by micro-batch."""
-    n_tokens = sum(sum(item.tokens.loss_mask) for item in minibatch)
+    """Adds one optimizer step's gradient, micro-batch by micro-batch.
+
+    The surrogate is a mean over the episodes with an advantage, and the KL term over all. So the coefficient of the KL term does
+    not change the scale of the surrogate.
+    """
+    n_episodes, n_tokens = _counts([item for item in minibatch if item.advantage])
+    kl_episodes, kl_tokens = _counts(minibatch)
     for items, batch in _micro(policy, minibatch, settings, ranks):
         if not items:
             _pass_idly(policy, reference, batch, settings)
@@ -202,31 +206,36 @@ def _accumulate_gradients(
             )
             mismatch.add_weights(weights, capped, mask, lengths)
             per_token = per_token * weights
-        if settings.kl_coef:
-            assert reference is not None, "kl_coef needs a reference policy"
-            kl = kl_k3(logp, _reference_logp(reference, batch, settings.temperature))
-            per_token = per_token + settings.kl_coef * kl
-            sums["kl_ref"] += (kl.detach() * mask).sum()
-        loss = aggregate(
-            per_token,
-            mask,
+        mean = functools.partial(
+            aggregate,
+            mask=mask,
             mode=settings.aggregation,
-            n_episodes=n_episodes,
-            n_tokens=n_tokens,
             fixed_length=settings.fixed_length,
             episode_tokens=torch.tensor([item.trajectory.loss_tokens for item in items], device=policy.model.device),
         )
+        loss = mean(per_token, n_episodes=n_episodes, n_tokens=n_tokens)
+        if settings.kl_coef:
+            assert reference is not None, "kl_coef needs a reference policy"
+            kl = kl_k3(logp, _reference_logp(reference, batch, settings.temperature))
+            loss = loss + settings.kl_coef * mean(kl, n_episodes=kl_episodes, n_tokens=kl_tokens)
+            sums["kl_ref"] += (kl.detach() * mask).sum()
         (loss * ranks.size).backward()  # FSDP takes the mean over ranks, but the parts must be summed
         with torch.no_grad():
             sums["loss"] += loss
             sums["entropy"] += (entropy * mask).sum()
-            sums["approx_kl"] += (kl_k3(logp, sampled_logp) * mask).sum()
+            sums["approx_kl"] += (kl_k3(sampled_logp, logp) * mask).sum()  # the sampler drew the tokens
             sums["clipped"] += (clipped & mask).sum()
 
 
 def _items(trajectory: Trajectory, advantage: float) -> list[_Item]:
     """An episode's sequences that the loss is about. All have the episode's advantage."""
     return [_Item(tokens, trajectory, advantage) for tokens in trajectory.sequences if any(tokens.loss_mask)]
+
+
+def _counts(items: list[_Item]) -> tuple[int, int]:
+    """What `aggregate` divides by: the number of episodes of some sequences, and that of their tokens; at least 1."""
+    episodes = {id(item.trajectory) for item in items}
+    return max(1, len(episodes)), max(1, sum(sum(item.tokens.loss_mask) for item in items))
 
 
 def _micro(

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, FalconMambaConfig, Qwen2Config, Qwen3NextConfig
 
 from eh_gym.errors import ConfigError
-from harness.policy.attention import PACKED, Segments, can_pack, packed_attention
+from harness.policy.attention import PACKED, Segments, can_pack, no_mask, packed_attention
 
 LENGTHS, PARENTS = (5, 3, 1, 7, 4, 2), (-1, 0, 0, -1, -1, 4)
 HEADS, KV_HEADS, DIM = 4, 2, 8
@@ -79,6 +79,14 @@ def test_what_it_does_not_know_is_refused() -> None:
         packed_attention(module, *inputs(), None, segments=segments, softcap=50.0)
     with pytest.raises(ConfigError, match="does not support attention dropout"):
         packed_attention(module, *inputs(), None, segments=segments, dropout=0.1)
+
+
+def test_a_packed_row_whose_segments_the_model_dropped_is_refused() -> None:
+    """Nemotron's layers dropped them, and every token attended to the whole row."""
+    with pytest.raises(ConfigError, match=r"Module gets no segments, because the model .* use --no-packing"):
+        packed_attention(torch.nn.Module(), *inputs(), no_mask(torch.device("cpu")))
+    first = [x[:, :, :1] for x in inputs()]  # as in `generate` after a prompt of one token
+    packed_attention(torch.nn.Linear(1, 1), *first, no_mask(torch.device("cpu")))
 
 
 def test_without_segments_it_is_sdpa() -> None:

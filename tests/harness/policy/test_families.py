@@ -338,6 +338,24 @@ def test_a_system_prompt_without_its_role_is_in_the_first_message() -> None:
     assert text.endswith("<start_of_turn>user\nBe brief.\n\nstart c<end_of_turn>\n<start_of_turn>model\n")
 
 
+def test_a_system_prompt_that_the_template_would_drop_is_in_the_first_message() -> None:
+    """As in Phi-3-mini's first template: it renders users and assistants, and forgot the rules of the task."""
+    template = (
+        "{% for m in messages %}{% if m.role == 'user' %}{{ '<|user|>' + m.content + '<|end|><|assistant|>' }}"
+        "{% elif m.role == 'assistant' %}{{ m.content + '<|end|>' }}{% endif %}{% endfor %}"
+    )
+    chat = ChatFormat(tokenizer_for(template))
+    assert chat.text(chat.prompt_ids("Be brief.", "start")) == "<|user|>Be brief.\n\nstart<|end|><|assistant|>"
+    assert any("no system role" in note for note in chat.notes)
+
+
+def test_thoughts_are_those_of_the_template_without_functions() -> None:
+    """Of several templates, transformers takes the one for functions where a list of them is given, also an empty one."""
+    tokenizer = tokenizer_for(template_of("qwen2_5"))
+    tokenizer.chat_template = {"default": template_of("qwen2_5"), "tool_use": template_of("qwen3")}
+    assert ChatFormat(tokenizer).reasoning.name == "none"
+
+
 def test_variables_of_the_template() -> None:
     tokenizer = tokenizer_of("Qwen3")
     quiet = ChatFormat(tokenizer, template_kwargs={"enable_thinking": False})

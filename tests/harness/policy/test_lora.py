@@ -12,11 +12,11 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM, DeepseekV3Config, GenerationConfig, Qwen3MoeConfig
 
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.grpo import train
-from harness.policy.lora import add_lora, frozen_parameters, plain_parameters, without_lora
+from harness.policy.lora import add_lora, fold_lora, frozen_parameters, plain_parameters, without_lora
 from harness.policy.policy import Policy
 from harness.run.display import Display
 from harness.run.metrics import read_metrics
@@ -162,6 +162,36 @@ def test_what_is_handed_over_and_saved_is_a_plain_model(trained: Policy, adapted
     assert type(saved) is type(trained.model)
     for a, b in zip(saved.parameters(), merged.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def mixture(config: type[Any], **more: Any) -> Any:
+    """A model with four experts in its one layer."""
+    torch.manual_seed(0)
+    more |= dict.fromkeys(("num_experts", "n_routed_experts"), 4) | {"num_experts_per_tok": 2, "num_hidden_layers": 1}
+    more |= {"vocab_size": 99, "hidden_size": 16, "intermediate_size": 16, "moe_intermediate_size": 8}
+    return AutoModelForCausalLM.from_config(config(num_attention_heads=2, num_key_value_heads=2, **more)).eval()
+
+
+def test_the_experts_of_a_mixture_get_no_adapters_and_are_saved(trained: Policy, tmp_path: Path) -> None:
+    """peft adapted the experts, too, and the saved model had random ones."""
+    pytest.importorskip("peft")
+    model, ids = mixture(Qwen3MoeConfig, head_dim=8), torch.arange(9)[None]
+    add_lora(model, 4, seed=0)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    expected = model(ids).logits
+    Policy(model, trained.tokenizer, trained.chat).save(tmp_path)
+    torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits, expected, atol=1e-5, rtol=0)
+    fold_lora(model, seed=1)
+    torch.testing.assert_close(model(ids).logits, expected, atol=1e-5, rtol=0)
+
+
+def test_experts_that_peft_would_adapt_are_refused() -> None:
+    pytest.importorskip("peft")
+    model = mixture(DeepseekV3Config, n_group=1, topk_group=1, q_lora_rank=4, kv_lora_rank=4, first_k_dense_replace=0)
+    with pytest.raises(ConfigError, match="peft would adapt the experts of DeepseekV3ForCausalLM, too; leave it out"):
+        add_lora(model, 4, seed=0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -77,6 +77,42 @@ def test_an_episode_ends_with_the_environment_or_at_the_limit(env: gym.Env[str, 
     assert demonstrate(env, task, waste=0.0, max_steps=9, rng=np.random.default_rng(0), max_optimal_steps=short) is None
 
 
+class Number(gym.Env[str, str]):
+    """Asks for a number of its own generator, three times, and does not say how many steps its expert takes."""
+
+    task_ids = ("a",)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.number, self.left = str(self.np_random.integers(10_000)), 3
+        return f"say {self.number}", {"task_id": "a", "system_prompt": "", "instruction": ""}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.left -= action == self.number
+        return "go on", 0.0, not self.left, False, {"success": not self.left, "malformed": False}
+
+    def expert(self) -> str:
+        return self.number
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        return "0"
+
+
+def test_an_environment_that_draws_gets_a_seed() -> None:
+    played = [demonstrate(Number(), "a", waste=0.5, max_steps=9, rng=np.random.default_rng(s)) for s in (1, 1, 2)]
+    assert played[0] == played[1] != played[2]
+
+
+def test_where_the_environment_does_not_know_the_expert_s_steps_they_are_counted() -> None:
+    def play(limit: int, waste: float = 0.0) -> Any:
+        rng = np.random.default_rng(0)
+        return demonstrate(Number(), "a", waste=waste, max_steps=99, rng=rng, max_optimal_steps=limit)
+
+    assert play(2) is None
+    assert len(play(3).actions) == 3
+    assert len(play(3, waste=0.8).actions) > 3  # wasted steps do not count
+
+
 def test_another_vocabulary_never_meets_an_old_cache(env: gym.Env[str, str], tmp_path: Any) -> None:
     settings = WarmStart(episodes=5, max_batches=1)
     policy = new_tiny_policy(env, seed=0)

@@ -5,23 +5,27 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
+import torch
 from rich.console import Console
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
-from harness.build import clone_expert
+from harness.build import clone_expert, teacher
 from harness.policy.policy import load_policy
 from harness.quickstart import warm_start as module
 from harness.quickstart.tiny import new_tiny_policy
 from harness.quickstart.warm_start import cached_warm_start, demonstrations, text_perplexity, warm_start
 from harness.run import display as display_module
 from harness.run.display import Display
+from harness.settings.command_line import parse
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 from harness.settings.warm_start import WarmStart
@@ -51,6 +55,17 @@ def test_a_number_of_updates_is_exact_and_a_loss_target_stops_earlier(env: gym.E
     assert done["warm_start/tokens"] > 0
     tight = dataclasses.replace(loose, loss_target=1e-9)
     assert warm_start(env, new_tiny_policy(env, seed=0), tight, seed=0)["warm_start/steps"] == 9
+
+
+def test_a_sequence_without_an_action_is_left_out(env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what a stopped demonstration ends with where earlier thoughts leave the conversation. Its loss was 0 / 0."""
+    policy = new_tiny_policy(env, seed=0)
+    demos = demonstrations(env, policy, FEW, waste=0.0, count=2, seed=0)
+    for demo in demos:
+        demo.go_on(list(reversed(demo.ids)))
+    monkeypatch.setattr(module, "demonstrations", lambda *args, **kwargs: demos)
+    settings = dataclasses.replace(FEW, updates=len(demos) * 2, batch_tokens=1)  # each sequence is a batch
+    assert math.isfinite(warm_start(env, policy, settings, seed=0)["warm_start/loss"])
 
 
 def test_without_a_demonstration_the_error_says_which_limit_to_raise(env: gym.Env[str, str]) -> None:
@@ -132,12 +147,45 @@ def test_the_oldest_entries_of_the_cache_are_deleted_above_its_limit(
 
     folder = tmp_path / "warm_start"
     first, second = entry(1), entry(2)
+    part, gone = folder / ".part-other", folder / "gone"
+    part.mkdir()  # another process writes it now; another one has been deleted since the folder was listed
+    (part / "model.pt").write_bytes(bytes(10_000_000))
+    gone.symlink_to(folder / "nowhere")
     size = sum(file.stat().st_size for file in first.iterdir())
     monkeypatch.setattr(module, "_CACHE_BYTES", int(2.5 * size))
     cached_warm_start(tmp_path, env, new_tiny_policy(env, seed=0), FEW, seed=1)  # now it is the newest
     third = entry(3)
-    assert set(folder.iterdir()) == {first, third}
+    assert set(folder.iterdir()) == {first, third, part, gone}
     assert not second.exists()
+
+
+@pytest.mark.parametrize("kept", [0, 1000])
+def test_a_damaged_entry_of_the_cache_is_made_again(env: gym.Env[str, str], tmp_path: Path, kept: int) -> None:
+    def cloned() -> float:
+        return cached_warm_start(tmp_path, env, new_tiny_policy(env, seed=0), FEW, seed=0)["warm_start/cpu_s"]
+
+    first = cloned()
+    (file,) = tmp_path.glob("warm_start/*/model.pt")
+    file.write_bytes(file.read_bytes()[:kept])
+    second = cloned()
+    assert second != first
+    assert cloned() == second  # from the cache
+
+
+def test_an_entry_that_is_deleted_while_it_is_read_changes_nothing(
+    env: gym.Env[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(path: Path) -> None:
+        raise FileNotFoundError(path)
+
+    def weights() -> list[torch.Tensor]:
+        policy = new_tiny_policy(env, seed=0)
+        cached_warm_start(tmp_path, env, policy, FEW, seed=0)
+        return list(policy.model.parameters())
+
+    once = weights()
+    monkeypatch.setattr(os, "utime", missing)
+    assert all(torch.equal(a, b) for a, b in zip(weights(), once, strict=True))
 
 
 def test_other_observations_or_another_type_never_meet_an_old_cache(env: gym.Env[str, str], tmp_path: Path) -> None:
@@ -150,12 +198,18 @@ def test_other_observations_or_another_type_never_meet_an_old_cache(env: gym.Env
 
 
 @pytest.mark.parametrize(("seed", "same"), [(-1, False), (7, True)])
-def test_runs_of_other_seeds_can_share_a_clone(env: gym.Env[str, str], seed: int, same: bool) -> None:
+@pytest.mark.parametrize("flags", [{}, {"lora_rank": 4}, {"budget_hint": "{left} left"}])
+def test_runs_of_other_seeds_can_share_a_clone(
+    env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any], seed: int, same: bool
+) -> None:
+    if "lora_rank" in flags:
+        pytest.importorskip("peft")
+        monkeypatch.setattr("harness.build.is_pretrained", lambda policy: True)  # its clone is in the adapters
     losses = set()
     for run in (0, 1):
-        config = GRPOConfig(seed=run, warm_start=dataclasses.replace(FEW, seed=seed))
-        display = Display(Console(quiet=True))
-        cloned = clone_expert(config, env, new_tiny_policy(env, seed=0), "cpu", display, cached=False)
+        config = GRPOConfig(seed=run, warm_start=dataclasses.replace(FEW, seed=seed), **flags)
+        display, env = Display(Console(quiet=True)), teacher(config, config.env)
+        cloned = clone_expert(config, env, new_tiny_policy(gym.make(config.env), seed=0), "cpu", display, cached=False)
         losses.add(cloned["warm_start/loss"])
     assert (len(losses) == 1) is same
 
@@ -164,13 +218,17 @@ def test_the_command_leaves_a_model_folder_and_its_cost(tmp_path: Path) -> None:
     cloning = dataclasses.replace(default_for([]), out=tmp_path / "clone", warm_start=FEW)
     text = shown(lambda display: clone(cloning, display._console))
     assert "warm start: loss" in text
-    assert f"model: {tmp_path / 'clone'}; train it with python -m harness.grpo --env EH-Cabinet-v0 --model" in text
+    model, command = text.split("; train it with python -m harness.grpo ")
+    assert model.endswith(f"model: {tmp_path / 'clone'}")
+    words = shlex.split(command.splitlines()[0])
+    run = parse(preset(words), words, prog="grpo")  # the settings of the run whose warm start it was
+    assert dataclasses.replace(run, model="tiny", warm_start=FEW) == cloning.for_run()
     saved = json.loads((tmp_path / "clone" / "warm_start.json").read_text())
     assert saved["metrics"]["warm_start/steps"] == 3
     assert saved["settings"]["warm_start"]["episodes"] == 6
     policy = load_policy(tmp_path / "clone")
     assert policy.model.num_parameters() < 1_000_000
-    with pytest.raises(ConfigError, match="already holds a model; choose another --out"):
+    with pytest.raises(ConfigError, match="already holds a model or a part of one; choose another --out"):
         clone(cloning, Console(quiet=True))
 
 

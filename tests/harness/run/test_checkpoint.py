@@ -11,7 +11,7 @@ import time
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig
 
 from eh_gym.errors import StateError
 from harness.policy.ranks import Ranks
@@ -54,6 +54,18 @@ def train(model, optimizer, steps):
 def same_weights(model, other):
     found, expected = model.state_dict(), other.state_dict()
     return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def test_a_run_goes_on_where_there_are_fewer_gpus(tmp_path, monkeypatch):
+    model, optimizer = tiny()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_rng_state_all", lambda: [torch.get_rng_state()] * 2)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    save_training_state(tmp_path, model=model, optimizer=optimizer, extra={})
+    given = []
+    monkeypatch.setattr("torch.cuda.set_rng_state_all", given.extend)
+    load_training_state(tmp_path, model=model, optimizer=optimizer)
+    assert len(given) == 1
 
 
 def note(text):
@@ -322,6 +334,17 @@ class TestTrainingState:
     def test_transformers_loads_the_folder(self, tmp_path):
         model, _ = self.save(tmp_path / "c")
         assert same_weights(AutoModelForCausalLM.from_pretrained(tmp_path / "c"), model)
+
+    def test_a_mixture_of_experts_resumes(self, tmp_path):
+        """It was saved with the hub's names: one matrix per expert, where the model has one tensor for all."""
+        shape = {"hidden_size": 8, "moe_intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = Qwen3MoeConfig(vocab_size=11, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, **shape)
+        model, resumed = AutoModelForCausalLM.from_config(config), AutoModelForCausalLM.from_config(config)
+        optimizers = [torch.optim.AdamW(m.parameters()) for m in (model, resumed)]
+        save_training_state(tmp_path, model=model, optimizer=optimizers[0], extra={})
+        load_training_state(tmp_path, model=resumed, optimizer=optimizers[1])
+        assert same_weights(resumed, model)
+        assert same_weights(AutoModelForCausalLM.from_pretrained(tmp_path), model)
 
     def test_the_samplers_copy_is_kept_beside_the_policy(self, tmp_path):
         model, optimizer = tiny()

@@ -40,6 +40,13 @@ def test_by_hand() -> None:
     assert [m[f"train/tis_capped_{name}"] for name, _ in LENGTH_BINS][:2] == [0.0, 1.0]
 
 
+def test_a_difference_that_is_no_number_is_not_hidden() -> None:
+    mismatch, mask = filled(), torch.ones(1, 1, dtype=torch.bool)
+    mismatch.add(torch.tensor([[math.nan]]), torch.tensor([[-1.0]]), mask, [1])
+    found = mismatch.merged([filled()])
+    assert math.isnan(found.metrics(weighted=False)["train/logp_difference_max"])
+
+
 def test_every_name_is_in_the_glossary_and_weights_are_named_only_where_there_are_some() -> None:
     assert set(filled().metrics(weighted=True)) <= set(GLOSSARY)
     assert not any("tis" in name for name in filled().metrics(weighted=False))

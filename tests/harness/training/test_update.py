@@ -90,6 +90,13 @@ def test_truncated_episodes_count_in_the_mean_and_have_the_weight_that_they_are_
         assert [a for _, a in choose(group, truncated_weight=weight)[0]] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("end", "weight"), [("horizon", 0.5), ("truncated", 0.5), ("context", 1.0)])
+def test_what_filled_the_context_keeps_its_weight(policy: Policy, end: Any, weight: float) -> None:
+    """With less, writing much would take a failure out of the loss."""
+    group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0, end=end)]
+    assert choose(group, truncated_weight=0.5)[0] == [("open(a)", 0.5), ("open(b)", -0.5 * weight)]
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy, loss: Any) -> None:
     good, bad = episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)
@@ -316,6 +323,27 @@ def test_later_steps_are_compared_with_the_weights_before_the_first(trained: Pol
     # Without weights what the first step alone covers is logged: it costs no pass of its own.
     _, first = moved(trained, by, minibatches=4)
     assert first["train/logp_difference_mean"] == pytest.approx(-by, rel=1e-3)
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean", "fixed-length"])
+def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained: Policy, aggregation: Any) -> None:
+    """Episodes without an advantage are in the KL term alone; they made the policy gradient smaller."""
+
+    def norm(kl_coef: float) -> float:
+        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+        replies = ["open(a)", "open(b)", "open(c)", "open(d)"]
+        episodes = [episode(policy, i // 2, r, reward=float(i == 0)) for i, r in enumerate(replies)]
+        settings = dataclasses.replace(SETTINGS, kl_coef=kl_coef, aggregation=aggregation)
+        optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
+        return update_policy(policy, optimizer, episodes, settings, seed=0, reference=trained)["train/grad_norm"]
+
+    assert norm(1e-9) == pytest.approx(norm(0.0), rel=1e-4)
+
+
+def test_the_kl_is_that_of_the_policy_that_sampled(trained: Policy) -> None:
+    """k3 with the ratio now / sampled, because the sampler drew the tokens: here it is 1 / 4 for each."""
+    _, metrics = moved(trained, math.log(4))
+    assert metrics["train/approx_kl"] == pytest.approx(1 / 4 + math.log(4) - 1, rel=1e-3)
 
 
 def test_the_kl_term_pulls_back_to_the_reference(trained: Policy) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from eh_gym.errors import ConfigError
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 
@@ -66,3 +67,15 @@ def test_what_ended_an_episode(answer: dict[str, Any], end: str, success: bool) 
     t = answered(**answer)
     assert (t.end, t.success, t.error is not None) == (end, success, end == "environment-error")
     assert math.isfinite(t.reward)
+
+
+@pytest.mark.parametrize("verdict", ["False", math.nan, None])
+def test_a_verdict_that_is_no_bool_is_refused(verdict: Any) -> None:
+    with pytest.raises(ConfigError, match=r"info\['success'\] must be True or False \(or 0 or 1\).*got"):
+        answered(terminated=True, success=verdict)
+
+
+def test_an_environment_may_have_no_system_prompt() -> None:
+    t = Trajectory("task", 0)
+    t.begin("first", {})
+    assert t.system_prompt == ""
