@@ -18,6 +18,8 @@ from rich.console import Console
 
 from eh_gym.errors import WorkerDied, WorkerError
 from envs.cabinet.env import CabinetEnv
+from harness import build
+from harness.build import teacher
 from harness.evaluation.play import play_policy
 from harness.grpo import train
 from harness.rollout import batches
@@ -169,15 +171,29 @@ def test_streaming_in_one_thread_resumes_to_the_same_metrics(quick: GRPOConfig, 
     assert run(config, resume=True) == rows
 
 
+@pytest.fixture(autouse=True)
+def _sound_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment that plays the demonstrations never fails."""
+
+    def sound(*args: Any) -> gym.Env[str, str]:
+        env = teacher(*args)
+        env.unwrapped.fails = False  # type: ignore[attr-defined]
+        return env
+
+    monkeypatch.setattr(build, "teacher", sound)
+
+
 class FlakyCabinet(CabinetEnv):
-    """Every environment's first reset of a rollout fails, and later every 41st call."""
+    """Every environment's first reset fails, and later every 41st call."""
+
+    fails = True
 
     def __init__(self, split: str = "train") -> None:
         super().__init__(split)
         self._calls = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        if seed is not None:  # the warm start has none
+        if self.fails:
             self._calls += 1
             if self._calls == 1:
                 raise WorkerDied("gone")
@@ -252,8 +268,10 @@ def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypa
 class DeadCabinet(CabinetEnv):
     """Only the warm start can play it."""
 
+    fails = True
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        if seed is not None:
+        if self.fails:
             raise WorkerDied("the disk of its machine is gone")
         return super().reset(seed=seed, options=options)
 
