@@ -13,6 +13,7 @@ from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
 from eh_gym.integrations.folder import FolderHorizon
+from eh_gym.surrogates import escaped
 
 __all__ = ["ElasticGymGenerator", "GymTextEnv"]
 
@@ -39,7 +40,7 @@ class GymTextEnv(BaseTextEnv):
         options = None if task_id is None else {"task_id": task_id}
         observation, info = self._env.reset(seed=self._extras.get("seed"), options=options)
         rules = [{"role": "system", "content": info["system_prompt"]}] if info.get("system_prompt") else []
-        return [*rules, {"role": "user", "content": str(observation)}], {"task_id": info.get("task_id")}
+        return [*rules, {"role": "user", "content": escaped(str(observation))}], {"task_id": info.get("task_id")}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Sends the model's text to the environment."""
@@ -50,7 +51,7 @@ class GymTextEnv(BaseTextEnv):
         marks = {"success": terminated and info.get("success", False), "truncated": cut, "environment_error": failed}
         self._metrics = {"turns": self.turns, **{name: float(mark) for name, mark in marks.items()}}
         done, earned = bool(terminated or cut or failed), 0.0 if cut or failed else float(reward)
-        said = [] if done else [{"role": "user", "content": str(observation)}]
+        said = [] if done else [{"role": "user", "content": escaped(str(observation))}]
         return BaseTextEnvStepOutput(observations=said, reward=earned, done=done, metadata={})
 
     def get_metrics(self) -> dict[str, Any]:

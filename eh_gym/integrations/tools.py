@@ -6,6 +6,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from eh_gym.surrogates import escaped
+
 __all__ = ["ToolEnvironment"]
 
 
@@ -38,7 +40,7 @@ class ToolEnvironment:
         """Starts an episode; returns the environment's rules and its first observation. Other columns of a row are ignored."""
         self.ended, self.cut, self.steps, self._score = False, False, 0, 0.0
         observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
-        return f"{info.get('system_prompt', '')}\n\n{observation}".strip()
+        return escaped(f"{info.get('system_prompt', '')}\n\n{observation}".strip())
 
     def act(self, action: str) -> str:
         """Sends one action to the environment.
@@ -61,7 +63,7 @@ class ToolEnvironment:
             self._score = None  # the episode says nothing about the agent
         elif self._score is not None:
             self._score += float(reward)
-        return str(observation)
+        return escaped(str(observation))
 
     def get_reward(self) -> float | None:
         """The episode's return; None if the environment failed."""

@@ -13,6 +13,8 @@ import verifiers.v1 as vf
 from pydantic import Field
 from verifiers.v1.dialects.chat import message_to_wire
 
+from eh_gym.surrogates import escaped
+
 __all__ = ["ChatHarness", "GymEnv", "GymTaskset"]
 
 
@@ -105,7 +107,7 @@ class GymEnv(vf.Env[GymEnvConfig]):
         total, ended = 0.0, False
         async with agents.agent.interaction(task.with_system_prompt(info.get("system_prompt", ""))) as interaction:
             while not ended:
-                segment = await interaction.turn(str(observation))
+                segment = await interaction.turn(escaped(str(observation)))
                 if segment.terminated:
                     break
                 observation, reward, terminated, truncated, info = await asyncio.to_thread(env.step, segment.last_reply)

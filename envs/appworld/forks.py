@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
+from eh_gym.surrogates import escaped
 from eh_gym.worker import Worker, backend_command
 from envs.appworld.backend import wire
 
@@ -211,13 +212,13 @@ class Fork:
         except OSError as error:
             raise WorkerDied(f"the process has gone away: {error}") from error
         except ValueError as error:
-            raise WorkerProtocolError(f"the process sent {_printable(str(error))}") from error
+            raise WorkerProtocolError(f"the process sent {escaped(str(error))}") from error
         if answer is None:
             raise WorkerDied("the process has gone away")
         if not isinstance(answer, dict):
-            raise WorkerProtocolError(f"the process sent {_printable(str(answer)[:200])}")
+            raise WorkerProtocolError(f"the process sent {escaped(str(answer)[:200])}")
         if "error" in answer:
-            raise WorkerCallError(_printable(str(answer["error"])[:8000]))
+            raise WorkerCallError(escaped(str(answer["error"])[:8000]))
         return answer
 
     def end(self) -> None:
@@ -227,11 +228,6 @@ class Fork:
             self._zygote.end(self._name)
             self._ended = True
             self._finalizer.detach()
-
-
-def _printable(text: str) -> str:
-    """The text without lone surrogates, which cannot be printed; an agent's code may have chosen it."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _folder() -> tuple[Path, IO[str]]:

@@ -24,6 +24,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from eh_gym.errors import ConfigError
+from eh_gym.surrogates import escaped
 from harness.policy.reasoning import find_reasoning
 from harness.policy.template import Message, Template
 from harness.policy.tools import ToolFormat, call_id, call_names, result_message
@@ -246,7 +247,7 @@ class ChatFormat:
         return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def _ids(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(_whole(text), add_special_tokens=False))
+        return list(self._tokenizer.encode(escaped(text), add_special_tokens=False))
 
     def _following(self, text: str, stopped: bool) -> list[int]:
         """The ids of the text from the end of a reply on. The reply's own stop token stands for the template's."""
@@ -256,7 +257,7 @@ class ChatFormat:
     def _cut(self, observation: str, share: int = 1) -> str:
         limit = self._max_observation_tokens and max(16, self._max_observation_tokens // share)
         # A token holds at least one byte, so a text with no more bytes than the limit fits.
-        observation = _whole(observation)
+        observation = escaped(observation)
         if limit is None or len(observation.encode()) <= limit:
             return observation
         room = _CHARACTERS * (limit // 2)  # at each end
@@ -343,8 +344,3 @@ class ChatFormat:
 
 def _conversation(reply: str, **more: str) -> list[Message]:
     return [_ASKED, {"role": "assistant", "content": reply, **more}, {"role": "user", "content": _OBSERVATION}]
-
-
-def _whole(text: str) -> str:
-    """The text with half surrogate pairs, which tokenizers refuse, as their escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()

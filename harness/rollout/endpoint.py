@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, SamplerError
 from eh_gym.replies import split_reply
+from eh_gym.surrogates import escaped
 
 if TYPE_CHECKING:
     import openai
@@ -272,7 +273,7 @@ def _whole(value: Any) -> Any:
         return {_whole(name): _whole(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_whole(inner) for inner in value]
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    return escaped(value) if isinstance(value, str) else value
 
 
 def _said(error: openai.APIStatusError) -> str:
