@@ -88,7 +88,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         settings = Settings(
             step_timeout_s=step_timeout_s,
             max_api_calls=max_api_calls,
-            max_output_chars=max_observation_chars,
+            max_observation_chars=max_observation_chars,
             memory_mb=memory_mb,
             confined=confined,
         )

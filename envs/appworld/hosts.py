@@ -44,7 +44,7 @@ class Settings:
             episode goes on. Code that cannot be interrupted is killed 5 s later, and its episode is over.
         judge_timeout_s: The seconds that a verdict may take, in addition to those that the episode's steps took. A whole number.
         max_api_calls: The number of API calls that one action may make. Further calls raise.
-        max_output_chars: Longer outputs lose their middle.
+        max_observation_chars: Longer outputs lose their middle.
         memory_mb: The address space that a world may take in addition to what it starts with, in MiB. A judge may take 512 MiB
             more.
         adaptations: The names of the time-saving changes to the engine that are applied.
@@ -54,13 +54,19 @@ class Settings:
     step_timeout_s: float = 30.0
     judge_timeout_s: float = 120.0
     max_api_calls: int = 1000
-    max_output_chars: int = 20_000
+    max_observation_chars: int = 20_000
     memory_mb: int = 1024
     adaptations: tuple[str, ...] = tuple(ADAPTATIONS)
     confined: bool = True
 
     def __post_init__(self) -> None:
-        least = {"step_timeout_s": 1, "judge_timeout_s": 1, "max_api_calls": 1, "memory_mb": 1, "max_output_chars": 200}
+        least = {
+            "step_timeout_s": 1,
+            "judge_timeout_s": 1,
+            "max_api_calls": 1,
+            "memory_mb": 1,
+            "max_observation_chars": 200,
+        }
         for name, bound in least.items():
             # The engine's alarm takes whole seconds only. They may be written as 30.0.
             value, kinds = getattr(self, name), (int, float) if name.endswith("_s") else int
@@ -171,12 +177,12 @@ class _LocalWorld:
         began = time.monotonic()
         try:
             # A character takes up to 12 bytes in JSON.
-            max_bytes = wire.MAX_CALLS_BYTES + 12 * settings.max_output_chars + 4096
+            max_bytes = wire.MAX_CALLS_BYTES + 12 * settings.max_observation_chars + 4096
             answer = self._fork.ask(request, settings.step_timeout_s + _GRACE_S, max_bytes=max_bytes)
         finally:
             self._spent_s += time.monotonic() - began
         try:
-            return _checked(answer, settings.max_output_chars) | {"api_calls": self._record.add(answer["calls"])}
+            return _checked(answer, settings.max_observation_chars) | {"api_calls": self._record.add(answer["calls"])}
         except (KeyError, ValueError) as error:
             self._fork.end()
             raise WorkerProtocolError(f"the world sent an answer that is none: {error}") from error
@@ -306,7 +312,7 @@ class LocalHost:
                 "task_id": task_id,
                 "timeout_s": settings.step_timeout_s,
                 "max_api_calls": settings.max_api_calls,
-                "max_output_chars": settings.max_output_chars,
+                "max_output_chars": settings.max_observation_chars,
                 "limits": {"memory_bytes": settings.memory_mb * 2**20, "cpu_s": settings.cpu_s},
             }
         )

@@ -77,7 +77,7 @@ def system_prompt(apps: Mapping[str, str], settings: Settings) -> str:
     """
     return _PROMPT.format(
         apps="\n".join(f"- {name}: {text}" for name, text in apps.items()),
-        max_output_chars=settings.max_output_chars,
+        max_output_chars=settings.max_observation_chars,
         step_timeout_s=settings.step_timeout_s,
         max_api_calls=settings.max_api_calls,
         step_mb=MAX_CALLS_BYTES >> 20,

@@ -25,7 +25,7 @@ try:
     from websockets.exceptions import WebSocketException
 except ImportError as error:
     raise MissingExtraError(
-        f"EH-Remote-v0 needs OpenEnv ({error}); install it: pip install 'elastic-horizon[openenv]'"
+        f"EH-Remote-v0 needs OpenEnv ({error}); run, in a checkout: pip install -e '.[openenv]'"
     ) from error
 
 __all__ = ["RemoteEnv"]

@@ -30,7 +30,7 @@ try:
     from pydantic import Field, field_validator
 except ImportError as error:
     raise MissingExtraError(
-        f"serving an environment needs OpenEnv ({error}); install it: pip install 'elastic-horizon[openenv]'"
+        f"serving an environment needs OpenEnv ({error}); run, in a checkout: pip install -e '.[openenv]'"
     ) from error
 
 __all__ = ["ServedEnv", "TextAction", "TextObservation", "make_app", "serve"]

@@ -44,7 +44,7 @@ def _words(bin_name: str) -> str:
 
 
 _ALL = (
-    Metric("horizon/k", "steps", "The horizon K of this update's episodes."),
+    Metric("horizon/k", "steps", "K before this update moves it. Of several (kinds, environments) the largest."),
     Metric("horizon/k_mean", "steps", "The mean K of this update's episodes. Some options give an episode its own K."),
     Metric(
         "horizon/k_of",
@@ -89,7 +89,7 @@ _ALL = (
     Metric(
         "rollout/success_long",
         "share",
-        "The same share on the update's longest tasks: the third whose expert takes most steps, among those with a known expert.",
+        "`rollout/success` on the third of the tasks whose expert takes most steps, among those with a known expert.",
     ),
     Metric(
         "rollout/success_of",
@@ -210,9 +210,11 @@ _ALL = (
     Metric(
         "train/approx_kl",
         "nats",
-        "The mean k3 estimate of KL(policy now || policy that sampled) over the trained tokens.",
+        "The mean k3 estimate of KL(policy that sampled || policy now) over the trained tokens.",
     ),
-    Metric("train/clip_fraction", "share", "The share of trained tokens for which clipping removed the gradient."),
+    Metric(
+        "train/clip_fraction", "share", "The share of trained tokens whose gradient was clipped away (cispo: bounded)."
+    ),
     Metric(
         "train/grad_norm",
         "norm",
@@ -284,7 +286,7 @@ _ALL = (
     Metric(
         "warm_start/loss",
         "nats",
-        "The cross-entropy per trained token, as the mean of the last 10 batches. It is shown, not logged.",
+        "The cross-entropy per trained token, as the mean of the last 10 batches (pretrained: 4). It is shown, not logged.",
     ),
     Metric("warm_start/steps", "batches", "The number of batches of the warm start. It is shown, not logged."),
     Metric("warm_start/demonstrations", "episodes", "The number of demonstrations to clone. It is shown, not logged."),

@@ -209,6 +209,21 @@ def test_commands_fit_their_gpus(command: list[str]) -> None:
         assert memory.fits, refusal(plan, memory)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_a_page_that_installs_extras_installs_those_that_its_commands_need(page: Path) -> None:
+    commands = [c for b in REFERENCE["blocks"](page) if b.language == "" for c in _commands(b.text)]
+    installed = {
+        extra for c in commands if c[0] == "pip" for w in c if w.startswith(".[") for extra in w[2:-1].split(",")
+    }
+    needed = set()
+    for command in commands if "train" in installed else ():
+        if command[:3] == ["python", "-m", "harness.grpo"] and "…" not in command:
+            run = parse(preset(command[3:]), command[3:], prog="grpo")
+            uses = {"lora": run.lora_rank, "vllm": run.sampler == "vllm", "ray": run.env_workers == "ray"}
+            needed |= {extra for extra, used in uses.items() if used}
+    assert needed <= installed
+
+
 def test_every_recipe_of_a_real_model_names_its_command() -> None:
     named = {word for command in IN_RECIPES for word in command.values[0] if word.startswith("recipes/")}
     assert named == {_name(path) for path in (ROOT / "recipes").glob("*.toml")} - {"recipes/cabinet-quick.toml"}

@@ -70,9 +70,8 @@ def write_appworld_outputs(
     kept = evaluation_of(source, "EH-AppWorld")
     args = environment_args(kept)
     split = args["split"]
-    names = ("step_timeout_s", "max_api_calls", "memory_mb", "confined")
-    given = {setting: args[setting] for setting in names if setting in args}
-    settings = Settings(**given, max_output_chars=args.get("max_observation_chars", 20_000))
+    names = ("step_timeout_s", "max_observation_chars", "max_api_calls", "memory_mb", "confined")
+    settings = Settings(**{setting: args[setting] for setting in names if setting in args})
     lines = lines_of_rollout(kept, rollout)
     experiment = f"{name}_{split}"
     differing, stopped = [], []

@@ -156,7 +156,7 @@ def read_suites(paths: Iterable[Path]) -> list[Suite]:
         else:
             single.append(_known_run(path, known))
     if not suites and not single:
-        raise ConfigError("no run is given; name run folders or sweep folders: python -m harness.report runs/*")
+        raise ConfigError("no run is given; name run folders or sweep folders: python -m harness.report runs/EH-*")
     order = list(SUITES)
     suites.sort(key=lambda suite: order.index(suite.name) if suite.name in order else len(order))
     return suites + _put_together(list({id(run): run for run in single}.values()))

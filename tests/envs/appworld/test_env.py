@@ -258,7 +258,7 @@ def test_without_a_reference_solution_there_is_no_expert(env, monkeypatch):
         ({"step_timeout_s": float("inf")}, "got inf"),
         ({"step_timeout_s": float("nan")}, "got nan"),
         ({"memory_mb": "1024"}, "memory_mb must be a whole number >= 1, without quotes, got '1024'"),
-        ({"max_output_chars": 10}, "max_output_chars must be a whole number >= 200, without quotes, got 10"),
+        ({"max_observation_chars": 10}, "max_observation_chars must be a whole number >= 200, without quotes, got 10"),
         ({"adaptations": ("keep_ap",)}, "unknown adaptations keep_ap; choose from keep_app,"),
         ({"adaptations": ()}, "needs the adaptations call_inline, save_nothing; add them or pass confined=False"),
     ],
