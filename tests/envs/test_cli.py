@@ -155,5 +155,5 @@ def test_serve_refuses_what_it_should_not_do(monkeypatch, capsys, arguments, err
 def test_without_openenv_the_extra_is_named(monkeypatch, module):
     monkeypatch.setitem(sys.modules, "openenv", None)
     monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(MissingExtraError, match=r"pip install 'elastic-horizon\[openenv\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '.\[openenv\]'"):
         importlib.import_module(module)
