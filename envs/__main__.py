@@ -48,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EHError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
 
 
 def _chosen(names: Sequence[str]) -> list[str]:

@@ -67,7 +67,7 @@ class TasksFlags:
     split: str = ""
     """The split of the tasks. Empty takes those of the benchmark's own scores: all for BFCL, both test splits for AppWorld."""
     env_args: str = "{}"
-    """Further arguments of gym.make, as a JSON object. They go before the official ones."""
+    """Further arguments of gym.make, as a JSON object. One given here replaces the official one of the same name."""
     tasks: int | None = None
     """The number of tasks of each split. By default all: scores of fewer tasks are not official."""
     every: int = 1
@@ -133,6 +133,8 @@ class Benchmark(SamplingFlags, RolloutFlags, EndpointFlags, ModelFlags, TasksFla
         if self.k and not self.temperature:
             raise ConfigError("--temperature 0 samples nothing; give --k 0 to play greedily only")
         endpoint = self.player.startswith(("http://", "https://"))
+        if endpoint and not self.model:
+            raise ConfigError(f"{self.player} needs --model NAME, the model's name at the endpoint")
         flags = {
             "policy": "openai" if endpoint else self.player,
             "base_url": self.player if endpoint else "",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ from harness.policy.ranks import Ranks, check_ranks
 from harness.quickstart.tiny import new_tiny_policy
 from harness.quickstart.warm_start import cached_warm_start, is_pretrained, warm_start
 from harness.rollout.batches import Batches, BatchPlan
-from harness.rollout.environment import Environments, make_environment, parts_of, spec_of
+from harness.rollout.environment import Environments, check_kinds, make_environment, parts_of, spec_of
 from harness.rollout.groups import TaskSuccess
 from harness.rollout.tasks import TaskStream
 from harness.run.checkpoint import CheckpointWriter, load_training_state, training_state, write_training_state
@@ -48,6 +47,7 @@ from harness.settings.horizon import make_controller
 from harness.settings.reasoning import read_template_kwargs
 from harness.training.learner import Learner
 from harness.training.optimizer import make_optimizer
+from harness.training.reference import reference_policy
 from harness.types.seeding import derive_seed
 
 __all__ = ["Run", "build", "clone_expert", "environment", "load", "teacher"]
@@ -159,6 +159,9 @@ def build(
         seed=derive_seed(config.seed, "tasks"),
         weights=list(config.environments().values()),
     )
+    controller = make_controller(config, by_environment=len(config.environments()) > 1)
+    if config.horizon_key and controller is not None:
+        check_kinds(env, controller)
     held_out = HeldOut.choose(config, env_id)
     if len(held_out[1]) < config.eval_tasks:
         display.note(f"note: split {config.eval_split} has {len(held_out[1])} tasks; the evaluation plays all of them")
@@ -173,7 +176,10 @@ def build(
     env.close()
     if config.lora_rank and not has_lora(policy.model):
         add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
-    reference = _reference_policy(policy, config, folder, device, ranks, first=checkpoint is None)
+    reference = None
+    if config.kl_coef:
+        kept, first = folder / "reference", checkpoint is None
+        reference = reference_policy(policy, kept, device, ranks, first=first, packing=config.packing)
     on_host = config.sampler != "transformers"
     weights = SampledWeights(
         policy, max_staleness=config.max_staleness, ranks=ranks, on_host=on_host, gathers=config.sampler == "vllm"
@@ -209,7 +215,6 @@ def build(
             sharers=ranks.size,
         )
     )
-    controller = make_controller(config, by_environment=len(config.environments()) > 1)
     learner = Learner(policy, optimizer, reference, config.loss_settings(), config.learning_rate_at, config.seed, ranks)
     run = Run(
         config,
@@ -325,32 +330,6 @@ def clone_expert(
     torch.nn.Module.to(policy.model, home)
     display.warm_started(cloned)
     return cloned
-
-
-def _reference_policy(
-    policy: Policy, config: GRPOConfig, run_dir: Path, device: str, ranks: Ranks, *, first: bool
-) -> Policy | None:
-    """Returns the frozen policy of the KL term: the policy before the first update, which the run folder keeps.
-
-    With LoRA it is the policy itself, because its own weights are frozen.
-    """
-    if not config.kl_coef:
-        return None
-    if config.lora_rank:
-        return policy
-    folder = run_dir / "reference"
-    if first:
-        reference = dataclasses.replace(policy, model=copy.deepcopy(policy.model))
-        if ranks.first:
-            policy.save(folder)
-    else:
-        home, dtype = str(policy.model.device), policy.model.dtype
-        reference = ranks.hand_out(
-            load_policy(folder, dtype=dtype, device=home, packing=config.packing) if ranks.first else None
-        )
-    reference.model.eval().requires_grad_(False)
-    ranks.shard(reference, device)
-    return reference
 
 
 def _slot_count(config: GRPOConfig, ranks: Ranks) -> int:

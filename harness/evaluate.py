@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from eh_gym.errors import ConfigError, EHError, SamplerError
 from harness.settings.command_line import errors_in_one_line, parse
-from harness.settings.environment import read_env_args
+from harness.settings.environment import read_env_args, read_environments
 from harness.settings.reasoning import ReasoningFlags, read_template_kwargs
 from harness.settings.sampling import SamplingFlags
 from harness.types.rules import EpisodeRequest, RolloutMode, Rules
@@ -163,6 +163,10 @@ class Evaluation(OutputFlags, SamplingFlags, ReasoningFlags, RolloutFlags, Endpo
         if self.threads is not None and self.threads < 0:
             raise ConfigError(f"threads must be >= 0, got {self.threads}; 0 leaves torch's default")
         self.check_reasoning(self.max_action_tokens)
+        if any(weight > 1 for weight in read_environments(self.env).values()):
+            raise ConfigError(
+                f"an evaluation plays the tasks of all environments, so --env has no weights, got {self.env!r}"
+            )
         args = read_env_args(self.env_args)
         if "split" in args:
             raise ConfigError(f"env_args has the split {args['split']!r}; give --split {args['split']} instead")
@@ -181,6 +185,8 @@ def run(config: Evaluation, console: Console) -> EvalResult:
     from harness.rollout.environment import Environments
 
     script = config.policy in SCRIPTS
+    if config.keep_tokens and (script or config.policy == "openai"):
+        raise ConfigError(f"--keep-tokens is for a model on this machine, got --policy {config.policy}; leave it out")
     split = config.split or _default_split(config.env, script)
     environments = Environments(config.env, {"split": split, **args}, config.slots, config.slots, config.budget_hint)
     tasks = held_out_tasks(environments, config.tasks, every=config.every)

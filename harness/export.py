@@ -15,6 +15,7 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress
 
+from eh_gym.errors import ConfigError
 from harness.settings.command_line import errors_in_one_line, parse
 
 __all__ = ["Export", "export", "main"]
@@ -43,9 +44,12 @@ def export(wanted: Export, console: Console) -> None:
     """Writes the files, and prints where they are and how to use them.
 
     Raises:
-        ConfigError: The folder holds no such episodes, or the files can't be written.
+        ConfigError: The folder holds no such episodes, the files can't be written, or a flag has no effect on them.
         StateError: A file in the folder is damaged.
     """
+    for name in ("successes_only",) if wanted.what in ("bfcl", "appworld") else ("name", "rollout"):
+        if getattr(wanted, name) != getattr(Export, name):
+            raise ConfigError(f"--{name.replace('_', '-')} is not for {wanted.what}; leave it out")
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from eh_gym.errors import ConfigError, EHError, MissingBackendError
+from eh_gym.errors import ConfigError, EHError
 from harness.experiments.cost import refusal
 from harness.experiments.memory import GB, memory_of
 from harness.run.display import Display
-from harness.settings.command_line import end_with_error, errors_in_one_line, parse
+from harness.settings.command_line import end_with_error, errors_in_one_line, given_flags, parse
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
 from harness.settings.presets import preset
@@ -126,7 +126,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console()
     with errors_in_one_line(console):
         wanted = parse(preset(words), words, prog="python -m harness.grpo")
+        if wanted.resume is None:
+            _check_effects(wanted, words)
         _carry_out(wanted, words, console)
+
+
+def _check_effects(config: GRPOConfig, words: Sequence[str]) -> None:
+    """Raises ConfigError for flags of the command line that this run does not read. A preset may set them all the same."""
+    for flag, name in given_flags(words).items():
+        if name == "warm_start" and not config.warm_start.episodes and not flag.endswith(".episodes"):
+            raise ConfigError(f"{flag} is for a warm start, and this run has none; add --warm-start.episodes 200")
+        scheduled = config.wrapper not in ("elastic", "fixed", "progressive")
+        if name == "k0" and scheduled and not config.budget_hint:  # a hint's demonstrations draw K from k0 on
+            raise ConfigError(f"--k0 has no effect with --wrapper {config.wrapper}; leave it out")
 
 
 def _planned(config: GRPOConfig, gpu_bytes: int, gpus: int) -> str:
@@ -162,10 +174,10 @@ def _carry_out(wanted: GRPOConfig, words: Sequence[str], console: Console) -> No
     begun: Path | None = None  # the folder of a run that this process has begun
     run_dir: Path | None = None
     try:
-        settings = wanted if wanted.resume is None else saved_config(wanted.resume)
+        settings = wanted if wanted.resume is None else saved_config(wanted.resume, wanted, words)
         ranks = join(device=pick_device(settings.device), timeout_s=settings.rank_timeout_s)
         unplanned = _planned(settings, gpu_bytes(pick_device(settings.device)), ranks.size) if wanted.plan else ""
-        config, run_dir, resume = ranks.from_first(prepare(wanted) if ranks.first else (wanted, Path(), False))
+        config, run_dir, resume = ranks.from_first(prepare(wanted, words) if ranks.first else (wanted, Path(), False))
         busy = f"another process trains in {run_dir}; wait for its end, or end it, before this one resumes it"
         with lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
             begun = run_dir if ranks.first and not resume else None
@@ -180,8 +192,8 @@ def _carry_out(wanted: GRPOConfig, words: Sequence[str], console: Console) -> No
             settings.sampler != "vllm"
         ):  # an engine beside a rank closes the ranks' torch.distributed when the process ends
             ranks.close()
-    except EHError as error:
-        if begun is not None and isinstance(error, (ConfigError, MissingBackendError)):
+    except EHError:
+        if begun is not None:
             forget(begun)
         raise
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -119,6 +120,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         plan = parse(default, words, prog="python -m harness.plan")
         if plan.file != default.file:
             raise ConfigError(f"the recipe {plan.file} must come first: python -m harness.plan {plan.file} --gpus 8")
+        if plan.file and plan.train.recipe != Path(plan.file):
+            raise ConfigError(f"there are two recipes, {plan.file} and --recipe {plan.train.recipe}; leave one out")
         show(plan, console)
 
 

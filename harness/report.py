@@ -37,6 +37,8 @@ def report(wanted: Report, console: Console) -> None:
     """
     if wanted.out.is_dir():
         raise ConfigError(f"out must be a file, got the folder {wanted.out}; add a name: {wanted.out / 'report.html'}")
+    if wanted.out.suffix not in (".html", ".htm"):
+        raise ConfigError(f"out must end in .html, got {wanted.out}; change --out")
 
     from harness.evaluation.folder import (  # slow to import, and `--help` needs none of it
         is_evaluation,

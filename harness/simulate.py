@@ -177,7 +177,9 @@ def _play(config: Simulation, law: LengthLaw, place: str, rows: int, *, group: i
             yield law.draw(rng, rows, config.episodes, group or config.group)
 
     names = ("k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic")
-    return elastic_runs(needed(), **{**{name: getattr(config, name) for name in names}, **settings})
+    given = {name: getattr(config, name) for name in names}
+    given["buffer_size"] = min(config.buffer_size, max(config.min_successes, config.updates * config.episodes))
+    return elastic_runs(needed(), **{**given, **settings})
 
 
 def _settling(config: Simulation, law: LengthLaw) -> list[dict[str, Any]]:

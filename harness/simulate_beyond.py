@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     with errors_in_one_line(console):
         config = parse(Comparison(), argv, prog="python -m harness.simulate_beyond")
         if config.out is not None:
+            if config.out.is_dir():
+                raise ConfigError(f"out must be a file, got the folder {config.out}; add a name such as beyond.json")
             make_folder(config.out.parent, "--out")
         rows = compare(config)
     for law in LAWS:

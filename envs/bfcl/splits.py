@@ -58,6 +58,8 @@ def _some(what: str, wanted: Sequence[str] | None, known: tuple[str, ...]) -> tu
     """Returns the wanted names; None is all."""
     if wanted is None:
         return known
+    if isinstance(wanted, str):
+        raise ConfigError(f"{what} must be a list, got {wanted!r}; pass [{wanted!r}]")
     if not wanted or not set(wanted) <= set(known) or len(set(wanted)) < len(wanted):
         raise ConfigError(f"{what} must be some of {', '.join(known)}, each once, got {list(wanted)}")
     return tuple(wanted)

@@ -25,7 +25,7 @@ __all__ = ["SCRIPTS", "evaluation_requests", "held_out_tasks", "play_policy", "p
 SCRIPTS = ("expert", "random", "empty")
 """Who plays without a model: the environment's own expert, random actions, or an agent that says nothing."""
 
-_GENERATED = 10_000  # a split with more tasks than this is generated without end
+_GENERATED = 10_000  # a split with so many tasks is generated
 _GENERATED_TASKS = 128
 
 
@@ -103,7 +103,7 @@ def _scripted(name: str, env: gym.Env[str, str], rng: np.random.Generator) -> st
 
 
 def held_out_tasks(environments: Environments, count: int | None, *, every: int = 1) -> list[str]:
-    """Returns the first `count` tasks of a split; None for all, or for 128 of a split that is generated without end.
+    """Returns the first `count` tasks of a split; None for all, or for 128 of a generated split.
 
     Args:
         environments: How the environment is made.
@@ -120,6 +120,6 @@ def held_out_tasks(environments: Environments, count: int | None, *, every: int 
             f"{environments.env_id} has no task with the arguments {dict(environments.args)}; choose another split or category"
         )
     if count is None:
-        count = -(-len(task_ids) // every) if len(task_ids) <= _GENERATED else _GENERATED_TASKS
+        count = -(-len(task_ids) // every) if len(task_ids) < _GENERATED else _GENERATED_TASKS
     env.close()
     return list(task_ids[: count * every : every])

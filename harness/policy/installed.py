@@ -77,11 +77,13 @@ def model_folder(model: str | Path) -> str | Path:
         model: A name in `MODELS`, a Hugging Face folder, a hub id, or "tiny".
 
     Raises:
-        ConfigError: The model of this name is not installed. The message names the command.
+        ConfigError: The model of this name is not installed, or the folder is that of a run. The message says the mend.
 
     >>> model_folder("Qwen/Qwen2.5-7B-Instruct")
     'Qwen/Qwen2.5-7B-Instruct'
     """
+    if (Path(model) / "versions.json").is_file():
+        raise ConfigError(f"{model} is the folder of a run; did you mean {Path(model) / 'model'}?")
     if model not in MODELS or Path(model).is_dir():
         return model
     if not is_installed(str(model)):

@@ -44,6 +44,9 @@ _FORMAT = 3
 _CACHE_BYTES = (
     4 << 30
 )  # the cached warm starts of tiny models take a few MB each, those of others as much as their weights
+_MOST_MISSES = (
+    1000  # after so many tasks in a row that do not fit, a split of a million tasks is not searched to its end
+)
 _PLAIN_TEXT = Path(__file__).with_name("plain_text.txt")
 
 
@@ -57,7 +60,7 @@ def demonstrations(
         policy: The policy, whose chat format makes the ids.
         settings: They say which tasks are played, and how long an episode may be.
         waste: The probability that a step is a random action.
-        count: The most episodes; there is at most one per task.
+        count: The most episodes; there is at most one per task. There are fewer if too few tasks fit the settings.
         seed: Draws the tasks and the wasted steps.
 
     Raises:
@@ -72,9 +75,11 @@ def demonstrations(
     task_ids = env.unwrapped.task_ids  # type: ignore[attr-defined]
     found: list[Trajectory] = []
     shortest = math.inf
+    misses = 0
     for index in np.random.default_rng(derive_seed(seed, "tasks")).permutation(len(task_ids)):
-        if len(found) >= count:
+        if len(found) >= count or misses >= max(_MOST_MISSES, 20 * count):
             break
+        misses += 1
         task_id = task_ids[int(index)]
         played = demonstrate(
             env,
@@ -102,6 +107,7 @@ def demonstrations(
         shortest = min(shortest, len(trajectory.ids))
         if len(trajectory.ids) <= settings.max_tokens:
             found.append(trajectory)
+            misses = 0
     if count and not found and shortest < math.inf:
         raise ConfigError(
             f"no demonstration has at most {settings.max_tokens} tokens; the shortest has {shortest}; raise "

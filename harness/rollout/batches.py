@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eh_gym import HorizonController
-from eh_gym.errors import WorkerError
+from eh_gym.errors import StateError, WorkerError
 from eh_gym.vector import ThreadVectorEnv
 from harness.policy.chat import ChatFormat
 from harness.policy.ranks import Ranks
@@ -231,9 +231,17 @@ class Batches:
         return self._lengths.state_dict() | success
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Goes on from what `state_dict` returned.
+
+        Raises:
+            StateError: The run that is resumed had no `BatchPlan.success`.
+        """
         self._lengths.load_state_dict(state)
         if self._plan.success:
+            if "success" not in state:
+                raise StateError(
+                    "the run had neither --adaptive-groups nor --curriculum when it was saved: restore its config.json"
+                )
             self._plan.success.load_state_dict(state["success"])
 
     def _begin_allowed(self, update: int, on_begin: OnBegin) -> None:

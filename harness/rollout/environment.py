@@ -13,11 +13,12 @@ from gymnasium.envs.registration import EnvSpec
 import eh_gym
 from eh_gym import HorizonController
 from eh_gym.errors import ConfigError, EHError
+from eh_gym.horizon.controller import episode_horizon
 from eh_gym.vector import ThreadVectorEnv
 from envs.mixed import MixedEnv, mixed
 from harness.settings.environment import read_environments
 
-__all__ = ["Environments", "make_environment", "parts_of", "spec_of", "tasks_of"]
+__all__ = ["Environments", "check_kinds", "make_environment", "parts_of", "spec_of", "tasks_of"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,13 @@ def parts_of(env: gym.Env[Any, Any]) -> Sequence[Sequence[str]]:
     """Returns the ids of the tasks of each environment that `env` mixes, or of the only one. Errors are those of `tasks_of`."""
     base = env.unwrapped
     return list(base.parts.values()) if isinstance(base, MixedEnv) else [tasks_of(env)]
+
+
+def check_kinds(env: gym.Env[Any, Any], controller: HorizonController) -> None:
+    """Raises ConfigError if a `KeyedHorizon` does not find its key in the first task of each environment that `env` mixes."""
+    for task_ids in parts_of(env):
+        _, info = env.unwrapped.reset(seed=0, options={"task_id": task_ids[0]})
+        episode_horizon(controller, info, 0)
 
 
 def tasks_of(env: gym.Env[Any, Any]) -> Sequence[str]:

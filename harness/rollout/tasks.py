@@ -104,10 +104,15 @@ class TaskStream:
 
 
 def _turns(weights: Sequence[int]) -> list[int]:
-    """One round of turns, in which each index comes as often as its weight and as evenly as possible.
+    """One round of turns, in which each index comes as often as its weight. Each turn is of the one that is furthest behind.
 
     >>> _turns([3, 1])
     [0, 0, 1, 0]
     """
-    turns = [((turn + 0.5) / weight, index) for index, weight in enumerate(weights) for turn in range(weight)]
-    return [index for _, index in sorted(turns)]
+    total, turns = sum(weights), []
+    behind = [0] * len(weights)
+    for _ in range(total):
+        behind = [late + weight for late, weight in zip(behind, weights, strict=True)]
+        turns.append(behind.index(max(behind)))
+        behind[turns[-1]] -= total
+    return turns

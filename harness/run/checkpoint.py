@@ -73,6 +73,9 @@ _UNREADABLE = (
 # The messages of a full disk: those of the system and of safetensors, and at the end the two vague ones of torch.
 _FULL = re.compile(r"no space left|quota exceeded|file too large|unexpected pos|failed writing file", re.IGNORECASE)
 
+# The errors of torch and safetensors if the files are whole and the model is another one. The fourth is of `zip`.
+_OTHER = re.compile(r"size mismatch|missing key|unexpected key|is (shorter|longer) than|parameter group", re.IGNORECASE)
+
 
 def save_checkpoint(
     folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None
@@ -321,8 +324,14 @@ def load_training_state(
             # The run may go on where there are fewer GPUs.
             torch.cuda.set_rng_state_all(state["rng_cuda"][: torch.cuda.device_count()])
     except _UNREADABLE as error:
-        # Only the first sentence: torch then advises to load untrusted pickles.
-        reason = " ".join(str(error).split()).split(". ")[0] or type(error).__name__
+        # Only the first sentence, because torch then advises to load untrusted pickles; and not the names of all layers.
+        reason = " ".join(str(error).split()).split(". ")[0][:200] or type(error).__name__
+        # The sampler's copy is there with --max-staleness alone.
+        if _OTHER.search(str(error)) or (name == _SAMPLED and isinstance(error, FileNotFoundError)):
+            raise StateError(
+                f"{name} of the checkpoint {folder} can't be loaded ({reason}); the model or config.json is not that of the "
+                "run: restore it"
+            ) from error
         raise StateError(
             f"{name} of the checkpoint {folder} can't be loaded ({reason}); delete {folder.name} to resume from the one before"
         ) from error

@@ -69,6 +69,7 @@ class Display:
         table.add_row(
             "evaluation",
             f"up to {config.eval_tasks} tasks of split {config.eval_split}, K = {config.k_max}"
+            + ("" if config.held_out else "; the run trains on this split, too")
             if config.eval_tasks
             else "none",
         )
@@ -137,9 +138,9 @@ class Display:
     ) -> None:
         """Prints the final table."""
         if config.eval_tasks:
-            tasks = evaluations["after"]["sampled"]["tasks"]
+            tasks, kind = evaluations["after"]["sampled"]["tasks"], "held-out" if config.held_out else "training"
             table = Table(
-                title=f"success on {tasks} held-out tasks at K = {config.k_max}, before and after training",
+                title=f"success on {tasks} {kind} tasks at K = {config.k_max}, before and after training",
                 title_justify="left",
             )
             for column in ("", "sampled", "95 % interval", "greedy", "steps", "steps / expert's"):

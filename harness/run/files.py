@@ -28,9 +28,13 @@ def whole_file(path: Path) -> Iterator[Path]:
     A kill at any moment leaves the file as it was before, or complete. If the block raises, the file stays as it was.
     """
     part = path.with_name(f"{path.name}.part")
-    yield part
-    sync(part)
-    os.replace(part, path)
+    try:
+        yield part
+        sync(part)
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import re
@@ -16,6 +17,7 @@ from eh_gym.errors import ConfigError, StateError
 from harness.run.files import make_folder, write_whole
 from harness.run.metrics import read_metrics
 from harness.run.versions import package_versions
+from harness.settings.command_line import given_flags
 from harness.settings.grpo import GRPOConfig
 
 __all__ = [
@@ -30,19 +32,26 @@ __all__ = [
     "saved_config",
 ]
 
+_OF_THE_MACHINE = ("device", "threads", "url")  # a run may go on elsewhere
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 
-def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
+def prepare(config: GRPOConfig, words: Sequence[str] = ()) -> tuple[GRPOConfig, Path, bool]:
     """Makes or finds the run folder. Returns the settings to use, the folder, and whether the run is resumed.
+
+    Args:
+        config: The settings that the command line gives.
+        words: The command line; see `saved_config`.
 
     Raises:
         ConfigError: The folder already holds a run, or can't be made. For a resumed run: the folder holds none.
         StateError: The settings of the resumed run are damaged.
     """
     if config.resume is not None:
-        return saved_config(config.resume), config.resume, True
+        return saved_config(config.resume, config, words), config.resume, True
     run_dir = config.run_dir or free_folder(Path("runs") / f"{config.env_name}-{config.wrapper_name}-seed{config.seed}")
+    if run_dir == Path():  # also for an empty text
+        raise ConfigError("run_dir is the current folder; give the run one of its own: --run-dir runs/NAME")
     if (run_dir / "config.json").exists():
         raise ConfigError(
             f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --run-dir"
@@ -53,23 +62,34 @@ def prepare(config: GRPOConfig) -> tuple[GRPOConfig, Path, bool]:
     return config, run_dir, False
 
 
-def saved_config(run_dir: Path) -> GRPOConfig:
-    """Reads the settings of the run in a folder.
+def saved_config(run_dir: Path, wanted: GRPOConfig, words: Sequence[str]) -> GRPOConfig:
+    """Reads the settings of the run in a folder. Those about this machine are from the command line if it gives them.
+
+    Args:
+        run_dir: The folder.
+        wanted: The settings that the command line gives.
+        words: The command line.
 
     Raises:
-        ConfigError: The folder holds no run.
+        ConfigError: The folder holds no run, or is a checkpoint of one.
         StateError: The settings can't be read.
     """
     path = run_dir / "config.json"
     if not path.exists():
         raise ConfigError(f"no run to resume in {run_dir}: it has no config.json; give the run's folder")
     try:
-        return GRPOConfig.from_json(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        kept = None if '"model_type"' in text else GRPOConfig.from_json(text)
     except (ConfigError, StateError, OSError, UnicodeDecodeError) as error:
         raise StateError(
             f"{path} can't be resumed from ({error}); it was edited or damaged, or written by another version: restore it, or "
             "start a new run"
         ) from error
+    if kept is None:
+        run = next((above for above in run_dir.parents if (above / "versions.json").is_file()), "RUN")
+        raise ConfigError(f"{run_dir} is the folder of a checkpoint or a model; give that of the run: --resume {run}")
+    here = {name: getattr(wanted, name) for name in given_flags(words).values() if name in _OF_THE_MACHINE}
+    return dataclasses.replace(kept, **here)
 
 
 def checkpoint_name(update: int) -> str:
@@ -116,11 +136,9 @@ def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) 
         wanted: The settings that the command line gives.
         config: The run's own settings.
     """
-    given = {word.split("=")[0] for word in words if word.startswith("--")}
-    names = {flag: flag.removeprefix("--").removeprefix("no-").split(".")[0].replace("-", "_") for flag in given}
     return sorted(
         flag
-        for flag, name in names.items()
+        for flag, name in given_flags(words).items()
         if name not in ("resume", "recipe", "plan") and getattr(wanted, name, None) != getattr(config, name, None)
     )
 

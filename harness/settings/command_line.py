@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from eh_gym.errors import EHError
 
-__all__ = ["end_with_error", "errors_in_one_line", "parse", "parser_of"]
+__all__ = ["end_with_error", "errors_in_one_line", "given_flags", "parse", "parser_of"]
 
 T = TypeVar("T")
 
@@ -52,6 +52,16 @@ def parser_of(default: Any) -> Any:
     """Makes the argparse parser that `parse` uses, for whoever documents the flags."""
     groups = _groups(default)
     return tyro.extras.get_parser(_flags(groups)) if groups else tyro.extras.get_parser(type(default), default=default)
+
+
+def given_flags(words: Sequence[str]) -> dict[str, str]:
+    """Returns the flags of a command line, each with the name of its setting.
+
+    >>> given_flags(["--no-plan", "--warm-start.episodes", "3"])
+    {'--no-plan': 'plan', '--warm-start.episodes': 'warm_start'}
+    """
+    flags = [word.split("=")[0] for word in words if word.startswith("--")]
+    return {flag: flag.removeprefix("--").removeprefix("no-").split(".")[0].replace("-", "_") for flag in flags}
 
 
 @contextmanager

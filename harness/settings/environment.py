@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -60,6 +61,12 @@ class EnvironmentFlags:
     def environment_args(self) -> dict[str, Any]:
         """`env_args` as a dict, with `split` in it if one is given."""
         args = read_env_args(self.env_args)
+        if "split" in args:
+            raise ConfigError(f"env_args has the split {args['split']!r}; give --split {args['split']} instead")
+        if other := [name for name in args if not name.isidentifier() and name not in self.environments()]:
+            raise ConfigError(
+                f"env_args has {', '.join(other)}, which --env {self.env} does not name; correct one of them"
+            )
         return {**args, "split": self.split} if self.split else args
 
 
@@ -75,9 +82,9 @@ def read_environments(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for one in text.split(","):
         name, _, weight = one.strip().rpartition(":")
-        if not weight.isdecimal():  # the colon, if there is one, belongs to the id: MODULE:ID
+        if not re.fullmatch(r"[-+.\d]+", weight):  # the colon, if there is one, belongs to the id: MODULE:ID
             name, weight = one.strip(), "1"
-        if not name or name in found or int(weight) < 1:
+        if not name or name in found or not weight.isdecimal() or int(weight) < 1:
             raise ConfigError(
                 f"--env must be an id, or several different ones with whole weights >= 1 such as "
                 f"EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, got {text!r}"
@@ -95,7 +102,7 @@ def read_env_args(text: str) -> dict[str, Any]:
     try:
         args = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(f'env_args is not JSON ({error}); write --env-args \'{{"split": "train"}}\'') from error
+        raise ConfigError(f'env_args is not JSON ({error}); write --env-args \'{{"categories": ["base"]}}\'') from error
     if not isinstance(args, dict):
         raise ConfigError(f"env_args must be a JSON object, got {text!r}")
     return args

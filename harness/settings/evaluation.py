@@ -35,6 +35,8 @@ class EvaluationFlags:
             raise ConfigError(
                 f"eval_horizons must be numbers with commas between, got {self.eval_horizons!r}"
             ) from error
+        if self.eval_horizons and not found:
+            raise ConfigError(f"eval_horizons names no K, got {self.eval_horizons!r}; write --eval-horizons 15,30")
         if found and found[0] < 1:
             raise ConfigError(f"eval_horizons must be >= 1, got {found[0]}")
         return found

@@ -44,6 +44,7 @@ _RANGES: dict[str, tuple[int, float]] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "kl_coef"), (0, sys.float_info.max)),
     **dict.fromkeys(("final_lr_fraction", "clip_low", "truncated_weight"), (0, 1)),
     "adam_beta2": (0, 0.99999),
+    "buffer_size": (1, sys.maxsize),
 }
 """The least and the greatest value of each number. The groups of flags check everything else."""
 
@@ -91,6 +92,11 @@ class GRPOConfig(
                 "with --budget-hint the agent sees K, so one evaluation can't stand for several; drop --eval-horizons"
             )
         self.check_run()
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the evaluations have a split of their own. Environments train on "train" if no split is given."""
+        return self.eval_split != (self.split or "train")
 
     def rules(self) -> Rules:
         """Returns what holds for every episode of the run."""

@@ -86,11 +86,14 @@ class HorizonFlags:
     def stages(self) -> dict[int, int]:
         """`tti_stages` as a table from update to K."""
         try:
-            return {int(u): int(k) for u, k in (pair.split(":") for pair in self.tti_stages.split(","))}
+            pairs = [(int(u), int(k)) for u, k in (pair.split(":") for pair in self.tti_stages.split(","))]
         except ValueError as error:
             raise ConfigError(
                 f"tti_stages must be UPDATE:K pairs such as 0:15,50:20, got {self.tti_stages!r}"
             ) from error
+        if len(dict(pairs)) < len(pairs):
+            raise ConfigError(f"tti_stages must name each update once, got {self.tti_stages!r}; leave one out")
+        return dict(pairs)
 
     @property
     def wrapper_name(self) -> str:
@@ -119,6 +122,10 @@ class HorizonFlags:
             if self.wrapper != "elastic" and getattr(self, name) != getattr(HorizonFlags, name):
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out")
+        if self.wrapper == "none" and self.budget_hint:
+            raise ConfigError(
+                "--budget-hint tells how many steps are left, and --wrapper none has no limit; leave one out"
+            )
         if self.wrapper == "fixed" and self.k0 > self.k_max:
             raise ConfigError(
                 f"k0 must be <= k_max ({self.k_max}), the K of the evaluation, got {self.k0}; raise --k-max, too"
@@ -167,7 +174,7 @@ def make_controller(flags: HorizonFlags, *, by_environment: bool = False) -> Hor
         )
         return KeyedHorizon(make, key) if key else make()
     if flags.wrapper == "tti":
-        return StagedHorizon(flags.stages())
+        return StagedHorizon({update: min(k, flags.k_max) for update, k in flags.stages().items()})
     if flags.wrapper == "tokens":
         loop = {name: getattr(flags, name) for name in ("k_max", "alpha", "buffer_size", "min_successes", "statistic")}
         return ElasticTokenBudget(flags.token_budget, flags.token_min, flags.token_max, flags.token_delta, **loop)

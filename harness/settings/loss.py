@@ -59,6 +59,12 @@ class LossFlags:
             raise ConfigError(f"tis_mode {self.tis_mode} needs a cap: add --tis-cap 5 (mask) or --tis-cap 2 (sequence)")
         if not 0 <= self.tis_floor <= 1:
             raise ConfigError(f"tis_floor must be in 0..1, got {self.tis_floor}; 0.5 is usual")
+        if self.tis_floor != LossFlags.tis_floor and self.tis_mode != "mask":
+            raise ConfigError(f"tis_floor is for --tis-mode mask, got {self.tis_mode}; leave --tis-floor out")
+        if self.fixed_length and self.aggregation != "fixed-length":
+            raise ConfigError(
+                f"fixed_length is for --aggregation fixed-length, got {self.aggregation}; leave --fixed-length out"
+            )
         if self.loss == "gspo" and self.aggregation != "seq-mean":
             raise ConfigError("GSPO is a mean over episodes: add --aggregation seq-mean")
 

@@ -90,10 +90,10 @@ class Plan(StepFlags, SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be in [0, 1], got {getattr(self, name)}; it is a share")
         for name in ("reserve_gb", "k", "prompt_tokens", "action_tokens", "observation_tokens", "episode_tokens"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:  # NaN is not
                 raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; with 0 the plan chooses it")
         for name in ("sample_tokens_per_s", "train_tokens_per_s"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; 0 means not measured")
         train = self.train
         if self.gpus > 1 and train.sampler == "vllm" and (train.tensor_parallel > 1 or train.max_staleness):

@@ -85,7 +85,7 @@ def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lam
 
 def _defaults(env: str, split: str, model: str) -> GRPOConfig:
     eval_split = GRPOConfig.eval_split
-    names = tuple(read_environments(env))
+    names = tuple(name.rpartition(":")[2] for name in read_environments(env))  # without the module of MODULE:ID
     appworld = any(name.startswith("EH-AppWorld") for name in names)
     if appworld:  # its test splits are for final scores; the mini world has one split
         eval_split = "mini" if split == "mini" else "dev"
@@ -159,10 +159,12 @@ def _defaults(env: str, split: str, model: str) -> GRPOConfig:
 
 
 def flag_of(argv: Sequence[str], name: str, default: str) -> str:
-    """Returns the value of one flag, before the flags are parsed."""
-    for i, word in enumerate(argv):
-        if word == f"--{name}" and i + 1 < len(argv):
-            return argv[i + 1]
-        if word.startswith(f"--{name}="):
-            return word.split("=", 1)[1]
+    """Returns the last value of one flag, before the flags are parsed. Like tyro it takes a flag with underscores, too."""
+    for i, word in reversed(list(enumerate(argv))):
+        flag, equals, value = word.partition("=")
+        if flag.replace("_", "-") == f"--{name}":
+            if equals:
+                return value
+            if i + 1 < len(argv):
+                return argv[i + 1]
     return default

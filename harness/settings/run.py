@@ -25,7 +25,7 @@ class RunFlags:
     run_dir: Path | None = None
     """The folder of the run. It must hold no run yet. The default is runs/ENV-WRAPPER-seedSEED, numbered if that is taken."""
     resume: Path | None = None
-    """Continue the run in this folder with its own settings. Other flags are ignored."""
+    """Continue the run in this folder with its own settings. Of other flags, --device, --threads, --url and --no-plan count."""
     recipe: Path | None = None
     """A TOML file of these settings, such as those in recipes/. Flags override it."""
     device: str = "auto"
@@ -35,7 +35,8 @@ class RunFlags:
     threads: int = 1
     """The number of torch threads. One is fastest for tiny models. 0 leaves torch's default."""
     rank_timeout_s: float = 1800.0
-    """With torchrun: the seconds that a rank waits for another one before the run stops. It must exceed the longest rollout."""
+    """With torchrun: the seconds that a rank waits for another one before the run stops. It must exceed the longest rollout, and
+    the warm start, which the first rank makes alone."""
     checkpoint_every: int = 10
     """The number of updates between checkpoints."""
     keep_checkpoints: int = 2
@@ -63,5 +64,9 @@ class RunFlags:
             raise ConfigError("push_public needs a repository; give --push-to-hub, or drop --push-public")
         if unknown := set(self.trackers()) - set(_TRACKERS):
             raise ConfigError(f"log can be {', '.join(_TRACKERS)}, not {', '.join(sorted(unknown))}; change --log")
+        if not 0 < self.rank_timeout_s < float("inf"):  # NaN is not
+            raise ConfigError(
+                f"rank_timeout_s must be > 0 and finite, got {self.rank_timeout_s}; change --rank-timeout-s"
+            )
         if self.keep_checkpoints < 1:
             raise ConfigError(f"keep_checkpoints must be >= 1, got {self.keep_checkpoints}; a run must be resumable")

@@ -48,6 +48,15 @@ def test_doctor_says_which_trainers_are_here_in_which_version(nothing_installed,
     assert "verl 0.10.0 (tested with 0.9)" in told
 
 
+def test_an_interrupt_shows_no_traceback(nothing_installed, capsys, monkeypatch):
+    def stops(names):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("envs.__main__._doctor", stops)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

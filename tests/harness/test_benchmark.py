@@ -85,6 +85,11 @@ def test_wrong_flags_are_refused_before_anything_is_played(flags: dict[str, Any]
         play(player="/no/such/model", env="EH-Cabinet-v0", **flags)
 
 
+def test_an_endpoint_needs_the_name_of_its_model() -> None:
+    with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:1/v1 needs --model NAME"):
+        Benchmark(player="http://127.0.0.1:1/v1").runs()
+
+
 def test_the_official_sets_are_the_benchmarks_own() -> None:
     bfcl = Benchmark(player="m").runs()
     assert [(run.split, run.name, run.evaluation.rollouts) for run in bfcl] == [
@@ -92,6 +97,8 @@ def test_the_official_sets_are_the_benchmarks_own() -> None:
         ("all", "sampled", 8),
     ]
     assert (bfcl[0].evaluation.horizon, json.loads(bfcl[0].evaluation.env_args)) == (200, {"prompt": "official"})
+    chance = Benchmark(player="random", env="EH-Cabinet-v0").runs()
+    assert [(run.name, run.evaluation.rollouts) for run in chance] == [("sampled", 8)]  # no action of its is greedy
     appworld = Benchmark(player="http://127.0.0.1:1/v1", model="m", env="EH-AppWorld-v0", k=0).runs()
     assert [run.split for run in appworld] == ["test_normal", "test_challenge"]
 

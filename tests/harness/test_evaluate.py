@@ -15,7 +15,7 @@ from rich.progress import Progress
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, main, run
-from harness.evaluation.play import evaluation_requests, play_policy
+from harness.evaluation.play import evaluation_requests, held_out_tasks, play_policy
 from harness.policy.policy import Policy
 from harness.rollout.environment import Environments
 from harness.rollout.rollout import rollout
@@ -43,11 +43,20 @@ def quiet(**settings: Any) -> Any:
         ({"env_args": "[1]"}, "env_args must be a JSON object"),
         ({"env_args": '{"split": "train"}'}, "env_args has the split 'train'; give --split train instead"),
         ({"threads": -1}, "threads must be >= 0, got -1"),
+        (
+            {"env": "EH-Cabinet-v0:3,EH-CabinetLocked-v0"},
+            "so --env has no weights, got 'EH-Cabinet-v0:3,EH-CabinetLocked-v0'",
+        ),
     ],
 )
 def test_bad_flags_are_refused_before_anything_is_loaded(flags: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         quiet(policy="/no/such/model", **flags)
+
+
+def test_an_expert_has_no_token_ids_to_keep() -> None:
+    with pytest.raises(ConfigError, match="--keep-tokens is for a model on this machine, got --policy expert"):
+        quiet(policy="expert", keep_tokens=True)
 
 
 def test_a_reset_that_fails_costs_an_expert_s_evaluation_one_episode(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +116,10 @@ def test_greedy_episodes_of_a_task_are_alike(trained: Policy) -> None:
         horizon=20,
     )
     assert len({tuple(t.ids) for t in played}) == 1
+
+
+def test_128_tasks_of_a_generated_split_are_played() -> None:
+    assert len(held_out_tasks(Environments("EH-Cabinet-v0", {"split": "dev"}, slots=1, threads=0), None)) == 128
 
 
 @pytest.mark.parametrize("mode", [None, "lockstep", "streaming"])

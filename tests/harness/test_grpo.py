@@ -233,6 +233,9 @@ def test_the_kl_term_keeps_its_reference_over_a_resume(quick: GRPOConfig, tmp_pa
     newest.rename(config.run_dir / "gone")
     run(config, resume=True)  # does update 1 again
     assert metrics_of(config) == metrics_of(whole)
+    shutil.rmtree(config.run_dir / "reference")
+    with pytest.raises(StateError, match=r"there is no .*reference, the first policy of the run"):
+        run(config, resume=True)
 
 
 @pytest.mark.parametrize("aggregation", ["seq-mean", "fixed-length"])
@@ -271,17 +274,19 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
 
     monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
     monkeypatch.setattr("harness.policy.ranks.join", spy)
-    prepare(dataclasses.replace(quick, device="cpu", rank_timeout_s=7200.0))
+    prepare(dataclasses.replace(quick, device="cuda:9", rank_timeout_s=7200.0))
     words = ["--k0", str(quick.k0), "--updates=400", "--no-packing", "--warm-start.episodes", "3", "--no-plan"]
-    main(["--resume", str(quick.run_dir), *words])
+    main(["--resume", str(quick.run_dir), *words, "--device", "cpu"])
     out = capsys.readouterr().out
-    assert "ignored: --no-packing, --updates, --warm-start.episodes\n" in out  # --no-plan counts
+    assert "ignored: --no-packing, --updates, --warm-start.episodes\n" in out  # --no-plan and --device count
     assert joined == [{"device": "cpu", "timeout_s": 7200.0}]  # the run's own too
 
 
 def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) -> None:
     run(dataclasses.replace(quick, updates=1, eval_tasks=0))
     assert quick.run_dir is not None
+    with pytest.raises(StateError, match="had neither --adaptive-groups nor --curriculum"):
+        run(dataclasses.replace(quick, updates=2, eval_tasks=0, curriculum=2), resume=True)
     shutil.rmtree(quick.run_dir / "checkpoints")
     with pytest.raises(
         StateError, match=r"has 1 updates, but .*checkpoints has no checkpoint to go on from; restore it"
@@ -309,9 +314,13 @@ def test_bad_settings_end_with_a_sentence_before_a_folder_is_made(
         ("--env", "EH-Nope-v0", "EH-Nope-v0 can't be made with --env-args {} (Environment `EH-Nope` doesn't exist"),
         ("--env", "CartPole-v1", "CartPole-v1 has no task_ids"),
         ("--env-args", '{"nope": 1}', 'can\'t be made with --env-args {"nope": 1}'),
+        ("--horizon-key", "nope", "the reset's info has no 'nope' to tell the task's kind by"),
+        ("--warm-start.episodes=0", "--warm-start.updates=3", "--warm-start.updates is for a warm start"),
+        ("--wrapper=linear", "--k0=30", "--k0 has no effect with --wrapper linear; leave it out"),
+        ("--log", "wandb", "--log wandb needs wandb"),
     ],
 )
-def test_a_mistake_about_the_environment_ends_before_a_model_is_made_and_leaves_no_run(
+def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -320,6 +329,7 @@ def test_a_mistake_about_the_environment_ends_before_a_model_is_made_and_leaves_
     message: str,
 ) -> None:
     monkeypatch.setattr("harness.build.load_policy", lambda *_: pytest.fail("a model was made"))
+    monkeypatch.setattr("harness.run.trackers.find_spec", lambda name: None if name == "wandb" else name)
     with pytest.raises(SystemExit) as exit_:
         main([flag, value, "--run-dir", str(tmp_path / "x")])
     assert exit_.value.code == 2

@@ -153,6 +153,8 @@ def test_bad_input_is_named() -> None:
         ConfigError, match="leave out --tensor-parallel and --max-staleness"
     ):  # as harness.grpo refuses it
         plan(SEVEN, "--gpus", "8", "--sampler", "vllm", "--max-staleness", "1", "--eval-every", "0")
+    with pytest.raises(ConfigError, match="reserve_gb must be >= 0, got nan"):
+        plan("--reserve-gb", "nan")
     with pytest.raises(ConfigError, match="--prompt-tokens"):
         memory_of(dataclasses.replace(plan(), train=GRPOConfig(env="my:Env-v0")))
 
@@ -162,6 +164,9 @@ def test_a_recipe_that_does_not_come_first_is_refused(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         main(["--gpus", "8", SEVEN])
     assert "must come first" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([SEVEN, "--recipe", SEVEN.replace("7b", "14b")])
+    assert "there are two recipes" in capsys.readouterr().out
 
 
 def test_memory_has_room_for_the_longest_episode_of_training_and_of_evaluations() -> None:

@@ -37,6 +37,8 @@ def write_lines(source: Path, out: Path, form: Form, *, successes_only: bool = F
     make_folder(out.parent, "--out")
     if out.is_dir():
         raise ConfigError(f"out must be a file, got the folder {out}; add a name: {out / 'episodes.jsonl'}")
+    if _loses(source, out):
+        raise ConfigError(f"{out} is a file of {source}, which the export would write over; give another --out")
     count = 0
     with whole_file(out) as part, part.open("w", encoding="utf-8", errors="backslashreplace") as file:
         for log in _logs(source):
@@ -91,6 +93,15 @@ def tokens_of(line: Line, _: str, __: Sequence[Any] = ()) -> list[dict[str, Any]
         }
         for sequence in line["sequences"]
     ]
+
+
+def _loses(source: Path, out: Path) -> bool:
+    """Whether `out` is a file of the folder `source` that no export has written."""
+    if not out.exists() or source.resolve() not in out.resolve().parents:
+        return False
+    with out.open("rb") as file:
+        begin = file.read(12)
+    return begin != b"" and not begin.startswith((b'{"messages"', b'{"input_ids"'))
 
 
 def _logs(source: Path) -> Iterator[Path]:

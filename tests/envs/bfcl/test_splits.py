@@ -36,6 +36,8 @@ def test_unknown_names():
         scenarios("val")
     with pytest.raises(ConfigError, match="categories must be some of base"):
         task_ids("all", ["base", "live"])
+    with pytest.raises(ConfigError, match=r"categories must be a list, got 'base'; pass \['base'\]"):
+        task_ids("all", "base")
     with pytest.raises(ConfigError, match=r"domains must be some of file_system, .*, got \['math'\]"):
         task_ids("all", domains=["math"])
 

@@ -68,8 +68,14 @@ def test_a_sequence_without_an_action_is_left_out(env: gym.Env[str, str], monkey
     assert math.isfinite(warm_start(env, policy, settings, seed=0)["warm_start/loss"])
 
 
-def test_without_a_demonstration_the_error_says_which_limit_to_raise(env: gym.Env[str, str]) -> None:
+def test_without_a_demonstration_the_error_says_which_limit_to_raise(
+    env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = new_tiny_policy(env, seed=0)
+    tried: list[str] = []
+    play = module.demonstrate
+    monkeypatch.setattr(module, "demonstrate", lambda *args, **how: tried.append(args[1]) or play(*args, **how))
+    monkeypatch.setattr(module, "_MOST_MISSES", 20)
     for limit, message in (
         (
             {"max_tokens": 3},
@@ -77,9 +83,11 @@ def test_without_a_demonstration_the_error_says_which_limit_to_raise(env: gym.En
         ),
         ({"max_optimal_steps": 1}, "the expert solves no task within 1 steps; raise --warm-start.max-optimal-steps"),
     ):
-        env.unwrapped.task_ids = env.unwrapped.task_ids[:20]  # type: ignore[attr-defined]
+        env.unwrapped.task_ids = env.unwrapped.task_ids[:100]  # type: ignore[attr-defined]
+        tried.clear()
         with pytest.raises(ConfigError, match=message):
             demonstrations(env, policy, WarmStart(episodes=2, **limit), waste=0.0, count=2, seed=0)  # type: ignore[arg-type]
+        assert len(tried) == 40  # 20 for each demonstration, and not all tasks
 
 
 def test_an_environment_without_an_expert_is_an_error(env: gym.Env[str, str]) -> None:

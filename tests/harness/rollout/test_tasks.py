@@ -53,6 +53,13 @@ def test_several_environments_take_turns_by_weight_and_each_has_passes_of_its_ow
     assert not {*spares[:1], *spares[2:4]} & set(stream.batch(5))  # the update does not have them
 
 
+def test_no_environment_is_a_task_ahead_or_behind() -> None:
+    weights = {"a": 7, "b": 1, "c": 1, "d": 1}
+    met = TaskStream([[name] for name in weights], per_update=20, seed=0, weights=list(weights.values())).batch(0)
+    for count in range(1, 21):
+        assert all(abs(met[:count].count(name) - count * weight / 10) < 1 for name, weight in weights.items())
+
+
 def test_bad_arguments_say_the_mend() -> None:
     with pytest.raises(ConfigError, match="tasks_per_update must be >= 1, got 0"):
         TaskStream([TASKS], per_update=0, seed=0)

@@ -24,6 +24,7 @@ from harness.run.checkpoint import (
     write_training_state,
 )
 from harness.run.run_folder import latest_checkpoint
+from harness.training.optimizer import make_optimizer
 
 
 def tiny(seed=0, hidden_size=8):
@@ -360,7 +361,7 @@ class TestTrainingState:
     def test_a_samplers_copy_that_was_not_saved_is_missed(self, tmp_path):
         self.save(tmp_path / "c")
         (model, optimizer), (sampled, _) = tiny(), tiny()
-        with pytest.raises(StateError, match=r"^sampled.safetensors of the checkpoint"):
+        with pytest.raises(StateError, match=r"^sampled.safetensors of .* is not that of the run: restore it"):
             load_training_state(tmp_path / "c", model=model, optimizer=optimizer, sampled=sampled)
 
     def test_the_extra_state_comes_back(self, tmp_path):
@@ -398,7 +399,16 @@ class TestTrainingState:
     def test_another_models_checkpoint_is_refused(self, tmp_path):
         self.save(tmp_path / "c")
         model, optimizer = tiny(hidden_size=16)
-        with pytest.raises(StateError, match=r"^model\.safetensors of the checkpoint .*size mismatch"):
+        with pytest.raises(
+            StateError, match=r"^model\.safetensors of .*size mismatch.*is not that of the run: restore it"
+        ):
+            load_training_state(tmp_path / "c", model=model, optimizer=optimizer)
+
+    def test_a_checkpoint_in_another_type_is_refused(self, tmp_path):
+        self.save(tmp_path / "c")
+        model = tiny()[0].bfloat16()
+        optimizer = make_optimizer(model, learning_rate=0.01, weight_decay=0.0, betas=(0.9, 0.99))
+        with pytest.raises(StateError, match=r"^training\.pt of .*is not that of the run: restore it"):
             load_training_state(tmp_path / "c", model=model, optimizer=optimizer)
 
     def test_a_pickle_that_would_run_code_is_refused(self, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
+from harness.policy.installed import model_folder
 from harness.run.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
 
@@ -31,12 +32,29 @@ def test_resuming_nothing_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
         prepare(dataclasses.replace(quick, resume=tmp_path / "nowhere"))
 
 
+def test_a_checkpoint_is_no_run_and_a_run_is_no_model(quick: GRPOConfig) -> None:
+    _, folder, _ = prepare(quick)
+    checkpoint = folder / "checkpoints" / "update-000002"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(ConfigError, match=f"give that of the run: --resume {folder}$"):
+        prepare(dataclasses.replace(quick, resume=checkpoint))
+    with pytest.raises(ConfigError, match=f"did you mean {folder / 'model'}?"):
+        model_folder(folder)
+
+
 @pytest.mark.parametrize("text", ['{"k0": 3, "unknown": 1, "warm_start": {}}', '{"k0": ', "[]", '{"k0": 3}'])
 def test_settings_that_can_t_be_read_are_refused(quick: GRPOConfig, text: str) -> None:
     _, folder, _ = prepare(quick)
     (folder / "config.json").write_text(text)
     with pytest.raises(StateError, match=r"config.json can't be resumed from .* restore it, or start a new run"):
         prepare(dataclasses.replace(quick, resume=folder))
+
+
+def test_the_current_folder_is_refused(quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="run_dir is the current folder"):
+        prepare(dataclasses.replace(quick, run_dir=Path("")))
 
 
 def test_a_folder_that_can_not_be_made_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:

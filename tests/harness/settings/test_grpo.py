@@ -42,6 +42,7 @@ def test_flags_override_the_preset_and_reach_the_nested_settings() -> None:
     assert (c.wrapper, c.k_max, c.warm_start.loss_target, c.normalize_std) == ("tti", 40, 0.1, False)
     assert c.warm_start.episodes == preset([]).warm_start.episodes
     assert parse("--env=EH-BFCL-v0").max_observation_tokens == 96
+    assert parse("--model", "x", "--model=tiny") == parse("--model", "tiny")  # the last one counts
 
 
 def test_real_models_stream_and_tiny_ones_are_reproducible() -> None:
@@ -64,7 +65,7 @@ def test_the_learning_rate_warms_up_and_decays() -> None:
 
 
 def test_the_fixed_length_does_not_move_with_k() -> None:
-    c = dataclasses.replace(GRPOConfig(), max_action_tokens=100, k_max=50)
+    c = dataclasses.replace(GRPOConfig(), aggregation="fixed-length", max_action_tokens=100, k_max=50)
     assert c.loss_settings().fixed_length == dataclasses.replace(c, k0=30).loss_settings().fixed_length == 5000
     assert dataclasses.replace(c, fixed_length=7).loss_settings().fixed_length == 7
 
@@ -81,6 +82,7 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"wrapper": "none", "budget_hint": "{left}"}, "--wrapper none has no limit; leave one out"),
         ({"wrapper": "elastc"}, r"--wrapper must be one of elastic, fixed, .*none, or MODULE:CLASS, got 'elastc'"),
         ({"wrapper": "no_module:Seeking"}, "no_module:Seeking can't be imported"),
         ({"wrapper": "eh_gym:FixedHorizon"}, "eh_gym:FixedHorizon takes k, got {}"),
@@ -131,6 +133,17 @@ def test_an_option_of_elastic_is_refused_elsewhere(option: dict[str, Any]) -> No
         GRPOConfig(wrapper="fixed", **option)
 
 
+def test_no_stage_is_above_k_max() -> None:
+    controller = make_controller(GRPOConfig(wrapper="tti", k_max=30, tti_stages="0:15,1:50"))
+    assert controller is not None
+    controller.update()
+    assert controller.horizon == 30
+
+
+def test_an_id_with_its_module_has_the_id_s_settings() -> None:
+    assert preset(["--env", "eh_gym:EH-BFCL-v0"]) == preset(["--env", "EH-BFCL-v0"])
+
+
 def test_none_is_no_controller() -> None:
     assert make_controller(GRPOConfig(wrapper="none")) is None
 
@@ -147,8 +160,11 @@ def test_none_is_no_controller() -> None:
         ({"tis_cap": 0.5}, r"tis_cap must be 0 \(off\) or >= 1, got 0.5"),
         ({"tis_cap": -2.0}, r"tis_cap must be 0 \(off\) or >= 1, got -2"),
         ({"tis_mode": "mask"}, r"tis_mode mask needs a cap: add --tis-cap 5"),
+        ({"tis_cap": 5.0, "tis_floor": 0.6}, "tis_floor is for --tis-mode mask, got truncate; leave --tis-floor out"),
+        ({"fixed_length": 100}, "fixed_length is for --aggregation fixed-length, got token-mean"),
         ({"tis_cap": 5.0, "tis_floor": 2.0}, "tis_floor must be in 0..1, got 2"),
         ({"eval_horizons": "15;30"}, "eval_horizons must be numbers with commas between, got '15;30'"),
+        ({"eval_horizons": ","}, "eval_horizons names no K, got ','"),
         ({"eval_horizons": "0,5"}, "eval_horizons must be >= 1, got 0"),
         ({"eval_horizons": "60", "eval_tasks": 0}, "raise --eval-tasks"),
         ({"eval_horizons": "60", "budget_hint": "{left}"}, "drop --eval-horizons"),
@@ -176,8 +192,15 @@ def test_none_is_no_controller() -> None:
         ({"wrapper": "tti", "tti_stages": "5:10"}, "stages must say K at update 0"),
         ({"wrapper": "linear", "linear_increment": 0.0}, r"--linear-increment \(delta\): delta must be > 0"),
         ({"env_args": "{split: train}"}, "env_args is not JSON"),
+        ({"env_args": '{"split": "dev"}'}, "env_args has the split 'dev'; give --split dev instead"),
+        ({"env_args": '{"EH-Cabnet-v0": {}}'}, "env_args has EH-Cabnet-v0, which --env EH-Cabinet-v0 does not name"),
+        ({"env": "EH-Cabinet-v0:1.5,EH-CabinetLocked-v0"}, "with whole weights >= 1 such as"),
+        ({"env": "EH-Cabinet-v0:-1"}, "with whole weights >= 1 such as"),
+        ({"rank_timeout_s": float("nan")}, "rank_timeout_s must be > 0 and finite, got nan"),
+        ({"buffer_size": 10**20}, "lower --buffer-size"),
         ({"env_args": "[1]"}, "env_args must be a JSON object"),
         ({"tti_stages": "15,20"}, "tti_stages must be UPDATE:K pairs"),
+        ({"tti_stages": "0:15,0:20"}, "tti_stages must name each update once, got '0:15,0:20'"),
     ],
 )
 def test_bad_settings_say_the_mend(changes: dict[str, Any], message: str) -> None:

@@ -117,7 +117,8 @@ def test_a_run_whose_settings_name_no_k0_is_reported(tmp_path: Path) -> None:
     [
         (["nowhere"], r"error: there is no folder nowhere; give the folder of a run or of a sweep"),
         (["nowhere", "--out", "/"], r"error: out must be a file, got the folder /; add a name: /report.html"),
-        ([], r"error: no run is given; name run folders or sweep folders: python -m harness.report runs/\*"),
+        (["nowhere", "--out", "metrics.jsonl"], r"error: out must end in \.html, got metrics\.jsonl; change --out"),
+        ([], r"error: no run is given; name run folders or sweep folders: python -m harness.report runs/EH-\*"),
     ],
 )
 def test_errors_say_the_mend(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

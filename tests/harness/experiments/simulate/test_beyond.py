@@ -57,3 +57,12 @@ def test_the_command_prints_a_table_and_writes_it(tmp_path: Any, capsys: pytest.
         main(["--seeds", "0"])
     said = capsys.readouterr()
     assert "seeds must be >= 1, got 0" in said.out + said.err  # by us or by tyro, depending on its version
+
+
+def test_a_folder_is_refused_before_anything_is_played(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("harness.simulate_beyond.compare", lambda _: pytest.fail("it was played"))
+    with pytest.raises(SystemExit):
+        main(["--out", str(tmp_path)])
+    assert "out must be a file, got the folder" in capsys.readouterr().out

@@ -246,6 +246,11 @@ def test_the_command_prints_tables_and_writes_figures(
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["simulation.json", "simulation.png"]
 
 
+def test_a_buffer_beyond_all_successes_takes_no_memory() -> None:
+    huge, enough = (simulate(Simulation(**QUICK, buffer_size=size)) for size in (10**11, 30 * 32))
+    assert huge["settling"] == enough["settling"]
+
+
 def test_the_same_seed_gives_the_same_tables() -> None:
     first, second, other = (simulate(Simulation(**QUICK, seed=seed)) for seed in (0, 0, 1))
     assert first == second
