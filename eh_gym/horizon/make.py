@@ -66,7 +66,7 @@ def _find(name: str) -> Callable[..., Any]:
         raise ConfigError(f"a controller's name must be one of {', '.join(_NAMED)}, or MODULE:CLASS, got {name!r}")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the latter for ./name and ..name
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # ./name and ..name raise the last two
         raise ConfigError(
             f"{name} can't be imported ({error}); the module must be installed or in this folder"
         ) from error

@@ -70,7 +70,7 @@ class SharedHorizon:
         self._controller: HorizonController | None = controller
         self._owner = os.getpid()
         self._heard = 0  # bytes of the journal
-        self._news = 0  # outcomes since the last update
+        self._news = 0  # outcomes since the last call of `hear`
         self._open(folder)
         self._k[0] = k
         self._remove = weakref.finalize(self, _remove_as_owner, folder, self._owner)
@@ -105,11 +105,12 @@ class SharedHorizon:
             raise OSError(f"only {written} of {len(line)} bytes of an outcome fit into {self._folder}; free some space")
 
     def hear(self) -> int:
-        """Hands all outcomes to the controller; returns how many it got since the last `update`; in the owner only."""
+        """Hands all outcomes to the controller; returns how many it got since the last call of `hear`; in the owner only."""
         controller = self._owned("hear")
         with self._lock:
             self._hear(controller)
-            return self._news
+            news, self._news = self._news, 0
+            return news
 
     def update(self) -> dict[str, float]:
         """Hears all outcomes, then moves K once; in the owner only.
@@ -121,7 +122,6 @@ class SharedHorizon:
         with self._lock:
             self._hear(controller)
             metrics = controller.update()
-            self._news = 0
             self._k[0] = controller.horizon
         return metrics
 
@@ -203,7 +203,7 @@ class SharedHorizon:
         for line in bytes(news[:end]).splitlines(keepends=True):
             self._heard += len(
                 line
-            )  # first: an outcome that the controller refuses must not stay in the way of the others
+            )  # first, so that an outcome that the controller refuses does not hold up the others
             if (outcome := _parse(line.rstrip(b"\n"))) is not None:
                 controller.record(outcome)
                 self._news += 1

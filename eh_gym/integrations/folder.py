@@ -44,8 +44,7 @@ class FolderHorizon:
         self._folder, self._every = Path(folder), positive_int("update_every", update_every)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._turn = threading.Lock()
-        self._over = 0  # episodes that were heard before the last update and do not yet count for one
-        self._written = 0  # episodes since the last update that state.json has
+        self._news = 0  # episodes that no update has counted yet
         self._lock = (self._folder / "owner.lock").open("a")  # held until this process ends
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,26 +74,23 @@ class FolderHorizon:
         self._move()
         self._shared.close()
         if not self._lock.closed:
-            fcntl.flock(
-                self._lock, fcntl.LOCK_UN
-            )  # closing alone would leave it with a child that was forked meanwhile
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it, too
             self._lock.close()
 
     def _move(self) -> None:
         if not self.owner:
             return
         with self._turn:
-            heard = self._over + self._shared.hear()
-            if heard == self._written:
+            new = self._shared.hear()
+            if not new:
                 return
-            while heard >= self._every:
+            self._news += new
+            while self._news >= self._every:
                 moved = {name: None if math.isnan(value) else value for name, value in self._shared.update().items()}
                 with (self._folder / "horizon.jsonl").open("a", encoding="utf-8") as log:
                     log.write(json.dumps({"episodes": self._every, **moved}) + "\n")
-                heard -= self._every
-                self._over = heard
+                self._news -= self._every
             self._write("state.json", json.dumps(self._shared.state_dict()).encode())
-            self._written = heard
 
     def _write(self, name: str, content: bytes) -> None:
         """Writes a file that others may read at this moment."""

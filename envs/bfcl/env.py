@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
+from eh_gym.horizon.controller import is_whole
 from eh_gym.replies import split_reply
 from eh_gym.spaces import UnicodeText
 from eh_gym.worker import Session, backend_command, shared_pool
@@ -133,11 +134,11 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             raise ConfigError(f"action_format must be one of {', '.join(_ACTION_FORMATS)}, got {action_format!r}")
         if not _is_positive(step_timeout_s):
             raise ConfigError(f"step_timeout_s must be a number of seconds > 0, got {step_timeout_s!r}")
-        if max_observation_chars is not None and not _is_at_least(200, max_observation_chars):
+        if max_observation_chars is not None and not (is_whole(max_observation_chars) and max_observation_chars >= 200):
             raise ConfigError(
                 f"max_observation_chars must be None or a whole number >= 200, got {max_observation_chars!r}"
             )
-        if workers is not None and not _is_at_least(1, workers):
+        if workers is not None and not (is_whole(workers) and workers >= 1):
             raise ConfigError(f"workers must be None or a whole number >= 1, got {workers!r}")
         self.task_ids: Sequence[str] = task_ids(split, categories, domains)
         self.observation_space = UnicodeText(_LONGEST)
@@ -315,10 +316,6 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, numbers.Real) and float(value) > 0  # nan is not
-
-
-def _is_at_least(least: int, value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, numbers.Integral) and int(value) >= least
 
 
 def _ended(error: WorkerError, turn: int) -> tuple[str, float, bool, bool, dict[str, Any]]:

@@ -21,6 +21,7 @@ from uuid import uuid4
 import gymnasium as gym
 
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, WorkerDied
+from eh_gym.surrogates import escaped
 
 try:
     import uvicorn
@@ -52,8 +53,8 @@ class TextAction(Action):  # type: ignore[misc]
     @field_validator("message", mode="before")
     @classmethod
     def _readable(cls, message: Any) -> Any:
-        """Cuts a long text, and replaces what is no Unicode: an agent must not get out of its episode by an error."""
-        return _unicode(message[:_LONGEST_MESSAGE]) if isinstance(message, str) else message
+        """Cuts a long text, and escapes what is no Unicode: an agent must not get out of its episode by an error."""
+        return escaped(message[:_LONGEST_MESSAGE]) if isinstance(message, str) else message
 
 
 class TextObservation(Observation):  # type: ignore[misc]
@@ -116,7 +117,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
             raise type(error)(f"{type(error).__name__}: {error}") from error
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
         return TextObservation(
-            text=_unicode(observation), system_prompt=info.pop("system_prompt", None), info=_json(info)
+            text=escaped(str(observation)), system_prompt=info.pop("system_prompt", None), info=_json(info)
         )
 
     def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
@@ -128,7 +129,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         self._state.step_count += 1
         success = info.pop("success", None)
         return TextObservation(
-            text=_unicode(text),
+            text=escaped(str(text)),
             reward=float(reward),
             done=bool(terminated or truncated),
             terminated=bool(terminated),
@@ -338,17 +339,13 @@ def _takes_split(spec: Any) -> bool:
     return "split" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _unicode(text: str) -> str:
-    """The text without lone surrogates, which JSON over a websocket can't carry."""
-    return str(text).encode("utf-8", "replace").decode()
-
-
 def _json(info: Mapping[str, Any]) -> dict[str, Any]:
     """What of an info is JSON; the rest is left out."""
     found = {}
     for name, value in info.items():
         try:
-            found[_unicode(name)] = json.loads(_unicode(json.dumps(value, ensure_ascii=False)))
+            # Replaced, because JSON would read an escape as the half pair again.
+            found[escaped(name)] = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
         except (TypeError, ValueError):
             continue
     return found
