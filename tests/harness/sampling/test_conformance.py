@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -191,19 +190,21 @@ def test_weights_may_change_while_a_request_runs(
     sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, wait: Wait, forward_logprobs: Forward
 ) -> None:
     prompt = list(range(1, 21))
-    for attempt in range(10):  # a server does not say how far it is, and may be through
+    steps = 10
+    for attempt in range(40):  # a server does not say how far it is: it may not have begun, or be through
         before = copy.deepcopy(model)
         sampler.submit(ask(attempt, prompt, seed=attempt, max_tokens=100, stop_ids=frozenset()))
         early: list[tuple[SampleRequest, Sample]] = []
-        for _ in range(10):
+        for _ in range(steps):
             if early := sampler.step():
                 break
-            time.sleep(0.002 * attempt)
         change(model)
         version = sampler.weights_changed()
         [(_, sample)] = early or wait(sampler)
         if len(sample.versions) > 1:
             break
+        not_begun = sample.policy_version == version
+        steps = 2 * steps + 1 if not_begun else steps * 3 // 4
     (old, n_old), (new, n_new) = sample.versions
     assert (old, new, n_old + n_new) == (version - 1, version, 100)
     assert sample.policy_version == version - 1
