@@ -247,7 +247,7 @@ def main() -> None:
     device = pick_device(args.device)
     if device == "cpu" and args.shape != "tiny":
         raise ConfigError(f"the shape {args.shape} needs a GPU; --smoke tries the script without one")
-    policy = new_policy(args.shape, device, pick_dtype(args.dtype))
+    policy = new_policy(args.shape, device, pick_dtype(args.dtype, device))
     settings = SamplingFlags(sampler=args.sampler, max_context=CONTEXT)
     if args.sampler == "vllm":
         settings = dataclasses.replace(settings, gpu_memory_utilization=args.gpu_memory_utilization)

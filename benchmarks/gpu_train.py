@@ -187,7 +187,7 @@ def main() -> None:
     device = pick_device(args.device)
     if device == "cpu" and args.shape != "tiny":
         raise ConfigError(f"the shape {args.shape} needs a GPU; --smoke tries the script without one")
-    model = new_model(args.shape, device, pick_dtype(args.dtype))
+    model = new_model(args.shape, device, pick_dtype(args.dtype, device))
     if args.lora_rank:
         add_lora(model, args.lora_rank, seed=0)
     if args.checkpointing:

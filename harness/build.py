@@ -273,7 +273,7 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) 
     policy = None
     if ranks.first:
         home = "cpu" if ranks.sharded else device
-        limit, dtype = config.max_observation_tokens or None, pick_dtype(config.dtype)
+        limit, dtype = config.max_observation_tokens or None, pick_dtype(config.dtype, device)
         if config.model == "tiny":
             seed = derive_seed(config.seed, "weights") % 2**31
             policy = new_tiny_policy(

@@ -284,10 +284,11 @@ def _play(
     from harness.sampling.make import make_sampler
     from harness.sampling.vllm_server import VLLMServerSampler
 
+    device = pick_device(config.device)
     policy = load_policy(
         config.policy,
-        dtype=pick_dtype(config.dtype),
-        device=pick_device(config.device),
+        dtype=pick_dtype(config.dtype, device),
+        device=device,
         max_observation_tokens=config.max_observation_tokens or None,
         template_kwargs=read_template_kwargs(config.chat_template_kwargs),
         reasoning_format=config.reasoning_format,

@@ -129,6 +129,8 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
         done = [name for name, (config, _) in runs.items() if has_ended(_folder(config))]
         jobs = [_job(settings.out, name, config, program) for name, (config, _) in runs.items() if name not in done]
         _plan(console, settings, runs=runs, suites=suites, done=len(done), at_once=min(len(slots), len(jobs)))
+        if jobs and settings.train.dtype != "float32":
+            _warn_of_dtype(settings.train)
         display = SweepDisplay(
             console,
             total=len(runs),
@@ -237,6 +239,13 @@ def _slots(settings: Sweep) -> list[dict[str, str]]:
     jobs = 1 if train.sampler == "vllm-server" else settings.jobs
     per_job = train.tensor_parallel if train.sampler == "vllm" else 1
     return job_slots(jobs, gpus=gpus, gpus_per_job=per_job, cores=cpu_cores(), threads=train.threads)
+
+
+def _warn_of_dtype(train: GRPOConfig) -> None:
+    """Gives the runs' own warning of a slow type of weights here, where it is seen."""
+    from harness.run.runtime import pick_device, pick_dtype
+
+    pick_dtype(train.dtype, pick_device(train.device))
 
 
 def _plan(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+import time
+import warnings
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -10,6 +14,8 @@ import torch
 from eh_gym.errors import ConfigError
 
 __all__ = ["compiles", "gpu_bytes", "pick_device", "pick_dtype", "set_threads"]
+
+_SLOW = 3.0  # so many times as long as in float32
 
 
 def pick_device(name: str) -> str:
@@ -46,9 +52,32 @@ def compiles(setting: str, device: str, sampler: str) -> bool:
     return torch.device(device).type == "cuda" and sampler != "transformers" and able
 
 
-def pick_dtype(name: str) -> torch.dtype:
-    """Returns the torch type of weights; `name` is "float32" or "bfloat16"."""
+def pick_dtype(name: str, device: str) -> torch.dtype:
+    """Returns the torch type of weights; `name` is "float32" or "bfloat16".
+
+    It warns of bfloat16 on a CPU without units for it, which needs many times as long with it as with float32.
+    """
+    if name == "bfloat16" and torch.device(device).type == "cpu" and (times := _bfloat16_cost()) > _SLOW:
+        warnings.warn(
+            f"this CPU has no units for bfloat16, and takes {times:.0f} times as long with it as with float32; "
+            "give --dtype float32",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+@cache
+def _bfloat16_cost() -> float:
+    """Returns how many times as long as in float32 this CPU takes for a matrix product and its gradients in bfloat16."""
+    seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
+    for _ in range(3):
+        for dtype in seconds:
+            x, weights = (torch.ones(size, 256, dtype=dtype, requires_grad=True) for size in (64, 256))
+            begun = time.perf_counter()
+            torch.nn.functional.linear(x, weights).sum().backward()
+            seconds[dtype] = min(seconds[dtype], time.perf_counter() - begun)
+    return seconds[torch.bfloat16] / seconds[torch.float32]
 
 
 def set_threads(threads: int) -> None:

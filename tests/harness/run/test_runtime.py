@@ -1,0 +1,28 @@
+"""The device, the weight type and the threads of a run."""
+
+import warnings
+
+import pytest
+import torch
+
+from harness.run import runtime
+
+
+def test_a_cpu_without_units_for_bfloat16_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_bfloat16_cost", lambda: 29.6)
+    with pytest.warns(RuntimeWarning, match="30 times as long with it as with float32.*give --dtype float32"):
+        assert runtime.pick_dtype("bfloat16", "cpu") == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "cost"), [("float32", "cpu", 30), ("bfloat16", "cuda", 30), ("bfloat16", "cpu", 1)]
+)
+def test_no_other_type_is_warned_of(monkeypatch: pytest.MonkeyPatch, dtype: str, device: str, cost: float) -> None:
+    monkeypatch.setattr(runtime, "_bfloat16_cost", lambda: cost)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert runtime.pick_dtype(dtype, device) == getattr(torch, dtype)
+
+
+def test_the_cost_of_bfloat16_is_measured() -> None:
+    assert 0 < runtime._bfloat16_cost() < 1000
