@@ -36,6 +36,7 @@ from harness.rollout.tasks import TaskStream
 from harness.run.checkpoint import CheckpointWriter, load_training_state, training_state, write_training_state
 from harness.run.clock import Clock
 from harness.run.display import Display
+from harness.run.frozen import keep_frozen, load_frozen
 from harness.run.log import RunLog
 from harness.run.run_folder import checkpoint_to_resume
 from harness.run.runtime import compiles, pick_device, pick_dtype, set_threads
@@ -176,6 +177,8 @@ def build(
     env.close()
     if config.lora_rank and not has_lora(policy.model):
         add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
+    if config.lora_rank and ranks.first:
+        (keep_frozen if checkpoint is None else load_frozen)(folder / "frozen.safetensors", policy.model)
     reference = None
     if config.kl_coef:
         kept, first = folder / "reference", checkpoint is None

@@ -311,7 +311,7 @@ def _cache_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, seed
     chat = policy.chat
     texts = [chat.prompt_ids("s", "u"), chat.reply_ids("a"), chat.observation_ids("a long text " * 8192, stopped=True)]
     about = [_FORMAT, name, dataclasses.asdict(settings), seed, torch.__version__, torch.get_num_threads(), how, texts]
-    key.update(json.dumps(about).encode())
+    key.update(json.dumps(about, sort_keys=True).encode())
     key.update(json.dumps(sorted(policy.tokenizer.get_vocab().items())).encode())
     for weight in policy.model.state_dict().values():
         key.update(weight.detach().cpu().float().numpy().tobytes())

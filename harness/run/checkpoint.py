@@ -1,8 +1,9 @@
 """Checkpoints that are complete or absent, so that a run can resume after a kill at any moment.
 
-A checkpoint is a Hugging Face folder with the weights, the optimizer, the random state and the run's own state.
-``from_pretrained`` loads it, except with LoRA. A folder gets a checkpoint's name after its last file is on disk, and loses the
-name before its first file is deleted.
+A checkpoint is a Hugging Face folder with the weights, the optimizer, the random state and the run's own state. A folder gets a
+checkpoint's name after its last file is on disk, and loses the name before its first file is deleted.
+
+``from_pretrained`` loads it, except with LoRA. Then it has the adapters alone; `harness.run.frozen` keeps the others.
 
 Several ranks write their shards (torch.distributed.checkpoint) into a folder that all of them see. Any number of ranks can read
 these shards. A run under torchrun cannot resume from a checkpoint that one process wrote without torchrun, nor the reverse.
@@ -14,7 +15,6 @@ alone; here one thread writes all files of the folder, and names it.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import pickle
@@ -28,10 +28,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_file
-from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from transformers import PreTrainedModel
@@ -39,7 +38,8 @@ from transformers import PreTrainedModel
 from eh_gym.errors import StateError
 from harness.policy.lora import has_lora
 from harness.policy.ranks import Ranks
-from harness.run.files import sync
+from harness.run.files import full_disk_named, sync
+from harness.run.frozen import all_weights, load_part, weights_of
 from harness.run.run_folder import checkpoint_name, checkpoints_in
 from harness.training.optimizer import master_weights
 
@@ -55,6 +55,7 @@ __all__ = [
 _PART = ".part-"
 _SAMPLED = "sampled.safetensors"
 _SHARDS = "shards"
+_TRAINED = StateDictOptions(ignore_frozen_params=True, strict=False)  # strict would ask for the frozen weights
 
 # What json, torch and safetensors raise if a file is missing, empty, cut short, overwritten or from another model.
 _UNREADABLE = (
@@ -69,9 +70,6 @@ _UNREADABLE = (
     CheckpointException,
 )
 
-
-# The messages of a full disk: those of the system and of safetensors, and at the end the two vague ones of torch.
-_FULL = re.compile(r"no space left|quota exceeded|file too large|unexpected pos|failed writing file", re.IGNORECASE)
 
 # The errors of torch and safetensors if the files are whole and the model is another one. The fourth is of `zip`.
 _OTHER = re.compile(r"size mismatch|missing key|unexpected key|is (shorter|longer) than|parameter group", re.IGNORECASE)
@@ -105,14 +103,11 @@ def save_checkpoint(
         part.mkdir()
     ranks.wait()
     try:
-        write(part)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        if not _FULL.search(str(error)):
-            raise
+        with full_disk_named(f"{target.name} was not written; those before are whole"):
+            write(part)
+    except OSError:
         shutil.rmtree(part, ignore_errors=True)
-        raise OSError(
-            errno.ENOSPC, f"the disk is full, and {target.name} was not written; those before are whole"
-        ) from error
+        raise
     ranks.wait()
     if ranks.first:
         _publish(part, target, keep)
@@ -151,12 +146,12 @@ def training_state(
     ranks = ranks or Ranks()
     state: dict[str, Any] = {}
     if sampled is not None and ranks.first:
-        state["sampled"] = _weights(sampled)
+        state["sampled"] = all_weights(sampled)
     if ranks.sharded:
-        weights, moments = get_state_dict(model, optimizer)
+        weights, moments = get_state_dict(model, optimizer, options=_TRAINED)
         return state | {"shards": {"model": weights, "optimizer": moments}}
     return state | {
-        "model": _weights(model),
+        "model": weights_of(model)[0],
         "training": {
             "optimizer": optimizer.state_dict(),
             "masters": master_weights(model, optimizer),
@@ -266,12 +261,6 @@ class CheckpointWriter:
         self._thread.shutdown(wait=True)
 
 
-def _weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The weights and buffers of a checkpoint by name; of tied weights the first name alone."""
-    once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-    return {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in once}
-
-
 def load_training_state(
     folder: Path,
     *,
@@ -301,12 +290,15 @@ def load_training_state(
         extra = dict(json.loads((folder / name).read_text()))
         if ranks.sharded:
             name = _SHARDS
-            weights, moments = get_state_dict(model, optimizer)
+            weights, moments = get_state_dict(model, optimizer, options=_TRAINED)
             load_shards({"model": weights, "optimizer": moments}, checkpoint_id=folder / name)
-            set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+            set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments, options=_TRAINED)
         else:
             name = "model.safetensors"
-            load_model(model, folder / name)
+            if has_lora(model):
+                load_part(model, folder / name, set(weights_of(model)[0]))
+            else:
+                load_model(model, folder / name)
         if (
             sampled is not None and sampled.device.type != "meta"
         ):  # on meta: rank 0 sends the weights to this rank's servers

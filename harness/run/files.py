@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -15,10 +16,33 @@ from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
 
-__all__ = ["lock_folder", "make_folder", "read_object", "sync", "whole_file", "whole_folder", "write_whole"]
+__all__ = [
+    "full_disk_named",
+    "lock_folder",
+    "make_folder",
+    "read_object",
+    "sync",
+    "whole_file",
+    "whole_folder",
+    "write_whole",
+]
 
 _POLL_S = 0.1
 _PATIENCE_S = 10.0  # a process that was told to end may take so long to release its lock
+
+# The messages of a full disk: those of the system and of safetensors, and at the end the two vague ones of torch.
+_FULL = re.compile(r"no space left|quota exceeded|file too large|unexpected pos|failed writing file", re.IGNORECASE)
+
+
+@contextmanager
+def full_disk_named(what: str) -> Iterator[None]:
+    """Turns every library's error of a full disk into an OSError with the errno ENOSPC; `what` says what is missing now."""
+    try:
+        yield
+    except Exception as error:
+        if not _FULL.search(str(error)):
+            raise
+        raise OSError(errno.ENOSPC, f"the disk is full, and {what}") from error
 
 
 @contextmanager

@@ -367,10 +367,10 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
 
     def start(ranks: Ranks, scale: float) -> tuple[Policy, torch.optim.Optimizer]:
         policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
-        for parameter in policy.model.parameters():
-            parameter.data *= scale
-        if lora_rank:
+        if lora_rank:  # the frozen weights are not in a checkpoint
             add_lora(policy.model, lora_rank, seed=int(10 * scale))
+        for parameter in policy.model.parameters():
+            parameter.data *= scale if parameter.requires_grad else 1.0
         ranks.shard(policy, "cpu")
         return policy, make_optimizer(policy.model, learning_rate=1e-3 * scale, betas=(0.9, 0.99), weight_decay=0.0)
 
