@@ -94,7 +94,10 @@ def mends(plan: Plan) -> list[str]:
         own = ("tensor_parallel", "gpu_memory_utilization", "sampler_dtype", "quantization")
         defaults = {name: getattr(GRPOConfig, name) for name in own}
         there = {"sampler": "vllm-server", "url": "http://127.0.0.1:8000", **defaults}
-        servers = [("--sampler vllm-server --url URL", there)]
+        back = [
+            f" --{name.replace('_', '-')} {defaults[name]}" for name in own if getattr(config, name) != defaults[name]
+        ]
+        servers = [(f"--sampler vllm-server --url URL{''.join(back)}", there)]
         rest += [[share], servers]
         rest += [[lora, share], [lora, *servers]] if not config.lora_rank else []
     for context in _shorter(memory.longest, lengths.prompt + 2 * (lengths.action + lengths.observation)):

@@ -1,9 +1,10 @@
 """LoRA (arXiv 2106.09685) through peft: the model's own weights are frozen, and a small pair of matrices per weight is trained.
 
-Every linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank). The experts and routers
-of a mixture are no linear layers, and stay as they are. The model keeps its class, so scoring, sampling and the optimizer work as
-without adapters. To copy the weights elsewhere, there are two ways: `plain_parameters`, with the adapters merged into the
-weights; or `frozen_parameters` once, and `adapters` after every update.
+Every linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank). The experts and
+routers of a mixture are no linear layers, and stay as they are, like a Mamba layer's output, whose kernel would not see
+adapters. The model keeps its class, so scoring, sampling and the optimizer work as without adapters. To copy the weights
+elsewhere, there are two ways: `plain_parameters`, with the adapters merged into the weights; or `frozen_parameters` once, and
+`adapters` after every update.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
         seed: Draws the other matrix of each pair.
 
     Raises:
-        ConfigError: peft would put adapters on something else than linear layers, which can't be merged here.
+        ConfigError: peft can't adapt the model, or would put adapters on something else than linear layers, which can't be
+            merged here.
         MissingExtraError: peft is not installed.
     """
     try:
@@ -55,11 +57,17 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
             f"--lora-rank needs peft ({error}); run pip install -e '.[train,lora]', or train all weights"
         ) from error
     # By name, because peft counts the experts of some mixtures to "all-linear".
-    output = model.get_output_embeddings()
-    linear = [n for n, m in model.named_modules() if isinstance(m, (torch.nn.Linear, Conv1D)) and m is not output]
+    skipped = {model.get_output_embeddings()}
+    skipped |= {getattr(m, "out_proj", None) for m in model.modules() if "Mamba" in type(m).__name__}
+    linear = [n for n, m in model.named_modules() if isinstance(m, (torch.nn.Linear, Conv1D)) and m not in skipped]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model.add_adapter(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=linear), _ADAPTER)
+        try:
+            model.add_adapter(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=linear), _ADAPTER)
+        except ValueError as error:
+            raise ConfigError(
+                f"peft can't adapt {type(model).__name__} ({error}); leave --lora-rank out, which trains all weights"
+            ) from error
     adapted: list[Any] = [module for module in model.modules() if isinstance(module, LoraLayer)]
     if not all(isinstance(layer.get_base_layer(), (torch.nn.Linear, Conv1D)) for layer in adapted):
         # peft takes a shared expert's gate_proj for that of every expert.

@@ -19,7 +19,6 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eh_gym.errors import StateError
@@ -236,27 +235,6 @@ def test_the_kl_term_keeps_its_reference_over_a_resume(quick: GRPOConfig, tmp_pa
     assert metrics_of(config) == metrics_of(whole)
     shutil.rmtree(config.run_dir / "reference")
     with pytest.raises(StateError, match=r"there is no .*reference, the first policy of the run"):
-        run(config, resume=True)
-
-
-def test_a_run_with_adapters_keeps_the_frozen_weights_once(quick: GRPOConfig, tmp_path: Path) -> None:
-    config = dataclasses.replace(quick, lora_rank=2, updates=2, eval_tasks=0, max_staleness=1)
-    whole = dataclasses.replace(config, run_dir=tmp_path / "whole")
-    run(whole)
-    run(config)
-    folder = config.run_dir
-    assert folder is not None
-    shutil.rmtree(folder / "checkpoints" / "update-000002")
-    adapters = load_file(folder / "checkpoints" / "update-000001" / "model.safetensors")
-    assert {name.split(".")[-3] for name in adapters} == {"lora_A", "lora_B"}
-    assert not adapters.keys() & load_file(folder / "frozen.safetensors").keys()
-    run(config, resume=True)
-    assert metrics_of(config) == metrics_of(whole)
-    shutil.rmtree(folder / "checkpoints" / "update-000002")
-    (folder / "frozen.safetensors").write_bytes(b"half")
-    with pytest.raises(
-        StateError, match=r"frozen.safetensors, the run's frozen weights, can't be loaded .*restore the file"
-    ):
         run(config, resume=True)
 
 

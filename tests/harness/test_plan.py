@@ -54,6 +54,12 @@ def test_every_recipe_fits_or_is_refused_with_a_mend(
         assert memory_of(plan(*words, *shlex.split(way))).fits, way
 
 
+def test_servers_instead_of_an_engine_take_back_what_is_the_engines() -> None:
+    way = next(way for way in mends(plan(SEVEN, "--tensor-parallel", "2")) if "vllm-server" in way)
+    assert "--url URL --tensor-parallel 1" in way
+    assert memory_of(plan(SEVEN, "--tensor-parallel", "2", *shlex.split(way))).fits
+
+
 def test_state_has_the_bytes_of_the_training_page() -> None:
     for flags, each in (((), 18), (("--dtype", "float32"), 16)):
         found = memory_of(plan(SEVEN, *flags))

@@ -12,9 +12,16 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, DeepseekV3Config, GenerationConfig, Qwen3MoeConfig
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    FalconH1Config,
+    GenerationConfig,
+    NemotronHConfig,
+    Qwen3MoeConfig,
+)
 
-from eh_gym.errors import ConfigError, MissingExtraError
+from eh_gym.errors import ConfigError, MissingExtraError, StateError
 from harness.grpo import train
 from harness.policy.lora import add_lora, fold_lora, frozen_parameters, plain_parameters, without_lora
 from harness.policy.policy import Policy
@@ -187,6 +194,41 @@ def test_the_experts_of_a_mixture_get_no_adapters_and_are_saved(trained: Policy,
     torch.testing.assert_close(model(ids).logits, expected, atol=1e-5, rtol=0)
 
 
+def test_mambas_output_gets_no_adapters() -> None:
+    """peft refused the whole of a Nemotron 3, because Mamba's kernel reads the output's own weight."""
+    pytest.importorskip("peft")
+    sizes = {
+        "num_key_value_heads": 2,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 8,
+        "ssm_state_size": 8,
+        "n_groups": 1,
+        "head_dim": 8,
+    }
+    layers = {"layers_block_type": ["mamba", "moe", "attention"], "moe_shared_expert_intermediate_size": 8}
+    config = NemotronHConfig(
+        vocab_size=99, hidden_size=16, num_attention_heads=2, n_routed_experts=4, **sizes, **layers
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    expected = model(torch.arange(9)[None]).logits
+    add_lora(model, 4, seed=0)
+    adapted = {
+        name.partition(".lora_")[0].partition("layers.")[2] for name, p in model.named_parameters() if p.requires_grad
+    }
+    assert {"0.mixer.in_proj", "1.mixer.shared_experts.up_proj", "2.mixer.o_proj"} < adapted
+    assert "0.mixer.out_proj" not in adapted
+    assert torch.equal(model(torch.arange(9)[None]).logits, expected)
+
+
+def test_a_model_that_peft_does_not_take_is_refused() -> None:
+    pytest.importorskip("peft")
+    model = AutoModelForCausalLM.from_config(
+        FalconH1Config(vocab_size=99, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    )
+    with pytest.raises(ConfigError, match=r"peft can't adapt FalconH1ForCausalLM .*leave --lora-rank out"):
+        add_lora(model, 4, seed=0)
+
+
 def test_experts_that_peft_would_adapt_are_refused() -> None:
     pytest.importorskip("peft")
     model = mixture(DeepseekV3Config, n_group=1, topk_group=1, q_lora_rank=4, kv_lora_rank=4, first_k_dense_replace=0)
@@ -214,7 +256,7 @@ def test_the_kl_term_needs_no_second_model(trained: Policy, dtype: str) -> None:
     assert 0 <= bound < free
 
 
-def test_a_run_with_adapters_resumes_to_the_same_metrics(
+def test_a_run_with_adapters_resumes_from_them_and_the_frozen_weights_that_it_kept_once(
     quick: GRPOConfig, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("peft")
@@ -225,9 +267,18 @@ def test_a_run_with_adapters_resumes_to_the_same_metrics(
     whole = dataclasses.replace(config, run_dir=tmp_path / "whole")
     run(whole)
     run(config)
-    assert config.run_dir is not None
-    (config.run_dir / "checkpoints" / "update-000002").rename(config.run_dir / "gone")
+    folder = config.run_dir
+    assert folder is not None
+    (folder / "checkpoints" / "update-000002").rename(folder / "gone")
+    adapters = load_file(folder / "checkpoints" / "update-000001" / "model.safetensors")
+    assert {name.split(".")[-3] for name in adapters} == {"lora_A", "lora_B"}
+    assert not adapters.keys() & load_file(folder / "frozen.safetensors").keys()
     run(config, resume=True)  # does update 1 again
     assert [untimed(config), len(untimed(config))] == [untimed(whole), 2]
-    found: Any = AutoModelForCausalLM.from_pretrained(config.run_dir / "model")
+    found: Any = AutoModelForCausalLM.from_pretrained(folder / "model")
     assert found.num_parameters() > 0
+    (folder / "frozen.safetensors").write_bytes(b"half")
+    with pytest.raises(
+        StateError, match=r"frozen.safetensors, the run's frozen weights, can't be loaded .*restore the file"
+    ):
+        run(config, resume=True)
