@@ -24,10 +24,14 @@ class SlotCache(Cache):
 
     Before each forward pass, `place` says which rows take part and where their new tokens go. The last column is a scrap
     column: padding tokens are written there, and no mask ever lets a token attend to it.
+
+    Args:
+        longest: The most tokens of an episode.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int) -> None:
         super().__init__(layers=[])
+        self._longest = longest
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._rows = 0
@@ -48,7 +52,7 @@ class SlotCache(Cache):
         if rows > self._rows:  # doubled, because episodes come one by one and each growth copies everything
             self._rows = max(rows, 2 * self._rows)
         if columns >= self._capacity:
-            self._capacity = max(columns + 1, 2 * self._capacity)
+            self._capacity = max(columns + 1, min(2 * self._capacity, self._longest + 1))
         self._keys = [self._grown(old) for old in self._keys]
         self._values = [self._grown(old) for old in self._values]
 

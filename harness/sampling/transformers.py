@@ -81,7 +81,7 @@ class TransformersSampler:
         self._max_context = max_context or positions
         self._max_prefill_tokens = max_prefill_tokens
         self._version = 0
-        self._cache = SlotCache()
+        self._cache = SlotCache(self._max_context)
         self._sessions: dict[Hashable, _Session] = {}
         # Row -> session. Sessions with a running request come first, so a forward pass over them copies no cache.
         self._rows: list[_Session] = []

@@ -134,3 +134,10 @@ def test_new_weights_are_fed_in_passes_of_bounded_size(
     fed.clear()
     sampler.step()
     assert fed == [(2, 22), (2, 22)]
+
+
+def test_the_cache_has_no_room_that_no_episode_can_use() -> None:
+    cache = SlotCache(100)
+    for columns, last in ((10, 10), (12, 21), (60, 60), (61, 100), (100, 100)):
+        cache.reserve(1, columns)
+        assert cache.scrap_column == last
