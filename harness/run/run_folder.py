@@ -144,9 +144,9 @@ def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) 
 
 
 def forget(run_dir: Path) -> None:
-    """Removes the settings from the folder of a run that has no checkpoint yet, so that the corrected command can use it."""
+    """Removes what a run without a checkpoint wrote into its folder, so that the corrected command can use it."""
     if latest_checkpoint(run_dir / "checkpoints") is None:
-        for name in ("config.json", "versions.json", ".lock"):
+        for name in ("config.json", "versions.json", "frozen.safetensors", ".lock"):
             (run_dir / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the folder holds other files
             run_dir.rmdir()
