@@ -103,7 +103,7 @@ def save_checkpoint(
         part.mkdir()
     ranks.wait()
     try:
-        with full_disk_named(f"{target.name} was not written; those before are whole"):
+        with full_disk_named(f"the disk is full, and {target.name} was not written; those before are whole"):
             write(part)
     except OSError:
         shutil.rmtree(part, ignore_errors=True)

@@ -35,14 +35,14 @@ _FULL = re.compile(r"no space left|quota exceeded|file too large|unexpected pos|
 
 
 @contextmanager
-def full_disk_named(what: str) -> Iterator[None]:
-    """Turns every library's error of a full disk into an OSError with the errno ENOSPC; `what` says what is missing now."""
+def full_disk_named(message: str) -> Iterator[None]:
+    """Turns every library's error of a full disk into an OSError with the errno ENOSPC and this message."""
     try:
         yield
     except Exception as error:
         if not _FULL.search(str(error)):
             raise
-        raise OSError(errno.ENOSPC, f"the disk is full, and {what}") from error
+        raise OSError(errno.ENOSPC, message) from error
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def keep_frozen(path: Path, model: PreTrainedModel) -> None:
     Raises:
         OSError: The disk is full. The errno is ENOSPC, whichever library noticed it.
     """
-    with full_disk_named(f"{path.name} was not written"), whole_file(path) as part:
+    with full_disk_named(f"the disk is full, and {path.name} was not written"), whole_file(path) as part:
         save_file(weights_of(model)[1], part)
 
 
