@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_model, save_file
+from safetensors.torch import save_file
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
@@ -39,7 +39,7 @@ from eh_gym.errors import StateError
 from harness.policy.lora import has_lora
 from harness.policy.ranks import Ranks
 from harness.run.files import full_disk_named, sync
-from harness.run.frozen import all_weights, load_part, weights_of
+from harness.run.frozen import load_trained, trained_weights
 from harness.run.run_folder import checkpoint_name, checkpoints_in
 from harness.training.optimizer import master_weights
 
@@ -146,12 +146,12 @@ def training_state(
     ranks = ranks or Ranks()
     state: dict[str, Any] = {}
     if sampled is not None and ranks.first:
-        state["sampled"] = all_weights(sampled)
+        state["sampled"] = trained_weights(sampled)
     if ranks.sharded:
         weights, moments = get_state_dict(model, optimizer, options=_TRAINED)
         return state | {"shards": {"model": weights, "optimizer": moments}}
     return state | {
-        "model": weights_of(model)[0],
+        "model": trained_weights(model),
         "training": {
             "optimizer": optimizer.state_dict(),
             "masters": master_weights(model, optimizer),
@@ -295,15 +295,12 @@ def load_training_state(
             set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments, options=_TRAINED)
         else:
             name = "model.safetensors"
-            if has_lora(model):
-                load_part(model, folder / name, set(weights_of(model)[0]))
-            else:
-                load_model(model, folder / name)
+            load_trained(folder / name, model)
         if (
             sampled is not None and sampled.device.type != "meta"
         ):  # on meta: rank 0 sends the weights to this rank's servers
             name = _SAMPLED
-            load_model(sampled, folder / name)
+            load_trained(folder / name, sampled)
         if ranks.sharded:
             return extra
         name = "training.pt"

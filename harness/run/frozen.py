@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -13,7 +13,7 @@ from eh_gym.errors import StateError
 from harness.policy.lora import has_lora
 from harness.run.files import full_disk_named, whole_file
 
-__all__ = ["all_weights", "keep_frozen", "load_frozen", "load_part", "weights_of"]
+__all__ = ["keep_frozen", "load_frozen", "load_trained", "trained_weights"]
 
 
 def keep_frozen(path: Path, model: PreTrainedModel) -> None:
@@ -23,7 +23,7 @@ def keep_frozen(path: Path, model: PreTrainedModel) -> None:
         OSError: The disk is full. The errno is ENOSPC, whichever library noticed it.
     """
     with full_disk_named(f"the disk is full, and {path.name} was not written"), whole_file(path) as part:
-        save_file(weights_of(model)[1], part)
+        save_file(_frozen_weights(model), part)
 
 
 def load_frozen(path: Path, model: PreTrainedModel) -> None:
@@ -33,37 +33,46 @@ def load_frozen(path: Path, model: PreTrainedModel) -> None:
         StateError: The file is missing or damaged, or belongs to another model.
     """
     try:
-        load_part(model, path, set(weights_of(model)[1]))
+        _load_part(path, model, set(_frozen_weights(model)))
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise StateError(f"{path}, the run's frozen weights, can't be loaded ({reason}); restore the file") from error
 
 
-def load_part(model: PreTrainedModel, path: Path, names: set[str]) -> None:
-    """Loads a part of the weights, which must have these names.
+def load_trained(path: Path, model: PreTrainedModel) -> None:
+    """Loads a file of `trained_weights`.
 
     Raises:
-        ValueError: The file has other names.
+        ValueError: The file has other weights. Other errors of safetensors and torch come as they are.
     """
+    if has_lora(model):
+        _load_part(path, model, set(trained_weights(model)))
+    else:
+        load_model(model, path)
+
+
+def trained_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """What a checkpoint has, by name: the adapters alone, or without adapters all weights and buffers."""
+    weights = _weights(model)
+    if not has_lora(model):
+        return weights
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    return {name: weight for name, weight in weights.items() if name in trained}
+
+
+def _frozen_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    trained = trained_weights(model)
+    return {name: weight for name, weight in _weights(model).items() if name not in trained}
+
+
+def _weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights and buffers by name; of tied weights the first name alone."""
+    once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in once}
+
+
+def _load_part(path: Path, model: PreTrainedModel, names: set[str]) -> None:
     weights = load_file(path)
     if weights.keys() != names:
         raise ValueError(f"missing key or unexpected key: {min(weights.keys() ^ names)}")
     model.load_state_dict(weights, strict=False)
-
-
-def weights_of(model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The weights that a checkpoint has, and those that it leaves out: none without adapters."""
-    weights = all_weights(model)
-    if not has_lora(model):
-        return weights, {}
-    trained = {name for name, p in model.named_parameters() if p.requires_grad}
-    return (
-        {name: w for name, w in weights.items() if name in trained},
-        {name: w for name, w in weights.items() if name not in trained},
-    )
-
-
-def all_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The weights and buffers by name; of tied weights the first name alone."""
-    once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-    return {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in once}

@@ -270,9 +270,10 @@ def test_a_run_with_adapters_resumes_from_them_and_the_frozen_weights_that_it_ke
     folder = config.run_dir
     assert folder is not None
     (folder / "checkpoints" / "update-000002").rename(folder / "gone")
-    adapters = load_file(folder / "checkpoints" / "update-000001" / "model.safetensors")
-    assert {name.split(".")[-3] for name in adapters} == {"lora_A", "lora_B"}
-    assert not adapters.keys() & load_file(folder / "frozen.safetensors").keys()
+    for name in ("model.safetensors", "sampled.safetensors"):
+        adapters = load_file(folder / "checkpoints" / "update-000001" / name)
+        assert {weight.split(".")[-3] for weight in adapters} == {"lora_A", "lora_B"}
+        assert not adapters.keys() & load_file(folder / "frozen.safetensors").keys()
     run(config, resume=True)  # does update 1 again
     assert [untimed(config), len(untimed(config))] == [untimed(whole), 2]
     found: Any = AutoModelForCausalLM.from_pretrained(folder / "model")

@@ -9,7 +9,7 @@ import pytest
 
 from eh_gym.errors import ConfigError, StateError
 from harness.policy.installed import model_folder
-from harness.run.run_folder import prepare
+from harness.run.run_folder import forget, prepare
 from harness.settings.grpo import GRPOConfig
 
 
@@ -61,3 +61,17 @@ def test_a_folder_that_can_not_be_made_is_refused(quick: GRPOConfig, tmp_path: P
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"can't be made .*; give another --run-dir"):
         prepare(dataclasses.replace(quick, run_dir=tmp_path / "file"))
+
+
+def test_a_run_that_never_began_leaves_nothing_and_one_with_a_checkpoint_everything(quick: GRPOConfig) -> None:
+    _, folder, _ = prepare(quick)
+    (folder / "frozen.safetensors").touch()
+    (folder / "checkpoints" / "update-000000").mkdir(parents=True)
+    forget(folder)
+    assert {path.name for path in folder.iterdir()} == {
+        *("config.json", "versions.json", "frozen.safetensors", "checkpoints")
+    }
+    (folder / "checkpoints" / "update-000000").rmdir()
+    (folder / "checkpoints").rmdir()
+    forget(folder)
+    assert not folder.exists()
