@@ -55,7 +55,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     Args:
         env: Any environment, text or not.
         controller: Where K comes from. Several environments of one process may share it; in other processes each has a copy,
-            which nobody hears, so wrap it in a `SharedHorizon` there. A copy that records gives a warning.
+            which nobody hears, so wrap it in a `SharedHorizon` there. A copy that records in another process gives a warning.
+            A copied environment has a copied controller, unless that is a `SharedHorizon`.
         success: Where the verdict of an ended episode stands: a key of the info, or a function. The key is read if the
             episode ended by the environment's rules; an episode that was stopped is then no success. The function is asked
             at every end, also where K stopped the episode, and gets ``(observation, reward, terminated, truncated, info)``
@@ -202,7 +203,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             length=steps,
             horizon=self._horizon,
             success=not failed and self._verdict(observation, float(reward), terminated, truncated, info),
-            truncated=truncated,
+            truncated=truncated and not terminated,  # gymnasium's TimeLimit marks an end on its last step, too
             task_id=None if (task_id := self._start.get("task_id")) is None else str(task_id),
             info=self._start,
         )
@@ -248,7 +249,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     ) -> bool:
         if callable(self._success):
             return _as_bool("success()", self._success(observation, reward, terminated, truncated, info))
-        if truncated or not terminated:
+        if not terminated:
             return False
         if self._success not in info:
             raise ConfigError(

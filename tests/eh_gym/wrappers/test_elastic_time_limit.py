@@ -190,10 +190,13 @@ def test_a_mark_set_further_in_stands(scripted, journal):
     assert play(env, 1)[0][4]["TimeLimit.truncated"] is True
 
 
-def test_ended_and_truncated_at_once_is_no_success(scripted, journal):
-    controller = journal(5)
-    play(ElasticTimeLimit(scripted((1.0, True, True, {"success": True})), controller), 1)
-    assert controller.outcomes == [EpisodeOutcome(1, 5, success=False, truncated=True)]
+@pytest.mark.parametrize("k", [5, 1], ids=["before K", "on step K"])
+def test_an_end_that_a_limit_further_in_marks_too_is_an_end(scripted, journal, k):
+    controller = journal(k)
+    ended = scripted((1.0, True, False, {"success": True}))
+    info = play(ElasticTimeLimit(TimeLimit(ended, 1), controller), 1)[0][4]
+    assert controller.outcomes == [EpisodeOutcome(1, k, success=True, truncated=False)]
+    assert (info["episode"]["truncated"], info["TimeLimit.truncated"]) == (False, False)
 
 
 def test_dense_rewards_can_be_kept_on_step_k(scripted, journal):
