@@ -7,6 +7,7 @@ shared memory; an environment that needs a process of its own talks to one (eh_g
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -202,8 +203,9 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         try:
             results = self._gather([self.submit_step(slot, action) for slot, action in enumerate(each)])
         finally:
-            for env in self._limits:
-                env.get_wrapper_attr("tell_outcomes")()
+            with contextlib.ExitStack() as tellings:  # one that fails keeps no other back
+                for env in reversed(self._limits):
+                    tellings.callback(env.get_wrapper_attr("tell_outcomes"))
         infos: dict[str, Any] = {}
         for slot, result in enumerate(results):
             infos = self._add_info(infos, result[4], slot)

@@ -11,8 +11,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import eh_gym  # noqa: F401 - registers the ids
 from eh_gym.errors import ConfigError
+from eh_gym.horizon import FixedHorizon
 from eh_gym.spaces import UnicodeText
 from eh_gym.vector import ThreadVectorEnv
+from eh_gym.wrappers import ElasticTimeLimit
 
 WORKERS = [0, 1, 3]
 
@@ -262,6 +264,34 @@ def test_a_failing_slot_raises_after_the_others_have_stepped(toys):
         toys.step(("x", "x", "x"))
     toys.reset(options={"reset_mask": np.array([False, True, False])})
     assert toys.step(("x", "x", "x"))[0] == ("x 2", "x 1", "x 2")
+
+
+def test_a_controller_that_fails_for_one_slot_hears_the_others():
+    class Controller(FixedHorizon):
+        def __init__(self):
+            super().__init__(1)
+            self.heard = []
+
+        def record(self, outcome):
+            self.heard.append(outcome.info["slot"])
+            if outcome.info["slot"] == "a" and len(self.heard) < 4:
+                raise OSError("disk full")
+
+    class Slot(Toy):
+        def reset(self, *, seed=None, options=None):
+            observation, _ = super().reset(seed=seed, options=options)
+            return observation, {"slot": self.name}
+
+    controller = Controller()
+    envs = ThreadVectorEnv([lambda name=name: ElasticTimeLimit(Slot(name), controller) for name in "abc"])
+    envs.reset()
+    with pytest.raises(OSError, match="disk full"):
+        envs.step(("x", "x", "x"))
+    assert controller.heard == ["a", "b", "c"]
+    envs.reset()
+    envs.submit_step(0, "x").result()
+    assert controller.heard == ["a", "b", "c", "a"]
+    envs.close()
 
 
 def test_a_failed_reset_leaves_the_slot_without_an_episode(toys):
