@@ -130,7 +130,7 @@ def serve(backend_path: str, max_frame_bytes: int) -> None:
             raise SystemExit("the parent sent something that is not a frame")
         try:
             frame = encode({"id": call["id"], "result": handle(call["method"], call["params"])}, max_frame_bytes)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # code of an agent may call exit()
             frame = encode({"id": call["id"], "error": _describe(error, max_frame_bytes)}, max_frame_bytes)
         _write(answers, frame)
 
