@@ -52,7 +52,9 @@ class FolderHorizon:
             self.owner, self._shared = False, self._join()
             return
         if (state := self._folder / "state.json").exists():
-            controller.load_state_dict(json.loads(state.read_text("utf-8")))
+            saved = json.loads(state.read_text("utf-8"))
+            self._news = saved.pop("episodes_since_update", 0)
+            controller.load_state_dict(saved)
         self.owner, self._shared = True, SharedHorizon(controller)
         self._write("address", pickle.dumps((os.getpid(), self._shared)))
 
@@ -90,7 +92,8 @@ class FolderHorizon:
                 with (self._folder / "horizon.jsonl").open("a", encoding="utf-8") as log:
                     log.write(json.dumps({"episodes": self._every, **moved}) + "\n")
                 self._news -= self._every
-            self._write("state.json", json.dumps(self._shared.state_dict()).encode())
+            since = {"episodes_since_update": self._news} if self._news else {}
+            self._write("state.json", json.dumps({**self._shared.state_dict(), **since}).encode())
 
     def _write(self, name: str, content: bytes) -> None:
         """Writes a file that others may read at this moment."""

@@ -75,6 +75,18 @@ def test_what_the_owner_has_heard_outlives_it(tmp_path):
     assert json.loads((tmp_path / "state.json").read_text())["lengths"] == [4, 5]
 
 
+def test_short_sessions_together_move_k(tmp_path):
+    """Sessions of 2 episodes each, and K moves once for every 5."""
+    ks = []
+    for _ in range(5):
+        owner = FolderHorizon(tmp_path, LinearHorizon(10, 50, 1.0), 5)
+        for _ in range(2):
+            owner.record(EpisodeOutcome(4, owner.horizon, True))
+        ks.append(owner.horizon)
+        owner.close()
+    assert ks == [10, 10, 11, 11, 12]
+
+
 def test_the_folder_is_given_back_while_a_forked_child_lives(tmp_path):
     owner = FolderHorizon(tmp_path, elastic(), 1)
     if (child := os.fork()) == 0:
