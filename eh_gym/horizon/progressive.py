@@ -46,7 +46,7 @@ class ProgressiveHorizon:
     """
 
     def __init__(self, k0: int = 10, k_max: int = 50, step: int = 5, threshold: float = 0.7, window: int = 100) -> None:
-        self.k0, self.k_max = bounds(k0, k_max)
+        self.k0, self.k_max = bounds(k0, k_max, low_name="k0")
         self.step, self.window = positive_int("step", step), positive_int("window", window)
         if not (is_number(threshold) and 0 < threshold <= 1):
             raise ConfigError(f"threshold must be in (0, 1], got {threshold!r}; 0.7 grows K when 70 % succeed")
@@ -65,7 +65,8 @@ class ProgressiveHorizon:
         """Remembers whether the episode was a success. Thread-safe."""
         check_outcome(outcome)
         with self._lock:
-            self._successes.append(bool(outcome.success))
+            if outcome.horizon >= self._k:  # an episode that began before the last update had a smaller K
+                self._successes.append(bool(outcome.success))
 
     def update(self) -> dict[str, float]:
         """Moves K once, if enough episodes succeeded.

@@ -26,6 +26,14 @@ def test_failures_never_lower_it():
     assert ks(ProgressiveHorizon(k0=10, window=2, threshold=0.5), "++", "--", "----") == [15, 15, 15]
 
 
+def test_episodes_that_began_with_a_smaller_k_do_not_count():
+    controller = ProgressiveHorizon(k0=10, window=2, threshold=0.5)
+    assert ks(controller, "++") == [15]
+    for _ in range(2):
+        controller.record(EpisodeOutcome(length=3, horizon=10, success=True))
+    assert controller.update()["horizon/k"] == 15
+
+
 def test_the_share_is_that_of_the_comparison():
     controller = ProgressiveHorizon(window=4)
     assert controller.update()["horizon/success"] != controller.update()["horizon/success"]  # NaN
@@ -36,7 +44,8 @@ def test_the_share_is_that_of_the_comparison():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"k0": 20, "k_max": 10}, "k_max must be >= k_min"),
+        ({"k0": 20, "k_max": 10}, r"k_max must be >= k0 \(20\), got 10; raise k_max or lower k0"),
+        ({"k0": 0}, "k0 must be a whole number >= 1"),
         ({"step": 0}, "step must be a whole number >= 1"),
         ({"threshold": 0.0}, r"threshold must be in \(0, 1\], got 0.0"),
         ({"threshold": float("nan")}, "threshold must be in"),
