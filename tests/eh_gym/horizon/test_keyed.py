@@ -3,7 +3,7 @@
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, KeyedHorizon
+from eh_gym.horizon import ElasticHorizon, ElasticTokenBudget, EpisodeOutcome, FixedHorizon, KeyedHorizon
 
 
 def make():
@@ -74,6 +74,8 @@ def test_wrong_arguments_are_refused():
         KeyedHorizon(lambda: 15, "level")
     with pytest.raises(ConfigError, match="make must return a HorizonController"):
         KeyedHorizon(lambda: ElasticHorizon, "level")
+    with pytest.raises(ConfigError, match="no token budget, got ElasticTokenBudget"):
+        KeyedHorizon(ElasticTokenBudget, "level")
     with pytest.raises(ConfigError, match="key must be a key of the reset's info"):
         KeyedHorizon(make, lambda info: info["app"])
 
