@@ -182,7 +182,9 @@ def build(
     reference = None
     if config.kl_coef:
         kept, first = folder / "reference", checkpoint is None
-        reference = reference_policy(policy, kept, device, ranks, first=first, packing=config.packing)
+        reference = reference_policy(
+            policy, kept, device, ranks, first=first, packing=config.packing, max_context=config.max_context
+        )
     on_host = config.sampler != "transformers"
     weights = SampledWeights(
         policy, max_staleness=config.max_staleness, ranks=ranks, on_host=on_host, gathers=config.sampler == "vllm"
@@ -299,6 +301,7 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) 
                 template_kwargs=read_template_kwargs(config.chat_template_kwargs),
                 reasoning_format=config.reasoning_format,
                 strip_reasoning=config.reasoning == "strip",
+                max_context=config.max_context,
             )
         Head.check(policy.model)
     policy = ranks.hand_out(policy)

@@ -293,6 +293,7 @@ def _play(
         template_kwargs=read_template_kwargs(config.chat_template_kwargs),
         reasoning_format=config.reasoning_format,
         strip_reasoning=config.reasoning == "strip",
+        max_context=config.max_context,
     )
     rules = Rules(
         config.temperature,

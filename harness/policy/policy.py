@@ -35,6 +35,7 @@ from harness.policy.chat import ChatFormat
 from harness.policy.head import Head, token_scores
 from harness.policy.installed import model_folder
 from harness.policy.lora import has_lora, plain_parameters
+from harness.policy.rotary import settle_frequencies
 from harness.settings.reasoning import ReasoningFormat
 
 __all__ = ["Policy", "load_policy", "score_batch"]
@@ -166,6 +167,7 @@ def load_policy(
     template_kwargs: Mapping[str, Any] | None = None,
     reasoning_format: ReasoningFormat = "auto",
     strip_reasoning: bool = False,
+    max_context: int = 0,
 ) -> Policy:
     """Loads a Hugging Face folder, an installed model or a hub id.
 
@@ -178,6 +180,7 @@ def load_policy(
         template_kwargs: Further variables of the chat template.
         reasoning_format: How the model writes its thoughts; "auto" finds it from the chat template.
         strip_reasoning: Whether earlier thoughts leave the conversation, as the chat template removes them.
+        max_context: The most tokens of an episode; 0 for the model's positions. It decides on the frequencies of LongRoPE.
 
     Raises:
         ConfigError: There is no model at `path`, its files are damaged, or its chat template can't be used.
@@ -200,6 +203,7 @@ def load_policy(
             "harness.grpo can also make a new model, with 'tiny'"
         ) from error
     torch.nn.Module.to(model, torch.device(device))
+    settle_frequencies(model, max_context)
     if packing and can_pack(model):
         model.set_attn_implementation(PACKED)
     ends = getattr(model.generation_config, "eos_token_id", None)
@@ -212,6 +216,17 @@ def load_policy(
         stop_ids=[] if ends is None else ends if isinstance(ends, list) else [ends],
     )
     return Policy(model, tokenizer, chat)
+
+
+def training_mode(model: PreTrainedModel) -> None:
+    """Lets the model train, for example with recomputed activations, but with the experts that it samples with.
+
+    The routers of Phi-3.5-MoE draw experts at random in training mode, so two passes over one batch would differ.
+    """
+    model.train()
+    for module in model.modules():
+        if any("jitter" in name for name in vars(module)):
+            module.training = False
 
 
 def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:

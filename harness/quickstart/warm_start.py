@@ -28,7 +28,7 @@ from torch import Tensor
 from eh_gym.errors import ConfigError
 from harness.policy.batch import microbatches, padded_microbatches
 from harness.policy.lora import has_lora
-from harness.policy.policy import Policy
+from harness.policy.policy import Policy, training_mode
 from harness.quickstart.expert import demonstrate
 from harness.rollout.conversation import Conversation
 from harness.run.files import whole_folder
@@ -347,7 +347,7 @@ def _clone(
     """Minimises the cross-entropy of the demonstrations' action tokens."""
     optimizer = make_optimizer(policy.model, learning_rate=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     recent: deque[float] = deque(maxlen=min(10, settings.min_batches))
-    policy.model.train()
+    training_mode(policy.model)
     rng = np.random.default_rng(seed)
     # Where earlier thoughts leave the conversation, the last sequence of a stopped demonstration has no written token.
     written = [(t, s) for t in demos for s in t.sequences if any(s.loss_mask)]

@@ -14,7 +14,9 @@ from harness.policy.ranks import Ranks
 __all__ = ["reference_policy"]
 
 
-def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *, first: bool, packing: bool) -> Policy:
+def reference_policy(
+    policy: Policy, folder: Path, device: str, ranks: Ranks, *, first: bool, packing: bool, max_context: int
+) -> Policy:
     """Returns the policy before the first update, frozen.
 
     With LoRA it is the policy itself, because its own weights are frozen.
@@ -26,6 +28,7 @@ def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *,
         ranks: The processes that train together.
         first: Whether the policy has had no update, so that it is the reference. Otherwise the folder has it.
         packing: As for `load_policy`.
+        max_context: As for `load_policy`.
 
     Raises:
         StateError: The folder is not there.
@@ -44,7 +47,9 @@ def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *,
             )
         home, dtype = str(policy.model.device), policy.model.dtype
         reference = ranks.hand_out(
-            load_policy(folder, dtype=dtype, device=home, packing=packing) if ranks.first else None
+            load_policy(folder, dtype=dtype, device=home, packing=packing, max_context=max_context)
+            if ranks.first
+            else None
         )
     reference.model.eval().requires_grad_(False)
     ranks.shard(reference, device)
