@@ -154,5 +154,5 @@ def _readable(call: Mapping[str, Any]) -> str:
     arguments: str = call["function"]["arguments"]
     try:
         return arguments if isinstance(json.loads(arguments), dict) else "{}"
-    except ValueError:
+    except (ValueError, RecursionError):  # a model may nest brackets without an end
         return "{}"

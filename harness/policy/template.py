@@ -76,7 +76,7 @@ class Template:
                 tokenize=False,
                 **{"date_string": _DATE.strftime("%d %b %Y"), **self._kwargs},
             )
-        except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
             roles = ", ".join(message["role"] for message in messages)
             raise ConfigError(
                 f"the chat template of {self.name} can't render a conversation of the roles {roles} ({error}); "

@@ -385,6 +385,18 @@ def test_a_system_prompt_that_moves_is_said() -> None:
     assert chat.text(chat.prompt_ids("Be brief.", "start")).endswith("<|q|>Be brief.\n\nstart<|a|>")
 
 
+def test_arguments_nested_too_deeply_for_the_template_are_an_error_of_ours() -> None:
+    """A model may write brackets without an end. The conversation then goes on without the template."""
+    nested: Any = []
+    for _ in range(5000):
+        nested = [nested]
+    template = ChatFormat(
+        tokenizer_for("{% for m in messages %}{{ m.content | tojson }}{{ eos_token }}{% endfor %}")
+    )._template
+    with pytest.raises(ConfigError, match="can't render a conversation of the roles user"):
+        template([{"role": "user", "content": nested}])
+
+
 def test_an_error_names_the_model_and_the_mend() -> None:
     tokenizer = tokenizer_for("{{ raise_exception('no such thing') }}")
     tokenizer.name_or_path = "some/model"
