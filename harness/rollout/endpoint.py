@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import os
 import re
 import time
@@ -205,7 +206,10 @@ class ChatEndpoint:
             ) from error
         except (openai.APIError, ValueError) as error:  # ValueError: the body is broken JSON
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
-        return dataclasses.replace(self._read(completion), latency_s=round(time.perf_counter() - began, 3))
+        try:
+            return dataclasses.replace(self._read(completion), latency_s=round(time.perf_counter() - began, 3))
+        except (AttributeError, LookupError, TypeError) as error:  # JSON, but not of the protocol's form
+            raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
 
     async def _ask(self, messages: Sequence[Message], seed: int, tools: Sequence[Any]) -> Any:
         try:
@@ -239,13 +243,13 @@ class ChatEndpoint:
         self.usage.prompt_tokens += asked
         self.usage.completion_tokens += answered
         spoken = choices[0].message
-        content = spoken.content or ""
+        content, shown = _words(spoken.content)
         thought, text = split_reply(content)
         calls = [
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.function.name, "arguments": call.function.arguments},
+                "function": {"name": call.function.name, "arguments": _as_text(call.function.arguments)},
             }
             for call in spoken.tool_calls or []
             if call.type == "function"
@@ -255,7 +259,7 @@ class ChatEndpoint:
             message |= {"content": spoken.content, "tool_calls": calls}
         # The protocol has no field for thoughts. vLLM calls it `reasoning`, DeepSeek and SGLang `reasoning_content`.
         apart = getattr(spoken, "reasoning", None) or getattr(spoken, "reasoning_content", None)
-        reasoning = apart if isinstance(apart, str) else thought
+        reasoning = apart if isinstance(apart, str) else shown or thought
         return Reply(text, choices[0].finish_reason == "length", reasoning, calls, message, asked, answered)
 
     async def _offered(self) -> str:
@@ -265,6 +269,19 @@ class ChatEndpoint:
         except self._openai.OpenAIError:
             names = []
         return f"it offers {', '.join(names[:8])}" if names else "see --model and --base-url, which usually ends in /v1"
+
+
+def _words(content: Any) -> tuple[str, str]:
+    """The answer and the thought in a message's content, which Mistral's reasoning models give as a list of parts."""
+    if not isinstance(content, list):
+        return content or "", ""
+    answer = "".join(part["text"] for part in content if part["type"] == "text")
+    return answer, "".join(_words(part["thinking"])[0] for part in content if part["type"] == "thinking")
+
+
+def _as_text(arguments: Any) -> str:
+    """The arguments of a call as JSON. The protocol wants them so; some servers give the object itself."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def _whole(value: Any) -> Any:

@@ -278,6 +278,27 @@ def test_a_server_that_knows_the_limit_by_its_newer_name_gets_it(chat_server: An
     assert [r.get("max_completion_tokens") for r in server.requests] == [None] + [9] * (len(server.requests) - 1)
 
 
+def with_message(**fields: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"role": "assistant", **fields}, "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *({"choices": wrong} for wrong in ("abc", ["abc"], [None], {"a": 1})),
+        with_message(content=None, tool_calls=[{"id": "a", "type": "function", "function": None}]),
+        with_message(content=["words"]),
+        with_message(content=[{"text": "words"}]),
+    ],
+)
+def test_a_completion_of_another_form_is_said(chat_server: Any, body: dict[str, Any]) -> None:
+    with (
+        chat_server.serve(lambda *_: {"body": body}) as server,
+        pytest.raises(SamplerError, match="answered, but not with a chat completion"),
+    ):
+        quiet(server.url)
+
+
 @pytest.mark.parametrize("body", [{}, {"choices": []}, {"object": "error", "message": "no"}])
 def test_what_is_no_completion_is_said(chat_server: Any, body: dict[str, Any]) -> None:
     with (
@@ -307,7 +328,7 @@ def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(chat_s
 
     def answer(request: dict[str, Any], before: int) -> Any:
         body = chat_server.completion(request, None)
-        texts = ['{"a": ', '{"a": 1}', "[1]"]
+        texts = ['{"a": ', '{"a": 1}', "[1]", '{"a": ' + "[" * 3000, {"a": 1}, None]  # the last two are no text at all
         calls = [
             {"id": f"c{i}", "type": "function", "function": {"name": "ls", "arguments": a}} for i, a in enumerate(texts)
         ]
@@ -317,9 +338,11 @@ def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(chat_s
     with chat_server.serve(answer) as server:
         quiet(server.url, tasks=1, horizon=2)
     said, *results, told = server.requests[1]["messages"][2:]
-    assert [call["function"]["arguments"] for call in said["tool_calls"]] == ["{}", '{"a": 1}', "{}"]
+    assert [call["function"]["arguments"] for call in said["tool_calls"]] == [
+        *("{}", '{"a": 1}', "{}", "{}", '{"a": 1}', "{}")
+    ]
     assert [(m["role"], m["tool_call_id"], m["content"]) for m in results] == [
-        ("tool", f"c{i}", "This call was not carried out.") for i in range(3)
+        ("tool", f"c{i}", "This call was not carried out.") for i in range(6)
     ]
     assert told == {"role": "user", "content": "error"}
 
@@ -420,6 +443,20 @@ def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any) -> None:
         quiet(server.url, tasks=1, horizon=3)
     assert server.requests[1]["messages"][-1]["content"] == "ok"  # the environment got the answer alone
     assert server.requests[2]["messages"][-1]["content"] == f"{UNFINISHED}\nerror"
+
+
+def test_thoughts_and_answers_may_be_parts_of_a_list(chat_server: Any) -> None:
+    def answer(request: dict[str, Any], before: int) -> Any:
+        parts = [
+            {"type": "thinking", "thinking": [{"type": "text", "text": "I look first."}]},
+            {"type": "text", "text": chat_server.cabinet_agent(request)},
+        ]
+        return {"body": with_message(content=parts)}
+
+    with chat_server.serve(answer) as server:
+        result = quiet(server.url, tasks=1)
+    assert result.mean_at_k == 1.0
+    assert "I look" not in str(server.requests[1]["messages"])
 
 
 def test_variables_of_the_template_are_sent_to_the_server(chat_server: Any) -> None:
