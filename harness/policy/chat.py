@@ -252,7 +252,11 @@ class ChatFormat:
     def _following(self, text: str, stopped: bool) -> list[int]:
         """The ids of the text from the end of a reply on. The reply's own stop token stands for the template's."""
         ids = self._ids(text)
-        return ids[1:] if stopped and ids[0] in self._ends else ids
+        if not stopped:
+            return ids
+        end = next((at for at, i in enumerate(ids) if i in self._ends), None)
+        blank = end is not None and not self.text(ids[:end]).strip()  # Llama 2 has a blank before the stop token
+        return ids[end + 1 :] if end is not None and blank else ids
 
     def _cut(self, observation: str, share: int = 1) -> str:
         limit = self._max_observation_tokens and max(16, self._max_observation_tokens // share)

@@ -87,6 +87,15 @@ def test_a_reply_that_was_cut_off_gets_its_end_from_the_template(name: str) -> N
     assert cut[0] in chat.stop_ids
 
 
+def test_a_blank_before_the_template_s_end_is_no_second_end() -> None:
+    """Llama 2's template writes one. The reply has its own end already, and got another."""
+    template = TINY.replace("{{ m.content }}<eos>", "{{ ' ' + m.content.strip() + ' <end>' }}")
+    chat = ChatFormat(tokenizer(template))
+    reply = chat.prompt_ids("", "q") + chat.reply_ids(" a ")
+    assert chat.text(reply + chat.observation_ids("ok", stopped=True)) == "<obs>q<act> a <end><obs>ok<act>"
+    assert chat.text(chat.observation_ids("ok", stopped=False)) == " <end><obs>ok<act>"
+
+
 def test_no_system_prompt_is_no_system_message() -> None:
     chat = ChatFormat(tokenizer(CHATML))
     assert "system" not in chat.text(chat.prompt_ids("", "hello"))
