@@ -217,7 +217,7 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: f
     out = scaled_dot_product_attention(
         query.reshape(n, -1, groups * q, dim), key, value, attn_mask=mask.repeat(1, 1, groups, 1), scale=scaling
     )
-    return out.reshape(n, heads, q, dim).transpose(1, 2)
+    return out.reshape(n, heads, q, dim).transpose(1, 2).contiguous()
 
 
 def _varlen(

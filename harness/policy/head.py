@@ -64,6 +64,10 @@ class Head:
         """Raises ConfigError if the model computes its logits in another way. It compares them on a few tokens."""
         ids = torch.arange(4, device=model.device)[None]
         right = model(input_ids=ids, use_cache=False).logits[0].float()
+        if model.base_model is model:
+            raise ConfigError(
+                f"{type(model).__name__} computes no hidden states apart from its logits, as training needs: choose another model"
+            )
         states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
         found = Head.of(model).logits(states, torch.float32)
         if (found - right).abs().max() > 0.02 * right.abs().max():  # bfloat16 rounds by 0.004

@@ -72,7 +72,12 @@ class TransformersSampler:
                 f"TransformersSampler needs layers with full or sliding attention, got {kinds} in {config.model_type!r}; "
                 "use --sampler vllm, or another model"
             )
-        positions = int(config.max_position_embeddings)
+        positions = getattr(config, "max_position_embeddings", None)
+        if positions is None:
+            raise ConfigError(
+                f"TransformersSampler needs max_position_embeddings in the model's config, and {config.model_type!r} has none; "
+                "choose another model"
+            )
         if max_context is not None and not 1 < max_context <= positions:
             raise ConfigError(f"max_context must be in 2..{positions} (the model's positions), got {max_context}")
         self._model = model

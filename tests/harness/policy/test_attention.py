@@ -188,6 +188,7 @@ def test_on_a_cpu_heads_that_share_keys_become_queries() -> None:
     found, _ = packed_attention(torch.nn.Module(), query, key, value, mask, scaling=0.4)
     right = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.4, enable_gqa=True).transpose(1, 2)
     assert_close(found, right)
+    assert found.is_contiguous()  # as SDPA's own: AFMoE views it
     weights = torch.arange(right.numel()).view_as(right).cos()
     for x in (query, key, value):
         ours, theirs = (torch.autograd.grad((o * weights).sum(), x, retain_graph=True)[0] for o in (found, right))

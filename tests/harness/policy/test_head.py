@@ -15,6 +15,8 @@ from transformers import (
     CohereConfig,
     Gemma2Config,
     GraniteConfig,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
@@ -188,6 +190,13 @@ def test_another_way_to_make_logits_is_refused() -> None:
     model.lm_head = torch.nn.Sequential(model.lm_head)
     with pytest.raises(ConfigError, match=r"must be a torch.nn.Linear, got Sequential"):
         Head.check(model)
+
+
+def test_a_model_without_hidden_states_of_their_own_is_refused() -> None:
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "intermediate_size_mlp": 48, "head_dim": 8}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 2}
+    with pytest.raises(ConfigError, match="computes no hidden states apart from its logits"):
+        Head.check(Llama4ForCausalLM(Llama4TextConfig(**sizes, **heads)))
 
 
 def test_rejects_temperature_zero_and_other_shapes() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from transformers import Qwen2ForCausalLM
+from transformers import BloomConfig, BloomForCausalLM, Qwen2ForCausalLM
 
+from eh_gym.errors import ConfigError
 from harness.sampling.slot_cache import SlotCache
 from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import Sampler, SampleRequest, sample_all
@@ -134,6 +135,12 @@ def test_new_weights_are_fed_in_passes_of_bounded_size(
     fed.clear()
     sampler.step()
     assert fed == [(2, 22), (2, 22)]
+
+
+def test_a_model_without_a_number_of_positions_is_refused() -> None:
+    model = BloomForCausalLM(BloomConfig(vocab_size=97, hidden_size=32, n_layer=1, n_head=2))
+    with pytest.raises(ConfigError, match="max_position_embeddings in the model's config, and 'bloom' has none"):
+        TransformersSampler(model)
 
 
 def test_the_cache_has_no_room_that_no_episode_can_use() -> None:
