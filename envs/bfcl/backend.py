@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import gc
 from typing import Any
 
 from .calls import FORMATS
-from .episode import PROMPTS, Episode, compact_document, instruction, task_of
+from .episode import PROMPTS, Episode, compact_document, instruction, load_simulators, task_of
 from .limits import CPU_S, limited, prepare
 from .official import system_prompt, tool_document, with_hint
 
 __all__ = ["handle"]
 
+load_simulators()  # before memory is limited: an import that fails for want of it can leave a broken module behind
 prepare()
 _episodes: dict[int, Episode] = {}
 
@@ -26,11 +28,12 @@ def handle(method: str, params: dict[str, Any]) -> Any:
     """
     if method == "step":
         try:
-            step = functools.partial(_episodes[params["session"]].step, params["action"])
-            return vars(limited(step, params.get("cpu_s", CPU_S)))
-        except Exception:
-            _episodes.pop(params["session"], None)  # its memory is for the others
-            raise
+            return _step(params)
+        except Exception as error:
+            failure = error.with_traceback(None)  # its frames hold the episode
+        _episodes.pop(params["session"], None)
+        gc.collect()  # the episode's memory is for the others, and its folders hold each other
+        raise failure
     if method == "expert":
         return _episodes[params["session"]].expert()
     if method == "start":
@@ -57,3 +60,8 @@ def handle(method: str, params: dict[str, Any]) -> Any:
     if method == "official":
         return system_prompt(task_of(params["task_id"]).entry.functions, params["action_format"])
     raise ValueError(f"unknown method {method!r}")
+
+
+def _step(params: dict[str, Any]) -> dict[str, Any]:
+    step = functools.partial(_episodes[params["session"]].step, params["action"])
+    return vars(limited(step, params.get("cpu_s", CPU_S)))

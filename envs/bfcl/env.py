@@ -7,6 +7,7 @@ has BFCL's four multi-turn categories. It has no single calls, web search or mem
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import numbers
@@ -145,7 +146,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         self.action_space = UnicodeText(_LONGEST)
         self._action_format, self._prompt = action_format, prompt
         self._workers = workers if workers is not None else min(os.cpu_count() or 1, 4)
-        self._timeout_s = step_timeout_s
+        self._timeout_s = float(step_timeout_s)
         self._max_chars = max_observation_chars
         self._command = backend_command(backend_python("bfcl"), Path(__file__).with_name("backend.py"))
         self._session: Session | None = None
@@ -164,7 +165,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         task_id = named_task(options)
         if task_id is None:
             task_id = self.task_ids[int(self.np_random.integers(len(self.task_ids)))]
-        elif task_id not in _every_task():
+        elif not isinstance(task_id, str) or task_id not in _every_task():
             raise ConfigError(
                 f"expected a BFCL multi-turn entry such as {self.task_ids[0]!r}, got {task_id!r}; "
                 "env.unwrapped.task_ids lists the ids of the split"
@@ -262,6 +263,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         functions = [*self._about["functions"], *revealed]
         if self._prompt == "compact":
             functions = [{**d, "parameters": _json_schema(d["parameters"])} for d in functions]
+        else:
+            functions = copy.deepcopy(functions)  # each info has its own
         return [{"type": "function", "function": document} for document in functions]
 
     def _live(self) -> Session:

@@ -250,6 +250,15 @@ def _build(entry: Entry) -> dict[str, Any]:
     return simulators
 
 
+def load_simulators() -> None:
+    """Imports the simulators of all entries."""
+    for name in (
+        *("GorillaFileSystem", "MathAPI", "MessageAPI", "TicketAPI"),
+        *("TradingBot", "TravelAPI", "TwitterAPI", "VehicleControlAPI"),
+    ):
+        _class(name)
+
+
 @functools.cache
 def _class(name: str) -> type:
     from bfcl_eval.constants.executable_backend_config import CLASS_FILE_PATH_MAPPING

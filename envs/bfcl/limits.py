@@ -7,7 +7,6 @@ characters can ask for gigabytes or for years, because a result that becomes an 
 from __future__ import annotations
 
 import contextlib
-import gc
 import resource
 import signal
 from collections.abc import Callable
@@ -68,9 +67,7 @@ def limited(do: Callable[[], _Result], seconds: float) -> _Result:
         error: Exception = TimeoutError(f"the calls of one message may take {seconds:g} s of processor time")
     except MemoryError:
         error = MemoryError(f"the worker may take {_MEMORY >> 20} MiB")
-    # Outside the clauses, whose exception holds what `do` has made: reporting takes memory, too. BFCL's `find` leaves a cycle.
-    gc.collect()
-    raise error
+    raise error  # outside the clauses, whose exception holds what `do` has made
 
 
 def refuse_long(value: Any, most: int = LONGEST_RESULTS) -> None:

@@ -186,6 +186,16 @@ def test_tools_are_json_schemas(make):
     assert seen == {"object", "number", "string", "integer", "array", "boolean"}
 
 
+@pytest.mark.parametrize("prompt", ["compact", "official"])
+def test_the_functions_of_each_info_are_its_own(make, prompt):
+    """Client libraries change them, and with the official prompt all later episodes had the change."""
+    env = make(action_format="native", prompt=prompt)
+    for _ in range(2):
+        tool = env.reset(options={"task_id": "multi_turn_base_0"})[1]["tools"][0]
+        assert tool["function"].get("strict") is None
+        tool["function"]["strict"] = tool["function"]["parameters"]["strict"] = True
+
+
 @pytest.mark.parametrize("action_format", ["python", "hermes"])
 def test_a_closed_thought_before_the_calls_is_no_part_of_them(make, action_format):
     """A reply in this form lost every episode in the python format."""
@@ -563,6 +573,11 @@ def test_calls_without_end_are_interrupted_and_harm_no_other_episode(make, monke
     assert finish(env)[1] == 1.0
 
 
+def resident(pid):
+    """The bytes of memory that a process holds."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_calls_without_memory_end_their_episode_and_harm_no_other(make):
     env, neighbour = make(), make()
@@ -583,6 +598,28 @@ def test_calls_without_memory_end_their_episode_and_harm_no_other(make):
         assert neighbour.unwrapped._session._worker is worker
     finally:
         resource.prlimit(worker.pid, resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_an_episode_that_ends_for_want_of_memory_gives_back_what_it_held(make):
+    """Its folders hold each other, and the error held the episode: the worker stayed at its limit, and the next one failed."""
+    env, held = make(workers=1), []
+    lines = "\\n".join(["word " * 1300] * 2)  # of one line, sort would make no copy
+    for _ in range(2):
+        env.reset(options={"task_id": "multi_turn_base_0"})
+        worker = env.unwrapped._session._worker
+        env.step(f"[touch(file_name='f'), echo(content='{lines}', file_name='f')]")
+        for message in range(14):
+            names = [f"a{message}b{i}" for i in range(140)]
+            calls = [f"touch(file_name='{n}'), echo(content=sort(file_name='f'), file_name='{n}')" for n in names]
+            env.step(f"[{', '.join(calls)}]")
+        held.append(resident(worker.pid))
+        soft, hard = resource.prlimit(worker.pid, resource.RLIMIT_AS)
+        pages = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[0])
+        resource.prlimit(worker.pid, resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**26, hard))
+        assert "MemoryError" in env.step(folders_in_folders("find()"))[-1]["world_lost"]
+        resource.prlimit(worker.pid, resource.RLIMIT_AS, (soft, hard))
+    assert held[1] < held[0] + 2**23  # an episode holds 25 MB
 
 
 def test_a_folder_that_holds_itself_is_a_wrong_state_and_no_crash(make):
@@ -616,6 +653,8 @@ def test_two_workers_answer_a_set_in_the_same_order(make):
         ({"split": "training"}, "split must be one of train, dev, test, all, got 'training'"),
         ({"categories": ["composite"]}, "categories must be some of base, miss_func, miss_param, long_context"),
         ({"categories": []}, "categories must be some of"),
+        ({"categories": 5}, "categories must be a list of base, .*, got 5"),
+        ({"categories": [["base"]]}, "categories must be a list of base, .*, got"),
         ({"action_format": "json"}, "action_format must be one of python, hermes, native, got 'json'"),
         ({"categories": ["base", "base"]}, "categories must be some of .*, each once, got"),
         ({"workers": 0}, "workers must be None or a whole number >= 1, got 0"),
@@ -632,7 +671,7 @@ def test_wrong_arguments_say_what_is_right(make, kwargs, message):
         make(**kwargs)
 
 
-@pytest.mark.parametrize("task_id", ["multi_turn_base_200", "multi_turn_composite_0", "", "multi_turn_base_01", 3])
+@pytest.mark.parametrize("task_id", ["multi_turn_base_200", "multi_turn_composite_0", "", "multi_turn_base_01", 3, []])
 def test_an_unknown_task_says_what_there_is(make, task_id):
     with pytest.raises(ConfigError, match="expected a BFCL multi-turn entry such as 'multi_turn_base_0'"):
         make().reset(options={"task_id": task_id})
