@@ -111,9 +111,23 @@ def cache_dir() -> Path:
 
     It is EH_CACHE_DIR if that is set. Otherwise it is ``elastic-horizon`` in XDG_CACHE_HOME if that is set, or else in
     the platform's cache folder (~/.cache, ~/Library/Caches, %LOCALAPPDATA%).
+
+    Raises:
+        ConfigError: This user may not look into the folder.
     """
+    folder = _cache_dir()
+    try:
+        os.stat(os.path.join(folder, "."))  # a PermissionError also where only what is in the folder can't be seen
+    except PermissionError:
+        raise ConfigError(f"{folder} belongs to another user; set EH_CACHE_DIR to a folder of your own") from None
+    except OSError:
+        pass  # whoever needs the folder makes it
+    return folder
+
+
+def _cache_dir() -> Path:
     if os.environ.get("EH_CACHE_DIR"):
-        return Path(os.environ["EH_CACHE_DIR"]).expanduser().resolve()
+        return Path(os.path.expanduser(os.environ["EH_CACHE_DIR"])).resolve()
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "darwin":
@@ -122,7 +136,7 @@ def cache_dir() -> Path:
         base = Path(os.environ.get("LOCALAPPDATA", str(Path.home() / "AppData" / "Local")))
     else:
         base = Path.home() / ".cache"
-    return base.expanduser().resolve() / "elastic-horizon"
+    return Path(os.path.expanduser(base)).resolve() / "elastic-horizon"
 
 
 def get_backend(name: str) -> Backend:

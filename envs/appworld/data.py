@@ -85,9 +85,10 @@ def benchmark_dir() -> Path:
 def given_root() -> Path | None:
     """The folder that APPWORLD_ROOT names, if it holds tasks. It is then used instead of the benchmark's folder."""
     root = os.environ.get("APPWORLD_ROOT")
-    if not root or not (Path(root).expanduser() / "data" / "tasks").is_dir():
+    if not root:
         return None
-    return Path(root).expanduser().resolve()
+    folder = Path(os.path.expanduser(root)).resolve()
+    return folder if os.path.isdir(folder / "data" / "tasks") else None
 
 
 def roots(split: str) -> Roots:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from eh_gym.errors import EHError
 
-__all__ = ["download"]
+__all__ = ["download", "split_url"]
 
 _CHUNK = 1 << 18
 _ATTEMPTS = 3  # if the connection ends too early; a server that cannot be reached, or refuses, is tried once
@@ -60,9 +60,23 @@ def download(url: str, target: Path, *, timeout_s: float = 10.0, say: Callable[[
     raise EHError(f"{url}: {last}; the bytes that came are kept, and the next run goes on from there")
 
 
+def split_url(url: str) -> urllib.parse.SplitResult:
+    """The parts of an address.
+
+    Raises:
+        EHError: It is malformed.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port  # read when it is asked for
+    except ValueError as error:
+        raise EHError(f"{url} is no address: {error}") from error
+    return parts
+
+
 def _reach(url: str, timeout_s: float) -> None:
     """Fails fast if there is no network. urllib would wait for its timeout at each of the server's many addresses."""
-    parts = urllib.parse.urlsplit(url)
+    parts = split_url(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise EHError(f"{url} is neither an http address nor an existing file")
     if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.hostname):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from eh_gym.worker import Worker, backend_command
 from envs import runtime
 from envs.appworld import data
 from envs.appworld.backend.unpack import DAMAGED
-from envs.appworld.download import download
+from envs.appworld.download import download, split_url
 
 __all__ = ["counts", "install", "isolation", "report", "summary"]
 
@@ -110,8 +109,8 @@ def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -
 def _bundle(say: Callable[[str], None]) -> Path:
     """The benchmark's bundle: the file that EH_APPWORLD_DATA_URL names, or else a download."""
     base = os.environ.get("EH_APPWORLD_DATA_URL") or _BASE
-    parts = urllib.parse.urlsplit(base)
-    path = Path(urllib.request.url2pathname(parts.path) if parts.scheme == "file" else base).expanduser()
+    parts = split_url(base)
+    path = Path(os.path.expanduser(urllib.request.url2pathname(parts.path) if parts.scheme == "file" else base))
     if path.is_dir():
         path = path / _BUNDLE
     if path.is_file():

@@ -293,6 +293,7 @@ def test_missing_names_the_command(cache):
     ("environment", "platform", "expected"),
     [
         ({"EH_CACHE_DIR": "/a/b"}, "linux", "/a/b"),
+        ({"EH_CACHE_DIR": "~/b"}, "linux", "/home/me/b"),
         ({"XDG_CACHE_HOME": "/x"}, "linux", "/x/elastic-horizon"),
         ({}, "linux", "/home/me/.cache/elastic-horizon"),
         ({}, "darwin", "/home/me/Library/Caches/elastic-horizon"),
@@ -305,6 +306,19 @@ def test_where_the_cache_is(monkeypatch, environment, platform, expected):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(runtime.sys, "platform", platform)
     assert runtime.cache_dir() == Path(expected)
+
+
+def test_a_cache_that_may_not_be_looked_into_is_refused_with_the_mend(cache, monkeypatch):
+    stat = os.stat
+
+    def refuse(path, **options):
+        if str(path) == f"{cache}/.":
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(ConfigError, match="belongs to another user; set EH_CACHE_DIR to a folder of your own"):
+        runtime.backend_python("tiny")
 
 
 def test_a_cache_that_can_not_be_made_is_refused_with_the_mend(cache):

@@ -346,6 +346,9 @@ def test_a_benchmark_that_is_not_where_the_user_says_is_an_error(cache, said, mo
         ("http://127.0.0.1:1/mirror", "cannot be reached"),
         (str(tmp_path / "none.bundle"), "neither an http address nor an existing file"),
         (f"file://{tmp_path}/none.bundle", "is not a file"),
+        ("http://localhost:99999/x", "http://localhost:99999/x is no address: Port out of range"),
+        ("http://[bad", "is no address: Invalid IPv6 URL"),
+        ("~nobody-here/x", "neither an http address nor an existing file"),
     ):
         monkeypatch.setenv("EH_APPWORLD_DATA_URL", url)
         with pytest.raises(EHError, match=message):
