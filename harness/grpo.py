@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "train"]
 
+_MORE_GPUS = "torchrun --nproc-per-node {} -m harness.grpo ..."
+
 
 def train(
     config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool = False, ranks: Ranks | None = None
@@ -156,7 +158,7 @@ def _planned(config: GRPOConfig, gpu_bytes: int, gpus: int) -> str:
         return str(unknown)
     if not memory.fits:
         raise ConfigError(
-            f"{refusal(plan, memory)}; python -m harness.plan counts it, and --no-plan tries it all the same"
+            f"{refusal(plan, memory, _MORE_GPUS)}; python -m harness.plan counts it, and --no-plan tries it all the same"
         )
     return ""
 

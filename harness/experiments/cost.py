@@ -6,6 +6,7 @@ Everything follows from the settings and the model's shape. docs/plan.md has the
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +49,7 @@ def work_of(plan: Plan) -> Work:
     config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
     turns, episodes = turns_of(plan), config.episodes_per_update
     length = lengths.prompt + turns * (lengths.action + lengths.observation)
-    length = min(length, config.max_context or shape.positions)
+    length = min(length, config.max_context or shape.positions, shape.positions)
     written = min(turns * lengths.action, length)
     again = 1 if config.gradient_checkpointing else 0
     passes = 3 + again + (1 if config.kl_coef else 0)  # of 2 P each
@@ -64,10 +65,14 @@ def work_of(plan: Plan) -> Work:
     )
 
 
-def mends(plan: Plan) -> list[str]:
+def mends(plan: Plan, more_gpus: str = "--gpus {}") -> list[str]:
     """Returns changes that make a plan fit. Each was tried. The list is empty if none is enough.
 
     What changes nothing about the result comes first. A shorter context cuts episodes off, so it comes last.
+
+    Args:
+        plan: The plan that does not fit.
+        more_gpus: How a command takes more GPUs.
     """
     config, memory, lengths = plan.train, memory_of(plan), lengths_of(plan)
     saving: list[tuple[str, dict[str, Any]]] = []
@@ -95,7 +100,9 @@ def mends(plan: Plan) -> list[str]:
         defaults = {name: getattr(GRPOConfig, name) for name in own}
         there = {"sampler": "vllm-server", "url": "http://127.0.0.1:8000", **defaults}
         back = [
-            f" --{name.replace('_', '-')} {defaults[name]}" for name in own if getattr(config, name) != defaults[name]
+            f" --{name.replace('_', '-')} {shlex.quote(str(defaults[name]))}"
+            for name in own
+            if getattr(config, name) != defaults[name]
         ]
         servers = [(f"--sampler vllm-server --url URL{''.join(back)}", there)]
         rest += [[share], servers]
@@ -119,7 +126,7 @@ def mends(plan: Plan) -> list[str]:
             continue
         ways = [steps for steps in ([], saving, [*saving, *servers]) if _fits(plan, steps, gpus)]
         if ways:
-            found.append([f"--gpus {gpus}", *(name for name, _ in ways[0])])
+            found.append([more_gpus.format(gpus), *(name for name, _ in ways[0])])
             break
     return [" ".join(names) for names in found if not any(set(other) < set(names) for other in found)]
 
@@ -141,8 +148,8 @@ def _fits(plan: Plan, steps: Sequence[tuple[str, dict[str, Any]]], gpus: int = 0
         return False
 
 
-def refusal(plan: Plan, memory: Memory) -> str:
-    """Says why a plan cannot fit, and which changes would make it fit."""
+def refusal(plan: Plan, memory: Memory, more_gpus: str = "--gpus {}") -> str:
+    """Says why a plan cannot fit, and which changes would make it fit. See `mends`."""
     server = sum(memory.server.values())
     if memory.needed > memory.available:
         text = f"this needs {memory.needed / GB:.1f} GB on each GPU and there are {memory.available / GB:.1f}"
@@ -153,7 +160,7 @@ def refusal(plan: Plan, memory: Memory) -> str:
             f"the sampler's cache cannot hold one episode of {memory.longest} tokens in addition to its weights; "
             "raise --gpu-memory-utilization or --tensor-parallel, or lower --max-context"
         )
-    ways = mends(plan)
+    ways = mends(plan, more_gpus)
     if not ways:
         return f"{text}; no single change is enough: lower --max-context, and train with --lora-rank on servers"
     return f"{text}; this would fit: " + "; or ".join(ways)

@@ -95,9 +95,13 @@ def step_of(plan: Plan, *, episode_tokens: int = 0, fused: bool = True) -> Step:
             add(f"linear layers, {name}", passes * linear)
     add("attention, forward and again", (1 + again) * attention, share=_ATTENTION)
     add("attention, backward", 2 * attention, share=_ATTENTION)
+    reference = 1 if config.kl_coef else 0
+    if reference:
+        add("KL reference, linear layers", linear)
+        add("KL reference, attention", attention, share=_ATTENTION)
     # Backward passes of elementwise operations read and write about twice as much as forward passes.
     for name, each in _elementwise(shape, fused=fused).items():
-        add(name, 0.0, (3 + again) * each * shape.layers * tokens)
+        add(name, 0.0, (3 + again + reference) * each * shape.layers * tokens)
     if config.lora_rank:
         adapters = 2.0 * tokens * shape.lora_parameters(config.lora_rank)
         add("adapters", (3 + again) * adapters, (3 + again) * _adapter_bytes(shape) * shape.layers * tokens)
@@ -105,13 +109,13 @@ def step_of(plan: Plan, *, episode_tokens: int = 0, fused: bool = True) -> Step:
     chunks = scored / head_chunk(shape.vocab, plan.gpu_gb * 1e9)
     # Float32 logits are read and written about six times, and with each chunk the gradient's float32 sum is, and its part.
     sums = trained * chunks * 12 * shape.vocab * shape.width
-    add("output layer", (3 + trained) * 2.0 * logits * shape.width, 24 * logits + sums)
+    add("output layer", (3 + trained + reference) * 2.0 * logits * shape.width, (24 + 4 * reference) * logits + sums)
     parameters = (shape.lora_parameters(config.lora_rank) or shape.parameters) / plan.gpus
     micro_batches = max(1.0, tokens / memory_of(plan).tokens)
     add("sums of gradients", 0.0, micro_batches * 10 * parameters)  # a bfloat16 part is added to a float32 sum
     add("AdamW and clipping", 0.0, 42 * config.minibatches * parameters)
-    model = (2 + trained) / 3 * 6 * (tokens * shape.layers * shape.layer_parameters + logits * shape.width)
-    return Step(tuple(found), model + 3 * attention, peak)
+    model = (2 + trained + reference) / 3 * 6 * (tokens * shape.layers * shape.layer_parameters + logits * shape.width)
+    return Step(tuple(found), model + (3 + reference) * attention, peak)
 
 
 def _elementwise(shape: ModelShape, *, fused: bool) -> dict[str, float]:

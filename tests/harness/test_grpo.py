@@ -450,6 +450,7 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_made(
     said = " ".join(capsys.readouterr().out.split())
     assert "this needs 15" in said
     assert "this would fit: --lora-rank 32" in said
+    assert "; or torchrun --nproc-per-node 4 -m harness.grpo ..." in said
     assert "--no-plan tries it all the same" in said
     assert not folder.exists()
 

@@ -54,6 +54,26 @@ def test_every_recipe_fits_or_is_refused_with_a_mend(
         assert memory_of(plan(*words, *shlex.split(way))).fits, way
 
 
+def test_a_mend_without_a_value_is_quoted() -> None:
+    words = ["--model", "Qwen/Qwen3-8B", "--env", "EH-BFCL-v0", "--sampler", "vllm"]
+    words += ["--quantization", "fp8", "--gpu-memory-utilization", "0.3"]
+    way = next(way for way in mends(plan(*words)) if "vllm-server" in way)
+    assert "--quantization ''" in way
+    assert memory_of(plan(*words, *shlex.split(way))).fits
+
+
+def test_operations_and_the_whole_count_the_same_with_a_reference() -> None:
+    for words in ((), ("--kl-coef", "0.01"), ("--kl-coef", "0.01", "--lora-rank", "32")):
+        full = plan("--model", "Qwen/Qwen2.5-7B-Instruct", "--env", "EH-BFCL-v0", "--gpus", "8", *words)
+        counted = sum(o.flops for o in step_of(full).operations if o.name != "adapters") * full.gpus
+        assert counted == pytest.approx(work_of(full).flops, rel=0.01), words
+
+
+def test_a_context_beyond_the_model_s_positions_adds_no_tokens() -> None:
+    full = plan("--model", "Qwen/Qwen2.5-7B-Instruct", "--env", "EH-BFCL-v0", "--max-context", "100000", "--k", "500")
+    assert work_of(full).tokens <= full.train.episodes_per_update * shape_of(full.train.model).positions
+
+
 def test_servers_instead_of_an_engine_take_back_what_is_the_engines() -> None:
     way = next(way for way in mends(plan(SEVEN, "--tensor-parallel", "2")) if "vllm-server" in way)
     assert "--url URL --tensor-parallel 1" in way
