@@ -210,7 +210,11 @@ def run(config: Evaluation, console: Console) -> EvalResult:
                     folder.add(trajectory)
                 progress.advance(bar)
 
-            played, usage = _play(config, environments, missing, on_end) if missing else ([], None)
+            played, usage = (
+                _play(config, environments, missing, on_end, begun=len(missing) < len(requests))
+                if missing
+                else ([], None)
+            )
         new, before = iter(played), iter(folder.played(requests) if folder else [])
         open_seeds = {request.seed for request in missing}
         episodes = [next(new) if request.seed in open_seeds else next(before) for request in requests]
@@ -267,8 +271,13 @@ def _play(
     environments: Environments,
     requests: Sequence[EpisodeRequest],
     on_end: Callable[[Trajectory], None],
+    *,
+    begun: bool,
 ) -> tuple[list[Trajectory], Usage | None]:
-    """Plays the episodes with the policy that `config` names. For an endpoint, also returns what it says it has served."""
+    """Plays the episodes with the policy that `config` names. For an endpoint, also returns what it says it has served.
+
+    `begun` says that an earlier call has played other episodes of the evaluation.
+    """
     from harness.evaluation.play import SCRIPTS, play_policy, play_script
 
     if config.policy in SCRIPTS:
@@ -277,7 +286,7 @@ def _play(
         from harness.evaluation.play_endpoint import play_with_endpoint
 
         return play_with_endpoint(
-            lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end
+            lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end, begun=begun
         )
     from harness.policy.policy import load_policy
     from harness.run.runtime import pick_device, pick_dtype, set_threads

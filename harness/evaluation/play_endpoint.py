@@ -36,11 +36,12 @@ def play_with_endpoint(
     horizon: int,
     environment_retries: int = 2,
     on_end: Callable[[Trajectory], None] = lambda _: None,
+    begun: bool = False,
 ) -> tuple[list[Trajectory], Usage]:
     """Plays every request. The trajectories come in the same order; they hold texts but no tokens.
 
     If a conversation with room for an answer no longer fits into the model's context, its episode is truncated: its `end` is
-    "context". If not even the first message of any episode fits, nothing was measured, and this is an error.
+    "context". If not even the first message of any episode fits, nothing was measured, and this is an error, unless `begun`.
 
     Args:
         endpoint: Makes the endpoint. It is called in the event loop that uses the endpoint.
@@ -49,6 +50,7 @@ def play_with_endpoint(
         horizon: The fixed K.
         environment_retries: An episode whose environment failed starts again up to this many times, >= 0.
         on_end: Called with each trajectory when it ends.
+        begun: Whether an earlier call has played other episodes of the same evaluation.
 
     Raises:
         ConfigError: See `ChatEndpoint.reply`; or no episode's first message fits.
@@ -68,7 +70,7 @@ def play_with_endpoint(
                     on_end(done[index])
 
             await asyncio.gather(*(play_in(slot) for slot in range(envs.num_envs)))
-            if model.overflow and not model.usage.requests:
+            if model.overflow and not model.usage.requests and not begun:
                 raise ConfigError(
                     f"{model.url} can't fit any episode's first message and an answer of {model.max_tokens} tokens "
                     f"({model.overflow}); lower --max-action-tokens, or serve the model with a longer context"

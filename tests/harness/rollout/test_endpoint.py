@@ -258,6 +258,16 @@ def test_episodes_whose_first_message_alone_is_too_long_are_truncated(chat_serve
     assert result.successes == round(12 * (1 - result.truncated))
 
 
+def test_a_task_too_long_that_is_added_to_an_evaluation_is_truncated(chat_server: Any, tmp_path: Path) -> None:
+    """It was an error, and the same command once more was none."""
+    with chat_server.serve(lambda request, _: chat_server.cabinet_agent(request)) as server:
+        quiet(server.url, tasks=4, out=tmp_path)
+    full = "This model's maximum context length is 64 tokens."
+    with chat_server.serve(lambda *_: chat_server.error(400, full)) as server:
+        result = quiet(server.url, tasks=5, out=tmp_path)
+    assert (result.tasks, result.successes, result.truncated) == (5, 4, 0.2)
+
+
 def test_another_bad_request_is_an_error(chat_server: Any) -> None:
     with (
         chat_server.serve(lambda *_: chat_server.error(400, "temperature must be 1")) as server,
