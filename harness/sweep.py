@@ -73,6 +73,8 @@ class SweepFlags:
     jobs: int = 0
     """The number of runs at once. 0 takes one per GPU, or without GPUs one per --threads cores; with --threads 0 a run takes all
     cores. With --sampler vllm-server it is 1."""
+    ranks: int = 1
+    """The number of processes of a run, under torchrun, each with a GPU of its own. The paper's recipes need 8."""
     out: Path = Path("runs/sweep")
     """The folder of the sweep. Several suites in one folder share their runs."""
     threshold: float = 0.0
@@ -104,8 +106,8 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     Args:
         settings: The settings of the sweep.
         console: The console to print to.
-        program: The command that carries out a run. ``--resume FOLDER`` is appended to it; the folder holds at least
-            ``config.json``. The program writes ``evaluation.json`` last.
+        program: The command that carries out a run, Python first. ``--resume FOLDER`` is appended to it; the folder holds at
+            least ``config.json``. The program writes ``evaluation.json`` last.
 
     Returns:
         The names of the runs that failed.
@@ -127,7 +129,8 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
                 settings.out, name, settings.train, arms, listed[name], quick=settings.quick, threshold=threshold
             )
         done = [name for name, (config, _) in runs.items() if has_ended(_folder(config))]
-        jobs = [_job(settings.out, name, config, program) for name, (config, _) in runs.items() if name not in done]
+        command = _with_ranks(program, settings.ranks)
+        jobs = [_job(settings.out, name, config, command) for name, (config, _) in runs.items() if name not in done]
         _plan(console, settings, runs=runs, suites=suites, done=len(done), at_once=min(len(slots), len(jobs)))
         if jobs and settings.train.dtype != "float32":
             _warn_of_dtype(settings.train)
@@ -212,6 +215,14 @@ def _runs(
     return runs
 
 
+def _with_ranks(program: Sequence[str], ranks: int) -> tuple[str, ...]:
+    """The command that starts so many processes of a program. ``--standalone`` takes a free port."""
+    if ranks == 1:
+        return tuple(program)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    return (program[0], *torchrun, *program[1:])
+
+
 def _job(out: Path, name: str, config: GRPOConfig, program: Sequence[str]) -> Job:
     """Makes the folder of a run, unless it exists, and the job that continues the run in it."""
     folder = _folder(config)
@@ -237,8 +248,12 @@ def _slots(settings: Sweep) -> list[dict[str, str]]:
             f"--jobs {settings.jobs}: the runs would overwrite each other's weights on the servers; use --jobs 1"
         )
     jobs = 1 if train.sampler == "vllm-server" else settings.jobs
-    per_job = train.tensor_parallel if train.sampler == "vllm" else 1
-    return job_slots(jobs, gpus=gpus, gpus_per_job=per_job, cores=cpu_cores(), threads=train.threads)
+    engine = train.tensor_parallel if train.sampler == "vllm" else 1
+    if settings.ranks > 1 and engine > 1:
+        raise ConfigError(
+            f"with --ranks {settings.ranks} each rank has an engine of its own, got --tensor-parallel {engine}; leave one out"
+        )
+    return job_slots(jobs, gpus=gpus, per_job=max(settings.ranks, engine), cores=cpu_cores(), threads=train.threads)
 
 
 def _warn_of_dtype(train: GRPOConfig) -> None:
@@ -283,7 +298,7 @@ def parse(words: list[str]) -> Sweep:
     if flag_of(words, "suite", "") == "pretrained":
         words = [*words, *_pretrained_flags(words)]
     quick = "--quick" in words
-    train = preset(words, quick_settings if quick else lambda config: config)
+    train = preset(words, _quick_defaults if quick else lambda config: config)
     given = {w.split("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_") for w in words if w[:2] == "--"}
     default: Any = Sweep(suite=tyro.MISSING, train=train)
     settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep")
@@ -291,6 +306,8 @@ def parse(words: list[str]) -> Sweep:
     settings = dataclasses.replace(settings, train=_by_updates(settings.train, given | recipe.keys(), quick=quick))
     if settings.seeds < 1:
         raise ConfigError(f"seeds must be >= 1, got {settings.seeds}; raise --seeds")
+    if settings.ranks < 1:
+        raise ConfigError(f"ranks must be >= 1, got {settings.ranks}; raise --ranks")
     if settings.jobs < 0:
         raise ConfigError(f"jobs must be >= 0, got {settings.jobs}; 0 takes every core or GPU")
     if not 0 <= settings.threshold <= 1:
@@ -315,13 +332,19 @@ def parse(words: list[str]) -> Sweep:
     return settings
 
 
+def _quick_defaults(config: GRPOConfig) -> GRPOConfig:
+    """The defaults with ``--quick``. `_by_updates` says how often a run evaluates, once the flags are known."""
+    return dataclasses.replace(quick_settings(config), eval_every=0)
+
+
 def _by_updates(train: GRPOConfig, given: Set[str], *, quick: bool) -> GRPOConfig:
     """Sets how often a run evaluates and logs by its number of updates, where neither a flag nor a recipe says it."""
     if quick:
-        fitting = {name: getattr(quick_settings(train), name) for name in ("eval_every", "log_episodes_every")}
+        quickened = quick_settings(dataclasses.replace(train, max_staleness=0))
+        fitting = {name: getattr(quickened, name) for name in ("eval_every", "log_episodes_every")}
     else:
         fitting = {"eval_every": max(1, train.updates // 20)}
-    if not train.eval_tasks:
+    if not train.eval_tasks or train.max_staleness:  # it could not evaluate during training
         fitting.pop("eval_every")
     return dataclasses.replace(train, **{name: value for name, value in fitting.items() if name not in given})
 

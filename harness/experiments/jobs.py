@@ -69,30 +69,30 @@ def visible_gpus() -> list[str]:
     return names.split(",")[:count] if names and count else [str(i) for i in range(count)]
 
 
-def job_slots(jobs: int, *, gpus: Sequence[str], gpus_per_job: int, cores: int, threads: int) -> list[dict[str, str]]:
+def job_slots(jobs: int, *, gpus: Sequence[str], per_job: int, cores: int, threads: int) -> list[dict[str, str]]:
     """Returns a slot for each job that runs at the same time: the environment variables that bind a job to its GPUs or cores.
 
     Args:
         jobs: The number of slots. 0 makes as many as the GPUs, or without GPUs the cores, are enough for.
         gpus: The names of the GPUs; empty to compute on the CPU. If there are more slots than GPUs, slots share GPUs.
-        gpus_per_job: The number of GPUs that a job needs.
+        per_job: The number of GPUs that a job needs, or without GPUs of its processes.
         cores: The number of cores.
-        threads: The number of threads of a job on the CPU; 0 for one per core.
+        threads: The number of threads of a process on the CPU; 0 for one per core.
 
     Raises:
         ConfigError: A job needs more GPUs than there are.
 
-    >>> job_slots(0, gpus=["0", "1"], gpus_per_job=1, cores=8, threads=1)
+    >>> job_slots(0, gpus=["0", "1"], per_job=1, cores=8, threads=1)
     [{'CUDA_VISIBLE_DEVICES': '0'}, {'CUDA_VISIBLE_DEVICES': '1'}]
     """
     if not gpus:
-        threads = threads or cores
-        return [{"OMP_NUM_THREADS": str(threads)}] * (jobs or max(1, cores // threads))
-    groups = [",".join(gpus[i : i + gpus_per_job]) for i in range(0, len(gpus) - gpus_per_job + 1, gpus_per_job)]
+        threads = threads or max(1, cores // per_job)
+        return [{"OMP_NUM_THREADS": str(threads)}] * (jobs or max(1, cores // (threads * per_job)))
+    groups = [",".join(gpus[i : i + per_job]) for i in range(0, len(gpus) - per_job + 1, per_job)]
     if not groups:
         raise ConfigError(
-            f"a run needs {gpus_per_job} GPUs (--tensor-parallel), and {len(gpus)} are visible; "
-            "lower --tensor-parallel or set CUDA_VISIBLE_DEVICES"
+            f"a run needs {per_job} GPUs (--ranks, --tensor-parallel), and {len(gpus)} are visible; "
+            "lower that flag or set CUDA_VISIBLE_DEVICES"
         )
     return [{"CUDA_VISIBLE_DEVICES": groups[i % len(groups)]} for i in range(jobs or len(groups))]
 

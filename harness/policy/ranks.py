@@ -10,9 +10,12 @@ start torch.distributed. There is no tensor or context parallelism.
 from __future__ import annotations
 
 import copy
+import ctypes
 import dataclasses
 import os
 import re
+import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +39,7 @@ __all__ = ["Ranks", "check_ranks", "join", "together"]
 
 T = TypeVar("T")
 
+_PR_SET_PDEATHSIG = 1
 # What gloo and NCCL say about a rank that has died, or for which the others have waited too long.
 _GONE = re.compile(r"clos|reset by peer|refused|timed? ?out|NCCL|gloo", re.IGNORECASE)
 
@@ -199,6 +203,8 @@ def join(*, device: str, timeout_s: float) -> Ranks:
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return Ranks()
+    if sys.platform == "linux":  # a rank ends with its torchrun, which may be killed and then ends none
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     timeout = timedelta(seconds=timeout_s)
     backend = "gloo" if torch.device(device).type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=timeout)

@@ -133,6 +133,12 @@ def test_flags_are_grpo_s_and_quick_stands_below_them(tmp_path: Path) -> None:
     assert (s.train.eval_tasks, s.train.updates, s.train.eval_rollouts) == (7, 8, 8)
 
 
+@pytest.mark.parametrize("words", [["--eval-tasks", "0"], ["--max-staleness", "1"]])
+@pytest.mark.parametrize("quick", [["--quick"], []])
+def test_a_sweep_that_can_not_evaluate_during_training_does_not(words: list[str], quick: list[str]) -> None:
+    assert parse(["--suite", "comparison", *quick, *words]).train.eval_every == 0
+
+
 def test_a_full_sweep_evaluates_during_training_unless_told_otherwise(tmp_path: Path) -> None:
     real = ["--suite", "ema", "--model", "Qwen/Qwen2.5-7B-Instruct"]
     assert parse(real).train.eval_every == 10
@@ -199,6 +205,7 @@ def test_a_wrong_environment_ends_it_before_any_run(tmp_path: Path, capsys: pyte
         (["--run-dir", "x"], "--run-dir is for a single run; the folder of a sweep is --out"),
         (["--seeds", "0"], "seeds must be >= 1, got 0; raise --seeds"),
         (["--jobs", "-1"], "jobs must be >= 0, got -1"),
+        (["--ranks", "0"], "ranks must be >= 1, got 0; raise --ranks"),
         (["--threshold", "50"], "threshold must be a share in 0..1, got 50.0"),
         (["--push-to-hub", "me/agent"], "--push-to-hub is for a single run"),
         (["--budget-hint", "{left}"], "saturation can't count the success at each K from longer episodes"),
@@ -223,6 +230,10 @@ def test_a_flag_from_which_a_suite_derives_its_own_can_be_given() -> None:
         (
             ["--sampler", "vllm-server", "--url", "http://127.0.0.1:1", "--jobs", "2"],
             "--jobs 2: the runs would overwrite each other's weights on the servers; use --jobs 1",
+        ),
+        (
+            ["--sampler", "vllm", "--ranks", "2", "--tensor-parallel", "2"],
+            "with --ranks 2 each rank has an engine of its own, got --tensor-parallel 2; leave one out",
         ),
     ],
 )
@@ -256,15 +267,16 @@ def test_a_terminal_gets_a_bar_per_run_with_its_k_and_success(tmp_path: Path) ->
 
 
 @pytest.mark.campaign
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_real_sweep_is_killed_and_goes_on(
-    tmp_path: Path, child_env: dict[str, str], cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, child_env: dict[str, str], cache: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
     """SIGKILL while a run is under way: it goes on from its checkpoint, and what had ended is not done again."""
     flags = (
         "--suite ema --quick --seeds 1 --jobs 1 --updates 2 --tasks-per-update 2 --group-size 2 --checkpoint-every 1"
     )
     flags += " --eval-tasks 2 --eval-rollouts 1 --eval-every 1 --warm-start.max-batches 2 --warm-start.polish-batches 0"
-    words = [*flags.split(), "--warm-start.episodes", "20", "--out", str(tmp_path)]
+    words = [*flags.split(), "--warm-start.episodes", "20", "--ranks", str(ranks), "--out", str(tmp_path)]
     two_arms = (
         "from harness.experiments.suites import SUITES, SuiteArm\n"
         "SUITES['ema'] = lambda base, quick: [SuiteArm(f'α={a}', {'alpha': a}) for a in (0.1, 1.0)]\n"
@@ -284,7 +296,8 @@ def test_a_real_sweep_is_killed_and_goes_on(
         assert process.poll() is None, "the sweep failed"
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    children = process.children()
+    children = process.children(recursive=True)
+    assert len(children) >= (1 if ranks == 1 else 3)  # torchrun and its ranks
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not psutil.wait_procs(children, timeout=120)[1]

@@ -74,19 +74,20 @@ def test_each_slot_s_variables_reach_its_jobs_and_logs_are_continued(tmp_path: P
 
 
 def test_slots_are_gpus_or_cores() -> None:
-    assert job_slots(0, gpus=[], gpus_per_job=1, cores=4, threads=1) == [{"OMP_NUM_THREADS": "1"}] * 4
-    assert len(job_slots(0, gpus=[], gpus_per_job=1, cores=4, threads=2)) == 2
-    assert job_slots(0, gpus=[], gpus_per_job=1, cores=4, threads=0) == [{"OMP_NUM_THREADS": "4"}]
-    assert len(job_slots(3, gpus=[], gpus_per_job=1, cores=1, threads=1)) == 3
+    assert job_slots(0, gpus=[], per_job=1, cores=4, threads=1) == [{"OMP_NUM_THREADS": "1"}] * 4
+    assert len(job_slots(0, gpus=[], per_job=1, cores=4, threads=2)) == 2
+    assert job_slots(0, gpus=[], per_job=1, cores=4, threads=0) == [{"OMP_NUM_THREADS": "4"}]
+    assert job_slots(0, gpus=[], per_job=2, cores=4, threads=1) == [{"OMP_NUM_THREADS": "1"}] * 2
+    assert job_slots(0, gpus=[], per_job=2, cores=4, threads=0) == [{"OMP_NUM_THREADS": "2"}]
+    assert len(job_slots(3, gpus=[], per_job=1, cores=1, threads=1)) == 3
     pairs = [
-        s["CUDA_VISIBLE_DEVICES"]
-        for s in job_slots(0, gpus=["0", "1", "2", "5", "6"], gpus_per_job=2, cores=1, threads=1)
+        s["CUDA_VISIBLE_DEVICES"] for s in job_slots(0, gpus=["0", "1", "2", "5", "6"], per_job=2, cores=1, threads=1)
     ]
     assert pairs == ["0,1", "2,5"]
-    shared = [s["CUDA_VISIBLE_DEVICES"] for s in job_slots(3, gpus=["0", "1"], gpus_per_job=1, cores=1, threads=1)]
+    shared = [s["CUDA_VISIBLE_DEVICES"] for s in job_slots(3, gpus=["0", "1"], per_job=1, cores=1, threads=1)]
     assert shared == ["0", "1", "0"]
-    with pytest.raises(ConfigError, match=r"a run needs 4 GPUs .* and 2 are visible; lower --tensor-parallel"):
-        job_slots(0, gpus=["0", "1"], gpus_per_job=4, cores=1, threads=1)
+    with pytest.raises(ConfigError, match=r"a run needs 4 GPUs .* and 2 are visible; lower that flag"):
+        job_slots(0, gpus=["0", "1"], per_job=4, cores=1, threads=1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends the children on Linux alone")
