@@ -225,5 +225,6 @@ def _horizon_words(c: GRPOConfig) -> str:
         "multiplicative": f"multiplicative: {c.k_min} more every {c.stage_updates} updates, at most {c.k_max}",
         "tti": f"stages {c.tti_stages}",
         "tokens": f"{c.token_budget} tokens in {c.token_min}..{c.token_max}, {c.statistic} + {c.token_delta:g}; {c.k_max} steps",
+        "progressive": f"progressive: K0 {c.k0}, {c.progress_step} more at {c.progress_threshold:g} success, at most {c.k_max}",
         "none": "no limit",
     }.get(c.wrapper, f"{c.wrapper} {c.wrapper_args}")

@@ -389,7 +389,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     whole = content.split(b"\n")[:-1]  # the part after the last newline is not a whole line
     for number, line in enumerate(whole, start=1):
         try:
-            row = json.loads(line)
+            row = json.loads(line, parse_constant=lambda _: None)  # Python's NaN, which is no JSON
             row["update"] = int(row["update"])
         except (ValueError, TypeError, KeyError) as error:
             raise StateError(

@@ -127,6 +127,10 @@ class TestResuming:
         write(tmp_path, [2.0], first=1)
         assert losses(tmp_path) == [(0, None), (1, 2.0)]
 
+    def test_pythons_nan_counts_as_a_null(self, tmp_path):
+        (tmp_path / "metrics.jsonl").write_text('{"update": 0, "train/loss": NaN}\n')
+        assert losses(tmp_path) == [(0, None)]
+
     def test_refuses_a_log_that_lacks_updates(self, tmp_path):
         write(tmp_path, [0.0, 1.0])
         with pytest.raises(StateError, match="holds 2 updates before update 5, where the checkpoint goes on"):
