@@ -1,11 +1,12 @@
 """Success and tokens of the suite `learning`'s arms against the best fixed K, in all three cabinets; and the README's figure.
 
     python benchmarks/learning.py --seeds 5 --figure docs/images/learning.png
+    python benchmarks/learning.py --from benchmarks/results/learning-runs.csv
 
 Each cabinet is a sweep of its own in a folder under --runs, with the tiny model. Finished runs are not run again, and a killed
 sweep continues. The last tables put the cabinets together: each arm's final success in points from that of the best fixed K of
-that cabinet, seed by seed, with a 95 % interval (Student's t), and its tokens relative to the largest K's. --table has a line for
-each run.
+that cabinet, from that of elastic, and for some pairs, seed by seed, with a 95 % interval (Student's t), and its tokens relative
+to the largest K's. --table writes a line for each run, and --from prints these tables from such a file.
 """
 
 from __future__ import annotations
@@ -34,6 +35,15 @@ FLAGS = ["--quick", "--eval-tasks", "128", "--eval-rollouts", "2", "--eval-every
 COLUMNS = ("mean_at_k", "tokens_total", "k_mean")
 
 HALF = ", x 0.5"  # the end of the name of an arm in which truncated episodes count half
+
+WIDE = f"P90 + 15, α=0.5{HALF}"
+PAIRS = (
+    *(("elastic", other) for other in ("K=30", "K=50", "TTI")),
+    *((f"elastic{HALF}", other) for other in (f"K=30{HALF}", f"K=50{HALF}", "TTI")),
+    *((WIDE, other) for other in (f"K=30{HALF}", f"K=50{HALF}")),
+    ("K=30", "K=50"),
+)
+"""The arms that are compared with each other."""
 
 Numbers = Mapping[str, Mapping[int, Mapping[str, float | None]]]
 """For each arm and seed the numbers of a run."""
@@ -91,17 +101,20 @@ def interval(found: tuple[float, float, float] | None) -> str:
     return "—" if found is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * value for value in found))
 
 
-def print_differences(sweeps: Mapping[str, Sweep], title: str, pairs: Mapping[str, Mapping[str, str]]) -> None:
+def print_differences(
+    sweeps: Mapping[str, Sweep], title: str, rows: Sequence[tuple[str, str, Mapping[str, str]]]
+) -> None:
     """Prints differences of final success in points, seed by seed: for each cabinet, and for the mean of the cabinets.
 
     Args:
         sweeps: The cabinets.
         title: What is compared.
-        pairs: For each arm the arm that it is compared with, by cabinet.
+        rows: For each row its name, the arm, and the arm that it is compared with by cabinet.
     """
+    width = max(24, *(len(row) + 2 for row, _, _ in rows))
     print(f"\n{title}")
-    print(f"{'arm':24}" + "".join(f"{name:>28}" for name in (*sweeps, "mean of the cabinets")))
-    for label, others in pairs.items():
+    print(f"{'arm':{width}}" + "".join(f"{name:>28}" for name in (*sweeps, "mean of the cabinets")))
+    for row, label, others in rows:
         cells, by_cabinet = [], []
         for name, (numbers, _, _) in sweeps.items():
             own, other = final(numbers.get(label, {})), final(numbers.get(others[name], {}))
@@ -110,7 +123,7 @@ def print_differences(sweeps: Mapping[str, Sweep], title: str, pairs: Mapping[st
         seeds = set.intersection(*(set(of) for of in by_cabinet))
         together = {s: statistics.fmean(of[s] for of in by_cabinet) for s in sorted(seeds)}
         cells.append(interval(paired_difference(together, dict.fromkeys(together, 0.0))))
-        print(f"{label:24}" + "".join(f"{cell:>28}" for cell in cells))
+        print(f"{row:{width}}" + "".join(f"{cell:>28}" for cell in cells))
 
 
 def print_together(sweeps: Mapping[str, Sweep]) -> None:
@@ -119,11 +132,25 @@ def print_together(sweeps: Mapping[str, Sweep]) -> None:
     labels = list(dict.fromkeys(label for numbers, _, _ in sweeps.values() for label in numbers))
     named = ", ".join(f"{label} in {name}" for name, label in best.items())
     title = f"final success in points from that of the best fixed K ({named})"
-    print_differences(sweeps, title, dict.fromkeys(labels, best))
-    halves = {f"{label}{HALF}": dict.fromkeys(sweeps, label) for label in labels if f"{label}{HALF}" in labels}
+    print_differences(sweeps, title, [(label, label, best) for label in labels])
+    halves = [
+        (f"{label}{HALF}", f"{label}{HALF}", dict.fromkeys(sweeps, label))
+        for label in labels
+        if f"{label}{HALF}" in labels
+    ]
     if halves:
         title = "final success in points with truncated episodes at half weight, from that of the same arm at weight 1"
         print_differences(sweeps, title, halves)
+    if "elastic" in labels:
+        others = [(label, label, dict.fromkeys(sweeps, "elastic")) for label in labels if label != "elastic"]
+        print_differences(sweeps, "final success in points from that of elastic, on the seeds that both have", others)
+    pairs = [
+        (f"{arm} from {other}", arm, dict.fromkeys(sweeps, other))
+        for arm, other in PAIRS
+        if {arm, other} <= set(labels)
+    ]
+    if pairs:
+        print_differences(sweeps, "final success in points, pair by pair", pairs)
     print("\ntokens, of those of the largest K, and K in the last quarter of the updates")
     print(f"{'arm':24}" + "".join(f"{name:>28}" for name in sweeps))
     of_all = {name: shares(numbers, baseline) for name, (numbers, _, baseline) in sweeps.items()}
@@ -148,6 +175,21 @@ def write_runs(sweeps: Mapping[str, Sweep], path: Path) -> None:
                     lines.writerow(
                         (name, label, seed, *("" if (v := values[c]) is None else f"{v:.6g}" for c in COLUMNS))
                     )
+
+
+def read_runs(path: Path) -> dict[str, Sweep]:
+    """Reads what `write_runs` has written."""
+    numbers: dict[str, dict[str, dict[int, dict[str, float | None]]]] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            of_arm = numbers.setdefault(row["environment"], {}).setdefault(row["arm"], {})
+            of_arm[int(row["seed"])] = {column: float(row[column]) if row[column] else None for column in COLUMNS}
+    fixed = {name: [label for label in arms if label.startswith("K=")] for name, arms in numbers.items()}
+    plain = {name: [label for label in labels if not label.endswith(HALF)] for name, labels in fixed.items()}
+    return {
+        name: (arms, fixed[name], max(plain[name], key=lambda label: int(label.removeprefix("K="))))
+        for name, arms in numbers.items()
+    }
 
 
 def draw(sweeps: Mapping[str, Sweep], shown: Sequence[str], path: Path) -> None:
@@ -200,7 +242,17 @@ def main() -> None:
     parser.add_argument("--shown", nargs="+", default=["elastic", "elastic, x 0.5", "P90 + 15, α=0.5, x 0.5", "TTI"])
     parser.add_argument("--figure", type=Path, default=None)
     parser.add_argument("--table", type=Path, default=None, help="a CSV file with a line for each run")
+    parser.add_argument(
+        "--from", dest="source", type=Path, default=None, help="print the tables of such a file, and run nothing"
+    )
     args = parse(parser, runs=Path("runs/learning-smoke"), seeds=1, suite="comparison", cabinets=CABINETS[:1])
+    if args.source is not None:
+        print(command())
+        sweeps = read_runs(args.source)
+        print_together(sweeps)
+        if args.figure is not None:
+            draw(sweeps, args.shown, args.figure)
+        return
     flags = [*FLAGS, *SMALL_RUN, "--eval-tasks", "1", "--eval-rollouts", "1"] if args.smoke else FLAGS
     for name in args.cabinets:
         words = ["--suite", args.suite, "--env", name, "--seeds", str(args.seeds), "--jobs", str(args.jobs), *flags]

@@ -136,19 +136,22 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> tuple[float, flo
     return r, math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
 
 
+def needed(name: str) -> int:
+    """The K in which the expert solves 90 % of an environment's tasks."""
+    env, longest = ENVIRONMENTS[name]
+    return next(k for k in range(1, 51) if success_ceiling(k, locked="Locked" in env, longest=longest) >= 0.9)
+
+
 def show(found: dict[str, Measured]) -> None:
-    """Prints the table and the correlations."""
+    """Prints the table, what a constant K would do in place of elastic, and the correlations."""
     print(
         f"\n{'':22} {'needed':>7} {'elastic K':>10} {'best K':>7} {'band':>8} {'success':>8} {'best':>6} {'longest':>8}"
     )
     for name, m in found.items():
-        env, longest = ENVIRONMENTS[name]
-        locked = "Locked" in env
-        needed = next(k for k in range(1, 51) if success_ceiling(k, locked=locked, longest=longest) >= 0.9)
         seeds = "/".join(f"{k:.0f}" for k in m.elastic)
         best = statistics.fmean(m.success[m.band.best])
         print(
-            f"{name:22} {needed:7} {seeds:>10} {m.band.best:7} {f'{m.band.low}-{m.band.high}':>8} "
+            f"{name:22} {needed(name):7} {seeds:>10} {m.band.best:7} {f'{m.band.low}-{m.band.high}':>8} "
             f"{100 * statistics.fmean(m.elastic_success):8.1f} {100 * best:6.1f} "
             f"{100 * statistics.fmean(m.success[max(m.success)]):8.1f}"
         )
@@ -157,19 +160,39 @@ def show(found: dict[str, Measured]) -> None:
     )
     print("longest, in %, all at K = 50")
     answers = list(found.values())
+    print(f"\n{'':22} {'in the band':>12} {'points behind the best K, mean over environments':>50}")
+    chosen: dict[str, list[tuple[bool, list[float]]]] = {
+        f"K = {k} everywhere": [(m.band.low <= k <= m.band.high, m.success[k]) for m in answers]
+        for k in answers[0].success
+    }
+    for seed in range(len(answers[0].elastic)):
+        chosen[f"elastic, seed {seed}"] = [
+            (m.band.low <= m.elastic[seed] <= m.band.high, [m.elastic_success[seed]]) for m in answers
+        ]
+    chosen["elastic, all seeds"] = [
+        (all(m.band.low <= k <= m.band.high for k in m.elastic), m.elastic_success) for m in answers
+    ]
+    for what, by_environment in chosen.items():
+        behind = [
+            100 * (statistics.fmean(m.success[m.band.best]) - statistics.fmean(success))
+            for m, (_, success) in zip(answers, by_environment, strict=True)
+        ]
+        inside = f"{sum(found for found, _ in by_environment)} of {len(answers)}"
+        print(f"{what:22} {inside:>12} {statistics.fmean(behind):>50.1f}")
     sweeps = {
         "the least K of the band": [float(m.band.low) for m in answers],
         "the best K": [float(m.band.best) for m in answers],
     }
     print(f"\nSpearman's rank correlation over {len(found)} environments, with its 95 % interval")
-    for seed in range(len(answers[0].elastic)):
-        one = [m.elastic[seed] for m in answers]
-        for what, values in sweeps.items():
-            if len(set(values)) > 1 and len(set(one)) > 1:
-                r, low, high = rank_correlation(one, values)
-                print(f"the elastic K of seed {seed} and {what}: {r:+.2f} ({low:+.2f} to {high:+.2f})")
-        inside = sum(m.band.low <= m.elastic[seed] <= m.band.high for m in answers)
-        print(f"the elastic K of seed {seed} is in the band in {inside} of {len(found)} environments")
+    expert = [float(needed(name)) for name in found]
+    measures = {
+        f"the elastic K of seed {seed}": [m.elastic[seed] for m in answers] for seed in range(len(answers[0].elastic))
+    }
+    for measure, ks in {**measures, "the K that the expert needs": expert}.items():
+        for what, values in (sweeps | ({"the K that the expert needs": expert} if ks is not expert else {})).items():
+            if len(set(values)) > 1 and len(set(ks)) > 1:
+                r, low, high = rank_correlation(ks, values)
+                print(f"{measure} and {what}: {r:+.2f} ({low:+.2f} to {high:+.2f})")
 
 
 def main() -> None:

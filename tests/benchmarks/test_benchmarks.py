@@ -122,6 +122,26 @@ def test_a_table_of_results_takes_none_of_a_smoke_run(run: Run, tmp_path: Path) 
         run("measured_k", "--smoke", "--runs", str(tmp_path), "--table", str(tmp_path / "t.csv"))
 
 
+@pytest.mark.parametrize(
+    ("words", "result"),
+    [
+        (["learning", "--from", "benchmarks/results/learning-runs.csv"], "learning-cpu.txt"),
+        (
+            ["measured_k", *"--seeds 3 --fixed 10 15 20 30 50 --table benchmarks/results/measured-k-runs.csv".split()],
+            "measured-k-cpu.txt",
+        ),
+    ],
+)
+def test_the_tables_that_are_kept_follow_from_the_runs_that_are_kept(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], result: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    kept = (ROOT / "benchmarks" / "results" / result).read_text().splitlines()
+    printed = [line for line in run(*words).splitlines() if re.search(r"\d\.\d", line) and "torch" not in line]
+    assert len(printed) > 20
+    assert [line for line in printed if line not in kept] == []
+
+
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is there")
 def test_a_hand_over_without_vllm_is_refused(run: Run) -> None:
     with pytest.raises(SystemExit, match=r"^error: vLLM is not installed here"):
