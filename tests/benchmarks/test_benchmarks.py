@@ -25,6 +25,7 @@ QUICK = {
     "early_end": "drawn ",
     "generation": "ratio",
     "groups": "16,384 ",
+    "pretrained": "K=15, seed 0: update",
     "rollout": "1 ms",
     "sampler": "2 ",
     "staleness": "1 ms",
@@ -122,12 +123,16 @@ def test_a_table_of_results_takes_none_of_a_smoke_run(run: Run, tmp_path: Path) 
         run("measured_k", "--smoke", "--runs", str(tmp_path), "--table", str(tmp_path / "t.csv"))
 
 
+MEASURED = ("--seeds", "3", "--fixed", "10", "15", "20", "30", "50")
+
+
 @pytest.mark.parametrize(
     ("words", "result"),
     [
         (["learning", "--from", "benchmarks/results/learning-runs.csv"], "learning-cpu.txt"),
+        (["pretrained"], "pretrained-bfcl-cpu.txt"),
         (
-            ["measured_k", *"--seeds 3 --fixed 10 15 20 30 50 --table benchmarks/results/measured-k-runs.csv".split()],
+            ["measured_k", *MEASURED, "--table", "benchmarks/results/measured-k-runs.csv"],
             "measured-k-cpu.txt",
         ),
     ],

@@ -1,0 +1,111 @@
+"""What the runs of the suite `pretrained` did: a row for each run, the differences from the longest fixed K, and each update.
+
+    OMP_NUM_THREADS=1 python -m harness.sweep --suite pretrained --env EH-BFCL-v0 --out runs/pretrained
+    python benchmarks/pretrained.py runs/pretrained
+    python benchmarks/pretrained.py --smoke
+
+It prints the sweep's own table first. --smoke prints what the repository keeps of our runs on EH-BFCL.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flags import command, new_parser, parse, run
+from rich.console import Console
+
+from harness.experiments.analysis import Arm, Run, paired_difference
+from harness.experiments.manifest import read_arms, read_manifest
+from harness.experiments.suite_table import baseline_of
+from harness.sweep import print_table, read_tables
+
+KEPT = Path(__file__).parent / "results" / "pretrained-bfcl"
+SUITE = "pretrained"
+
+
+def evaluated(one: Run, when: str, how: str) -> float:
+    """The held-out success before or after training, of sampled or of greedy actions."""
+    return float(one.evaluation[when][how]["mean_at_k"])
+
+
+def mean(one: Run, metric: str) -> float:
+    """The mean of a metric over the updates."""
+    return statistics.fmean(float(row[metric]) for row in one.rows)
+
+
+def last_k(one: Run) -> float:
+    """The controller's real K in the last update."""
+    return float(one.rows[-1].get("horizon/k_real", one.rows[-1]["horizon/k"]))
+
+
+def print_runs(arms: Sequence[Arm]) -> None:
+    """Prints a row for each run."""
+    print(
+        f"\n{'arm':20}{'seed':>6}{'before':>8}{'greedy':>8}{'after':>8}{'greedy':>8}{'success in training':>21}{'cut off':>9}"
+        f"{'K at the end':>14}{'tokens':>9}{'minutes of the updates':>24}"
+    )
+    for arm in arms:
+        for one in arm.runs:
+            four = [evaluated(one, when, how) for when in ("before", "after") for how in ("sampled", "greedy")]
+            last = one.rows[-1]
+            print(
+                f"{arm.label:20}{one.seed:6}{''.join(f'{value:8.3f}' for value in four)}{mean(one, 'rollout/success'):21.3f}"
+                f"{mean(one, 'rollout/truncated'):9.3f}{last_k(one):14.1f}{last['tokens/total']:9.0f}"
+                f"{last['time/total_s'] / 60:24.1f}"
+            )
+
+
+def print_differences(arms: Sequence[Arm], baseline: Arm) -> None:
+    """Prints what each arm has more than the baseline, in points, seed by seed."""
+
+    def by_seed(arm: Arm) -> tuple[Mapping[int, float], Mapping[int, float]]:
+        after = {one.seed: evaluated(one, "after", "sampled") for one in arm.runs}
+        return after, {one.seed: mean(one, "rollout/success") for one in arm.runs}
+
+    print(f"\npoints from {baseline.label}, seed by seed, with 95 % intervals (Student's t)")
+    print(f"{'arm':20}{'held-out success':>28}{'success in training':>28}")
+    for arm in arms:
+        if arm is not baseline:
+            cells = ""
+            for own, other in zip(by_seed(arm), by_seed(baseline), strict=True):
+                found = paired_difference(own, other)
+                text = "-" if found is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * x for x in found))
+                cells += f"{text:>28}"
+            print(f"{arm.label:20}{cells}")
+
+
+def print_updates(arm: Arm, one: Run) -> None:
+    """Prints a row for each update of a run."""
+    print(f"\n{arm.label}, seed {one.seed}: update, K, success, mean length of the successes, cut off, tokens, entropy")
+    for row in one.rows:
+        length, entropy = (
+            float("nan") if row[name] is None else row[name]
+            for name in ("rollout/length_success_mean", "train/entropy")
+        )
+        print(
+            f"{row['update']:4}{row['horizon/k']:5.0f}{row['rollout/success']:7.3f}{length:7.1f}{row['rollout/truncated']:7.3f}"
+            f"{row['tokens/update']:8.0f}{entropy:7.3f}"
+        )
+
+
+def main() -> None:
+    """Prints everything."""
+    parser = new_parser(__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", default=KEPT, help="the sweep's --out")
+    args = parse(parser)
+    print(command())
+    for table in read_tables(args.folder, [SUITE]):
+        print_table(table, Console(width=160, color_system=None))
+    arms = [arm for arm in read_arms(read_manifest(args.folder / "suites" / f"{SUITE}.json")) if arm.runs]
+    print_runs(arms)
+    if (baseline := baseline_of(arms)) is not None:
+        print_differences(arms, baseline)
+    for arm in arms:
+        for each in arm.runs:
+            print_updates(arm, each)
+
+
+if __name__ == "__main__":
+    run(main)
