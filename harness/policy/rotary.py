@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from transformers import PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -19,6 +21,7 @@ def settle_frequencies(model: PreTrainedModel, max_context: int = 0) -> None:
         model: The model, which is changed; one without LongRoPE is left as it is.
         max_context: The most tokens of an episode; 0 for the model's positions.
     """
+    module: Any  # its attributes are no tensors
     for module in model.modules():
         if getattr(module, "rope_type", None) != "longrope":
             continue
