@@ -97,6 +97,18 @@ def test_runs_that_were_killed_are_reported_as_far_as_they_got(
     assert "report.html  (" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("split", "told"), [("mini", True), ("train", False)])
+def test_a_split_that_is_trained_on_is_said(tmp_path: Path, split: str, told: bool) -> None:
+    """AppWorld's mini world has one split, and the page called its tasks held-out without a word."""
+    run = write_run(tmp_path / "run", split=split, eval_split="mini")
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    evaluation["after"]["sampled"]["tasks"] = 12
+    (run / "evaluation.json").write_text(json.dumps(evaluation))
+    text = report(run, out=tmp_path / "report.html").text
+    assert "held-out: 12 tasks x k" in text
+    assert ("of the split that the runs train on" in text) == told
+
+
 def test_runs_that_have_not_begun_make_a_page_without_figures(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", updates=6, ended=False)
     (folder / "metrics.jsonl").unlink()
