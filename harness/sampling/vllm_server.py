@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError, SamplerError
 from harness.policy.lora import lora_rank
+from harness.policy.rotary import check_frequencies
 from harness.sampling.transfer import ADAPTERS, NCCLSender, adapters_text, weights_file
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
 from harness.sampling.vllm_settings import check_server
@@ -107,6 +108,7 @@ class VLLMServerSampler:
         for engine in self._engines:
             limit, engine.cache_tokens = check_server(engine.server, "nccl" if self._over_nccl else "file", rank)
             limits.append(limit)
+            check_frequencies(model, limit)
         if max_context is not None and not 1 < max_context <= min(limits):
             raise ConfigError(
                 f"max_context must be in 2..{min(limits)}, which the servers allow, got {max_context}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -73,17 +74,19 @@ def scores(model: PreTrainedModel, *episodes: Trajectory) -> torch.Tensor:
         return score_batch(model, pack(list(episodes)), 1.0)[0][0][: sum(episodes[0].action_mask)]
 
 
+ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0] * 4,
+    "long_factor": [1.5, 2.0, 4.0, 8.0],
+    "original_max_position_embeddings": 64,
+}
+
+
 @pytest.mark.parametrize("max_context", [0, 64])
 def test_longrope_has_one_set_of_frequencies_whatever_is_in_the_batch(max_context: int) -> None:
     """transformers chose the set by the longest text of each forward pass, so the scores of a short episode moved by 1 nat."""
-    rope = {
-        "rope_type": "longrope",
-        "rope_theta": 10000.0,
-        "short_factor": [1.0] * 4,
-        "long_factor": [1.5, 2.0, 4.0, 8.0],
-        "original_max_position_embeddings": 64,
-    }
-    model = tiny_model(Phi3Config(**SIZES, rope_parameters=rope, original_max_position_embeddings=64))
+    model = tiny_model(Phi3Config(**SIZES, rope_parameters=ROPE, original_max_position_embeddings=64))
     short, long = episode(20, "a"), episode(80, "b")
     by_transformers = {"short": scores(model, short), "long": scores(model, long)}
     settle_frequencies(model, max_context)
@@ -98,6 +101,24 @@ def test_longrope_has_one_set_of_frequencies_whatever_is_in_the_batch(max_contex
         grown.add_prompt([5, 6, 7])
     sampled = torch.tensor([p for p, own in zip(grown.logprobs, grown.action_mask, strict=True) if own])
     torch.testing.assert_close(scores(model, grown), sampled, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("max_context", "factors", "scale"), [(0, "long_factor", 1.5), (64, "short_factor", 1.2)])
+def test_a_model_that_asks_in_each_pass_gets_the_settled_frequencies(
+    max_context: int, factors: str, scale: float
+) -> None:
+    """transformers' Phi-3.5-MoE always took the short set, and the scale of the longest text in the batch."""
+    rope = {**ROPE, "short_mscale": 1.2, "long_mscale": 1.5}
+    model = tiny_model(PhimoeConfig(**SIZES, num_local_experts=4, rope_parameters=rope))
+    settle_frequencies(model, max_context)
+    rotary = pickle.loads(pickle.dumps(model)).base_model.rotary_emb  # as other ranks get it
+    own = 10000.0 ** (-torch.arange(0, 8, 2) / 8) / torch.tensor(rope[factors])
+    for length in (30, 100):
+        positions = torch.arange(length)[None]
+        cos, sin = rotary(torch.zeros(1), positions)
+        angles = positions[..., None] * own
+        torch.testing.assert_close(cos, torch.cat([angles, angles], -1).cos() * scale)
+        torch.testing.assert_close(sin, torch.cat([angles, angles], -1).sin() * scale)
 
 
 def test_experts_are_not_drawn_at_random_in_training() -> None:

@@ -203,6 +203,12 @@ def test_other_observations_or_another_type_never_meet_an_old_cache(env: gym.Env
     padded = new_tiny_policy(env, seed=0, packing=False)
     cached_warm_start(tmp_path, env, padded, FEW, seed=0)
     assert len(list((tmp_path / "warm_start").iterdir())) == 3
+    longer = new_tiny_policy(env, seed=0)
+    longer.model.base_model.rotary_emb.inv_freq /= (
+        2  # as with another --max-context, for LongRoPE; state_dict has it not
+    )
+    cached_warm_start(tmp_path, env, longer, FEW, seed=0)
+    assert len(list((tmp_path / "warm_start").iterdir())) == 4
 
 
 @pytest.mark.parametrize(("seed", "same"), [(-1, False), (7, True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import json
 import threading
@@ -14,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load
-from transformers import Qwen2ForCausalLM
+from transformers import Phi3Config, Phi3ForCausalLM, Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError, SamplerError
 from harness.policy.lora import add_lora
+from harness.policy.rotary import settle_frequencies
 from harness.sampling.transfer import ADAPTERS
 from harness.sampling.vllm_server import VLLMServerSampler
 from harness.sampling.weights import SampledWeights
@@ -353,6 +355,28 @@ def test_addresses_and_lengths_are_checked(model: Qwen2ForCausalLM, pair: Pair) 
     pair[1].dead = True
     with pytest.raises(ConfigError, match="no vLLM server answers"):
         VLLMServerSampler(model, [pair[1].url])
+
+
+@pytest.mark.parametrize(
+    ("max_context", "limit", "message"),
+    [
+        (50, 100, "with --max-model-len 100 takes LongRoPE's frequencies for long texts, .* at most 64 tokens"),
+        (0, 50, "with --max-model-len 50 takes LongRoPE's frequencies for short texts, .* more than 64 tokens"),
+        (100, 100, ""),
+        (50, 64, ""),
+    ],
+)
+def test_a_server_that_takes_other_frequencies_is_refused(
+    pair: Pair, max_context: int, limit: int, message: str
+) -> None:
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    rope["original_max_position_embeddings"] = 64
+    sizes = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "pad_token_id": 0}
+    model = Phi3ForCausalLM(Phi3Config(**sizes, rope_parameters=rope, original_max_position_embeddings=64))
+    settle_frequencies(model, max_context)
+    pair[0].settings["model_config"]["max_model_len"] = limit
+    with pytest.raises(ConfigError, match=message) if message else contextlib.nullcontext():
+        VLLMServerSampler(model, [pair[0].url])
 
 
 def test_a_real_server_killed_midway_loses_nothing_and_comes_back(
