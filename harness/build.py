@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 
 import eh_gym
 from eh_gym import HorizonController
-from eh_gym.errors import ConfigError, MissingBackendError
+from eh_gym.errors import MissingBackendError
 from envs.actors import in_actors, shared_actors
 from envs.mixed import mixed
 from envs.runtime import cache_dir
@@ -26,7 +26,7 @@ from harness.evaluation.held_out import HeldOut
 from harness.policy.head import Head
 from harness.policy.lora import add_lora, fold_lora, has_lora
 from harness.policy.policy import Policy, load_policy
-from harness.policy.ranks import Ranks, check_ranks
+from harness.policy.ranks import Ranks
 from harness.quickstart.tiny import new_tiny_policy
 from harness.quickstart.warm_start import cached_warm_start, is_pretrained, warm_start
 from harness.rollout.batches import Batches, BatchPlan
@@ -149,9 +149,8 @@ def build(
     set_threads(config.threads)
     require(config.trackers())
     ranks = ranks or Ranks()
-    check_ranks(
-        ranks, sampler=config.sampler, tensor_parallel=config.tensor_parallel, max_staleness=config.max_staleness
-    )
+    if ranks.sharded:
+        config.check_ranks()
     env_id = environment(config, ranks)
     env = teacher(config, env_id)
     stream = TaskStream(
@@ -348,11 +347,6 @@ def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
     """Returns the id or spec from which `gym.make` makes an environment, on this machine or in Ray actors."""
     if config.env_workers == "local":
         return spec_of(config.env)
-    if ranks.size > 1 and not config.ray_address:
-        raise ConfigError(
-            "with torchrun, --env-workers ray needs a cluster that all ranks share; run `ray start --head` and give "
-            "--ray-address auto"
-        )
     actors = shared_actors(
         math.ceil(_slot_count(config, ranks) / config.ray_actor_slots),
         address=config.ray_address,

@@ -35,7 +35,7 @@ from harness.experiments.suites import PAPER_SUITES, SuiteArm, quick_settings, s
 from harness.experiments.sweep_display import SweepDisplay
 from harness.rollout.environment import make_environment
 from harness.run.files import lock_folder
-from harness.run.run_folder import prepare
+from harness.run.run_folder import SHARDS, latest_checkpoint, prepare
 from harness.settings.command_line import errors_in_one_line
 from harness.settings.command_line import parse as parse_flags
 from harness.settings.grpo import GRPOConfig
@@ -129,6 +129,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
                 settings.out, name, settings.train, arms, listed[name], quick=settings.quick, threshold=threshold
             )
         done = [name for name, (config, _) in runs.items() if has_ended(_folder(config))]
+        _check_begun([_folder(config) for name, (config, _) in runs.items() if name not in done], settings.ranks)
         command = _with_ranks(program, settings.ranks)
         jobs = [_job(settings.out, name, config, command) for name, (config, _) in runs.items() if name not in done]
         _plan(console, settings, runs=runs, suites=suites, done=len(done), at_once=min(len(slots), len(jobs)))
@@ -215,6 +216,17 @@ def _runs(
     return runs
 
 
+def _check_begun(folders: Sequence[Path], ranks: int) -> None:
+    """Refuses to continue runs under torchrun that began without it, or the reverse."""
+    for folder in folders:
+        newest = latest_checkpoint(folder / "checkpoints")
+        if newest is not None and (newest / SHARDS).exists() != (ranks > 1):
+            begun, mend = ("without", "leave it out") if ranks > 1 else ("with", "give it, any N above 1")
+            raise ConfigError(
+                f"{folder} was begun {begun} --ranks N, and can't go on otherwise; {mend}, or choose another --out"
+            )
+
+
 def _with_ranks(program: Sequence[str], ranks: int) -> tuple[str, ...]:
     """The command that starts so many processes of a program. ``--standalone`` takes a free port."""
     if ranks == 1:
@@ -249,10 +261,8 @@ def _slots(settings: Sweep) -> list[dict[str, str]]:
         )
     jobs = 1 if train.sampler == "vllm-server" else settings.jobs
     engine = train.tensor_parallel if train.sampler == "vllm" else 1
-    if settings.ranks > 1 and engine > 1:
-        raise ConfigError(
-            f"with --ranks {settings.ranks} each rank has an engine of its own, got --tensor-parallel {engine}; leave one out"
-        )
+    if settings.ranks > 1:
+        train.check_ranks()
     return job_slots(jobs, gpus=gpus, per_job=max(settings.ranks, engine), cores=cpu_cores(), threads=train.threads)
 
 

@@ -31,11 +31,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_f
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import StateError
 from harness.policy.policy import Policy, score_batch
 from harness.policy.shards import whole
 
-__all__ = ["Ranks", "check_ranks", "join", "together"]
+__all__ = ["Ranks", "join", "together"]
 
 T = TypeVar("T")
 
@@ -231,19 +231,3 @@ def together() -> Iterator[None]:
             f"another rank of this run has stopped or has not answered in time ({str(error).splitlines()[0]}); see its own "
             "message above, and start the run again with torchrun -m harness.grpo --resume RUN_DIR"
         ) from error
-
-
-def check_ranks(ranks: Ranks, *, sampler: str, tensor_parallel: int, max_staleness: int) -> None:
-    """Raises ConfigError for settings that do not work with several ranks."""
-    if not ranks.sharded or sampler != "vllm":
-        return
-    if tensor_parallel > 1:
-        raise ConfigError(
-            f"with torchrun each rank has an engine of its own, got --tensor-parallel {tensor_parallel}; leave it out, or start "
-            "vLLM servers with --tensor-parallel-size and give --sampler vllm-server --url"
-        )
-    if max_staleness:
-        raise ConfigError(
-            "with torchrun an engine and a rank take turns on a GPU, and cannot work at the same time; leave out "
-            "--max-staleness, or start vLLM servers on other GPUs and give --sampler vllm-server --url"
-        )

@@ -40,7 +40,7 @@ from harness.policy.lora import has_lora
 from harness.policy.ranks import Ranks
 from harness.run.files import full_disk_named, sync
 from harness.run.frozen import load_trained, trained_weights
-from harness.run.run_folder import checkpoint_name, checkpoints_in
+from harness.run.run_folder import SHARDS, checkpoint_name, checkpoints_in
 from harness.training.optimizer import master_weights
 
 __all__ = [
@@ -54,7 +54,6 @@ __all__ = [
 
 _PART = ".part-"
 _SAMPLED = "sampled.safetensors"
-_SHARDS = "shards"
 _TRAINED = StateDictOptions(ignore_frozen_params=True, strict=False)  # strict would ask for the frozen weights
 
 # What json, torch and safetensors raise if a file is missing, empty, cut short, overwritten or from another model.
@@ -176,7 +175,7 @@ def write_training_state(
     if "sampled" in state:
         save_file(state["sampled"], folder / _SAMPLED)
     if "shards" in state:
-        save_shards(state["shards"], checkpoint_id=folder / _SHARDS, process_group=ranks.group)
+        save_shards(state["shards"], checkpoint_id=folder / SHARDS, process_group=ranks.group)
         return
     if has_lora(model):
         save_file(state["model"], folder / "model.safetensors")
@@ -276,7 +275,7 @@ def load_training_state(
             checkpoint was written under torchrun and this process runs without it, or the reverse.
     """
     ranks = ranks or Ranks()
-    if (folder / _SHARDS).exists() != ranks.sharded:
+    if (folder / SHARDS).exists() != ranks.sharded:
         raise StateError(
             f"the checkpoint {folder} was written by "
             + (
@@ -289,7 +288,7 @@ def load_training_state(
     try:
         extra = dict(json.loads((folder / name).read_text()))
         if ranks.sharded:
-            name = _SHARDS
+            name = SHARDS
             weights, moments = get_state_dict(model, optimizer, options=_TRAINED)
             load_shards({"model": weights, "optimizer": moments}, checkpoint_id=folder / name)
             set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments, options=_TRAINED)

@@ -21,6 +21,7 @@ from harness.settings.command_line import given_flags
 from harness.settings.grpo import GRPOConfig
 
 __all__ = [
+    "SHARDS",
     "checkpoint_name",
     "checkpoint_to_resume",
     "checkpoints_in",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 _OF_THE_MACHINE = ("device", "threads", "url")  # a run may go on elsewhere
+SHARDS = "shards"  # the folder in a checkpoint that ranks wrote
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 

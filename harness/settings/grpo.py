@@ -93,6 +93,28 @@ class GRPOConfig(
             )
         self.check_run()
 
+    def check_ranks(self) -> None:
+        """Checks what holds with ranks alone, which torchrun starts and no flag counts.
+
+        Raises:
+            ConfigError: A setting does not work with ranks.
+        """
+        if self.sampler == "vllm" and self.tensor_parallel > 1:
+            raise ConfigError(
+                f"with torchrun each rank has an engine of its own, got --tensor-parallel {self.tensor_parallel}; leave it out, "
+                "or start vLLM servers with --tensor-parallel-size and give --sampler vllm-server --url"
+            )
+        if self.sampler == "vllm" and self.max_staleness:
+            raise ConfigError(
+                "with torchrun an engine and a rank take turns on a GPU, and cannot work at the same time; leave out "
+                "--max-staleness, or start vLLM servers on other GPUs and give --sampler vllm-server --url"
+            )
+        if self.env_workers == "ray" and not self.ray_address:
+            raise ConfigError(
+                "with torchrun, --env-workers ray needs a cluster that all ranks share; run `ray start --head` and give "
+                "--ray-address auto"
+            )
+
     @property
     def held_out(self) -> bool:
         """Whether the evaluations have a split of their own. Environments train on "train" if no split is given."""

@@ -95,12 +95,8 @@ class Plan(StepFlags, SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
         for name in ("sample_tokens_per_s", "train_tokens_per_s"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; 0 means not measured")
-        train = self.train
-        if self.gpus > 1 and train.sampler == "vllm" and (train.tensor_parallel > 1 or train.max_staleness):
-            raise ConfigError(
-                f"with --gpus {self.gpus} each rank has a vLLM engine of its own, and the two take turns; leave out "
-                "--tensor-parallel and --max-staleness, or give --sampler vllm-server --url URL"
-            )
+        if self.gpus > 1:
+            self.train.check_ranks()
 
     @property
     def horizon(self) -> int:

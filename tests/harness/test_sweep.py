@@ -25,6 +25,7 @@ from harness.run.metrics import read_metrics
 from harness.settings.presets import preset
 from harness.sweep import Sweep, main, parse, read_tables, sweep
 
+ROOT = Path(__file__).parents[2]
 STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_run.py")))
 HELD = (sys.executable, str(Path(__file__).with_name("held_run.py")))
 TRAIN = dataclasses.replace(preset([], quick_settings), updates=3)
@@ -121,6 +122,24 @@ def test_a_folder_keeps_the_seeds_of_a_suite_and_refuses_other_settings(tmp_path
     go(tmp_path, seeds=1)  # a damaged list is written again
 
 
+@pytest.mark.parametrize(
+    ("before", "ranks", "mend"),
+    [
+        ("", 2, r"was begun without --ranks N, and can't go on otherwise; leave it out"),
+        ("shards", 1, r"was begun with --ranks N, and can't go on otherwise; give it, any N above 1"),
+    ],
+)
+def test_runs_go_on_with_ranks_if_they_began_with_them(tmp_path: Path, before: str, ranks: int, mend: str) -> None:
+    go(tmp_path, seeds=1)
+    begun, *_ = sorted(tmp_path.glob("runs/*"))
+    (begun / "checkpoints" / "update-000001" / before).mkdir(parents=True)
+    settings = Sweep(suite="ema", quick=True, seeds=1, ranks=ranks, out=tmp_path, train=TRAIN)
+    sweep(settings, Console(quiet=True), STAND_IN)  # it has ended
+    (begun / "evaluation.json").unlink()
+    with pytest.raises(ConfigError, match=mend):
+        sweep(settings, Console(quiet=True), STAND_IN)
+
+
 def test_flags_are_grpo_s_and_quick_stands_below_them(tmp_path: Path) -> None:
     s = parse(
         ["--suite", "ema", "--quick", "--updates", "12", "--seeds", "5", "--k0", "20", "--env", "EH-CabinetLocked-v0"]
@@ -131,6 +150,20 @@ def test_flags_are_grpo_s_and_quick_stands_below_them(tmp_path: Path) -> None:
     recipe.write_text("eval_tasks = 7\nupdates = 9\n")
     s = parse(["--suite", "ema", "--quick", "--recipe", str(recipe), "--updates", "8"])
     assert (s.train.eval_tasks, s.train.updates, s.train.eval_rollouts) == (7, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "device"),
+    [
+        ([], "cpu"),
+        (["--device", "auto"], "auto"),
+        (["--model", "Qwen/Qwen2.5-7B-Instruct"], "auto"),
+        (["--model", "smollm2-135m", "--env", "EH-BFCL-v0"], "auto"),
+        (["--recipe", str(ROOT / "recipes" / "bfcl-qwen2.5-7b.toml")], "auto"),
+    ],
+)
+def test_quick_puts_the_tiny_model_alone_on_the_cpu(words: list[str], device: str) -> None:
+    assert parse(["--suite", "ema", "--quick", *words]).train.device == device
 
 
 @pytest.mark.parametrize("words", [["--eval-tasks", "0"], ["--max-staleness", "1"]])
@@ -233,8 +266,13 @@ def test_a_flag_from_which_a_suite_derives_its_own_can_be_given() -> None:
         ),
         (
             ["--sampler", "vllm", "--ranks", "2", "--tensor-parallel", "2"],
-            "with --ranks 2 each rank has an engine of its own, got --tensor-parallel 2; leave one out",
+            "with torchrun each rank has an engine of its own, got --tensor-parallel 2; leave it out",
         ),
+        (
+            ["--sampler", "vllm", "--ranks", "2", "--max-staleness", "1"],
+            "with torchrun an engine and a rank take turns on a GPU",
+        ),
+        (["--env-workers", "ray", "--ranks", "2"], "run `ray start --head` and give --ray-address auto"),
     ],
 )
 def test_settings_that_no_run_can_have_begin_none(

@@ -24,12 +24,12 @@ from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import StateError
 from harness.grpo import main, train
 from harness.policy.batch import deal
 from harness.policy.lora import add_lora
 from harness.policy.policy import Policy
-from harness.policy.ranks import Ranks, check_ranks, join
+from harness.policy.ranks import Ranks, join
 from harness.policy.shards import whole
 from harness.run.checkpoint import load_training_state, save_checkpoint, save_training_state
 from harness.run.display import Display
@@ -509,17 +509,6 @@ def test_every_rank_has_a_micro_batch_in_every_round() -> None:
     parts, lengths = [[0], [1], [2], [3], [4]], [10, 500, 20, 400, 30]
     dealt = [deal(parts, lengths, rank, 2) for rank in range(2)]
     assert dealt == [[[1], [4], [0]], [[3], [2], []]]
-
-
-def test_what_several_ranks_cannot_do_is_said() -> None:
-    several = Ranks(0, 2, group=object())
-    with pytest.raises(ConfigError, match=r"--tensor-parallel 2; leave it out, or start vLLM servers"):
-        check_ranks(several, sampler="vllm", tensor_parallel=2, max_staleness=0)
-    with pytest.raises(ConfigError, match=r"leave out --max-staleness, or start vLLM servers on other GPUs"):
-        check_ranks(several, sampler="vllm", tensor_parallel=1, max_staleness=1)
-    check_ranks(several, sampler="vllm", tensor_parallel=1, max_staleness=0)
-    check_ranks(several, sampler="vllm-server", tensor_parallel=1, max_staleness=1)
-    check_ranks(Ranks(), sampler="vllm", tensor_parallel=2, max_staleness=1)
 
 
 def test_a_checkpoint_of_one_process_is_not_taken_for_one_of_ranks(tmp_path: Path, trained: Policy) -> None:

@@ -222,3 +222,26 @@ def test_appworld_is_evaluated_on_a_split_that_it_has() -> None:
     assert parse("--env", "EH-AppWorld-v0", "--model", "x").eval_split == "dev"
     assert parse("--env", "EH-AppWorld-v0", "--split", "mini").updates == 5
     assert parse("--env", "EH-BFCL-v0").eval_split == "test"
+
+
+@pytest.mark.parametrize(
+    ("settings", "mend"),
+    [
+        ({"sampler": "vllm", "tensor_parallel": 2}, "--tensor-parallel 2; leave it out, or start vLLM servers"),
+        (
+            {"sampler": "vllm", "max_staleness": 1, "eval_every": 0},
+            "leave out --max-staleness, or start vLLM servers on other GPUs",
+        ),
+        ({"env_workers": "ray"}, "run `ray start --head` and give --ray-address auto"),
+    ],
+)
+def test_what_ranks_cannot_do_is_said(settings: dict[str, Any], mend: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        GRPOConfig(**settings).check_ranks()
+    assert mend in str(error.value)
+
+
+def test_what_ranks_can_do_is_not_refused() -> None:
+    GRPOConfig(sampler="vllm").check_ranks()
+    GRPOConfig(sampler="vllm-server", url="http://127.0.0.1:1", max_staleness=1, eval_every=0).check_ranks()
+    GRPOConfig(env_workers="ray", ray_address="auto").check_ranks()
