@@ -30,6 +30,7 @@ __all__ = [
     "backend_python",
     "cache_dir",
     "check",
+    "expanded",
     "held",
     "install",
     "locked",
@@ -127,16 +128,28 @@ def cache_dir() -> Path:
 
 def _cache_dir() -> Path:
     if os.environ.get("EH_CACHE_DIR"):
-        return Path(os.path.expanduser(os.environ["EH_CACHE_DIR"])).resolve()
+        return expanded(os.environ["EH_CACHE_DIR"], "EH_CACHE_DIR").resolve()
     if os.environ.get("XDG_CACHE_HOME"):
-        base = Path(os.environ["XDG_CACHE_HOME"])
+        base = os.environ["XDG_CACHE_HOME"]
     elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
+        base = "~/Library/Caches"
     elif os.name == "nt":
-        base = Path(os.environ.get("LOCALAPPDATA", str(Path.home() / "AppData" / "Local")))
+        base = os.environ.get("LOCALAPPDATA", "~/AppData/Local")
     else:
-        base = Path.home() / ".cache"
-    return Path(os.path.expanduser(base)).resolve() / "elastic-horizon"
+        base = "~/.cache"
+    return expanded(base, "EH_CACHE_DIR").resolve() / "elastic-horizon"
+
+
+def expanded(path: str, variable: str) -> Path:
+    """The path with the user's home folder for its ``~``.
+
+    Raises:
+        ConfigError: There is no such home folder. The message names the environment variable that gives the path.
+    """
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        raise ConfigError(f"{path}: there is no such home folder; set {variable} to a path without ~")
+    return Path(found)
 
 
 def get_backend(name: str) -> Backend:

@@ -114,7 +114,7 @@ class GymEnv(vf.Env[GymEnvConfig]):
                 if "environment_error" in info:
                     raise RuntimeError(info["environment_error"])
                 total, ended = total + float(reward), terminated or truncated
-                if truncated:
+                if truncated and not terminated:  # a limit marks an end on its last step, too
                     interaction.trace.stop("max_turns")
         interaction.trace.record_reward("return", total)
 

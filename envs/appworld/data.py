@@ -83,12 +83,19 @@ def benchmark_dir() -> Path:
 
 
 def given_root() -> Path | None:
-    """The folder that APPWORLD_ROOT names, if it holds tasks. It is then used instead of the benchmark's folder."""
+    """The folder that APPWORLD_ROOT names, if it holds tasks. It is then used instead of the benchmark's folder.
+
+    Raises:
+        ConfigError: This user may not look into the folder.
+    """
     root = os.environ.get("APPWORLD_ROOT")
     if not root:
         return None
-    folder = Path(os.path.expanduser(root)).resolve()
-    return folder if os.path.isdir(folder / "data" / "tasks") else None
+    folder = runtime.expanded(root, "APPWORLD_ROOT").resolve()
+    try:
+        return folder if (folder / "data" / "tasks").is_dir() else None
+    except PermissionError:
+        raise ConfigError(f"APPWORLD_ROOT: this user may not look into {folder}; name another folder") from None
 
 
 def roots(split: str) -> Roots:

@@ -110,7 +110,8 @@ def _bundle(say: Callable[[str], None]) -> Path:
     """The benchmark's bundle: the file that EH_APPWORLD_DATA_URL names, or else a download."""
     base = os.environ.get("EH_APPWORLD_DATA_URL") or _BASE
     parts = split_url(base)
-    path = Path(os.path.expanduser(urllib.request.url2pathname(parts.path) if parts.scheme == "file" else base))
+    named = urllib.request.url2pathname(parts.path) if parts.scheme == "file" else base
+    path = runtime.expanded(named, "EH_APPWORLD_DATA_URL")
     if path.is_dir():
         path = path / _BUNDLE
     if path.is_file():

@@ -60,7 +60,7 @@ def _some(what: str, wanted: Sequence[str] | None, known: tuple[str, ...]) -> tu
         return known
     if isinstance(wanted, str):
         raise ConfigError(f"{what} must be a list, got {wanted!r}; pass [{wanted!r}]")
-    if not isinstance(wanted, (list, tuple)) or not all(isinstance(name, str) for name in wanted):
+    if not isinstance(wanted, Sequence) or not all(isinstance(name, str) for name in wanted):
         raise ConfigError(f"{what} must be a list of {', '.join(known)}, got {wanted!r}")
     if not wanted or not set(wanted) <= set(known) or len(set(wanted)) < len(wanted):
         raise ConfigError(f"{what} must be some of {', '.join(known)}, each once, got {list(wanted)}")

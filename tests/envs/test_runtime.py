@@ -308,6 +308,17 @@ def test_where_the_cache_is(monkeypatch, environment, platform, expected):
     assert runtime.cache_dir() == Path(expected)
 
 
+def test_a_home_that_nobody_has_is_refused_and_no_folder_of_that_name_is_made(monkeypatch):
+    monkeypatch.setenv("EH_CACHE_DIR", "~nobody-at-all/cache")
+    with pytest.raises(ConfigError, match=r"^~nobody-at-all/cache: there is no such home folder; set EH_CACHE_DIR"):
+        runtime.cache_dir()
+    for name in ("EH_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # a user without an entry, and no HOME
+    with pytest.raises(ConfigError, match=r"^~/.*: there is no such home folder; set EH_CACHE_DIR"):
+        runtime.cache_dir()
+
+
 def test_a_cache_that_may_not_be_looked_into_is_refused_with_the_mend(cache, monkeypatch):
     stat = os.stat
 

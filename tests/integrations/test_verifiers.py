@@ -130,6 +130,21 @@ def test_the_environment_of_a_failed_episode_is_closed(chat_server, plug_in):
     assert len(closed) >= 2
 
 
+def test_an_end_on_the_last_step_of_another_limit_is_an_end(chat_server, plug_in):
+    """gymnasium's TimeLimit marks it as truncated, too."""
+
+    class Both(gym.Wrapper):
+        def step(self, action):
+            return "", 1.0, True, True, {}
+
+    gym.register("Both-v0", lambda: Both(gym.make("EH-Cabinet-v0")), disable_env_checker=True)
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        [episode] = play(plug_in(every=3, gym_id="Both-v0"), server.url, 1)
+    del gym.registry["Both-v0"]
+    [trace] = episode.traces
+    assert (trace.num_turns, trace.reward, trace.metrics["truncated"]) == (1, 1.0, 0.0), trace.errors
+
+
 def test_k_comes_to_the_same_from_below_and_from_above(chat_server, plug_in, tmp_path):
     """The right agent in EH-Cabinet needs 3 to 24 turns. docs/integrations/verifiers.md shows these two runs."""
     ends = []

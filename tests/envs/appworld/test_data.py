@@ -112,6 +112,15 @@ def test_the_tasks_come_in_appworlds_order_without_their_tags(given):
     assert data.task_ids("train") == ("b_1", "a_2", "a_1")
 
 
+def test_a_given_root_that_may_not_be_looked_into_is_told_and_no_other_data_are_taken(given, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    with pytest.raises(ConfigError, match=f"APPWORLD_ROOT: this user may not look into {given}; name another folder"):
+        data.given_root()
+
+
 def test_a_split_that_a_given_root_has_not_is_told(given):
     with pytest.raises(MissingBackendError, match=r"no tasks of split 'test_normal'.*another APPWORLD_ROOT"):
         data.task_ids("test_normal")

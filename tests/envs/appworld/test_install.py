@@ -348,7 +348,7 @@ def test_a_benchmark_that_is_not_where_the_user_says_is_an_error(cache, said, mo
         (f"file://{tmp_path}/none.bundle", "is not a file"),
         ("http://localhost:99999/x", "http://localhost:99999/x is no address: Port out of range"),
         ("http://[bad", "is no address: Invalid IPv6 URL"),
-        ("~nobody-here/x", "neither an http address nor an existing file"),
+        ("~nobody-here/x", "there is no such home folder; set EH_APPWORLD_DATA_URL to a path without ~"),
     ):
         monkeypatch.setenv("EH_APPWORLD_DATA_URL", url)
         with pytest.raises(EHError, match=message):

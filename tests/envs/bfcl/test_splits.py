@@ -31,6 +31,10 @@ def test_ids_are_the_official_ones_category_by_category():
     assert {i.removeprefix("multi_turn_").rsplit("_", 1)[0] for i in task_ids("test")} == set(CATEGORIES)
 
 
+def test_any_sequence_of_names_will_do():
+    assert task_ids("test", collections.UserList(["base"])) == task_ids("test", ["base"])
+
+
 def test_unknown_names():
     with pytest.raises(ConfigError, match="split must be one of train, dev, test, all, got 'val'"):
         scenarios("val")
