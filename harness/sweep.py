@@ -313,7 +313,7 @@ def parse(words: list[str]) -> Sweep:
     default: Any = Sweep(suite=tyro.MISSING, train=train)
     settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep")
     recipe = read_recipe(train.recipe, GRPOConfig) if train.recipe is not None else {}
-    settings = dataclasses.replace(settings, train=_by_updates(settings.train, given | recipe.keys(), quick=quick))
+    settings = dataclasses.replace(settings, train=_settled(settings.train, given | recipe.keys(), quick=quick))
     if settings.seeds < 1:
         raise ConfigError(f"seeds must be >= 1, got {settings.seeds}; raise --seeds")
     if settings.ranks < 1:
@@ -343,15 +343,15 @@ def parse(words: list[str]) -> Sweep:
 
 
 def _quick_defaults(config: GRPOConfig) -> GRPOConfig:
-    """The defaults with ``--quick``. `_by_updates` says how often a run evaluates, once the flags are known."""
-    return dataclasses.replace(quick_settings(config), eval_every=0)
+    """The defaults with ``--quick``, but for those that `_settled` sets once the flags are known."""
+    return dataclasses.replace(quick_settings(config), eval_every=0, device=config.device)
 
 
-def _by_updates(train: GRPOConfig, given: Set[str], *, quick: bool) -> GRPOConfig:
-    """Sets how often a run evaluates and logs by its number of updates, where neither a flag nor a recipe says it."""
+def _settled(train: GRPOConfig, given: Set[str], *, quick: bool) -> GRPOConfig:
+    """Sets what depends on the number of updates and on the model, where neither a flag nor a recipe says it."""
     if quick:
         quickened = quick_settings(dataclasses.replace(train, max_staleness=0))
-        fitting = {name: getattr(quickened, name) for name in ("eval_every", "log_episodes_every")}
+        fitting = {name: getattr(quickened, name) for name in ("eval_every", "log_episodes_every", "device")}
     else:
         fitting = {"eval_every": max(1, train.updates // 20)}
     if not train.eval_tasks or train.max_staleness:  # it could not evaluate during training

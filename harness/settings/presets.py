@@ -77,7 +77,7 @@ def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lam
     env, split, model = (
         flag_of(argv, name, given.get(name, getattr(GRPOConfig, name))) for name in ("env", "split", "model")
     )
-    config = change(dataclasses.replace(_defaults(env, split, model), model=model))
+    config = change(_defaults(env, split, model))
     if not recipe:
         return config
     return dataclasses.replace(with_recipe(config, given, Path(recipe)), recipe=Path(recipe))
