@@ -53,7 +53,7 @@ class FolderHorizon:
             return
         if (state := self._folder / "state.json").exists():
             saved = json.loads(state.read_text("utf-8"))
-            self._news = saved.pop("episodes_since_update", 0)
+            self._news = saved.pop("episodes_since_update", 0) if isinstance(saved, dict) else 0
             controller.load_state_dict(saved)
         self.owner, self._shared = True, SharedHorizon(controller)
         self._write("address", pickle.dumps((os.getpid(), self._shared)))

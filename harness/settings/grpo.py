@@ -118,7 +118,7 @@ class GRPOConfig(
     @property
     def held_out(self) -> bool:
         """Whether the evaluations have a split of their own. Environments train on "train" if no split is given."""
-        return self.eval_split != (self.split or "train")
+        return (self.split or "train") not in (self.eval_split, "all")
 
     def rules(self) -> Rules:
         """Returns what holds for every episode of the run."""

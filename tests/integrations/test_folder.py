@@ -113,6 +113,9 @@ def test_a_later_run_goes_on_and_owns_the_folder(tmp_path):
     later.close()
     with pytest.raises(StateError):
         FolderHorizon(tmp_path, FixedHorizon(5), 1)
+    (tmp_path / "state.json").write_text("[]")
+    with pytest.raises(StateError):
+        FolderHorizon(tmp_path, elastic(), 1)
 
 
 def test_the_address_of_an_owner_that_was_killed_is_not_followed(tmp_path, monkeypatch):

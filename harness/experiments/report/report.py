@@ -159,7 +159,7 @@ def _where(suite: Suite) -> str:
     after = [((run.evaluation or {}).get("after") or {}).get("sampled") for arm in suite.arms for run in arm.runs]
     if tasks := _shared([one for one in after if one]).get("tasks"):  # the split may have fewer than eval_tasks
         words.append(f"held-out: {tasks} tasks x k = {get('eval_rollouts', '?')} episodes")
-        if get("eval_split", "") == (get("split") or "train"):
+        if (get("split") or "train") in (get("eval_split", ""), "all"):
             words[-1] += ", of the split that the runs train on"
     if suite.source:
         words.append(f"sweep {suite.source}{', its quick setting' if suite.quick else ''}")

@@ -97,7 +97,7 @@ def test_runs_that_were_killed_are_reported_as_far_as_they_got(
     assert "report.html  (" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("split", "told"), [("mini", True), ("train", False)])
+@pytest.mark.parametrize(("split", "told"), [("mini", True), ("all", True), ("train", False)])
 def test_a_split_that_is_trained_on_is_said(tmp_path: Path, split: str, told: bool) -> None:
     """AppWorld's mini world has one split, and the page called its tasks held-out without a word."""
     run = write_run(tmp_path / "run", split=split, eval_split="mini")
