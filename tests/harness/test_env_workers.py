@@ -104,12 +104,6 @@ def test_the_trainer_s_machine_needs_no_backend(
     env.close()
 
 
-def test_several_ranks_need_a_cluster_that_they_share(quick: GRPOConfig) -> None:
-    config = dataclasses.replace(quick, env_workers="ray")
-    with pytest.raises(ConfigError, match="--ray-address auto"):
-        build.environment(config, Ranks(0, 2))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
