@@ -124,9 +124,11 @@ def without_lora(model: PreTrainedModel) -> Iterator[None]:
 def plain_parameters(model: PreTrainedModel, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
     """The weights with the adapters merged, under the names of a model without adapters. Each is merged when it is read.
 
+    The buffers that a checkpoint has, such as Gemma 4's scales of its layers, come last.
+
     Args:
         model: The model. If it is sharded, every rank must read all of the weights, in this order.
-        dtype: The type of the weights; None for that of the model.
+        dtype: The type of the weights; None for that of the model. Buffers keep their own.
     """
     return _own_parameters(model, dtype, merged=True)
 
@@ -148,6 +150,8 @@ def _own_parameters(model: PreTrainedModel, dtype: torch.dtype | None, *, merged
             yield f"{owner}.{part}", whole(parameter.detach().to(narrow))
         elif ".lora_" not in name:
             yield name, whole(parameter.detach().to(narrow))
+    saved = model.state_dict().keys()
+    yield from ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
 
 
 def _delta(layer: Any) -> Tensor:

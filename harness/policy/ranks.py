@@ -35,13 +35,14 @@ from eh_gym.errors import StateError
 from harness.policy.policy import Policy, score_batch
 from harness.policy.shards import whole
 
-__all__ = ["Ranks", "join", "together"]
+__all__ = ["Ranks", "join"]
 
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
 # What gloo and NCCL say about a rank that has died, or for which the others have waited too long.
-_GONE = re.compile(r"clos|reset by peer|refused|timed? ?out|NCCL|gloo", re.IGNORECASE)
+_GONE = re.compile(r"\bclosed\b|reset by peer|refused|timed? ?out|NCCL|gloo", re.IGNORECASE)
+_OWN = "unhandled cuda error"  # what NCCL says if this rank's GPU failed, for want of memory for example
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,19 @@ class Ranks:
         """Whether this is the process that writes logs and prints."""
         return self.rank == 0
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Turns the error of a collective into a clear one if other ranks have stopped or do not answer."""
+        try:
+            yield
+        except RuntimeError as error:  # gloo and NCCL raise it
+            if not self.sharded or _OWN in str(error) or not _GONE.search(str(error)):
+                raise
+            raise StateError(
+                f"another rank of this run has stopped or has not answered in time ({str(error).splitlines()[0]}); see its own "
+                "message above, and start the run again with torchrun -m harness.grpo --resume RUN_DIR"
+            ) from error
+
     def share(self, things: Sequence[T]) -> Sequence[T]:
         """This rank's part of a sequence. Parts are contiguous, and their lengths differ by at most one.
 
@@ -85,7 +99,7 @@ class Ranks:
         if self.group is None:
             return list(mine)
         found: list[Any] = [None] * self.size
-        with together():
+        with self.together():
             dist.all_gather_object(found, list(mine), group=self.group)
         return [thing for part in found for thing in part]
 
@@ -94,7 +108,7 @@ class Ranks:
         if self.group is None:
             return thing
         box = [thing]
-        with together():
+        with self.together():
             dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
@@ -152,7 +166,7 @@ class Ranks:
                         new = torch.empty(old.shape, device=device, dtype=(trained and dtype) or old.dtype)
                         if self.first:
                             new.copy_(old)
-                        with together():
+                        with self.together():
                             dist.broadcast(new, src=0)
                         made[id(old)] = nn.Parameter(new, old.requires_grad) if trained else new
                     tensors[name] = made[id(old)]  # type: ignore[assignment]
@@ -163,7 +177,7 @@ class Ranks:
 
         If `source` is sharded, every rank must call this, even if its own `target` has no data.
         """
-        with together():
+        with self.together():
             for new, old in zip(source.parameters(), target.parameters(), strict=True):
                 old.copy_(whole(new))
 
@@ -217,17 +231,3 @@ def _without_weights(model: PreTrainedModel) -> PreTrainedModel:
     for p in model.parameters():
         light[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)
     return copy.deepcopy(model, light)
-
-
-@contextmanager
-def together() -> Iterator[None]:
-    """Turns the error of a collective into a clear one if other ranks have stopped or do not answer."""
-    try:
-        yield
-    except RuntimeError as error:  # gloo and NCCL raise it
-        if not dist.is_initialized() or not _GONE.search(str(error)):
-            raise
-        raise StateError(
-            f"another rank of this run has stopped or has not answered in time ({str(error).splitlines()[0]}); see its own "
-            "message above, and start the run again with torchrun -m harness.grpo --resume RUN_DIR"
-        ) from error

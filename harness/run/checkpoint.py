@@ -147,7 +147,7 @@ def training_state(
     if sampled is not None and ranks.first:
         state["sampled"] = trained_weights(sampled)
     if ranks.sharded:
-        weights, moments = get_state_dict(model, optimizer, options=_TRAINED)
+        weights, moments = _sharded_state(model, optimizer)
         return state | {"shards": {"model": weights, "optimizer": moments}}
     return state | {
         "model": trained_weights(model),
@@ -158,6 +158,21 @@ def training_state(
             "rng_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         },
     }
+
+
+def _sharded_state(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The shards of the weights and of the optimizer, as they are.
+
+    For an optimizer that has not stepped, torch makes the state by a step with a learning rate of 0. AdamW would count it: its
+    first steps would be up to a quarter smaller.
+    """
+    fresh = not optimizer.state
+    weights, moments = get_state_dict(model, optimizer, options=_TRAINED)
+    if fresh:
+        for state in optimizer.state.values():
+            if "step" in state:
+                state["step"].zero_()
+    return weights, moments
 
 
 def write_training_state(
@@ -289,7 +304,7 @@ def load_training_state(
         extra = dict(json.loads((folder / name).read_text()))
         if ranks.sharded:
             name = SHARDS
-            weights, moments = get_state_dict(model, optimizer, options=_TRAINED)
+            weights, moments = _sharded_state(model, optimizer)
             load_shards({"model": weights, "optimizer": moments}, checkpoint_id=folder / name)
             set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments, options=_TRAINED)
         else:

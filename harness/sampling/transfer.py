@@ -83,7 +83,7 @@ def _remove_abandoned(parent: Path) -> None:
 @contextmanager
 def weights_file(model: PreTrainedModel, *, merged: bool = True) -> Iterator[Path]:
     """A temporary safetensors file with the policy's weights, with the adapters merged into them or left out."""
-    with memory_folder(sum(p.nbytes for p in model.parameters())) as folder:
+    with memory_folder(sum(p.nbytes for p in (*model.parameters(), *model.buffers()))) as folder:
         path = folder / "policy.safetensors"
         weights = plain_parameters(model) if merged else frozen_parameters(model)
         save_file({name: p.contiguous() for name, p in weights}, path)
@@ -113,13 +113,14 @@ def adapters_text(model: PreTrainedModel) -> dict[str, str]:
 class NCCLSender:
     """Sends the policy's weights from this process's GPU to the GPUs of several servers at once, in one NCCL group.
 
-    A server that dies during a transfer stops the transfer. If one dies between two transfers, the others need a new sender.
+    A server that dies during a transfer stops the transfer. If one dies or is started again between two transfers, a new sender
+    is needed.
 
     Args:
         model: The policy.
         servers: Servers that were started with ``--weight-transfer-config '{"backend": "nccl"}'``, on other GPUs than the
             policy's.
-        device: The GPU that sends. Weights that are elsewhere are copied there one by one.
+        device: The GPU that sends; without a number, the present one. Weights that are elsewhere are copied there one by one.
         merged: Whether adapters are merged into the weights or left out.
 
     Attributes:
@@ -143,15 +144,15 @@ class NCCLSender:
                 "run pip install -e '.[train,vllm]'"
             ) from error
         self.servers = tuple(servers)
+        if device == torch.device("cuda"):  # `set_device` wants a number
+            device = torch.device("cuda", torch.cuda.current_device())
         self._device = device
         torch.cuda.set_device(device)
-        with socket.socket(
-            socket.AF_INET, socket.SOCK_DGRAM
-        ) as probe:  # sends nothing; finds this machine's address on the route to the server
-            probe.connect((servers[0].host, 9))
-            address = probe.getsockname()[0]
+        addresses = [_own_address(server.host) for server in servers]
+        # A server on this machine can reach every address, and one elsewhere not the loopback's.
+        address = next((a for a in addresses if not a.startswith("127.")), addresses[0])
         with socket.socket() as probe:
-            probe.bind((address, 0))
+            probe.bind(("", 0))
             port = probe.getsockname()[1]
         sizes = [server.world_size() for server in servers]
         where = NCCLTrainerInitInfo(master_address=address, master_port=port, world_size=1 + sum(sizes), rank=0)
@@ -169,6 +170,13 @@ class NCCLSender:
     def close(self) -> None:
         """Leaves the group."""
         self._engine.shutdown()
+
+
+def _own_address(host: str) -> str:
+    """This machine's address on the route to a host. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        return str(probe.getsockname()[0])
 
 
 class _OneGroup:

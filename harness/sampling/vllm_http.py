@@ -116,6 +116,10 @@ class VLLMServer:
         """Lets requests use this name for the adapters that the workers already have. They are the server's first."""
         self._call("POST", "/v1/load_lora_adapter", body={"lora_name": name, "lora_path": "/nowhere"}, parse=False)
 
+    def weight_version(self) -> str:
+        """The version that the weights were last named; "default" after a start."""
+        return str(self._call("GET", "/weight_info")["weight_version"])
+
     # vLLM's trainer-side engines call the following methods of a client.
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:

@@ -46,6 +46,7 @@ class _Engine:
     server: VLLMServer
     alive: bool = True
     has_weights: bool = False
+    in_group: bool = False
     knows_adapters: bool = False
     cache_tokens: int = 0
     counted: dict[str, float] = field(default_factory=dict)
@@ -292,7 +293,9 @@ class VLLMServerSampler:
             ready = self._each(ready, self._ask_for_adapters)
         lacking = [engine for engine in ready if adapters is None or not engine.has_weights]
         if self._over_nccl:
-            self._send_over_nccl([engine.server for engine in lacking])
+            reached = self._each(lacking, self._ask_for_group)
+            self._send_over_nccl(reached)
+            ready = [engine for engine in ready if engine in reached or engine not in lacking]
         elif lacking:
             with weights_file(self._model, merged=not self._adapters) as path:
                 loaded = self._each(lacking, lambda engine: self._load(engine.server, str(path)))
@@ -315,11 +318,13 @@ class VLLMServerSampler:
                     self._bury(engine, error)
         return found
 
-    def _send_over_nccl(self, servers: Sequence[VLLMServer]) -> None:
-        if not servers:
+    def _send_over_nccl(self, engines: Sequence[_Engine]) -> None:
+        if not engines:
             return
+        servers = [engine.server for engine in engines]
         try:
-            if self._sender is None or self._sender.servers != tuple(servers):
+            known = self._sender is not None and self._sender.servers == tuple(servers)
+            if not known or not all(engine.in_group for engine in engines):
                 if self._sender is not None:
                     self._sender.close()
                 self._sender = NCCLSender(self._model, servers, self._device, merged=not self._adapters)
@@ -340,6 +345,11 @@ class VLLMServerSampler:
         """A server that was started again knows no adapters, and has lost the weights too."""
         engine.knows_adapters = engine.server.knows_adapters(ADAPTERS)
         engine.has_weights = engine.has_weights and engine.knows_adapters
+
+    @staticmethod
+    def _ask_for_group(engine: _Engine) -> None:
+        """A server that was started again has left the group. It would refuse the weights while the others wait for it."""
+        engine.in_group = engine.server.weight_version().isdigit()
 
     @staticmethod
     def _load_adapters(engine: _Engine, adapters: dict[str, str]) -> None:

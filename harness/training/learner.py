@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from harness.policy.policy import Policy
-from harness.policy.ranks import Ranks, together
+from harness.policy.ranks import Ranks
 from harness.settings.loss import LossSettings
 from harness.training.update import select_episodes, update_policy
 from harness.types.seeding import derive_seed
@@ -44,7 +44,7 @@ class Learner:
         learning_rate = self.learning_rate(update)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        with together():
+        with self.ranks.together():
             metrics = update_policy(
                 self.policy,
                 self.optimizer,

@@ -39,7 +39,11 @@ def make_optimizer(
     """
     pairs = [(p, _master(p)) for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(
-        [master for _, master in pairs], lr=learning_rate, betas=betas, weight_decay=weight_decay
+        [master for _, master in pairs],
+        lr=learning_rate,
+        betas=betas,
+        weight_decay=weight_decay,
+        foreach=False,  # all weights at once need 4 bytes more for each, and a step is a small part of an update
     )
     copied = [(p, master) for p, master in pairs if p is not master]
 

@@ -63,6 +63,8 @@ class StandIn:
         elif path == "/v1/load_lora_adapter":
             self.adapters.append(body["lora_name"])
             answer = "Success"
+        elif path == "/weight_info":
+            answer = {"weight_version": self.version}
         elif path == "/update_weight_version":
             self.version = body["new_version"]
         elif path == "/finish_weight_update":

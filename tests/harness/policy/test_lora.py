@@ -16,6 +16,7 @@ from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
     FalconH1Config,
+    Gemma4TextConfig,
     GenerationConfig,
     NemotronHConfig,
     Qwen3MoeConfig,
@@ -192,6 +193,25 @@ def test_the_experts_of_a_mixture_get_no_adapters_and_are_saved(trained: Policy,
     torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits, expected, atol=1e-5, rtol=0)
     fold_lora(model, seed=1)
     torch.testing.assert_close(model(ids).logits, expected, atol=1e-5, rtol=0)
+
+
+def test_the_buffers_that_a_checkpoint_has_are_handed_over_and_saved(trained: Policy, tmp_path: Path) -> None:
+    """Gemma 4 scales its layers by them. With adapters the saved model had 1 there, and vLLM about 0."""
+    pytest.importorskip("peft")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 99, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "head_dim": 8}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2, "global_head_dim": 8, "num_kv_shared_layers": 0}
+    config = Gemma4TextConfig(**sizes, hidden_size_per_layer_input=0, vocab_size_per_layer_input=99)
+    model, ids = AutoModelForCausalLM.from_config(config).eval(), torch.arange(9)[None]
+    for layer in model.model.layers:
+        layer.layer_scalar.fill_(0.25)
+    expected = model(ids).logits
+    add_lora(model, 2, seed=0)
+    Policy(model, trained.tokenizer, trained.chat).save(tmp_path)
+    torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits, expected, atol=1e-5, rtol=0)
+    for merged in (True, False):
+        with weights_file(model, merged=merged) as path:
+            assert load_file(path)["model.layers.1.layer_scalar"] == 0.25
 
 
 def test_mambas_output_gets_no_adapters() -> None:

@@ -127,6 +127,28 @@ def test_all_servers_are_one_group_and_the_optimizer_s_step_is_waited_for(
     assert Engine.made[0].closed
 
 
+def test_a_gpu_without_a_number_is_the_present_one(
+    fresh: Fresh, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--device auto` says "cuda", which torch's set_device refuses."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("set", device)))
+    NCCLSender(fresh(), [Server(1, calls, threading.Barrier(1))], torch.device("cuda"), merged=True)  # type: ignore[list-item]
+    assert ("set", torch.device("cuda:3")) in calls
+
+
+def test_the_group_meets_where_servers_elsewhere_reach_it_too(
+    fresh: Fresh, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_own_address", {"local": "127.0.0.1", "elsewhere": "192.0.2.2"}.__getitem__)
+    for hosts in (("local", "elsewhere"), ("elsewhere", "local")):
+        servers = [Server(1, calls, threading.Barrier(1)) for _ in hosts]
+        for server, host in zip(servers, hosts, strict=True):
+            server.host = host
+        NCCLSender(fresh(), servers, META, merged=True)  # type: ignore[arg-type]
+        assert Engine.made[-1].where.master_address == "192.0.2.2"
+
+
 def test_the_model_is_uploaded_once_for_all_servers(fresh: Fresh, calls: list[tuple[Any, ...]]) -> None:
     model, together = fresh(), threading.Barrier(3)
     whole = sum(p.nbytes for p in model.parameters())
@@ -301,6 +323,13 @@ def test_a_server_that_fails_inside_the_group_ends_the_run(
         sampler.weights_changed()  # found at the pause: a new group without it
         assert [len(engine.client._servers) for engine in Engine.made] == [2, 1]
         servers[1].dead = False
+        sampler.weights_changed()
+        servers[1].forget()  # started again while nobody asked it: it has left the group
+        sampler.weights_changed()
+        assert [len(engine.client._servers) for engine in Engine.made] == [2, 1, 2, 2]
+        sampler.weights_changed()
+        assert len(Engine.made) == 4
+        assert [server.version for server in servers] == ["5", "5"]
         servers[1].refuse["/start_weight_update"] = 500
         with pytest.raises(Exception, match="start all servers again and --resume the run"):
             sampler.weights_changed()
