@@ -281,6 +281,8 @@ class TransformersSampler:
 
     def _draw(self, batch: list[_Running], logits: Tensor) -> None:
         """Draws one token per row: it inverts the cumulative distribution at the request's own uniform number."""
+        if logits.device.type == "mps":  # it has no float64
+            logits = logits.cpu()
         temperature = torch.tensor([r.request.temperature or 1.0 for r in batch], device=logits.device)
         logp = torch.log_softmax(logits.float() / temperature[:, None], dim=-1)
         greedy = [r.request.temperature == 0 for r in batch]

@@ -26,6 +26,7 @@ from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
 from harness.policy.lora import adapters as adapters_of
 from harness.policy.lora import frozen_parameters, lora_rank, plain_parameters
 from harness.sampling.transfer import ADAPTERS, ADAPTERS_ID, WORKER_EXTENSION, adapters_folder, weights_file
+from harness.sampling.vllm_settings import check_model
 from harness.settings.sampling import engine_rank
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 
@@ -93,8 +94,8 @@ class VLLMSampler:
 
     Raises:
         MissingExtraError: vLLM is not installed.
-        ConfigError: `max_context` exceeds the model's positions, the rank of the adapters is larger than vLLM allows, or the
-            GPU has too little memory.
+        ConfigError: `max_context` exceeds the model's positions, the rank of the adapters is larger than vLLM allows, the
+            GPU has too little memory, or vLLM can't take over the model's weights.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class VLLMSampler:
         positions = int(config.max_position_embeddings)
         if max_context is not None and not 1 < max_context <= positions:
             raise ConfigError(f"max_context must be in 2..{positions} (the model's positions), got {max_context}")
+        check_model(model)
         self._model = model
         self._vocab_size = int(config.vocab_size)
         self._max_context = max_context or positions

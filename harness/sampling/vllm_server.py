@@ -24,7 +24,7 @@ from harness.policy.lora import lora_rank
 from harness.policy.rotary import check_frequencies
 from harness.sampling.transfer import ADAPTERS, NCCLSender, adapters_text, weights_file
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
-from harness.sampling.vllm_settings import check_server
+from harness.sampling.vllm_settings import check_model, check_server
 from harness.types.sampler import Sample, SampleRequest, check_request
 
 __all__ = ["VLLMServerSampler"]
@@ -81,7 +81,8 @@ class VLLMServerSampler:
             only when it joins or comes back. Otherwise the adapters are merged into the weights.
 
     Raises:
-        ConfigError: A server can't be reached, is not set up as docs/vllm.md says, or allows less than `max_context`.
+        ConfigError: A server can't be reached, is not set up as docs/vllm.md says, or allows less than `max_context`;
+            or vLLM can't take over the model's weights.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class VLLMServerSampler:
     ) -> None:
         if not urls:
             raise ConfigError("no server was named; give --url http://HOST:PORT, several with commas between them")
+        check_model(model)
         self._model = model
         self._vocab_size = int(model.config.get_text_config().vocab_size)
         self._device = torch.device(device) if device else model.device

@@ -1,15 +1,36 @@
-"""Checks that a vLLM server is set up so that training on its samples is right; docs/vllm.md has the commands."""
+"""Checks that vLLM can take over the model, and that a server is set up so that training on its samples is right.
+
+docs/vllm.md has the commands.
+"""
 
 from __future__ import annotations
 
 from typing import Any
+
+from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
 from harness.sampling.transfer import WORKER_EXTENSION
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
 from harness.settings.sampling import engine_rank
 
-__all__ = ["check_server"]
+__all__ = ["check_model", "check_server"]
+
+# Their experts have names in transformers that vLLM 0.32 does not map to its own.
+_OTHER_NAMES = ("minimax_m2", "mixtral", "phimoe")
+
+
+def check_model(model: PreTrainedModel) -> None:
+    """Checks that vLLM can take over the model's weights.
+
+    Raises:
+        ConfigError: It does not know their names.
+    """
+    if model.config.model_type in _OTHER_NAMES:
+        raise ConfigError(
+            f"vLLM 0.32 does not know the names that the experts of {model.config.model_type!r} have in transformers, so it "
+            "can't take over the policy's weights; use --sampler transformers, or another model"
+        )
 
 
 def check_server(server: VLLMServer, backend: str, rank: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load
-from transformers import Phi3Config, Phi3ForCausalLM, Qwen2ForCausalLM
+from transformers import MixtralConfig, MixtralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError, SamplerError
 from harness.policy.lora import add_lora
@@ -355,6 +355,20 @@ def test_addresses_and_lengths_are_checked(model: Qwen2ForCausalLM, pair: Pair) 
     pair[1].dead = True
     with pytest.raises(ConfigError, match="no vLLM server answers"):
         VLLMServerSampler(model, [pair[1].url])
+
+
+def test_a_model_whose_weights_vllm_would_not_know_is_refused(pair: Pair) -> None:
+    sizes = {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_local_experts": 2,
+    }
+    model = MixtralForCausalLM(MixtralConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
+    assert "model.layers.0.mlp.experts.down_proj" in model.state_dict()  # vLLM has block_sparse_moe there
+    with pytest.raises(ConfigError, match=r"the experts of 'mixtral' .*; use --sampler transformers, or another model"):
+        VLLMServerSampler(model, [pair[0].url])
 
 
 @pytest.mark.parametrize(
