@@ -325,12 +325,12 @@ class VLLMServerSampler:
             return
         servers = [engine.server for engine in engines]
         try:
-            known = self._sender is not None and self._sender.servers == tuple(servers)
-            if not known or not all(engine.in_group for engine in engines):
-                if self._sender is not None:
-                    self._sender.close()
-                self._sender = NCCLSender(self._model, servers, self._device, merged=not self._adapters)
-            self._sender.send()
+            sender = self._sender
+            if sender is None or sender.servers != tuple(servers) or not all(engine.in_group for engine in engines):
+                if sender is not None:
+                    sender.close()
+                sender = self._sender = NCCLSender(self._model, servers, self._device, merged=not self._adapters)
+            sender.send()
         except (ServerGone, ServerRefused) as error:  # the others wait for it in the group, and cannot be called away
             raise SamplerError(
                 f"a server failed while it received the weights, and the others wait for it ({error}); start all servers again "
