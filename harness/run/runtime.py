@@ -26,6 +26,10 @@ def pick_device(name: str) -> str:
     """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    if (
+        name == "cuda" and torch.cuda.is_available()
+    ):  # a tensor would open a context on GPU 0, which ranks have no use for
+        return name
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

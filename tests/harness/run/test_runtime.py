@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 
+from eh_gym.errors import ConfigError
 from harness.run import runtime
 
 
@@ -26,3 +27,14 @@ def test_no_other_type_is_warned_of(monkeypatch: pytest.MonkeyPatch, dtype: str,
 
 def test_the_cost_of_bfloat16_is_measured() -> None:
     assert 0 < runtime._bfloat16_cost() < 1000
+
+
+def test_a_device_is_picked_if_the_machine_has_it_without_a_tensor_on_gpu_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runtime.pick_device("cpu") == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert runtime.pick_device("auto") == "cpu"
+    with pytest.raises(ConfigError, match=r"device 'cuda' is not available here .*; use --device cpu or auto"):
+        runtime.pick_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in ("auto", "cuda"):
+        assert runtime.pick_device(name) == "cuda"
