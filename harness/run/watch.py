@@ -1,4 +1,6 @@
-"""What a run warns about while it trains: updates that teach nothing, and a collapse to ever shorter episodes."""
+"""What a run warns about while it trains: a sampler that has another policy, updates that teach nothing, and a collapse to ever
+shorter episodes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from collections.abc import Mapping
 __all__ = ["Watch"]
 
 _UPDATES = 10  # compared with as many before them
+_APART = 0.3  # nats; in bfloat16 it is about 0.01, and with fp8 or an update behind a little more
 _SHORTER, _WORSE = 0.8, 0.1  # the factor on the lengths, and the loss of success, from which it is a collapse
 
 
@@ -34,7 +37,7 @@ class Watch:
         """
         self._lengths.append(m["rollout/length_success_p90"])
         self._long.append(m["rollout/success_long"])
-        warning = _nothing_learned(m) or self._collapse()
+        warning = _another_policy(m) or _nothing_learned(m) or self._collapse()
         kind = warning.partition(":")[0]  # the numbers of a collapse follow the colon
         if kind in self._said:
             return ""
@@ -60,6 +63,17 @@ def _halves(values: deque[float]) -> tuple[float, float]:
     parts = [[x for x in part if not math.isnan(x)] for part in (rows[:_UPDATES], rows[_UPDATES:])]
     older, newer = (sum(part) / len(part) if part else math.nan for part in parts)
     return older, newer
+
+
+def _another_policy(m: Mapping[str, float]) -> str:
+    """Says that the sampler does not compute what the trainer does, and the mend; empty if it does, or nothing was scored."""
+    if not m["train/logp_difference_mean"] > _APART:  # NaN is not
+        return ""
+    return (
+        f"the log-probabilities of the sampler and of the trainer are far apart: {m['train/logp_difference_mean']:.2f} nats in "
+        "the mean. The sampler lacks the policy's weights, or computes another model: see train/logp_difference_… on the page of "
+        "troubleshooting, and try --sampler transformers"
+    )
 
 
 def _nothing_learned(m: Mapping[str, float]) -> str:

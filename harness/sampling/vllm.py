@@ -295,7 +295,7 @@ class VLLMSampler:
         if self._own_process:
             weights = frozen_parameters if self._adapters else plain_parameters
             call("reload_weights", kwargs={"weights_iterator": weights(self._model, self._dtype)})
-            call("retie_policy_head")
+            call("pack_policy_on_cpu")
         else:
             with weights_file(self._model, merged=not self._adapters) as path:
                 call("start_weight_update")

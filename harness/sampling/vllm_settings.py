@@ -16,20 +16,21 @@ from harness.settings.sampling import engine_rank
 
 __all__ = ["check_model", "check_server"]
 
-# Their experts have names in transformers that vLLM 0.32 does not map to its own.
-_OTHER_NAMES = ("minimax_m2", "mixtral", "phimoe")
+# Mixtures whose experts vLLM 0.32 does not take over: it does not know their names in transformers, or, with gpt-oss, its reload
+# leaves the first weights in place.
+_NOT_TAKEN = ("deepseek_v2", "deepseek_v3", "gpt_oss", "minimax_m2", "mixtral", "phimoe")
 
 
 def check_model(model: PreTrainedModel) -> None:
     """Checks that vLLM can take over the model's weights.
 
     Raises:
-        ConfigError: It does not know their names.
+        ConfigError: It can't.
     """
-    if model.config.model_type in _OTHER_NAMES:
+    if model.config.model_type in _NOT_TAKEN:
         raise ConfigError(
-            f"vLLM 0.32 does not know the names that the experts of {model.config.model_type!r} have in transformers, so it "
-            "can't take over the policy's weights; use --sampler transformers, or another model"
+            f"vLLM 0.32 can't take over the weights of the experts of {model.config.model_type!r} after an update; use --sampler "
+            "transformers, or another model"
         )
 
 

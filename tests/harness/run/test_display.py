@@ -52,6 +52,7 @@ FINE = {
     "tokens/update": 99.0,
     "train/zero_advantage_groups": 0.5,
     "train/entropy": 1.0,
+    "train/logp_difference_mean": 0.01,
     "time/update_s": 1.0,
 }
 
