@@ -313,10 +313,8 @@ def _cache_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, seed
     about = [_FORMAT, name, dataclasses.asdict(settings), seed, torch.__version__, torch.get_num_threads(), how, texts]
     key.update(json.dumps(about, sort_keys=True).encode())
     key.update(json.dumps(sorted(policy.tokenizer.get_vocab().items())).encode())
-    for weight in (
-        *policy.model.state_dict().values(),
-        *policy.model.buffers(),
-    ):  # it leaves out the rotary frequencies
+    # `state_dict` leaves out the rotary frequencies, which are buffers.
+    for weight in (*policy.model.state_dict().values(), *policy.model.buffers()):
         key.update(weight.detach().cpu().float().numpy().tobytes())
     return key.hexdigest()
 

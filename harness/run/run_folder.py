@@ -33,8 +33,8 @@ __all__ = [
     "saved_config",
 ]
 
+SHARDS = "shards"  # the folder that a checkpoint has if it was written under torchrun
 _OF_THE_MACHINE = ("device", "threads", "url")  # a run may go on elsewhere
-SHARDS = "shards"  # the folder in a checkpoint that ranks wrote
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 

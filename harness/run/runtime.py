@@ -26,10 +26,8 @@ def pick_device(name: str) -> str:
     """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if (
-        name == "cuda" and torch.cuda.is_available()
-    ):  # a tensor would open a context on GPU 0, which ranks have no use for
-        return name
+    if name == "cuda" and torch.cuda.is_available():
+        return name  # a tensor would open a context on GPU 0, and each rank uses another GPU
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

@@ -1,6 +1,4 @@
-"""What a run warns about while it trains: a sampler that has another policy, updates that teach nothing, and a collapse to ever
-shorter episodes.
-"""
+"""What a run warns about while it trains: a sampler with another policy, updates that teach nothing, ever shorter episodes."""
 
 from __future__ import annotations
 
@@ -66,7 +64,7 @@ def _halves(values: deque[float]) -> tuple[float, float]:
 
 
 def _another_policy(m: Mapping[str, float]) -> str:
-    """Says that the sampler does not compute what the trainer does, and the mend; empty if it does, or nothing was scored."""
+    """What is wrong if the sampler computes another policy than the trainer, and the mend; empty if it computes the same."""
     if not m["train/logp_difference_mean"] > _APART:  # NaN is not
         return ""
     return (

@@ -94,10 +94,10 @@ class GRPOConfig(
         self.check_run()
 
     def check_ranks(self) -> None:
-        """Checks what holds with ranks alone, which torchrun starts and no flag counts.
+        """Checks the settings for a run under torchrun. No flag says that a run is one, so the constructor can't check them.
 
         Raises:
-            ConfigError: A setting does not work with ranks.
+            ConfigError: A setting does not work under torchrun.
         """
         if self.sampler == "vllm" and self.tensor_parallel > 1:
             raise ConfigError(
