@@ -1,4 +1,4 @@
-"""Writes the reference pages that are made from the code: flags.md, metrics.md and not-run.md.
+"""Writes the reference pages that are made from the code: flags.md and metrics.md.
 
     python tools/reference.py    # needs the `train` extra
 
@@ -169,26 +169,6 @@ def metrics_markdown() -> str:
     )
 
 
-def not_run_markdown() -> str:
-    """The page of the documented commands that no test runs."""
-    lines = [
-        "# What no test runs",
-        "",
-        f"{_NOTE} The tests run every other code block of the documentation. They parse each command below, if it is this "
-        "project's, with its own parser, so at least its flags and their values are right.",
-        "",
-        "| page | why | commands |",
-        "| --- | --- | --- |",
-    ]
-    for page in pages():
-        for block in blocks(page):
-            if block.not_run is not None:
-                joined = [f" {line}".split(" #")[0].split() for line in block.text.replace("\\\n", " ").splitlines()]
-                commands = "<br>".join(f"`{' '.join(words)}`" for words in joined if words)
-                lines.append(f"| {page.relative_to(ROOT)} | {block.not_run} | {_cell(commands)} |")
-    return "\n".join(lines) + "\n"
-
-
 def pages() -> list[Path]:
     """The pages that are written by hand."""
     docs = ROOT / "docs"
@@ -210,7 +190,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
     "harness.simulate_beyond": lambda _: Comparison(),
     "harness.warm_start": cloning_defaults,
 }
-WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown, "not-run.md": not_run_markdown}
+WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown}
 
 if __name__ == "__main__":
     for page_name, write in WRITTEN.items():

@@ -34,7 +34,7 @@ class TextEnvContract:
     What is asked for: observations and actions are texts; ``env.unwrapped.task_ids`` lists the tasks; ``reset`` takes
     ``options={"task_id": ...}``, else its seed draws a task, and returns an info with ``task_id``, ``system_prompt`` and
     ``instruction``; ``step`` answers any text; the reward is 0 until the environment's own rules end the episode, then the
-    verdict, which is also ``info["success"]``; there is no limit of steps. docs/reuse.md has it as a checklist.
+    verdict, which is also ``info["success"]``; there is no limit of steps. docs/extend/environment.md has it as a checklist.
 
     Attributes:
         malformed: Texts that are no valid action, nor the end of an episode with success. Add your own format's.

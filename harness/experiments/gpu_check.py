@@ -2,7 +2,7 @@
 
 Each check has a process of its own, so that a crash, a hang or an engine that keeps its memory ends one check and no other. Most
 checks are short runs of `harness.grpo` with the tiny model, judged by the metrics that they log. `harness.experiments.gpu_probes`
-has those with the shape of a real model. docs/gpu-check.md explains the table.
+has those with the shape of a real model. docs/vllm.md explains the table.
 """
 
 from __future__ import annotations
