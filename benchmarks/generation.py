@@ -22,8 +22,8 @@ import eh_gym
 from eh_gym import FixedHorizon
 from envs.runtime import cache_dir
 from harness.policy.policy import Policy
+from harness.quickstart.cloning import cached_warm_start
 from harness.quickstart.tiny import new_tiny_policy
-from harness.quickstart.warm_start import cached_warm_start
 from harness.rollout.rollout import rollout
 from harness.run.versions import cpu_name
 from harness.sampling.transformers import TransformersSampler

@@ -22,11 +22,11 @@ from rich.console import Console
 
 from eh_gym.worker import close_shared_pools
 from harness.evaluate import Evaluation, run
+from harness.evaluation.endpoint import Reply, Usage
 from harness.evaluation.folder import EvaluationFolder, read_evaluation
 from harness.evaluation.play_endpoint import play_with_endpoint
 from harness.evaluation.requests import evaluation_requests
 from harness.evaluation.result import summarise
-from harness.rollout.endpoint import Reply, Usage
 from harness.rollout.environment import Environments, make_environment, tasks_of
 from harness.run.episode_log import read_episodes
 from harness.run.versions import cpu_name

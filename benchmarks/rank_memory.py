@@ -25,8 +25,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import Qwen2Config
 
-from harness.experiments.lengths import lengths_of
-from harness.experiments.memory import memory_of
+from harness.planning.episode_tokens import lengths_of
+from harness.planning.memory import memory_of
 from harness.policy.attention import PACKED, Segments
 from harness.policy.batch import Batch
 from harness.policy.policy import Policy, score_batch

@@ -27,8 +27,8 @@ from harness.policy.head import Head
 from harness.policy.lora import add_lora, fold_lora, has_lora
 from harness.policy.policy import Policy, load_policy
 from harness.policy.ranks import Ranks
+from harness.quickstart.cloning import cached_warm_start, is_pretrained, warm_start
 from harness.quickstart.tiny import new_tiny_policy
-from harness.quickstart.warm_start import cached_warm_start, is_pretrained, warm_start
 from harness.rollout.batches import Batches, BatchPlan
 from harness.rollout.environment import Environments, check_kinds, make_environment, parts_of, spec_of
 from harness.rollout.groups import TaskSuccess

@@ -24,8 +24,8 @@ from harness.types.rules import EpisodeRequest, RolloutMode, Rules
 from harness.types.trajectory import Trajectory
 
 if TYPE_CHECKING:
+    from harness.evaluation.endpoint import ChatEndpoint, Usage
     from harness.evaluation.result import EvalResult
-    from harness.rollout.endpoint import ChatEndpoint, Usage
     from harness.rollout.environment import Environments
 
 __all__ = ["Evaluation", "main", "run"]
@@ -322,7 +322,7 @@ def _play(
 
 
 def _endpoint(config: Evaluation) -> ChatEndpoint:
-    from harness.rollout.endpoint import ChatEndpoint
+    from harness.evaluation.endpoint import ChatEndpoint
 
     return ChatEndpoint(
         config.model,

@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
-from harness.experiments.cost import Work, refusal, work_of
-from harness.experiments.lengths import lengths_of
-from harness.experiments.memory import GB, memory_of
-from harness.experiments.step import markdown
+from harness.planning.episode_tokens import lengths_of
+from harness.planning.memory import GB, memory_of
+from harness.planning.update_time import markdown
+from harness.planning.work import Work, refusal, work_of
 from harness.policy.shape import ModelShape, shape_of
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.grpo import GRPOConfig

@@ -14,8 +14,8 @@ from typing import Any
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, SamplerError, WorkerError
 from eh_gym.vector import ThreadVectorEnv
+from harness.evaluation.endpoint import ChatEndpoint, ContextFull, Reply, Usage
 from harness.rollout.conversation import UNFINISHED
-from harness.rollout.endpoint import ChatEndpoint, ContextFull, Reply, Usage
 from harness.rollout.environment import Environments
 from harness.rollout.slots import announce
 from harness.types.rules import EpisodeRequest

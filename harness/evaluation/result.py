@@ -14,7 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from eh_gym.errors import ConfigError
-from harness.rollout.endpoint import Usage
+from harness.evaluation.endpoint import Usage
 
 __all__ = ["EvalResult", "Part", "Played", "result_table", "share_text", "summarise", "wilson_interval"]
 

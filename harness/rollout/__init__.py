@@ -1,1 +1,1 @@
-"""Rollouts: episodes over the slots of a vector environment and one sampler, or behind an endpoint."""
+"""Rollouts: episodes over the slots of a vector environment and one sampler."""

@@ -20,9 +20,9 @@ from harness.policy.chat import ChatFormat
 from harness.policy.ranks import Ranks
 from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.environment import Environments
+from harness.rollout.episode_metrics import mean, rollout_metrics
 from harness.rollout.groups import TaskSuccess, group_sizes
-from harness.rollout.lengths import EpisodeLengths, longest_first
-from harness.rollout.metrics import mean, rollout_metrics
+from harness.rollout.length_estimates import EpisodeLengths, longest_first
 from harness.rollout.rollout import rollout
 from harness.rollout.slots import OnEnd, announce
 from harness.rollout.tasks import TaskStream

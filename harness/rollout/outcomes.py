@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eh_gym import HorizonController
-from harness.rollout.metrics import mean
+from harness.rollout.episode_metrics import mean
 from harness.types.trajectory import Trajectory
 
 __all__ = ["tell_controller"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
-from harness.rollout.lengths import EpisodeLengths, longest_first
+from harness.rollout.length_estimates import EpisodeLengths, longest_first
 from harness.rollout.lockstep import play_in_lockstep
 from harness.rollout.slots import OnEnd, Slots
 from harness.rollout.streaming import play_streaming

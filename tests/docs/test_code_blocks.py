@@ -25,9 +25,9 @@ from markdown_it import MarkdownIt
 from torch.distributed.run import get_args_parser
 
 from eh_gym.errors import MissingBackendError
-from harness.experiments.cost import refusal
-from harness.experiments.memory import memory_of
 from harness.plan import default_for
+from harness.planning.memory import memory_of
+from harness.planning.work import refusal
 from harness.settings.command_line import parse
 from harness.settings.plan import Plan
 from harness.settings.presets import preset

@@ -14,8 +14,8 @@ import torch
 
 import eh_gym  # noqa: F401 - registers the ids
 from harness.policy.policy import Policy
+from harness.quickstart.cloning import cached_warm_start
 from harness.quickstart.tiny import new_tiny_policy
-from harness.quickstart.warm_start import cached_warm_start
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 from harness.types.seeding import derive_seed

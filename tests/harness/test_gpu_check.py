@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from harness.experiments import gpu_probes
-from harness.experiments.gpu_check import CHECKS, Figure, Lab, carry_out, judged, largest_difference, report, verdict
-from harness.experiments.process_group import end_group
+from harness.diagnostics import probes
+from harness.diagnostics.checks import CHECKS, carry_out, judged, largest_difference, report, verdict
+from harness.diagnostics.lab import Lab
+from harness.diagnostics.measurement import Measurement
+from harness.diagnostics.process_group import end_group
 from harness.gpu_check import main
 from harness.policy import attention
 
@@ -37,11 +39,11 @@ def rows(**changes: Any) -> list[dict[str, Any]]:
 
 def test_a_promise_that_is_broken_makes_a_path_wrong_and_one_of_speed_slow() -> None:
     right, slow, wrong = (
-        Figure("a", 1, least=1, most=1),
-        Figure("b", 1, least=2, speed=True),
-        Figure("c", math.nan, most=2),
+        Measurement("a", 1, least=1, most=1),
+        Measurement("b", 1, least=2, speed=True),
+        Measurement("c", math.nan, most=2),
     )
-    found = [verdict("x", figures, 1.0) for figures in ([right], [right, slow], [right, slow, wrong])]
+    found = [verdict("x", measurements, 1.0) for measurements in ([right], [right, slow], [right, slow, wrong])]
     assert [result.verdict for result in found] == ["right", "slow", "wrong"]
     assert "not as promised: c nan (<= 2)" in report(found, {"GPU": "none"})
 
@@ -57,7 +59,7 @@ def test_a_promise_that_is_broken_makes_a_path_wrong_and_one_of_speed_slow() -> 
     ],
 )
 def test_a_run_is_judged_by_its_metrics(lab: Lab, changes: dict[str, Any], broken: list[str]) -> None:
-    assert [figure.what for figure in judged(rows(**changes), lab) if not figure.kept] == broken
+    assert [measurement.what for measurement in judged(rows(**changes), lab) if not measurement.kept] == broken
 
 
 def test_two_runs_differ_by_their_largest_relative_difference_without_the_clock_s() -> None:
@@ -68,7 +70,7 @@ def test_two_runs_differ_by_their_largest_relative_difference_without_the_clock_
 
 
 def test_attention_that_loses_the_shared_prompt_is_seen(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(figure.kept for figure in gpu_probes.packed_attention(lab))
+    assert all(measurement.kept for measurement in probes.packed_attention(lab))
     right = attention.packed_attention
 
     def wrong(*tensors: Any, segments: Any = None, **rest: Any) -> Any:
@@ -78,16 +80,16 @@ def test_attention_that_loses_the_shared_prompt_is_seen(lab: Lab, monkeypatch: p
 
     attention.AttentionInterface.register(attention.PACKED, wrong)
     try:
-        assert not all(figure.kept for figure in gpu_probes.packed_attention(lab))
+        assert not all(measurement.kept for measurement in probes.packed_attention(lab))
     finally:
         attention.AttentionInterface.register(attention.PACKED, right)
 
 
 def test_the_update_is_measured(lab: Lab) -> None:
     pytest.importorskip("peft")
-    found = {figure.what: figure for figure in gpu_probes.policy_update(lab)}
+    found = {measurement.what: measurement for measurement in probes.policy_update(lab)}
     assert found["tokens/s"].value > 0
-    assert all(figure.kept for figure in found.values())
+    assert all(measurement.kept for measurement in found.values())
 
 
 def test_the_command_writes_a_table_and_goes_on_after_a_check_that_fails(

@@ -13,11 +13,11 @@ from transformers import AutoTokenizer
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
-from harness.experiments.cost import mends, work_of
-from harness.experiments.lengths import lengths_of
-from harness.experiments.memory import memory_of
-from harness.experiments.step import markdown, step_of
 from harness.plan import default_for, main
+from harness.planning.episode_tokens import lengths_of
+from harness.planning.memory import memory_of
+from harness.planning.update_time import markdown, step_of
+from harness.planning.work import mends, work_of
 from harness.policy.installed import is_installed, model_folder
 from harness.policy.shape import shape_of
 from harness.settings.command_line import parse

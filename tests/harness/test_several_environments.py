@@ -13,8 +13,8 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError
 from harness.evaluate import main as evaluate
-from harness.experiments.lengths import lengths_of
 from harness.grpo import train
+from harness.planning.episode_tokens import lengths_of
 from harness.run.display import Display
 from harness.run.metrics import GLOSSARY, read_metrics
 from harness.run.run_folder import prepare

@@ -14,8 +14,8 @@ from eh_gym import UnicodeText
 from eh_gym.errors import ConfigError
 from harness.policy.policy import load_policy
 from harness.policy.shape import ModelShape
+from harness.quickstart.cloning import demonstrations
 from harness.quickstart.tiny import TINY_BPE, TINY_WORDS, fresh_qwen2, new_tiny_policy, tiny_model, tiny_tokenizer
-from harness.quickstart.warm_start import demonstrations
 from harness.settings.warm_start import WarmStart
 
 

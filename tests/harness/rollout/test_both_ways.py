@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from eh_gym.errors import ConfigError
-from harness.rollout.lengths import EpisodeLengths
+from harness.rollout.length_estimates import EpisodeLengths
 from harness.rollout.rollout import rollout
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.trajectory import Trajectory

@@ -16,7 +16,7 @@ from eh_gym import FixedHorizon
 from harness.policy.batch import pack
 from harness.policy.chat import ChatFormat
 from harness.rollout.conversation import UNFINISHED
-from harness.rollout.metrics import rollout_metrics
+from harness.rollout.episode_metrics import rollout_metrics
 from harness.rollout.rollout import rollout
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sample, SampleRequest

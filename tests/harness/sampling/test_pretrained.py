@@ -25,7 +25,7 @@ from harness.grpo import train
 from harness.policy.installed import is_installed, model_folder
 from harness.policy.lora import plain_parameters
 from harness.policy.policy import Policy, load_policy
-from harness.quickstart.warm_start import text_perplexity, warm_start
+from harness.quickstart.cloning import text_perplexity, warm_start
 from harness.rollout.environment import Environments
 from harness.run.display import Display
 from harness.run.metrics import read_metrics

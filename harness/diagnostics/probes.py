@@ -1,4 +1,4 @@
-"""The checks of `harness.experiments.gpu_check` that load torch: kernels, speed and memory with the shape of a real model.
+"""The checks of `harness.diagnostics.checks` that load torch: kernels, speed and memory with the shape of a real model.
 
 The weights are random, so nothing is downloaded. On a CPU the shape is tiny, and no speed is promised.
 """
@@ -15,9 +15,10 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from harness.experiments.gpu_check import Figure, Lab
-from harness.experiments.memory import memory_of
-from harness.experiments.step import step_of
+from harness.diagnostics.lab import Lab
+from harness.diagnostics.measurement import Measurement
+from harness.planning.memory import memory_of
+from harness.planning.update_time import step_of
 from harness.policy.attention import PACKED
 from harness.policy.lora import add_lora
 from harness.policy.policy import Policy
@@ -38,7 +39,7 @@ _LARGE_GPU = 70e9  # bytes, which the update of 7B with adapters needs
 _KEPT = 0.7  # of the speed on paper; below it, a path is slow
 
 
-def packed_attention(lab: Lab) -> list[Figure]:
+def packed_attention(lab: Lab) -> list[Measurement]:
     """Compares the log-probabilities of packed episodes, with a shared prompt, with those of each episode alone in float32."""
     shape = KNOWN["Qwen2.5-0.5B"] if lab.on_gpu else _TINY
     episodes = _episodes(4, 1024 if lab.on_gpu else 320, shape.vocab)  # their prompt is long enough to be shared
@@ -49,12 +50,12 @@ def packed_attention(lab: Lab) -> list[Figure]:
         alone = torch.cat([policy.score(policy.batch([t]), 1.0)[0] for t in episodes])
     off = (packed - alone).abs()
     return [
-        Figure("packed - alone, mean nats", float(off.mean()), most=0.05 if lab.on_gpu else 1e-4),
-        Figure("nats that the tokens have", float(alone.abs().mean()), least=1.0),
+        Measurement("packed - alone, mean nats", float(off.mean()), most=0.05 if lab.on_gpu else 1e-4),
+        Measurement("nats that the tokens have", float(alone.abs().mean()), least=1.0),
     ]
 
 
-def policy_update(lab: Lab) -> list[Figure]:
+def policy_update(lab: Lab) -> list[Measurement]:
     """Times an update with LoRA adapters, as the recipe for one GPU, and compares time and memory with the plan's."""
     name = _model(lab)
     shape, tokens = KNOWN.get(name, _TINY), 16_384 if lab.on_gpu else 256
@@ -88,9 +89,9 @@ def policy_update(lab: Lab) -> list[Figure]:
         seconds = min(_seconds(update, lab) for _ in range(2))
     metrics = update()
     found = [
-        Figure("first update, s", first),
-        Figure("tokens/s", 2 * tokens / seconds),
-        Figure("gradient norm", metrics["train/grad_norm"], least=1e-12, most=1e12),
+        Measurement("first update, s", first),
+        Measurement("tokens/s", 2 * tokens / seconds),
+        Measurement("gradient norm", metrics["train/grad_norm"], least=1e-12, most=1e12),
     ]
     if lab.on_gpu:
         plan = Plan(train=train, gpu_gb=lab.gpu_bytes / 1e9)
@@ -98,22 +99,22 @@ def policy_update(lab: Lab) -> list[Figure]:
         share = paper.seconds / seconds
         planned = sum(memory_of(plan).update.values())
         found += [
-            Figure("MFU", paper.mfu * share),
-            Figure("speed / speed on paper", share, least=_KEPT, speed=True),
-            Figure("speed compiled / eager", eager / seconds, least=1.0, speed=True),
-            Figure("memory / planned memory", used / planned, least=0.9, most=1.1),
+            Measurement("MFU", paper.mfu * share),
+            Measurement("speed / speed on paper", share, least=_KEPT, speed=True),
+            Measurement("speed compiled / eager", eager / seconds, least=1.0, speed=True),
+            Measurement("memory / planned memory", used / planned, least=0.9, most=1.1),
         ]
     return found
 
 
-def engine(lab: Lab) -> list[Figure]:
+def engine(lab: Lab) -> list[Measurement]:
     """Samples with a vLLM engine beside the model, lets it sleep, changes the weights and hands them over."""
     shape = KNOWN[_model(lab)] if lab.on_gpu else _TINY
     context, at_once = (2048, 64) if lab.on_gpu else (128, 4)
     policy = _policy(shape, lab)
     began = time.perf_counter()
     sampler = VLLMSampler(policy.model, policy.tokenizer, max_context=context, slots=at_once)
-    found = [Figure("start, s", time.perf_counter() - began)]
+    found = [Measurement("start, s", time.perf_counter() - began)]
     prompts = np.random.default_rng(0).integers(3, shape.vocab, (at_once, context // 4)).tolist()
 
     def sample() -> Any:
@@ -130,7 +131,7 @@ def engine(lab: Lab) -> list[Figure]:
     if lab.on_gpu:
         torch.cuda.synchronize()
         freed = (torch.cuda.mem_get_info()[0] - free) / (0.5 * lab.gpu_bytes)
-        found.append(Figure("share of its memory freed in sleep", freed, least=0.9))
+        found.append(Measurement("share of its memory freed in sleep", freed, least=0.9))
     with torch.no_grad():  # such as no two weights, so that the old ones would be noticed
         for i, parameter in enumerate(policy.model.parameters()):
             parameter.mul_(1.0 + 0.1 * (i % 3))
@@ -146,9 +147,9 @@ def engine(lab: Lab) -> list[Figure]:
     size = sum(p.nbytes for p in policy.model.parameters())
     return [
         *found,
-        Figure("sampled tokens/s", at_once * (context // 4) / seconds),
-        Figure("hand-over, GB/s", size / 1e9 / handed, least=2.0 if lab.on_gpu else 0.0, speed=True),
-        Figure("engine - model after it, nats", float(off), most=0.05 if lab.on_gpu else 1e-3),
+        Measurement("sampled tokens/s", at_once * (context // 4) / seconds),
+        Measurement("hand-over, GB/s", size / 1e9 / handed, least=2.0 if lab.on_gpu else 0.0, speed=True),
+        Measurement("engine - model after it, nats", float(off), most=0.05 if lab.on_gpu else 1e-3),
     ]
 
 

@@ -16,8 +16,8 @@ from rich.console import Console
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, main, run
+from harness.evaluation.endpoint import ChatEndpoint
 from harness.rollout.conversation import UNFINISHED
-from harness.rollout.endpoint import ChatEndpoint
 
 pytest.importorskip("openai")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from harness.rollout import lengths as lengths_module
-from harness.rollout.lengths import EpisodeLengths, longest_first
+from harness.rollout import length_estimates
+from harness.rollout.length_estimates import EpisodeLengths, longest_first
 from harness.types.rules import EpisodeRequest
 from harness.types.trajectory import Trajectory, Turn
 
@@ -52,7 +52,7 @@ def test_a_group_stays_together_in_its_order() -> None:
 
 
 def test_it_goes_on_from_its_state_and_forgets_what_was_seen_longest_ago(monkeypatch: Any) -> None:
-    monkeypatch.setattr(lengths_module, "_MOST_TASKS", 2)
+    monkeypatch.setattr(length_estimates, "_MOST_TASKS", 2)
     lengths = EpisodeLengths()
     lengths.observe([episode("a", 1)])
     lengths.observe([episode("b", 2)])

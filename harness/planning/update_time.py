@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.experiments.cost import work_of
-from harness.experiments.lengths import lengths_of
-from harness.experiments.memory import memory_of
+from harness.planning.episode_tokens import lengths_of
+from harness.planning.memory import memory_of
+from harness.planning.work import work_of
 from harness.policy.shape import ModelShape, head_chunk, shape_of
 from harness.settings.plan import Plan
 

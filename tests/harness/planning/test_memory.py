@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from harness.experiments.lengths import lengths_of
-from harness.experiments.memory import memory_of
+from harness.planning.episode_tokens import lengths_of
+from harness.planning.memory import memory_of
 from harness.policy.attention import PACKED, Segments
 from harness.policy.batch import Batch
 from harness.policy.lora import add_lora

@@ -20,9 +20,9 @@ import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
 from harness.build import clone_expert, teacher
 from harness.policy.policy import load_policy
-from harness.quickstart import warm_start as module
+from harness.quickstart import cloning
+from harness.quickstart.cloning import cached_warm_start, demonstrations, text_perplexity, warm_start
 from harness.quickstart.tiny import new_tiny_policy
-from harness.quickstart.warm_start import cached_warm_start, demonstrations, text_perplexity, warm_start
 from harness.run import display as display_module
 from harness.run.display import Display
 from harness.settings.command_line import parse
@@ -63,7 +63,7 @@ def test_a_sequence_without_an_action_is_left_out(env: gym.Env[str, str], monkey
     demos = demonstrations(env, policy, FEW, waste=0.0, count=2, seed=0)
     for demo in demos:
         demo.go_on(list(reversed(demo.ids)))
-    monkeypatch.setattr(module, "demonstrations", lambda *args, **kwargs: demos)
+    monkeypatch.setattr(cloning, "demonstrations", lambda *args, **kwargs: demos)
     settings = dataclasses.replace(FEW, updates=len(demos) * 2, batch_tokens=1)  # each sequence is a batch
     assert math.isfinite(warm_start(env, policy, settings, seed=0)["warm_start/loss"])
 
@@ -73,9 +73,9 @@ def test_without_a_demonstration_the_error_says_which_limit_to_raise(
 ) -> None:
     policy = new_tiny_policy(env, seed=0)
     tried: list[str] = []
-    play = module.demonstrate
-    monkeypatch.setattr(module, "demonstrate", lambda *args, **how: tried.append(args[1]) or play(*args, **how))
-    monkeypatch.setattr(module, "_MOST_MISSES", 20)
+    play = cloning.demonstrate
+    monkeypatch.setattr(cloning, "demonstrate", lambda *args, **how: tried.append(args[1]) or play(*args, **how))
+    monkeypatch.setattr(cloning, "_MOST_MISSES", 20)
     for limit, message in (
         (
             {"max_tokens": 3},
@@ -160,7 +160,7 @@ def test_the_oldest_entries_of_the_cache_are_deleted_above_its_limit(
     (part / "model.pt").write_bytes(bytes(10_000_000))
     gone.symlink_to(folder / "nowhere")
     size = sum(file.stat().st_size for file in first.iterdir())
-    monkeypatch.setattr(module, "_CACHE_BYTES", int(2.5 * size))
+    monkeypatch.setattr(cloning, "_CACHE_BYTES", int(2.5 * size))
     cached_warm_start(tmp_path, env, new_tiny_policy(env, seed=0), FEW, seed=1)  # now it is the newest
     third = entry(3)
     assert set(folder.iterdir()) == {first, third, part, gone}

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from eh_gym.errors import ConfigError
-from harness.experiments.lengths import lengths_of, turns_of
-from harness.experiments.memory import GB, Memory, memory_of
+from harness.planning.episode_tokens import lengths_of, turns_of
+from harness.planning.memory import GB, Memory, memory_of
 from harness.policy.shape import shape_of
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan

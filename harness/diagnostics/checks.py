@@ -1,7 +1,7 @@
 """Tries every path of the harness once on this machine, and judges what was measured by what the project promises.
 
 Each check has a process of its own, so that a crash, a hang or an engine that keeps its memory ends one check and no other. Most
-checks are short runs of `harness.grpo` with the tiny model, judged by the metrics that they log. `harness.experiments.gpu_probes`
+checks are short runs of `harness.grpo` with the tiny model, judged by the metrics that they log. `harness.diagnostics.probes`
 has those with the shape of a real model. docs/vllm.md explains the table.
 """
 
@@ -27,45 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import StateError
-from harness.experiments.process_group import end_group
-from harness.run.metrics import read_metrics
+from harness.diagnostics.lab import Lab
+from harness.diagnostics.measurement import Measurement
+from harness.diagnostics.process_group import end_group
 from harness.run.versions import package_versions
 
-__all__ = ["CHECKS", "Check", "Figure", "Lab", "Result", "about", "carry_out", "judged", "report", "row", "verdict"]
+__all__ = ["CHECKS", "Check", "Result", "about", "carry_out", "judged", "report", "row", "verdict"]
 
-_SETTINGS = (
-    "--updates 2 --tasks-per-update 4 --group-size 4 --minibatches 1 --eval-tasks 2 --kl-coef 0.01 --learning-rate 0.003 "
-    "--warmup-updates 0"
-)
 _LOG_LINES = 60  # of a check that failed, in the report
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A number that a check measured, and what is promised of it.
-
-    Attributes:
-        what: What the number is, with its unit.
-        value: The number.
-        least: The least that is promised.
-        most: The most that is promised.
-        speed: Whether a broken promise makes the path slow. Otherwise it makes the path wrong.
-    """
-
-    what: str
-    value: float
-    least: float = -math.inf
-    most: float = math.inf
-    speed: bool = False
-
-    @property
-    def kept(self) -> bool:
-        """Whether the number is as promised. NaN is not."""
-        return self.least <= self.value <= self.most
-
-    def __str__(self) -> str:
-        bounds = [f">= {self.least:g}"] * (self.least > -math.inf) + [f"<= {self.most:g}"] * (self.most < math.inf)
-        return f"{self.what} {self.value:.4g}" + (f" ({' and '.join(bounds)})" if bounds else "")
 
 
 @dataclass(frozen=True)
@@ -76,67 +45,15 @@ class Result:
         name: The name of the check.
         verdict: "right", "slow", "wrong", or "left out".
         seconds: How long it took.
-        figures: What it measured.
+        measurements: What it measured.
         why: The end of its log if it is wrong; the reason if it was left out.
     """
 
     name: str
     verdict: str
     seconds: float = 0.0
-    figures: tuple[Figure, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
     why: str = ""
-
-
-@dataclass(frozen=True)
-class Lab:
-    """The machine on which the checks run.
-
-    Attributes:
-        device: "cuda" or "cpu".
-        gpus: The number of GPUs.
-        gpu_bytes: The memory of a GPU, in bytes.
-        folder: Everything that the checks leave is in this folder.
-        timeout_s: The most seconds that a check may take.
-    """
-
-    device: str
-    gpus: int
-    gpu_bytes: int
-    folder: Path
-    timeout_s: float = 300.0
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the checks run on a GPU."""
-        return self.device == "cuda"
-
-    @property
-    def ranks(self) -> int:
-        """The number of ranks that this machine can have; a CPU can have two."""
-        return min(2, self.gpus) if self.on_gpu else 2
-
-    def path(self, name: str) -> Path:
-        """The place of what a check or a run leaves."""
-        return self.folder / name.replace(" ", "-").replace(",", "")
-
-    def train(self, name: str, *words: str, ranks: int = 1, device: str = "") -> list[dict[str, Any]]:
-        """Trains the tiny model for two updates, and returns the rows of its metrics.
-
-        Raises:
-            StateError: The run ended with an error.
-        """
-        run_dir = self.path(name)
-        dtype = "bfloat16" if self.on_gpu else "float32"
-        flags = [*_SETTINGS.split(), "--dtype", dtype, "--device", device or self.device, *words]
-        if "--resume" not in words:
-            flags += ["--run-dir", str(run_dir)]
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-        ended = subprocess.run([sys.executable, *launcher, "-m", "harness.grpo", *flags], check=False)
-        if ended.returncode:
-            raise StateError(
-                f"harness.grpo {' '.join(flags)} ended with exit code {ended.returncode}; its output is above"
-            )
-        return read_metrics(run_dir / "metrics.jsonl")
 
 
 @dataclass(frozen=True)
@@ -151,7 +68,7 @@ class Check:
     """
 
     name: str
-    measure: Callable[[Lab], list[Figure]]
+    measure: Callable[[Lab], list[Measurement]]
     vllm: bool = False
     ranks: int = 1
 
@@ -162,7 +79,7 @@ class Check:
         return f"needs {self.ranks} GPUs" if lab.ranks < self.ranks else ""
 
 
-def judged(rows: Sequence[Mapping[str, Any]], lab: Lab, *, lag: int = 0) -> list[Figure]:
+def judged(rows: Sequence[Mapping[str, Any]], lab: Lab, *, lag: int = 0) -> list[Measurement]:
     """What a run's metrics say about its path.
 
     The KL term keeps every episode in the loss, so each update compares the sampler's log-probabilities with the trainer's. The
@@ -174,16 +91,18 @@ def judged(rows: Sequence[Mapping[str, Any]], lab: Lab, *, lag: int = 0) -> list
     ]
     bound = 0.02 if lab.on_gpu else 1e-3
     found = [
-        Figure("updates", len(rows), least=2),
-        Figure("trainer - sampler, nats", max(differences[:1] if lag else differences), most=bound),
-        Figure("failed environments", sum(row["rollout/environment_errors"] for row in rows), most=0),
-        Figure("updates behind", rows[-1]["rollout/policy_lag"], least=lag, most=lag),
-        Figure("skipped steps", sum(row["train/skipped_steps"] for row in rows), most=0),
+        Measurement("updates", len(rows), least=2),
+        Measurement("trainer - sampler, nats", max(differences[:1] if lag else differences), most=bound),
+        Measurement("failed environments", sum(row["rollout/environment_errors"] for row in rows), most=0),
+        Measurement("updates behind", rows[-1]["rollout/policy_lag"], least=lag, most=lag),
+        Measurement("skipped steps", sum(row["train/skipped_steps"] for row in rows), most=0),
     ]
     if lag:
-        found.append(Figure("trainer - sampler behind, nats", differences[-1], least=bound))
+        found.append(Measurement("trainer - sampler behind, nats", differences[-1], least=bound))
     if "rollout/cache_preemptions" in rows[-1]:
-        found.append(Figure("preemptions", sum(row["rollout/cache_preemptions"] for row in rows), most=0, speed=True))
+        found.append(
+            Measurement("preemptions", sum(row["rollout/cache_preemptions"] for row in rows), most=0, speed=True)
+        )
     return found
 
 
@@ -192,7 +111,7 @@ def _run(name: str, *words: str, lag: int = 0, ranks: int = 1, vllm: bool = Fals
     return Check(name, lambda lab: judged(lab.train(name, *words, ranks=ranks), lab, lag=lag), vllm, ranks)
 
 
-def _resumed(lab: Lab) -> list[Figure]:
+def _resumed(lab: Lab) -> list[Measurement]:
     """A run that goes on from its last checkpoint but one repeats the last update."""
     name = "checkpoint and resume"
     whole = lab.train(name, "--checkpoint-every", "1")
@@ -200,7 +119,9 @@ def _resumed(lab: Lab) -> list[Figure]:
     shutil.rmtree(run_dir / "checkpoints" / "update-000002")
     again = lab.train(name, "--resume", str(run_dir))
     # On a GPU sums are added in an order that changes from run to run.
-    return [Figure("largest relative difference", largest_difference(whole, again), most=0.05 if lab.on_gpu else 0.0)]
+    return [
+        Measurement("largest relative difference", largest_difference(whole, again), most=0.05 if lab.on_gpu else 0.0)
+    ]
 
 
 def largest_difference(rows: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> float:
@@ -214,18 +135,21 @@ def largest_difference(rows: Sequence[Mapping[str, Any]], others: Sequence[Mappi
     return max(found)
 
 
-def _ranks_agree(lab: Lab) -> list[Figure]:
+def _ranks_agree(lab: Lab) -> list[Measurement]:
     """Two ranks compute the first update of one process. What follows differs by rounding that the optimizer amplifies."""
     one, two = lab.train("one rank"), lab.train("two ranks", ranks=2)
     norms = [max(rows[0]["train/grad_norm"], 1e-12) for rows in (one, two)]
     off = abs(norms[0] - norms[1]) / max(norms)
-    return [*judged(two, lab), Figure("gradient norm, relative difference", off, most=0.05 if lab.on_gpu else 5e-3)]
+    return [
+        *judged(two, lab),
+        Measurement("gradient norm, relative difference", off, most=0.05 if lab.on_gpu else 5e-3),
+    ]
 
 
 def _served(name: str, *words: str, server_flags: Sequence[str] = ()) -> Check:
     """The check of a run that samples with a server. It takes the weights over NCCL if it has a GPU of its own."""
 
-    def measure(lab: Lab) -> list[Figure]:
+    def measure(lab: Lab) -> list[Measurement]:
         over_nccl = lab.on_gpu and lab.gpus > 1
         model = lab.path("transformers") / "model"  # of the check of this name, if it was carried out
         if not model.exists():
@@ -291,13 +215,13 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.5)
 
 
-def _probe(name: str) -> Callable[[Lab], list[Figure]]:
-    """A check of `harness.experiments.gpu_probes`, which loads torch."""
+def _probe(name: str) -> Callable[[Lab], list[Measurement]]:
+    """A check of `harness.diagnostics.probes`, which loads torch."""
 
-    def measure(lab: Lab) -> list[Figure]:
-        from harness.experiments import gpu_probes
+    def measure(lab: Lab) -> list[Measurement]:
+        from harness.diagnostics import probes
 
-        found: list[Figure] = getattr(gpu_probes, name)(lab)
+        found: list[Measurement] = getattr(probes, name)(lab)
         return found
 
     return measure
@@ -346,14 +270,14 @@ def carry_out(check: Check, lab: Lab) -> Result:
         end = f"did not end within {lab.timeout_s:g} s" if late else f"ended with exit code {process.exitcode}"
         tail = log.read_text(errors="replace").splitlines()[-_LOG_LINES:] if log.exists() else []
         return Result(check.name, "wrong", seconds, why="\n".join([*tail, f"the check {end}"]))
-    return verdict(check.name, [Figure(**one) for one in json.loads(answer.read_text())], seconds)
+    return verdict(check.name, [Measurement(**one) for one in json.loads(answer.read_text())], seconds)
 
 
-def verdict(name: str, figures: Sequence[Figure], seconds: float) -> Result:
-    """Judges a check by its figures."""
-    broken = [figure for figure in figures if not figure.kept]
-    word = "right" if not broken else "slow" if all(figure.speed for figure in broken) else "wrong"
-    return Result(name, word, seconds, tuple(figures), "\n".join(f"not as promised: {figure}" for figure in broken))
+def verdict(name: str, measurements: Sequence[Measurement], seconds: float) -> Result:
+    """Judges a check by its measurements."""
+    broken = [one for one in measurements if not one.kept]
+    word = "right" if not broken else "slow" if all(one.speed for one in broken) else "wrong"
+    return Result(name, word, seconds, tuple(measurements), "\n".join(f"not as promised: {one}" for one in broken))
 
 
 def _alone(name: str, lab: Lab, log: Path, answer: Path) -> None:
@@ -363,12 +287,12 @@ def _alone(name: str, lab: Lab, log: Path, answer: Path) -> None:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     try:
-        figures = CHECKS[name].measure(lab)
+        measurements = CHECKS[name].measure(lab)
     except BaseException:
         traceback.print_exc()
         sys.exit(1)
     part = answer.with_suffix(".part")
-    part.write_text(json.dumps([dataclasses.asdict(figure) for figure in figures]))
+    part.write_text(json.dumps([dataclasses.asdict(one) for one in measurements]))
     part.rename(answer)
 
 
@@ -384,7 +308,7 @@ def report(results: Sequence[Result], about: Mapping[str, str]) -> str:
 
 def row(result: Result) -> str:
     """One line of the table."""
-    said = "; ".join(map(str, result.figures)) or result.why.splitlines()[-1]
+    said = "; ".join(map(str, result.measurements)) or result.why.splitlines()[-1]
     return f"{result.name:38} {result.verdict:8} {result.seconds:5.0f} s  {said}"
 
 

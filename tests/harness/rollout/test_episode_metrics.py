@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.rollout.metrics import rollout_metrics
+from harness.rollout.episode_metrics import rollout_metrics
 from harness.types.trajectory import Trajectory, Turn
 
 

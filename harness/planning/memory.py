@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from harness.experiments.lengths import Lengths, lengths_of
+from harness.planning.episode_tokens import Lengths, lengths_of
 from harness.policy.shape import ModelShape, head_chunk, shape_of
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
