@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from flags import command, new_parser, parse, run
 
-from harness.experiments.simulate.lengths import PAPER
+from harness.planning.length_laws import PAPER
 from harness.policy.batch import fill, microbatches
 from harness.types.trajectory import Trajectory
 

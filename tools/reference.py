@@ -28,7 +28,6 @@ from harness.run.metrics import glossary_markdown
 from harness.settings.command_line import parser_of
 from harness.settings.presets import preset
 from harness.simulate import Simulation
-from harness.simulate_beyond import Comparison
 from harness.sweep import Sweep
 from harness.warm_start import default_for as cloning_defaults
 
@@ -187,7 +186,6 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
     "harness.gpu_check": lambda _: GPUCheck(),
     "harness.report": lambda _: Report(runs=tyro.MISSING),
     "harness.simulate": lambda _: Simulation(),
-    "harness.simulate_beyond": lambda _: Comparison(),
     "harness.warm_start": cloning_defaults,
 }
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown}

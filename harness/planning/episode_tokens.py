@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from eh_gym.errors import ConfigError
-from harness.experiments.simulate.lengths import PAPER
+from harness.planning.length_laws import PAPER
 from harness.policy.installed import model_folder
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
@@ -31,7 +31,7 @@ class Lengths:
         prompt: The mean number of tokens of a task's prompt.
         action: The mean number of tokens that the model writes in a turn.
         observation: The mean number of tokens that it reads in a turn.
-        law: The distribution of the turns of a success, a key of `harness.experiments.simulate.lengths.PAPER`. None if every
+        law: The distribution of the turns of a success, a key of `harness.planning.length_laws.PAPER`. None if every
             episode goes on to K.
         source: A text that says where the numbers come from.
     """

@@ -20,7 +20,6 @@ COMMANDS = [
     ("harness.sweep", "sweep", ["--suite", "all"]),
     ("harness.report", "report", ["somewhere"]),
     ("harness.simulate", "simulate", []),
-    ("harness.simulate_beyond", "compare", []),
 ]
 
 

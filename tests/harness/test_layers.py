@@ -30,8 +30,6 @@ LAYERS = [
 ]
 """The folders, the lowest first."""
 
-NOT_YET = {"planning": {"experiments"}, "diagnostics": {"experiments"}}  # the laws of lengths, which move next
-
 COMMANDS = [
     "benchmark",
     "evaluate",
@@ -42,7 +40,6 @@ COMMANDS = [
     "plan",
     "report",
     "simulate",
-    "simulate_beyond",
     "sweep",
     "warm_start",
 ]
@@ -102,7 +99,7 @@ def test_every_file_is_a_command_or_builds_a_run_and_every_folder_has_its_place(
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_no_file_of_a_folder_names_one_above_it(layer: str) -> None:
-    below = set(LAYERS[: LAYERS.index(layer) + 1]) | NOT_YET.get(layer, set())
+    below = set(LAYERS[: LAYERS.index(layer) + 1])
     for file in (ROOT / layer).rglob("*.py"):
         assert _imports(file) <= below, file
 
@@ -111,7 +108,7 @@ def test_a_folder_loads_only_those_below_it() -> None:
     for line in _run(_LOADED_BY_LAYER, *LAYERS).splitlines():
         layer, modules = json.loads(line)
         loaded = {name.split(".")[1] for name in modules}
-        assert loaded <= set(LAYERS[: LAYERS.index(layer) + 1]) | NOT_YET.get(layer, set()), layer
+        assert loaded <= set(LAYERS[: LAYERS.index(layer) + 1]), layer
 
 
 def test_settings_and_commands_load_no_torch() -> None:

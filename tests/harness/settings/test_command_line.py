@@ -23,8 +23,7 @@ PANELS = {
     "harness.gpu_check": "",
     "harness.plan": "gpu lengths speed environment horizon",
     "harness.report": "",
-    "harness.simulate": "law controller runs tables",
-    "harness.simulate_beyond": "",
+    "harness.simulate": "episodes horizon",
     "harness.sweep": "sweep environment model horizon",
     "harness.warm_start": "environment model clone warm-start",
 }
