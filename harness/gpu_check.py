@@ -43,8 +43,10 @@ def check(wanted: GPUCheck, console: Console) -> bool:
     Raises:
         ConfigError: There is no such check or device, or the folder can't be made or is not empty.
     """
-    from harness.diagnostics.checks import CHECKS, Result, about, carry_out, report, row
+    from harness.diagnostics.checks import CHECKS
     from harness.diagnostics.lab import Lab
+    from harness.diagnostics.processes import carry_out
+    from harness.diagnostics.verdict import Result, about, report, row
     from harness.run.files import make_folder
     from harness.run.run_folder import free_folder
     from harness.run.runtime import gpu_bytes, pick_device

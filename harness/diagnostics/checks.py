@@ -1,59 +1,23 @@
-"""Tries every path of the harness once on this machine, and judges what was measured by what the project promises.
+"""The checks: each tries one path of the harness on this machine, and measures what the project promises of it.
 
-Each check has a process of its own, so that a crash, a hang or an engine that keeps its memory ends one check and no other. Most
-checks are short runs of `harness.grpo` with the tiny model, judged by the metrics that they log. `harness.diagnostics.probes`
-has those with the shape of a real model. docs/vllm.md explains the table.
+Most checks are short runs of `harness.grpo` with the tiny model, judged by the metrics that they log. Those with the shape of a
+real model are in `harness.diagnostics.probes`. docs/vllm.md explains the table.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import json
 import math
-import multiprocessing
-import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import traceback
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import StateError
 from harness.diagnostics.lab import Lab
 from harness.diagnostics.measurement import Measurement
-from harness.diagnostics.process_group import end_group
-from harness.run.versions import package_versions
+from harness.diagnostics.server import server
 
-__all__ = ["CHECKS", "Check", "Result", "about", "carry_out", "judged", "report", "row", "verdict"]
-
-_LOG_LINES = 60  # of a check that failed, in the report
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of a check.
-
-    Attributes:
-        name: The name of the check.
-        verdict: "right", "slow", "wrong", or "left out".
-        seconds: How long it took.
-        measurements: What it measured.
-        why: The end of its log if it is wrong; the reason if it was left out.
-    """
-
-    name: str
-    verdict: str
-    seconds: float = 0.0
-    measurements: tuple[Measurement, ...] = ()
-    why: str = ""
+__all__ = ["CHECKS", "Check", "judged", "largest_difference"]
 
 
 @dataclass(frozen=True)
@@ -161,60 +125,6 @@ def _served(name: str, *words: str, server_flags: Sequence[str] = ()) -> Check:
     return Check(name, measure, vllm=True)
 
 
-@contextlib.contextmanager
-def server(lab: Lab, model: Path, over_nccl: bool, flags: Sequence[str]) -> Iterator[str]:
-    """A vLLM server with this model's shape, as docs/vllm.md starts it; yields its address."""
-    with socket.socket() as kept:  # bound and not listening, it keeps the port for the server
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        kept.bind(("127.0.0.1", 0))
-        port = kept.getsockname()[1]
-        transfer = json.dumps({"backend": "nccl" if over_nccl else "file"})
-        command = [
-            sys.executable,
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--model",
-            str(model),
-            "--port",
-            str(port),
-        ]
-        command += ["--host", "127.0.0.1", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-        command += ["--enable-scale-out", "--weight-transfer-config", transfer, *flags]
-        command += ["--worker-extension-cls", "harness.sampling.vllm_worker.PolicyWeights"]
-        settings = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-        if lab.on_gpu:
-            command += ["--gpu-memory-utilization", "0.3"]
-            settings["CUDA_VISIBLE_DEVICES"] = str(lab.gpus - 1)
-        else:
-            command += [
-                "--dtype",
-                "float32",
-                "--enforce-eager",
-                "--block-size",
-                "32",
-                "--kv-cache-memory-bytes",
-                "67108864",
-            ]
-            command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096"]
-            settings |= {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        process = subprocess.Popen(command, env={**os.environ, **settings})
-        try:
-            _wait_for(f"http://127.0.0.1:{port}", process)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    while True:  # the check's own time limit ends it
-        if process.poll() is not None:
-            raise StateError(f"the server ended with exit code {process.returncode}; its output is above")
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
-            return
-        time.sleep(0.5)
-
-
 def _probe(name: str) -> Callable[[Lab], list[Measurement]]:
     """A check of `harness.diagnostics.probes`, which loads torch."""
 
@@ -250,72 +160,3 @@ CHECKS: dict[str, Check] = {
     )
 }
 """Every check by name. What matters most comes first, in case that the time runs out."""
-
-
-def carry_out(check: Check, lab: Lab) -> Result:
-    """Runs a check in a process of its own, and kills all that it started if it takes too long."""
-    if lacking := check.lacks(lab):
-        return Result(check.name, "left out", why=lacking)
-    began, path = time.monotonic(), lab.path(check.name)
-    log, answer = path.with_suffix(".log"), path.with_suffix(".json")
-    process = multiprocessing.get_context("spawn").Process(target=_alone, args=(check.name, lab, log, answer))
-    process.start()
-    try:
-        process.join(lab.timeout_s)
-        late = process.is_alive()
-    finally:
-        end_group(process)  # servers and ranks that it left behind too
-    seconds = time.monotonic() - began
-    if late or not answer.exists():
-        end = f"did not end within {lab.timeout_s:g} s" if late else f"ended with exit code {process.exitcode}"
-        tail = log.read_text(errors="replace").splitlines()[-_LOG_LINES:] if log.exists() else []
-        return Result(check.name, "wrong", seconds, why="\n".join([*tail, f"the check {end}"]))
-    return verdict(check.name, [Measurement(**one) for one in json.loads(answer.read_text())], seconds)
-
-
-def verdict(name: str, measurements: Sequence[Measurement], seconds: float) -> Result:
-    """Judges a check by its measurements."""
-    broken = [one for one in measurements if not one.kept]
-    word = "right" if not broken else "slow" if all(one.speed for one in broken) else "wrong"
-    return Result(name, word, seconds, tuple(measurements), "\n".join(f"not as promised: {one}" for one in broken))
-
-
-def _alone(name: str, lab: Lab, log: Path, answer: Path) -> None:
-    """Runs a check in this process. All that it and its children print goes into the log."""
-    os.setsid()
-    with log.open("wb") as file:
-        for stream in (1, 2):
-            os.dup2(file.fileno(), stream)
-    try:
-        measurements = CHECKS[name].measure(lab)
-    except BaseException:
-        traceback.print_exc()
-        sys.exit(1)
-    part = answer.with_suffix(".part")
-    part.write_text(json.dumps([dataclasses.asdict(one) for one in measurements]))
-    part.rename(answer)
-
-
-def report(results: Sequence[Result], about: Mapping[str, str]) -> str:
-    """The text to attach to a report: the machine, the table, and why a check is not right."""
-    lines = [*(f"{name}: {value}" for name, value in about.items()), ""]
-    lines += [row(result) for result in results]
-    for result in results:
-        if result.verdict in ("wrong", "slow"):
-            lines += ["", f"--- {result.name}: {result.verdict}", result.why]
-    return "\n".join(lines) + "\n"
-
-
-def row(result: Result) -> str:
-    """One line of the table."""
-    said = "; ".join(map(str, result.measurements)) or result.why.splitlines()[-1]
-    return f"{result.name:38} {result.verdict:8} {result.seconds:5.0f} s  {said}"
-
-
-def about(device: str) -> dict[str, str]:
-    """The machine and the packages, for the report."""
-    import torch
-
-    gpus = torch.cuda.device_count() if device == "cuda" else 0
-    name = torch.cuda.get_device_name() if gpus else "none"
-    return {"GPUs": str(gpus), "GPU": name, "CUDA": str(torch.version.cuda), **package_versions()}
