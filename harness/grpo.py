@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from eh_gym.errors import ConfigError, EHError
+from harness.planning.fit import refusal
 from harness.planning.memory import GB, memory_of
-from harness.planning.work import refusal
 from harness.run.display import Display
 from harness.settings.command_line import end_with_error, errors_in_one_line, given_flags, parse
 from harness.settings.grpo import GRPOConfig

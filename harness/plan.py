@@ -15,9 +15,10 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError
 from harness.planning.episode_tokens import lengths_of
+from harness.planning.fit import refusal
 from harness.planning.memory import GB, memory_of
 from harness.planning.update_time import markdown
-from harness.planning.work import Work, refusal, work_of
+from harness.planning.work import Work, work_of
 from harness.policy.shape import ModelShape, shape_of
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.grpo import GRPOConfig

@@ -26,8 +26,8 @@ from torch.distributed.run import get_args_parser
 
 from eh_gym.errors import MissingBackendError
 from harness.plan import default_for
+from harness.planning.fit import refusal
 from harness.planning.memory import memory_of
-from harness.planning.work import refusal
 from harness.settings.command_line import parse
 from harness.settings.plan import Plan
 from harness.settings.presets import preset

@@ -15,9 +15,10 @@ import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
 from harness.plan import default_for, main
 from harness.planning.episode_tokens import lengths_of
+from harness.planning.fit import ways_to_fit
 from harness.planning.memory import memory_of
 from harness.planning.update_time import markdown, step_of
-from harness.planning.work import mends, work_of
+from harness.planning.work import work_of
 from harness.policy.installed import is_installed, model_folder
 from harness.policy.shape import shape_of
 from harness.settings.command_line import parse
@@ -36,7 +37,7 @@ def plan(*words: str) -> Plan:
 
 @pytest.mark.parametrize(("gpus", "gb"), [(1, 80), (1, 141), (8, 80)])
 @pytest.mark.parametrize("recipe", [r for r in RECIPES if "lora" not in r.stem], ids=lambda p: p.stem)
-def test_every_recipe_fits_or_is_refused_with_a_mend(
+def test_every_recipe_fits_or_is_refused_with_changes_that_make_it_fit(
     recipe: Path, gpus: int, gb: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [str(recipe), "--gpus", str(gpus), "--gpu-gb", str(gb)]
@@ -48,16 +49,16 @@ def test_every_recipe_fits_or_is_refused_with_a_mend(
         main(words)
     assert end.value.code == 2
     assert "--lora-rank 32" in capsys.readouterr().out
-    ways = mends(plan(*words))
+    ways = ways_to_fit(plan(*words))
     assert ways
     for way in ways:
         assert memory_of(plan(*words, *shlex.split(way))).fits, way
 
 
-def test_a_mend_without_a_value_is_quoted() -> None:
+def test_a_change_without_a_value_is_quoted() -> None:
     words = ["--model", "Qwen/Qwen3-8B", "--env", "EH-BFCL-v0", "--sampler", "vllm"]
     words += ["--quantization", "fp8", "--gpu-memory-utilization", "0.3"]
-    way = next(way for way in mends(plan(*words)) if "vllm-server" in way)
+    way = next(way for way in ways_to_fit(plan(*words)) if "vllm-server" in way)
     assert "--quantization ''" in way
     assert memory_of(plan(*words, *shlex.split(way))).fits
 
@@ -75,7 +76,7 @@ def test_a_context_beyond_the_model_s_positions_adds_no_tokens() -> None:
 
 
 def test_servers_instead_of_an_engine_take_back_what_is_the_engines() -> None:
-    way = next(way for way in mends(plan(SEVEN, "--tensor-parallel", "2")) if "vllm-server" in way)
+    way = next(way for way in ways_to_fit(plan(SEVEN, "--tensor-parallel", "2")) if "vllm-server" in way)
     assert "--url URL --tensor-parallel 1" in way
     assert memory_of(plan(SEVEN, "--tensor-parallel", "2", *shlex.split(way))).fits
 
