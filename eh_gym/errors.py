@@ -1,18 +1,18 @@
 """Every exception Elastic Horizon raises on purpose.
 
 EHError
-├── ConfigError (ValueError)         an argument or setting is wrong; the message says the mend
+├── ConfigError (ValueError)         an argument or setting is wrong; the message says how to fix it
 ├── StateError (ValueError)          a saved state does not fit the object that loads it
 ├── MissingBackendError              an environment's backend is not installed; the message names the command
 ├── MissingExtraError (ImportError)  an optional dependency is not installed; the message names the command
 ├── ForeignPackageError (ImportError)  a package of another project is called envs; the message says where it is
-├── SamplerError                     what samples the actions failed; a run goes on from its checkpoint
+├── SamplerError                     the sampler failed; a run can resume from its checkpoint
 └── WorkerError                      a backend process failed; its episode is lost, nothing else
     ├── WorkerDied                   it exited, crashed or was killed
     ├── WorkerTimeout                it did not answer within its deadline, and was killed
     ├── WorkerProtocolError          it sent something that is not a frame, and was killed
     ├── WorkerVersionMismatch        it speaks another protocol version
-    └── WorkerCallError              it answered that the call raised; the worker lives on
+    └── WorkerCallError              it answered that the call raised; the worker goes on
 """
 
 __all__ = [
@@ -57,7 +57,7 @@ class ForeignPackageError(EHError, ImportError):
 
 
 class SamplerError(EHError, RuntimeError):
-    """The engine failed, and what was submitted to it can't be sampled elsewhere."""
+    """The sampler's engine failed, and no other engine can take over its requests."""
 
 
 class WorkerError(EHError, RuntimeError):
@@ -81,4 +81,4 @@ class WorkerVersionMismatch(WorkerError):
 
 
 class WorkerCallError(WorkerError):
-    """The worker answered that the call raised an exception; the worker lives on."""
+    """The worker answered that the call raised an exception. The worker goes on."""

@@ -1,7 +1,7 @@
 """Whether `envs` and `harness` are this project's own packages. Both names are common, and Python takes the first that it finds.
 
-A folder `envs/` where a program runs stands in front of ours. A distribution that has a package of the same name, such as
-PyPI's `envs`, is installed into the same folder as ours, and each overwrites files of the other.
+A folder `envs/` in the current folder hides ours. A distribution that has a package of the same name, such as PyPI's
+`envs`, is installed into the same folder as ours, and each overwrites files of the other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The EH-* environment ids and the classes behind them, as strings.
 
-Left out: the classes themselves. A string is imported when ``gym.make`` needs it, so that registering costs nothing and
-nothing here depends on ``envs``. No id has a ``max_episode_steps``: how long an episode may be is ElasticTimeLimit's
-question, not the registry's.
+``gym.make`` imports a class when it needs it, so registering costs nothing and this module does not depend on ``envs``.
+No id has a ``max_episode_steps``, because `ElasticTimeLimit` sets the limit.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ENTRY_POINTS = {
 
 
 _REMOTE = {"EH-Remote-v0": "envs.openenv.client:RemoteEnv"}
-"""Needs the address of a server, so it is not among the environments that can be made as they are."""
+"""Not in the list, because it can't be made without the address of a server."""
 
 
 def register_envs() -> None:

@@ -1,7 +1,7 @@
-"""UnicodeText, the space of what a language model writes and reads.
+"""UnicodeText, the space of texts that a language model reads and writes.
 
-Left out: a flattened form. Text without a fixed character set has no vector of indexes, so ``flatten`` and its kin
-raise an error that says so, and so does the shared memory of AsyncVectorEnv, which would hand back junk.
+Text without a fixed character set can't be flattened to a vector of indexes, so ``flatten`` raises an error. So does
+the shared memory of AsyncVectorEnv, which would return garbled text.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _LONGEST_SAMPLE = 256  # characters; a space that admits a megabyte should not s
 class UnicodeText(Text):
     r"""Any ``str`` of at most ``max_length`` characters, whatever the characters are.
 
-    gymnasium's own ``Text`` rejects every character outside the set given to it, which no set of a reasonable size
-    mends for the output of a language model. Being a ``Text``, this space batches, concatenates and checks like one.
+    gymnasium's own ``Text`` rejects every character outside a given set, and no set of a reasonable size covers the
+    output of a language model. This space is a subclass of ``Text``, and batches, concatenates and checks like one.
 
-    ``sample()`` returns printable text, part of it outside ASCII, of 0 to min(max_length, 256) characters. Only samples
-    keep to ``character_set``; ``contains`` does not look at it.
+    ``sample()`` returns printable text, part of it outside ASCII, of 0 to min(max_length, 256) characters.
+    ``character_set`` is used only for samples, not by ``contains``.
 
     Args:
         max_length: Most characters (Unicode code points, not bytes), >= 0.

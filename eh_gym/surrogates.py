@@ -1,4 +1,4 @@
-"""Half surrogate pairs, which Python's texts may hold and neither UTF-8 nor a tokenizer can."""
+"""Escapes halves of surrogate pairs, which Python's strings may contain but UTF-8 and tokenizers refuse."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["escaped"]
 
 
 def escaped(text: str) -> str:
-    r"""The text with half surrogate pairs as their escapes. An agent's code can print such halves.
+    r"""Returns the text with halves of surrogate pairs escaped. An agent's code can print such halves.
 
     >>> escaped("a" + chr(0xD83D)), escaped("a\U0001f600") == "a\U0001f600"
     ('a\\ud83d', True)

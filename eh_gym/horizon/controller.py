@@ -1,6 +1,6 @@
-"""What every horizon controller offers, and what an episode tells it.
+"""The protocol of a horizon controller, and the outcome of an episode, which it records.
 
-Left out: any base class with behaviour. A controller is whatever has these five members.
+There is no base class: any object with the five members of `HorizonController` is a controller.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class EpisodeOutcome:
             `ElasticTimeLimit`.
         truncated: Stopped by K (or by the environment's own truncation) rather than ended by the task's rules.
         task_id: The task, where the environment names it.
-        tokens: The tokens that the agent wrote and read after the first prompt, >= 1; None where nobody counts them.
-        info: What the environment's reset said of the episode; empty where nobody kept it. Not compared, not shown.
+        tokens: The tokens that the agent wrote and read after the first prompt, >= 1; None if they are not counted.
+        info: The info of the environment's reset; may be empty. Not compared and not shown.
 
     Raises:
-        ConfigError: No episode can have ended so, such as one of 0 steps, or of more steps than its K.
+        ConfigError: The values are impossible, such as 0 steps, or more steps than K.
     """
 
     length: int
@@ -59,16 +59,17 @@ class EpisodeOutcome:
             raise ConfigError(f"task_id must be a text, or None, got {self.task_id!r}; pass str(...)")
         for name in ("success", "truncated"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
-                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}; decide it before")
+                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}; pass a bool")
 
 
 @runtime_checkable
 class HorizonController(Protocol):
     """Decides how many steps the next episodes may take.
 
-    A controller that does not give all of them the same has one method more, ``horizon_for(info, seed) -> int``; see
-    `episode_horizon`. One that is no use as a copy in another process says in ``made_in`` which process made it
-    (``os.getpid()`` in its ``__init__``); `ElasticTimeLimit` then warns where a copy records.
+    A controller may have two more members. ``horizon_for(info, seed) -> int`` gives each episode its own K; see
+    `episode_horizon`. ``made_in`` is the id of the process that made the controller (``os.getpid()`` in its
+    ``__init__``). With it, `ElasticTimeLimit` warns if a copy in another process records outcomes, because the original
+    does not get them.
     """
 
     @property
@@ -85,11 +86,11 @@ class HorizonController(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly here, as JSON-serialisable values."""
+        """Everything needed to continue from here, as JSON-serialisable values."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from ``state``; raises StateError if it was not made by this kind of controller."""
+        """Continues from ``state``; raises StateError if another kind of controller made it."""
         ...
 
 
@@ -97,12 +98,12 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
     """The budget K of one episode that starts now, in steps.
 
     Args:
-        controller: If it has a method ``horizon_for``, that decides; else its `horizon` does.
-        info: What the environment's reset said of the episode, such as its ``task_id``.
-        seed: What the reset got. The same info and seed give the same K until the next update.
+        controller: The source of K: its method ``horizon_for`` if it has one, otherwise its `horizon`.
+        info: The info of the environment's reset, such as its ``task_id``.
+        seed: The seed of the reset. The same info and seed give the same K until the next update.
 
     Raises:
-        ConfigError: What the controller says is no whole number >= 1. NaN and infinity would never stop an episode.
+        ConfigError: The controller's answer is not a whole number >= 1. NaN and infinity would never stop an episode.
     """
     decide = getattr(controller, "horizon_for", None)
     k = controller.horizon if decide is None else decide(info, seed)
@@ -115,7 +116,7 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
 
 
 def check_outcome(outcome: object) -> EpisodeOutcome:
-    """`outcome`, if it is an EpisodeOutcome; for `record`, which is called by other people's code."""
+    """Returns `outcome`, or raises a ConfigError if it is not an EpisodeOutcome."""
     if not isinstance(outcome, EpisodeOutcome):
         raise ConfigError(
             f"record() takes an eh_gym.EpisodeOutcome, got {outcome!r}; "
@@ -130,5 +131,5 @@ def is_whole(value: object) -> bool:
 
 
 def is_controller(value: object) -> TypeGuard[HorizonController]:
-    """Whether `value` has a controller's five members, and is no class that has them."""
+    """Whether `value` has a controller's five members. A class that has them does not count."""
     return isinstance(value, HorizonController) and not isinstance(value, type)

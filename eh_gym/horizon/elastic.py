@@ -1,6 +1,6 @@
 """Elastic Horizon: K follows the lengths of the agent's own successes, up and down.
 
-Left out: any view of failures, tasks or the update index; the paper's controller has none.
+The controller looks at nothing else: not at failures, tasks or the number of updates.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class ElasticHorizon:
         target   = clip(boundary + delta, k_min, k_max)                     (Eq. 6, clipped as in Eq. 7; line 16)
         K        = (1 - alpha) K + alpha target                             (Eq. 7, restated as Eq. 9; line 17)
 
-    The percentile is numpy's linear one, ``np.percentile(lengths, 90)``; the paper names none. Until the buffer holds
-    `min_successes`, K stays (line 14).
+    The percentile is numpy's, with linear interpolation (``np.percentile(lengths, 90)``); the paper does not name the
+    interpolation. Until the buffer holds `min_successes`, K stays (line 14).
 
-    Where the paper disagrees with itself: Algorithm 1 keeps K real; the appendix's Algorithm 2 (line 31) stores the floor
-    of each update. With alpha = 0.1 the stored integer cannot grow unless the target is at least 10 above it, so it stalls
-    below the frontier, and where it stalls depends on where it started. The default keeps K real and floors only what is
-    applied.
+    The paper contradicts itself about rounding. Algorithm 1 keeps K real; the appendix's Algorithm 2 (line 31) stores
+    the floor of each update. With alpha = 0.1 the stored integer cannot grow unless the target is at least 10 above it,
+    so it stalls below the frontier, and where it stalls depends on where it started. The default keeps K real and
+    floors only what is applied.
 
-    A success longer than its K can't be seen, so the lengths are cut off at K; `delta` is what lets K grow past them.
+    A success can't be longer than its K, so the lengths are cut off at K. `delta` lets K grow beyond them.
 
     Args:
         k0: K at the start, in k_min..k_max.
@@ -51,11 +51,12 @@ class ElasticHorizon:
         k_max: Upper bound of the target, in steps.
         alpha: Smoothing, in (0, 1].
         delta: Headroom over the boundary, in steps, >= 0.
-        buffer_size: How many successes are remembered (N).
-        min_successes: K moves only once the buffer holds so many (N_min), 1..buffer_size.
-        statistic: What of the lengths is the boundary; the others are the paper's ablation.
+        buffer_size: The number of successes that are remembered (N).
+        min_successes: The number of successes from which K moves (N_min), 1..buffer_size.
+        statistic: The statistic of the lengths that is the boundary; the paper's is p90, and its ablation has the
+            others.
         rounding: "floor" applies the floor of a real K (default). "nearest" applies the nearest integer, half to even (the
-            authors' released controller). "floor-state" is Algorithm 2, kept to show that it stalls.
+            authors' released controller). "floor-state" is Algorithm 2, which stalls.
         cold_growth: Steps that K grows by in an update without enough successes, at most to k_max; the paper's is 0, where
             an agent that never succeeds within k0 stays there.
 
@@ -138,7 +139,7 @@ class ElasticHorizon:
             if len(self._lengths) >= self.min_successes:
                 boundary = self._boundary()
                 target = min(max(boundary + self.delta, float(self.k_min)), float(self.k_max))
-                # Eq. 7 in the form that leaves K exactly where it is when it has arrived.
+                # Eq. 7, written so that K stays exactly the same once it has reached the target.
                 self._k += self.alpha * (target - self._k)
             else:
                 self._k = min(self._k + self.cold_growth, float(self.k_max))
@@ -163,7 +164,7 @@ class ElasticHorizon:
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state`.
+        """Continues from `state`.
 
         Raises:
             StateError: `state` comes from another kind of controller or from other settings, or was edited.

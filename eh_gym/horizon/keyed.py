@@ -1,6 +1,6 @@
-"""A controller of its own for each kind of task.
+"""A separate controller for each kind of task.
 
-Left out: borrowing between the kinds; each needs successes of its own before its K moves.
+The kinds share nothing: the K of a kind moves only after successes of that kind.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class KeyedHorizon:
     """Gives every episode the K of its task's kind, and tells that kind's controller how it ended.
 
     Args:
-        make: Makes the controller of a kind that is met for the first time; all with the same settings. A module's function,
-            where controllers are pickled.
+        make: Makes the controller of a new kind; all with the same settings. If the controller is to be pickled, this
+            must be a function of a module.
         key: The key of the reset's info that says what kind a task is, such as its difficulty, category, app or domain.
 
     Raises:
@@ -46,13 +46,13 @@ class KeyedHorizon:
             raise ConfigError(f"key must be a key of the reset's info, such as 'difficulty', got {key!r}")
         self.made_in = os.getpid()
         self._make, self._key = make, key
-        self._fresh = made  # of a kind that has not been met
+        self._fresh = made  # of a new kind
         self._controllers: dict[str, HorizonController] = {}
         self._lock = threading.Lock()
 
     @property
     def horizons(self) -> dict[str, int]:
-        """The K of each kind met so far, in steps."""
+        """The K of each kind so far, in steps."""
         with self._lock:
             return {key: self._controllers[key].horizon for key in sorted(self._controllers)}
 
@@ -91,7 +91,7 @@ class KeyedHorizon:
         return {"kind": type(self).__name__, "settings": self._settings(), "controllers": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state`.
+        """Continues from `state`.
 
         Raises:
             StateError: `state` comes from another kind of controller or from other settings, or was edited.

@@ -1,4 +1,4 @@
-"""make_controller: a controller by its name, this project's or anybody's."""
+"""make_controller: makes a controller from its name, this project's or your own."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
     """Makes a controller from text, such as a configuration file's.
 
     Args:
-        name: elastic, fixed, linear, multiplicative, progressive, staged or tokens, or ``"MODULE:CLASS"`` for a controller of
-            one's own: the class, or a function that returns a controller, in a module that Python can import.
-        **settings: What the class takes.
+        name: elastic, fixed, linear, multiplicative, progressive, staged or tokens, or ``"MODULE:CLASS"`` for a
+            controller of your own: a class, or a function that returns a controller, in a module that Python can
+            import.
+        **settings: The arguments of the class.
 
     Raises:
-        ConfigError: The name or a setting is wrong, or what was made is no controller.
+        ConfigError: The name or a setting is wrong, or the result is not a controller.
 
     >>> make_controller("fixed", k=15), make_controller("eh_gym.horizon:FixedHorizon", k=15)
     (FixedHorizon(k=15), FixedHorizon(k=15))

@@ -1,6 +1,6 @@
-"""A horizon that grows when the agent succeeds often enough: the closest rule to Elastic Horizon among published ones.
+"""A horizon that grows when the agent succeeds often enough, a published idea close to Elastic Horizon.
 
-Left out: any way down, and any view of how long the successes were.
+K never shrinks, and the lengths of the successes play no part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ProgressiveHorizon"]
 
 
 class ProgressiveHorizon:
-    """K grows by a step whenever enough of the last episodes succeeded, up to a maximum that is chosen by hand.
+    """K grows by `step` when enough of the last episodes succeeded, up to `k_max`.
 
     This is the idea of "adaptive horizon management" in Progressive Multi-Turn Reinforcement Learning (preprints.org
     202601.0669), which raises the horizon as a measure of performance allows it. Its abstract names no numbers; the rule and the
@@ -90,7 +90,7 @@ class ProgressiveHorizon:
             return {"kind": type(self).__name__, "settings": self._settings(), **state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state`.
+        """Continues from `state`.
 
         Raises:
             StateError: `state` comes from another kind of controller or from other settings, or was edited.

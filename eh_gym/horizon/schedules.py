@@ -1,6 +1,6 @@
-"""Horizons that depend on the number of updates alone: the baselines of Elastic Horizon.
+"""Horizons that depend only on the number of updates: the baselines of Elastic Horizon.
 
-Each is a pure function of the update index, so a resumed run cannot drift. Left out: anything that looks at an episode.
+Each is a pure function of the update index, so a resumed run cannot drift.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FixedHorizon", "LinearHorizon", "MultiplicativeHorizon", "StagedHori
 
 
 class _Schedule:
-    """Counts updates; a subclass says what K that makes."""
+    """Counts updates. A subclass computes K from the count."""
 
     def __init__(self) -> None:
         self.made_in = os.getpid()
@@ -36,7 +36,7 @@ class _Schedule:
         raise NotImplementedError
 
     def record(self, outcome: EpisodeOutcome) -> None:
-        """Does nothing: a schedule looks at no outcome."""
+        """Does nothing: a schedule does not depend on outcomes."""
         check_outcome(outcome)
 
     def update(self) -> dict[str, float]:
@@ -46,11 +46,11 @@ class _Schedule:
             return {"horizon/k": float(self.horizon)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of updates, and the settings that it belongs to."""
+        """The number of updates and the settings."""
         return {"kind": type(self).__name__, "settings": self._settings(), "updates": self._updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state`.
+        """Continues from `state`.
 
         Raises:
             StateError: `state` comes from another kind of controller or from other settings.
@@ -102,8 +102,8 @@ class LinearHorizon(_Schedule):
     """K = min(k_min + delta t, k_max) after t updates, floored (Elastic Horizon paper, Eq. 3).
 
     The paper's stand-in for AgentGym-RL's ScalingInter is ``LinearHorizon(10, 50, 0.2)`` (Eq. 12), which reaches 50 at
-    update 200; AgentGym-RL's own code climbs in stages, see `StagedHorizon`. The floor is ours: the paper leaves the rounding
-    open.
+    update 200; AgentGym-RL's own code climbs in stages, see `StagedHorizon`. The paper does not state the rounding; we
+    take the floor.
 
     Args:
         k_min: K at update 0, >= 1.
@@ -157,15 +157,15 @@ class MultiplicativeHorizon(_Schedule):
 
 
 class StagedHorizon(_Schedule):
-    """K from a table: each entry holds from its update on until the next.
+    """K from a table. Each entry holds from its update until the next entry.
 
     The paper's TTI baseline is ``StagedHorizon({0: 15, 50: 20, 100: 30, 150: 50})`` (Elastic Horizon paper, appendix
     "Baseline Implementations": these K are no multiples of 15, so Eq. 4 can't make them). AgentGym-RL's
     ``scaling_inter_stepwise`` with rounds [10, 20, 30] every 100 steps is ``StagedHorizon({0: 10, 100: 20, 200: 30})``.
 
     Args:
-        stages: {update: K}, with an entry for update 0; K >= 1. K may fall from one stage to the next. An update may be a text
-            of digits, which is what JSON makes of it.
+        stages: {update: K}, with an entry for update 0; K >= 1. K may fall from one stage to the next. An update may
+            also be a string of digits, as in JSON.
 
     >>> h = StagedHorizon({0: 15, 50: 20, 100: 30, 150: 50})
     >>> [h.horizon_at(t) for t in (0, 49, 50, 149, 150, 999)]
@@ -216,10 +216,10 @@ def bounds(k_min: int, k_max: int, *, low_name: str = "k_min") -> tuple[int, int
 
 
 def floor_to_steps(k: float) -> int:
-    """Floor, but a value that is whole up to rounding error counts as whole.
+    """The floor of `value`; a value that is whole up to rounding error counts as whole.
 
     In floating point 7 + 0.7 * 170 is 125.99999999999999, where exact arithmetic says 126. The tolerance, 1e-9 of a step,
-    is far above the rounding error of any sum here and far below anything that a budget could mean.
+    is far above the rounding error of any sum here and far below any difference that matters.
 
     >>> floor_to_steps(7 + 0.7 * 170), floor_to_steps(19.999)
     (126, 19)

@@ -1,9 +1,9 @@
-"""One controller, seen from many processes.
+"""One controller that many processes share.
 
-The process that makes a SharedHorizon owns it: only there K moves. A copy in another process (by fork, or by pickling
+The process that makes a SharedHorizon owns it: K moves only there. A copy in another process (by fork, or by pickling
 under spawn and forkserver) reads K from a memory-mapped file and appends each outcome to a journal with a single
-write. No lock is taken between processes, so one that is killed at any moment leaves nothing locked. Left out: other
-machines, and compaction: a journal can't be cut short while somebody may be appending to it, unless writers wait.
+write. No lock is taken between processes, so one that is killed at any moment leaves nothing locked. The journal only
+grows: it can't be cut short while a process may be appending to it. All processes must run on one machine.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class SharedHorizon:
     """Lets environments in other processes read K and record outcomes.
 
     An outcome whose `record` has returned, in any process, is counted exactly once, at the owner's next `update` or
-    `state_dict`, also if its process is killed right after; one that is killed inside `record` is counted or not, and harms
-    no other. Outcomes of one process keep their order. An outcome's ``info`` stays where it is.
+    `state_dict`, also if its process is killed right after; if it is killed inside `record`, this one outcome may be
+    lost, and no other. Outcomes of one process keep their order. An outcome's ``info`` is not handed over.
 
-    The journal takes about 40 bytes an outcome plus the task id (40 MB in a million episodes), in shared memory or, where
-    that is no folder, in the temporary folder. `close`, or the end of the owner, removes its name; an owner that is killed
-    leaves it behind, as ``eh-horizon-*``.
+    The journal takes about 40 bytes per outcome plus the task id (40 MB for a million episodes). It is in shared memory
+    (``/dev/shm``), or in the temporary folder if the system has no such folder. `close`, or the end of the owner,
+    removes it. If the owner is killed, a file ``eh-horizon-*`` stays behind.
 
-    Nothing but the owner's own `update` moves K: with environments in subprocesses call it between two rollouts (in
-    Stable-Baselines3 from a callback's ``_on_rollout_end``), and leave `ElasticTimeLimit`'s ``update_every`` at None.
+    Only the owner's `update` moves K. With environments in subprocesses, call it between two rollouts (in
+    Stable-Baselines3 from a callback's ``_on_rollout_end``), and leave ``update_every`` of `ElasticTimeLimit` at None.
 
     Args:
-        controller: The controller that decides. Nobody else may call its `record` or `update` from now on.
+        controller: The controller that decides. From now on, do not call its `record` or `update` directly.
 
     >>> from eh_gym.horizon import ElasticHorizon
     >>> with SharedHorizon(ElasticHorizon(k0=12, min_successes=1)) as shared:
@@ -60,7 +60,7 @@ class SharedHorizon:
             raise ConfigError(f"controller must be a HorizonController, got {controller!r}; pass ElasticHorizon()")
         if hasattr(controller, "horizon_for"):
             raise ConfigError(
-                f"controller gives each episode a K of its own, and other processes can read one K alone, got {controller!r}; "
+                f"expected a controller with one K for all episodes, got {controller!r}; "
                 "share an ElasticHorizon, or keep the environments in this process (eh_gym.make_vec does)"
             )
         k = episode_horizon(controller, {}, None)
@@ -84,7 +84,7 @@ class SharedHorizon:
         """Appends the outcome to the journal, from any process and thread.
 
         Raises:
-            ConfigError: It is no EpisodeOutcome.
+            ConfigError: `outcome` is not an EpisodeOutcome.
             OSError: The file system is full; the outcome is not counted.
         """
         check_outcome(outcome)
@@ -105,7 +105,7 @@ class SharedHorizon:
             raise OSError(f"only {written} of {len(line)} bytes of an outcome fit into {self._folder}; free some space")
 
     def hear(self) -> int:
-        """Hands all outcomes to the controller; returns how many it got since the last call of `hear`; in the owner only."""
+        """Hands all outcomes to the controller; returns how many there are since the last `hear`. Only for the owner."""
         controller = self._owned("hear")
         with self._lock:
             self._hear(controller)
@@ -113,7 +113,7 @@ class SharedHorizon:
             return news
 
     def update(self) -> dict[str, float]:
-        """Hears all outcomes, then moves K once; in the owner only.
+        """Hands all outcomes to the controller, then moves K once. Only for the owner.
 
         Raises:
             ConfigError: Called in another process than the owner's, or on a copy.
@@ -126,16 +126,16 @@ class SharedHorizon:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """The controller's own state, every outcome recorded so far included; in the owner only."""
+        """The controller's state, including every outcome recorded so far. Only for the owner."""
         controller = self._owned("state_dict")
         with self._lock:
             self._hear(controller)
             return controller.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from the state of a controller of the same kind, shared or not; in the owner only.
+        """Continues from the state of a controller of the same kind, shared or not. Only for the owner.
 
-        Outcomes recorded before belong to the state that is left behind, and don't count.
+        Outcomes that were recorded before belong to the old state and are dropped.
         """
         controller = self._owned("load_state_dict")
         with self._lock:
@@ -145,7 +145,7 @@ class SharedHorizon:
             self._k[0] = controller.horizon
 
     def close(self) -> None:
-        """Removes the files' names, in the owner; elsewhere nothing. No new process can join; those that did go on."""
+        """Removes the files, if called by the owner. No new process can join then; the others can still read K."""
         self._remove()
 
     def __enter__(self) -> SharedHorizon:
@@ -194,11 +194,11 @@ class SharedHorizon:
         return self._controller
 
     def _hear(self, controller: HorizonController) -> None:
-        """Hands on every outcome that was appended since the last time."""
+        """Hands every outcome that was appended since the last call to the controller."""
         news = bytearray()
         while chunk := os.pread(self._journal, 1 << 20, self._heard + len(news)):
             news += chunk
-        # A line without its end is being written this very moment, or its writer was killed; the next newline tells.
+        # A line without its end is still being written, or its writer was killed; the next newline tells which.
         end = news.rfind(b"\n") + 1
         for line in bytes(news[:end]).splitlines(keepends=True):
             self._heard += len(
@@ -210,7 +210,7 @@ class SharedHorizon:
 
 
 def _parse(line: bytes) -> EpisodeOutcome | None:
-    """The outcome, or None for the empty line between two and for the stump that a killed writer left."""
+    """The outcome; None for an empty line, and for an incomplete line that a killed writer left."""
     checksum, _, body = line.partition(b" ")
     if not body or checksum != b"%08x" % zlib.crc32(body):
         return None
@@ -219,7 +219,7 @@ def _parse(line: bytes) -> EpisodeOutcome | None:
 
 
 def _memory_folder() -> str | None:
-    """Shared memory where the system has it as a folder; else None, the temporary folder."""
+    """The folder of shared memory if the system has one; otherwise None, for the temporary folder."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 

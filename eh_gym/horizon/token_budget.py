@@ -1,7 +1,7 @@
 """A horizon in tokens: the closed loop of Elastic Horizon on the tokens of the agent's own successes.
 
-The controller counts no tokens. Whoever plays the episodes counts them, and stops an episode that has used up its budget;
-`harness.rollout.episode` does so.
+The code that plays the episodes counts the tokens and stops an episode that has used up its budget, as
+`harness.rollout.episode` does.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["ElasticTokenBudget"]
 class ElasticTokenBudget:
     """The budget B of an episode in tokens moves as K does in `ElasticHorizon`; the steps have a fixed limit.
 
-    For agents whose turns differ in length by orders of magnitude, such as models that think: there K says little about what an
-    episode costs. Once per update, with enough successes in the buffer (Eq. 5 to 7 of the Elastic Horizon paper, with tokens in
-    the place of steps):
+    For agents whose turns differ in length by orders of magnitude, such as models that think: for them K says little
+    about the cost of an episode. Once per update, with enough successes in the buffer (Eq. 5 to 7 of the Elastic
+    Horizon paper, with tokens in the place of steps):
 
         B = (1 - alpha) B + alpha clip(P90 of the successes' tokens + delta, b_min, b_max)
 
@@ -34,9 +34,9 @@ class ElasticTokenBudget:
         delta: Headroom above the boundary, in tokens, >= 0.
         k_max: The limit of an episode in steps, which `ElasticTimeLimit` holds.
         alpha: Smoothing, in (0, 1].
-        buffer_size: How many successes are remembered.
-        min_successes: B moves only once the buffer holds so many.
-        statistic: What of the successes' tokens is the boundary.
+        buffer_size: The number of successes that are remembered.
+        min_successes: The number of successes from which B moves.
+        statistic: The statistic of the successes' tokens that is the boundary.
 
     Raises:
         ConfigError: An argument is out of range, or a recorded outcome has no tokens.
@@ -83,8 +83,8 @@ class ElasticTokenBudget:
         tokens = check_outcome(outcome).tokens
         if not tokens:
             raise ConfigError(
-                "a token budget needs the tokens of each episode, got an outcome without; pass EpisodeOutcome(..., tokens=900), "
-                "or take ElasticHorizon, which counts steps"
+                "a token budget needs the tokens of each episode, got an outcome without tokens; "
+                "pass EpisodeOutcome(..., tokens=900), or take ElasticHorizon, which counts steps"
             )
         self._loop.record(EpisodeOutcome(tokens, tokens, outcome.success, outcome.truncated))
 
@@ -104,7 +104,7 @@ class ElasticTokenBudget:
         return {"kind": type(self).__name__, "settings": self._settings(), "loop": self._loop.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state`.
+        """Continues from `state`.
 
         Raises:
             StateError: `state` comes from another kind of controller or from other settings, or was edited.

@@ -1,4 +1,4 @@
-"""The elastic horizon in other people's trainers: one module for each. A module imports its trainer when it is imported."""
+"""The elastic horizon in other trainers: one module for each. A module imports its trainer when it is imported."""
 
 __all__ = ["TESTED"]
 

@@ -1,4 +1,4 @@
-"""One K for processes that have nothing in common but a folder, such as the environment servers of another trainer."""
+"""One K for processes that share only a folder, such as the environment servers of another trainer."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from eh_gym.horizon.shared import SharedHorizon
 
 __all__ = ["FolderHorizon"]
 
-_WAIT_S = 30.0  # for the owner to write down where its horizon is
+_WAIT_S = 30.0  # for the owner to write the address of its horizon
 
 
 class FolderHorizon:
-    """A controller that all processes share which name the same folder.
+    """A controller that is shared by all processes that name the same folder.
 
-    The first process to come owns K. It moves K once for every `update_every` episodes, whichever process played them, as soon
-    as it starts or ends an episode itself. It leaves two files: ``state.json``, from which a later run goes on, has every
-    episode that the owner has heard of; ``horizon.jsonl`` has the metrics of each update. The others read K and record. After
-    the owner's end their K stays.
+    The first process owns K. It moves K once for every `update_every` episodes of all processes, when it starts or ends
+    an episode itself. It writes two files: ``state.json`` has every episode that the owner got, and a later run
+    continues from it; ``horizon.jsonl`` has the metrics of each update. The other processes read K and record. If the
+    owner ends, their K stays the same.
 
     Args:
         folder: A folder on this machine. It is made if it is missing.
@@ -34,8 +34,8 @@ class FolderHorizon:
         update_every: The number of episodes between two updates of K.
 
     Raises:
-        ConfigError: The folder is owned, but nobody wrote down there where K is.
-        StateError: ``state.json`` comes from another kind of controller.
+        ConfigError: Another process owns the folder, but did not write the address of its K in time.
+        StateError: ``state.json`` belongs to another kind of controller.
     """
 
     def __init__(self, folder: str | Path, controller: HorizonController, update_every: int) -> None:
@@ -70,13 +70,13 @@ class FolderHorizon:
         self._move()
 
     def close(self) -> None:
-        """Lets another process own the folder. Processes that have joined go on with the last K."""
+        """Lets another process own the folder. Processes that have joined continue with the last K."""
         import fcntl
 
         self._move()
         self._shared.close()
         if not self._lock.closed:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it, too
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
             self._lock.close()
 
     def _move(self) -> None:
@@ -96,7 +96,7 @@ class FolderHorizon:
             self._write("state.json", json.dumps({**self._shared.state_dict(), **since}).encode())
 
     def _write(self, name: str, content: bytes) -> None:
-        """Writes a file that others may read at this moment."""
+        """Writes a file that other processes may be reading."""
         new = self._folder / f"{name}.new"
         new.write_bytes(content)
         new.replace(self._folder / name)

@@ -72,10 +72,10 @@ class ElasticGymGenerator(SkyRLGymGenerator):
 
     Args:
         controller: Decides K.
-        folder: Where the state and the log are kept; see `FolderHorizon`. A later run goes on from it.
+        folder: Where the state and the log are kept; see `FolderHorizon`. A later run continues from it.
         update_every: The number of rollouts between two updates of K, such as those of one training batch.
         success: Tells whether a rollout is a success from the sum of its rewards.
-        **skyrl: What `SkyRLGymGenerator` takes.
+        **skyrl: The arguments of `SkyRLGymGenerator`.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class ToolEnvironment:
 
     Attributes:
         ended: Whether the episode has ended.
-        cut: Whether a limit of the environment's own stopped it.
+        cut: Whether the environment's own limit stopped it.
         steps: The number of actions in this episode.
     """
 
@@ -49,7 +49,7 @@ class ToolEnvironment:
             action: The text of the action.
 
         Returns:
-            What the environment answers.
+            The answer of the environment.
         """
         if self.ended:
             return "The episode has ended."

@@ -24,12 +24,12 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
 
     A step is a round of tool calls that were answered. An episode without tool calls has one step. TRL stops an episode after
     K rounds. An episode is truncated if its last message still calls a tool, or was cut at ``max_completion_length``. Its
-    rewards are then 0 (Elastic Horizon paper, Sec. 3.2); TRL alone takes it for complete. An environment that can end an episode
-    says so with the attributes ``ended`` (bool) and ``steps`` (int), as `ToolEnvironment` does.
+    rewards are then 0 (Elastic Horizon paper, Sec. 3.2); TRL by itself counts it as complete. An environment that can
+    end an episode itself has the attributes ``ended`` (bool) and ``steps`` (int), as `ToolEnvironment` does.
 
     All episodes of a generation have one K. Each generation of training moves K once, with the outcomes of all ranks. An episode
     for which every reward function returns None is not recorded. Evaluation plays under K and records nothing. TRL's
-    checkpoints contain the controller's state, and a resumed run goes on from it.
+    checkpoints contain the controller's state, and a resumed run continues from it.
 
     Args:
         trainer: The trainer. Its reward functions are replaced by wrapped ones. This object becomes one of its callbacks.
@@ -37,8 +37,8 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
         success: Tells whether an episode is a success from its weighted sum of rewards.
 
     Raises:
-        ConfigError: The trainer has no tools, a reward function is a model or asynchronous, or the controller gives episodes
-            different K (``horizon_for``), which TRL cannot.
+        ConfigError: The trainer has no tools, a reward function is a model or asynchronous, or the controller gives
+            episodes different K (``horizon_for``), which TRL cannot do.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
         roles = [message["role"] for message in messages]
         rounds = sum(a != "tool" and b == "tool" for a, b in itertools.pairwise(roles))
         environment: Any = columns["environments"][i] if "environments" in columns else None
-        if getattr(environment, "ended", False):  # the agent may have gone on to call tools
+        if getattr(environment, "ended", False):  # the agent may still have called tools
             return max(1, min(rounds, environment.steps)), bool(getattr(environment, "cut", False))
         calls = not messages or roles[-1] == "tool" or bool(messages[-1].get("tool_calls"))
         return max(1, rounds), calls or not ids or ids[-1] not in self._trainer.eos_token_ids
@@ -105,11 +105,11 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
         self._trainer.max_tool_calling_iterations = self._controller.horizon
 
     def state(self) -> dict[str, Any]:
-        """What TRL's checkpoint keeps in ``trainer_state.json``."""
+        """The state that TRL's checkpoint keeps in ``trainer_state.json``."""
         return {"args": {}, "attributes": {"controller": self._controller.state_dict()}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Goes on from the checkpoint that is resumed, if there is one."""
+        """Continues from the checkpoint that is resumed, if there is one."""
         saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         self._controller.load_state_dict(saved["attributes"]["controller"])
         self._trainer.max_tool_calling_iterations = self._controller.horizon

@@ -96,7 +96,7 @@ class GymEnv(vf.Env[GymEnvConfig]):
         env = self._idle.pop() if self._idle else await asyncio.to_thread(gym.make, told.gym_id, **told.make_args)
         try:
             await self._play(env, task, agents)
-        except BaseException:  # cancelled, too: what it is in the middle of is nobody's next episode
+        except BaseException:  # also if cancelled: the next episode must not continue in this environment's state
             await asyncio.to_thread(env.close)
             raise
         self._idle.append(env)

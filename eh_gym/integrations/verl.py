@@ -27,7 +27,8 @@ class HorizonActor:
     """Holds K for all agent loop workers. It becomes the Ray actor ``eh-horizon`` of the job.
 
     Args:
-        folder: Where the state and the log are kept, on the actor's machine; see `FolderHorizon`. A later run goes on from it.
+        folder: Where the state and the log are kept, on the actor's machine; see `FolderHorizon`. A later run continues
+            from it.
         update_every: The number of training episodes between two updates of K.
         success_at: The smallest reward of a success.
         horizon: The controller's arguments for `eh_gym.make_controller`; ``name`` is its kind.
@@ -83,7 +84,7 @@ class ElasticToolAgentLoop(ToolAgentLoop):
         if state is AgentState.TERMINATED and not cut:  # verl stops at K before it looks for calls
             schemas = [tool.tool_schema for tool in agent_data._active_tools.values()]
             cut = bool((await self.tool_parser.extract_tool_calls(agent_data.response_ids, schemas))[1])
-        # Not before: verl takes the server's fields only where there are none.
+        # Not before: verl takes the server's fields only if there are none yet.
         agent_data.extra_fields["horizon"] = [agent_data.assistant_turns, self.max_assistant_turns, cut]
         return state
 

@@ -1,7 +1,4 @@
-"""The contract of a horizon controller, as tests to inherit.
-
-Left out: how good its K is. Any number of steps that follows from what was recorded keeps the contract.
-"""
+"""The contract of a horizon controller, as tests to inherit. The tests do not judge whether its K is good."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ __all__ = ["ControllerContract"]
 
 
 class ControllerContract:
-    """Tests of `eh_gym.HorizonController`; inherit, and say in `make` how a controller is made.
+    """Tests of `eh_gym.HorizonController`. Inherit from this class and define `make`.
 
     Controllers that have a ``close`` are closed when a test ends.
     """
@@ -31,7 +28,7 @@ class ControllerContract:
         raise NotImplementedError("say in make() how your controller is made")
 
     def teardown_method(self) -> None:
-        """Closes what a test has made."""
+        """Closes the controllers that a test has made."""
         for controller in self._made:
             close = getattr(controller, "close", None)
             if close is not None:
@@ -49,7 +46,7 @@ class ControllerContract:
         assert isinstance(controller, HorizonController), f"{controller!r} lacks one of a controller's five members"
 
     def test_k_is_a_whole_number_of_steps_at_all_times(self) -> None:
-        """An episode can't have half a step, nor none."""
+        """K is a whole number of steps, at least 1."""
         controller = self._new()
         for update in range(31):
             k = controller.horizon
@@ -58,7 +55,7 @@ class ControllerContract:
             live(controller, 1, update)
 
     def test_recording_alone_moves_nothing(self) -> None:
-        """K moves at `update`, so that all episodes of one update have the same."""
+        """K moves only at `update`, so that all episodes of one update have the same K."""
         controller = self._new()
         before = controller.horizon
         for _ in range(200):
@@ -68,7 +65,7 @@ class ControllerContract:
         )
 
     def test_the_same_seed_and_info_have_the_same_k_until_the_next_update(self) -> None:
-        """An episode that is begun again has the K that it had."""
+        """An episode that is started again gets the same K."""
         controller = self._new()
         live(controller, 6)
         episodes = [({"task_id": f"task-{i}"}, seed) for i in range(3) for seed in range(20)]
@@ -91,7 +88,7 @@ class ControllerContract:
         assert k == controller.horizon, f"horizon/k must be the K of the next episodes, {controller.horizon}, got {k}"
 
     def test_the_same_life_gives_the_same_k(self) -> None:
-        """K follows from what was recorded, not from time or chance."""
+        """K depends only on the recorded outcomes, not on time or chance."""
         first, second = live(self._new(), 20), live(self._new(), 20)
         assert first == second, f"the same outcomes gave {first} and {second}"
 
@@ -110,7 +107,7 @@ class ControllerContract:
     def _check_future(self, past: int) -> None:
         first, second = self._new(), self._new()
         live(first, past)
-        live(second, 2, first=100)  # a past that loading must undo
+        live(second, 2, first=100)  # outcomes that loading must undo
         second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
         assert second.horizon == first.horizon, f"loaded K = {second.horizon}, expected {first.horizon}"
         expected, got = live(first, 12, past), live(second, 12, past)
@@ -132,7 +129,7 @@ class ControllerContract:
         )
 
     def test_the_states_of_other_controllers_are_refused_and_change_nothing(self) -> None:
-        """Resuming with another controller, or with other settings, is a mistake that must be said."""
+        """The state of another controller, or of other settings, raises a StateError."""
         for other in (FixedHorizon(7), ElasticHorizon(k0=7, min_successes=1)):
             self.check_refuses(other.state_dict())
 
@@ -145,7 +142,7 @@ class ControllerContract:
         return message
 
     def test_a_cut_state_is_refused(self) -> None:
-        """Whatever is missing from it, and whatever else it may be."""
+        """A state with a missing entry, or of another type, raises a StateError."""
         controller = self._new()
         state = controller.state_dict()
         for key in state:
@@ -155,7 +152,7 @@ class ControllerContract:
             _refusal(controller, wrong)
 
     def test_a_pickled_one_goes_on_from_here(self) -> None:
-        """As environments in other processes, and checkpoints, need it."""
+        """It can be pickled, as environments in other processes and checkpoints need it."""
         controller = self._new()
         live(controller, 5)
         copied = pickle.loads(pickle.dumps(controller))
@@ -164,7 +161,7 @@ class ControllerContract:
         assert copied.state_dict() == controller.state_dict(), "the states differ after the same life"
 
     def test_threads_may_call_everything_at_once(self) -> None:
-        """Environments in threads record; no outcome and no update may be lost, nor anything raised."""
+        """Several threads can use it: no outcome and no update is lost, and nothing is raised."""
         controller, errors = self._new(), []
         start = threading.Barrier(6)
 

@@ -1,6 +1,7 @@
-"""The contract of a text environment, as tests to inherit: one for all, and one for those that know their own solutions.
+"""The contract of a text environment, as tests to inherit: one class for all, and one for environments that know their
+solutions.
 
-Left out: whether the tasks are right, and whether a verdict is deserved; only the environment's own tests can tell.
+The tests can't tell whether the tasks and verdicts are right; that needs tests of your own.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ TextEnv = gym.Env[str, str]
 
 
 class TextEnvContract:
-    """Tests of any text environment that the harness may play; inherit, and say in `make` how one is made.
+    """Tests of any text environment that the harness may play. Inherit from this class and define `make`.
 
-    What is asked for: observations and actions are texts; ``env.unwrapped.task_ids`` lists the tasks; ``reset`` takes
-    ``options={"task_id": ...}``, else its seed draws a task, and returns an info with ``task_id``, ``system_prompt`` and
-    ``instruction``; ``step`` answers any text; the reward is 0 until the environment's own rules end the episode, then the
-    verdict, which is also ``info["success"]``; there is no limit of steps. docs/extend/environment.md has it as a checklist.
+    The contract: observations and actions are texts; ``env.unwrapped.task_ids`` lists the tasks; ``reset`` takes
+    ``options={"task_id": ...}``, else its seed draws a task, and returns an info with ``task_id``, ``system_prompt``
+    and ``instruction``; ``step`` answers any text; the reward is 0 until the environment's own rules end the episode,
+    then the verdict, which is also ``info["success"]``; there is no limit of steps. docs/extend/environment.md has it
+    as a checklist.
 
     Attributes:
-        malformed: Texts that are no valid action, nor the end of an episode with success. Add your own format's.
-        unknown_task_ids: Ids that are no task's.
-        longest: Steps in which the environment's expert ends any episode.
+        malformed: Texts that are not valid actions and do not end an episode with success. Add those of your own
+            format.
+        unknown_task_ids: Ids of tasks that do not exist.
+        longest: The most steps in which the expert ends an episode.
         call_timeout_s: Seconds that one step in a thread may take.
     """
 
@@ -59,7 +62,7 @@ class TextEnvContract:
     def make_slots(
         self, count: int, controller: HorizonController | None = None, max_workers: int | None = None
     ) -> ThreadVectorEnv:
-        """`count` of them in slots, each under a limit of `controller`'s if there is one."""
+        """`count` environments in slots, each under the limit of `controller` if there is one."""
 
         def build() -> TextEnv:
             return self.make() if controller is None else ElasticTimeLimit(self.make(), controller)
@@ -67,7 +70,7 @@ class TextEnvContract:
         return ThreadVectorEnv([build] * count, max_workers)
 
     def teardown_method(self) -> None:
-        """Closes what a test has made."""
+        """Closes the environments that a test has made."""
         for env in self._made:
             env.close()
         self._made = ()
@@ -116,13 +119,13 @@ class TextEnvContract:
             check_env(env.unwrapped)
 
     def test_has_no_step_limit_of_its_own(self) -> None:
-        """How long an episode may be is the horizon's question."""
+        """The environment is registered without `max_episode_steps`, because the horizon limits an episode."""
         spec = self.new().spec
         limit = None if spec is None else spec.max_episode_steps
         assert limit is None, f"max_episode_steps is {limit}; register the environment without it"
 
     def test_reset_says_what_the_task_is(self) -> None:
-        """A first message, and the three texts in the info."""
+        """A reset returns the first message, and an info with three texts."""
         env = self.new()
         observation, info = env.reset(seed=0)
         _check_text(env, observation)
@@ -154,7 +157,7 @@ class TextEnvContract:
             assert first[1]["task_id"] == task_id, f"asked for task {task_id!r}, got {first[1]['task_id']!r}"
 
     def test_an_unknown_task_is_refused(self) -> None:
-        """With a ConfigError, after which the environment is still of use."""
+        """An unknown task id raises a ConfigError, and the environment can still be used."""
         for task_id in self.unknown_task_ids:
             self.check_refuses_task(task_id)
 
@@ -172,7 +175,7 @@ class TextEnvContract:
         assert env.reset(seed=0)[1]["task_id"] in _task_ids(env), "after a refused reset it plays no task of its own"
 
     def test_infos_are_fresh(self) -> None:
-        """Whoever changes an info changes no other."""
+        """Changing an info does not change another one."""
         env = self.new()
         _, info = env.reset(seed=2)
         kept = copy.deepcopy(info)
@@ -186,7 +189,7 @@ class TextEnvContract:
         assert env.step("???")[4] == kept, "changing the info of a step changed another's; return a new dict each time"
 
     def test_malformed_actions_are_answered_and_never_raise(self) -> None:
-        """Nor are they a success."""
+        """Malformed actions get an answer, do not raise, and are no success."""
         env = self.new()
         env.reset(seed=0)
         for action in self.malformed:
@@ -197,7 +200,7 @@ class TextEnvContract:
                 env.reset()
 
     def test_the_spec_survives_pickling(self) -> None:
-        """As a process that builds the environment needs it."""
+        """The spec can be pickled, as a process that builds the environment needs it."""
         env = self.new()
         assert env.spec is not None, "the environment has no spec; register it, and make it by gym.make"
         self.check_spec(env, pickle.loads(pickle.dumps(env.spec)))
@@ -209,7 +212,7 @@ class TextEnvContract:
         assert rebuilt.reset(seed=4) == env.reset(seed=4), "the environment of the pickled spec starts otherwise"
 
     def test_close_may_come_early_and_twice(self) -> None:
-        """Before the first reset, in the middle of an episode, and again."""
+        """`close` works before the first reset, in the middle of an episode, and twice."""
         never_reset, used = self.new(), self.new()
         never_reset.close()
         used.reset(seed=0)
@@ -220,9 +223,9 @@ class TextEnvContract:
 class ExpertEnvContract(TextEnvContract):
     """Tests of a text environment that knows its solutions, as `--model tiny` and the warm start need it.
 
-    Asked for beside what `TextEnvContract` asks: ``env.unwrapped.expert()`` returns the next action of a perfect agent, and
-    ``env.unwrapped.random_action(rng)`` some action that does no harm. Where ``reset`` gives ``info["optimal_steps"]``, the
-    expert takes as many.
+    In addition to `TextEnvContract`: ``env.unwrapped.expert()`` returns the next action of a perfect agent, and
+    ``env.unwrapped.random_action(rng)`` returns a harmless action. If ``reset`` gives ``info["optimal_steps"]``, the
+    expert takes as many steps.
     """
 
     def play(self, env: TextEnv, choose: Callable[[int], str], limit: int | None = None) -> list[StepResult]:
@@ -235,7 +238,7 @@ class ExpertEnvContract(TextEnvContract):
         return results
 
     def test_passes_the_passive_checker_over_an_episode(self) -> None:
-        """Which ``gym.make`` puts around an environment."""
+        """Passes gymnasium's passive checker over an episode."""
         env = self._closed_later(PassiveEnvChecker(self.make()))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -244,7 +247,7 @@ class ExpertEnvContract(TextEnvContract):
         assert last[2], f"the expert did not end the episode in {self.longest} steps"
 
     def test_the_expert_solves_its_tasks(self) -> None:
-        """A dozen of them, in as many steps as the info says."""
+        """The expert solves a dozen tasks, in as many steps as the info says."""
         env = self.new()
         ids = _task_ids(env)
         for task_id in ids[:: max(1, len(ids) // 12)]:
@@ -260,7 +263,7 @@ class ExpertEnvContract(TextEnvContract):
             assert len(results) == steps, f"{task_id!r} took {len(results)} steps; its optimal_steps are {steps}"
 
     def test_the_same_actions_give_the_same_episode(self) -> None:
-        """Nothing but the task and the actions decides what happens."""
+        """The same task and actions give the same episode."""
         one, other = self.new(), self.new()
         rng = np.random.default_rng(5)
         for seed in range(3):
@@ -277,7 +280,7 @@ class ExpertEnvContract(TextEnvContract):
             assert again == first, f"the same actions gave {_differ(first, again)}"
 
     def test_random_actions_are_harmless_texts(self) -> None:
-        """They fit into the action space and keep the contract of a step."""
+        """Random actions are in the action space and keep the contract of a step."""
         env = self.new()
         rng = np.random.default_rng(0)
 
@@ -293,7 +296,7 @@ class ExpertEnvContract(TextEnvContract):
                 self.check_step(env, result)
 
     def test_damaged_expert_actions_never_raise(self) -> None:
-        """What a model nearly got right is the likeliest malformed action."""
+        """Damaged actions of the expert are harmless: a nearly right action is the most likely malformed one."""
         env = self.new()
         rng = np.random.default_rng(0)
         alphabet = "()[]{}'\"\\,=:;.<>/ \n\0é🧭09azAZ_"
@@ -313,7 +316,7 @@ class ExpertEnvContract(TextEnvContract):
                     env.reset()
 
     def test_the_environment_survives_pickling(self) -> None:
-        """It goes on the same in another process."""
+        """A pickled environment continues in the same way."""
         env = self.new()
         self.check_twin(env, pickle.loads(pickle.dumps(env)))
 
@@ -372,7 +375,7 @@ class ExpertEnvContract(TextEnvContract):
         first = plain.reset(options={"task_id": ids[0]})[0]
         assert observations[1] == first, f"slot 1 started with {observations[1]!r}, expected {first!r}"
         assert infos["task_id"].tolist() == [None, ids[0], None], f"the slots play {infos['task_id'].tolist()}"
-        for slot, skipped in ((0, 1), (1, 0), (2, 1)):  # each goes on exactly where it should be
+        for slot, skipped in ((0, 1), (1, 0), (2, 1)):  # each continues exactly where it was
             plain.reset(options={"task_id": ids[0] if slot == 1 else ids[slot]})
             for _ in range(skipped):
                 plain.step(_expert(plain))
@@ -381,7 +384,7 @@ class ExpertEnvContract(TextEnvContract):
             assert got == expected, f"slot {slot} went on with {got}, expected {expected}"
 
     def test_every_slot_may_run_its_own_task_to_its_end(self) -> None:
-        """One after the other, while the others wait in the middle of nothing."""
+        """Slots are stepped one after the other, while the others wait."""
         envs = self.new_slots(4, FixedHorizon(self.longest))
         done: dict[int, bool] = {}
         envs.reset(seed=0)

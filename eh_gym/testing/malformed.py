@@ -1,4 +1,4 @@
-"""Texts that are no action in any environment of this project: empty, unfinished, huge, hostile, or another's format."""
+"""Texts that are no valid action in any environment of this project: empty, unfinished, huge, or in another format."""
 
 from __future__ import annotations
 

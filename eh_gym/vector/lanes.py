@@ -1,7 +1,7 @@
-"""Lanes: calls of one lane run one after the other, in the order they came; different lanes run side by side.
+"""Lanes: calls of one lane run one after the other, in their order; different lanes run side by side.
 
-Left out: priorities, deadlines and killing. A thread cannot be killed; a backend that may hang runs in a worker process
-(eh_gym.worker), which can.
+There are no deadlines, because a thread cannot be killed. A backend that may hang belongs in a worker process
+(eh_gym.worker).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Lanes:
                 result = call()
             except BaseException as raised:
                 error = raised
-        with self._lock:  # before the future is done: who has waited for it finds the lane free
+        with self._lock:  # before the future is done, so that the lane is free when the future's waiter continues
             self._unanswered[lane] -= 1
         if wanted:
             if error is None:

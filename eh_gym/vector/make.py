@@ -1,6 +1,6 @@
 """make_vec: a ThreadVectorEnv of a registered environment, under one horizon controller if wanted.
 
-Left out: ``gymnasium.make_vec``, which refuses wrappers together with a vector entry point.
+``gymnasium.make_vec`` is not used, because it refuses wrappers together with a vector entry point.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def make_vec(
         num_envs: Slots, >= 1.
         controller: Puts every environment into an ElasticTimeLimit of this one controller; None leaves them unlimited.
         success: As for ElasticTimeLimit; without a controller it has no effect, like the next three.
-        update_every: Call ``controller.update()`` after so many episodes of all slots together; None if somebody else does.
+        update_every: Call ``controller.update()`` after this number of episodes of all slots together; None if your
+            code calls it.
         record: As for ElasticTimeLimit: False for evaluations.
         zero_reward_on_truncation: As for ElasticTimeLimit: False for dense rewards.
         budget_hint: Puts a BudgetHint with this template around each; needs a controller. Empty for none.
@@ -49,8 +50,8 @@ def make_vec(
             ``gymnasium.make_vec``: it breaks the step after a first reset that raised (1.4.0).
 
     Raises:
-        ConfigError: ``num_envs`` is no whole number >= 1, there is a hint and no controller, or neither this function nor the
-            environment knows an argument.
+        ConfigError: ``num_envs`` is not a whole number >= 1, there is a hint but no controller, or an argument is
+            unknown to this function and to the environment.
 
     Example:
         >>> from eh_gym.horizon import FixedHorizon
@@ -65,7 +66,7 @@ def make_vec(
 
     num_envs = positive_int("num_envs", num_envs)
     if budget_hint and controller is None:
-        raise ConfigError("budget_hint tells the steps left of a K, and there is no controller; give one, or no hint")
+        raise ConfigError("budget_hint needs a controller, got none; pass a controller, or leave budget_hint empty")
 
     recorded = EpisodeCount()
 
@@ -77,8 +78,7 @@ def make_vec(
                 raise
             own = ", ".join(list(inspect.signature(make_vec).parameters)[:-1])
             raise ConfigError(
-                f"make_vec hands {', '.join(env_kwargs)} on to the environment, which refuses ({error}); "
-                f"make_vec's own arguments are {own}"
+                f"expected arguments of make_vec ({own}) or of the environment, got {', '.join(env_kwargs)} ({error})"
             ) from error
         if controller is None:
             return env

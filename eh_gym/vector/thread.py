@@ -1,8 +1,8 @@
 """ThreadVectorEnv: environments stepped in threads, all at once or one slot at a time.
 
-Left out: automatic resets. After an explicit reset gymnasium's next-step mode would reset once more and change the task
-of a group silently, so a slot that has ended waits for its reset (AutoresetMode.DISABLED). Left out too: processes and
-shared memory; an environment that needs a process of its own talks to one (eh_gym.worker), and a thread waits for it.
+A slot that has ended waits for its reset (AutoresetMode.DISABLED). With automatic resets, an explicit reset would be
+followed by another one, which changes the task of a group silently. An environment that needs a process of its own uses
+eh_gym.worker, and a thread waits for it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ThreadVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     Args:
         env_fns: Functions that build the environments, called one after the other here.
         max_workers: Threads, by default one for each slot, 64 at most. 0 steps in the caller's thread: for an
-            environment that computes for microseconds, a thread costs more than it brings.
+            environment whose steps take microseconds, threads are slower.
 
     Raises:
         ConfigError: No environments, one environment in two slots, spaces that differ, or a bad ``max_workers``.

@@ -1,4 +1,4 @@
-"""Backends in virtualenvs of their own, spoken to over their stdin and stdout. Standard library only."""
+"""Backends in virtualenvs of their own, called over stdin and stdout. Needs only the standard library."""
 
 from eh_gym.worker.pool import Session, WorkerPool, close_shared_pools, shared_pool
 from eh_gym.worker.process import Worker, backend_command

@@ -1,8 +1,8 @@
 """The program inside a worker process: reads calls, has the backend answer them.
 
-Standard library only and no import of eh_gym: a backend's virtualenv has neither it nor numpy nor gymnasium, so this file
-is run by its path. The parent imports it too, for the frames and the protocol version. Left out: deadlines and every
-other defence, which are the parent's business: a process that has gone wrong cannot be trusted to notice.
+It needs only the standard library and is run by its path, because a backend's virtualenv has neither eh_gym nor numpy
+nor gymnasium. The parent imports it too, for the frames and the protocol version. The parent sets deadlines and checks
+what comes back, because a process that has gone wrong can't be trusted to notice.
 
     python -s child.py FOLDER/backend.py MAX_FRAME_BYTES
 
@@ -84,7 +84,7 @@ def _die_with(parent: int) -> None:
     parent's *thread* ends, and workers are started from short-lived ones.
 
     This thread cannot run while C code keeps Python's lock (a regular expression may, for years). Then faulthandler's
-    thread, which needs no lock, ends the process when nobody has put it off for HELD_S.
+    thread, which needs no lock, ends the process if its timer has not been reset for HELD_S seconds.
     """
     while os.getppid() == parent:
         faulthandler.dump_traceback_later(HELD_S, exit=True, file=2)

@@ -1,7 +1,7 @@
 """WorkerPool: a few worker processes shared by many sessions.
 
-Left out: moving a session to another worker. Its state lives in the process; when that dies, the session's calls raise
-and the owner opens a new session.
+A session's state is in its process, so a session can't move. If the process dies, the session's calls raise, and its
+owner opens a new session.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether the worker that holds this session still lives and the session is open."""
+        """Whether the session is open and its worker still lives."""
         return self._open and self._worker.alive
 
     def call(self, method: str, params: Mapping[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
@@ -40,14 +40,14 @@ class Session:
         return self._worker.call(method, {**(params or {}), "session": self.id}, timeout_s)
 
     def close(self) -> None:
-        """Gives the place back. Idempotent. Telling the backend to forget the session is the caller's part."""
+        """Gives the place back. Idempotent. The caller tells the backend to forget the session."""
         if self._open:
             self._open = False
             self._pool._release(self._slot)
 
 
 class _Slot:
-    """A place for one worker, with the number of sessions on it."""
+    """A worker's place in the pool, with the number of its sessions."""
 
     def __init__(self) -> None:
         self.load = 0
@@ -173,7 +173,7 @@ def close_shared_pools() -> None:
 
 
 def _forget_after_fork() -> None:
-    """Threads of the parent may have held any of the locks at the fork, and nobody here will release them."""
+    """Replaces the locks: threads of the parent may have held them at the fork and never release them here."""
     global _shared_lock
     _shared_lock = threading.Lock()
     for pool in list(_pools):

@@ -1,7 +1,7 @@
-"""Worker: one backend process, called over its stdin and stdout with a deadline on every call.
+"""Worker: one backend process, called over its stdin and stdout with a deadline for every call.
 
-Left out: retries. A call that failed may have happened, so no call is ever sent twice; whoever owns the episode decides.
-POSIX only (Linux, macOS, WSL): deadlines rest on ``poll``, killing on process groups.
+No call is sent twice, because a call that failed may still have taken effect. The owner of the episode decides what
+follows. It needs POSIX (Linux, macOS, WSL), for ``poll`` and process groups.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Worker", "backend_command"]
 _KEPT_STDERR = 64 * 1024  # bytes of a worker's stderr that are kept, the last ones
 _SHOWN_STDERR = 2000  # characters of it that an error message shows
 _LONGEST_WAIT_S = 2e6  # poll() takes no more; deadlines beyond it, infinity too, end here
-_PARTING_S = 10.0  # for what a process that has closed its pipe leaves: its exit status, and its last words
+_PARTING_S = 10.0  # for the exit status and the last output of a process that has closed its pipe
 
 
 def backend_command(
@@ -43,8 +43,9 @@ def backend_command(
 ) -> tuple[str, ...]:
     """The command that serves the backend module at ``backend`` with the interpreter ``python``.
 
-    Nothing of the caller's Python gets into the backend's: ``-s`` leaves out the user's site-packages, ``Worker`` the
-    PYTHON* variables, and the child its own folder. (``-I`` would do all three, and ignore PYTHONHASHSEED too.)
+    The backend's Python gets nothing from the caller's: ``-s`` ignores the user's site-packages, ``Worker`` removes the
+    PYTHON* variables, and the child removes its own folder from the path. (``-I`` would do all three, and ignore
+    PYTHONHASHSEED too.)
     """
     return (str(python), "-s", str(Path(child.__file__).resolve()), str(Path(backend).resolve()), str(max_frame_bytes))
 
@@ -91,7 +92,7 @@ class Worker:
         self._owner = os.getpid()
         self._calls = 0
         self._gone = "it was not started"  # why calls are refused; empty while the worker lives
-        self._buried = False  # its pid was given back to the system: never signal it again
+        self._buried = False  # the system may have reused its pid: never signal it again
         self._unread = bytearray()  # of the worker's frames
         self._stderr = bytearray()
         self._drain: threading.Thread | None = None
@@ -140,7 +141,7 @@ class Worker:
                     raise WorkerCallError(f"the backend could not be loaded: {_told(ready['error'])}")
 
     def call(self, method: str, params: Mapping[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
-        """Has the backend do ``method`` and returns its result. Sent at most once, whatever happens.
+        """Calls ``method`` of the backend and returns its result. The call is sent at most once.
 
         Args:
             method: Passed to the backend's ``handle``.
@@ -219,7 +220,7 @@ class Worker:
 
     # ------------------------------------------------------------------ the process
     def _refuse_in_a_fork(self) -> None:
-        # Before the lock is taken: a thread of the parent may have held it at the fork, and nobody here will release it.
+        # Before the lock is taken: a thread of the parent may have held it at the fork, and it is never released here.
         if self._process is not None and os.getpid() != self._owner:
             raise WorkerDied(f"the worker belongs to process {self._owner}; start one in this process")
 
@@ -263,7 +264,7 @@ class Worker:
         _kill_group(process)  # grandchildren too; while one lives, the group's number cannot be anyone else's
         process.wait()
         if self._drain is not None:
-            self._drain.join(_PARTING_S)  # for the last words; a grandchild that escaped may hold stderr open
+            self._drain.join(_PARTING_S)  # for the last output; a grandchild that escaped may hold stderr open
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -271,7 +272,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _killed_on_failure(self) -> Any:
-        """Half a conversation cannot be continued: any failure inside kills the worker, KeyboardInterrupt included."""
+        """Kills the worker if anything fails inside: a call that was interrupted, even by Ctrl-C, can't be continued."""
         try:
             yield
         except WorkerError as error:
@@ -342,7 +343,7 @@ class Worker:
         try:
             code: int | None = self._process.wait(_PARTING_S)
         except subprocess.TimeoutExpired:
-            code = None  # it lives, but closed the pipe
+            code = None  # it lives, but has closed the pipe
         if code is None:
             return WorkerDied("the worker closed its end of the pipe; it was killed")
         how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
@@ -383,7 +384,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_if_ours(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Ends a worker that nobody refers to any more, unless this is a fork of its owner."""
+    """Ends a worker to which no reference is left, unless this is a fork of its owner."""
     if os.getpid() == owner and process.returncode is None:
         _kill_group(process)
         process.wait()

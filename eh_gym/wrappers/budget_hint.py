@@ -1,6 +1,6 @@
-"""Tells the agent in each observation how many steps it has left.
+"""Tells the agent in each observation how many steps are left.
 
-Left out: observations that are no text; `gymnasium.wrappers.TimeAwareObservation` does that for arrays.
+It is for texts; `gymnasium.wrappers.TimeAwareObservation` does the same for arrays.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from eh_gym.spaces import UnicodeText
 
 __all__ = ["BudgetHint"]
 
-_MOST = 10**6  # steps; what the observation space leaves room for
+_MOST = 10**6  # steps; the observation space leaves room for so many
 
 
 class BudgetHint(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     r"""Appends the number of steps left to every observation but the last (after BATS, budget-aware tool use).
 
-    It stands outside the wrapper that sets the limit, whose `horizon` it reads at each reset, since K may have moved. The
-    agent then sees K, so that a policy trained with one K meets other observations at another.
+    Put it around the wrapper that sets the limit. It reads that wrapper's `horizon` at each reset. The agent then sees
+    K, so a policy that was trained with one K gets other observations under another K.
 
     Args:
         env: An `ElasticTimeLimit`, or an environment around one, with texts as observations.
         template: What is appended; ``{left}`` and ``{horizon}`` are filled in.
 
     Raises:
-        ConfigError: The observations are no texts, nothing inside has a horizon, or the template names something else.
+        ConfigError: The observations are not texts, no wrapper inside has a horizon, or the template has other names in
+            braces.
 
     >>> import eh_gym
     >>> env = eh_gym.ElasticTimeLimit(gym.make("EH-Cabinet-v0"), eh_gym.FixedHorizon(3))
@@ -56,13 +57,13 @@ class BudgetHint(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         self._left = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an episode; the first observation tells its whole budget."""
+        """Starts an episode. The first observation says how many steps it may take."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._horizon = self._left = int(self.get_wrapper_attr("horizon"))
         return self._told(observation), info
 
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Steps, and tells what is left."""
+        """Steps, and appends the number of steps left."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._left -= 1
         return observation if terminated or truncated else self._told(observation), reward, terminated, truncated, info

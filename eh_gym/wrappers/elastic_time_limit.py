@@ -1,6 +1,6 @@
 """Stops an episode after K steps, where K comes from a horizon controller.
 
-Left out: telling the agent how many steps are left (that changes the observations; see `BudgetHint`), and autoreset.
+The observations stay as they are; `BudgetHint` adds the number of steps left.
 """
 
 from __future__ import annotations
@@ -37,35 +37,38 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
 
     An episode that reaches K steps without ending is truncated with reward 0 (Elastic Horizon paper, Sec. 3.2; Algorithm 2,
     lines 8 to 16); one that ends on step K has ended. A running episode keeps its K. A controller with ``horizon_for`` is
-    asked for each episode's K, with the info and the seed of its reset (see `KeyedHorizon`). An episode that is reset before
-    its end is dropped: it is not recorded. Nor is one with ``info["environment_error"]``, which says nothing
+    asked for each episode's K, with the info and the seed of its reset (see `KeyedHorizon`). Two kinds of episodes are
+    not recorded: those that are reset before their end, and those with ``info["environment_error"]``, which say nothing
     about the agent.
 
-    Every info gets ``info["horizon"]``, the episode's K: an int where observations are texts, else an ``np.int64``, because
-    TorchRL's ``auto_register_info_dict`` takes numpy's scalars alone. The last step's info gets ``info["episode"]`` =
-    ``{"length", "horizon", "success", "truncated", "r", "l"}`` (r: the return, l: the length) and the ``"task_id"``, where the
-    reset's info names it, added to what an inner wrapper put there. It also gets ``info["TimeLimit.truncated"]``: whether K
-    stopped it. No value is None, which Tianshou's buffers refuse. The environment's own info is left as it is.
+    Every info gets ``info["horizon"]``, the episode's K: an int where observations are texts, else an ``np.int64``,
+    because TorchRL's ``auto_register_info_dict`` takes only numpy's scalars. The last step's info gets
+    ``info["episode"]`` = ``{"length", "horizon", "success", "truncated", "r", "l"}`` (r: the return, l: the length) and
+    the ``"task_id"``, where the reset's info names it, added to what an inner wrapper put there. It also gets
+    ``info["TimeLimit.truncated"]``: whether K stopped it. No value is None, because Tianshou's buffers refuse that. The
+    environment's own info is left as it is.
 
     Stable-Baselines3 logs r and l, and bootstraps the value of the last observation where ``TimeLimit.truncated`` is true.
     Its `Monitor` replaces ``info["episode"]``, and gymnasium's `RecordEpisodeStatistics` fails where there is one: put
-    them inside this wrapper, give the latter another ``stats_key``, or leave them out. What the controller hears is the same
+    them inside this wrapper, give the latter another ``stats_key``, or leave them out. The controller records the same
     in every order.
 
     Args:
         env: Any environment, text or not.
-        controller: Where K comes from. Several environments of one process may share it; in other processes each has a copy,
-            which nobody hears, so wrap it in a `SharedHorizon` there. A copy that records in another process gives a warning.
-            A copied environment has a copied controller, unless that is a `SharedHorizon`.
-        success: Where the verdict of an ended episode stands: a key of the info, or a function. The key is read if the
-            episode ended by the environment's rules; an episode that was stopped is then no success. The function is asked
-            at every end, also where K stopped the episode, and gets ``(observation, reward, terminated, truncated, info)``
-            of the last step, the reward as the agent gets it. So a task of survival, whose success is to last until K, has
-            ``lambda observation, reward, terminated, truncated, info: not terminated``. The verdict is a bool, or 0 or 1.
-        update_every: Call ``controller.update()`` after so many episodes of this environment; None if somebody else does,
-            as the training harness does once an update.
-        record: Tell the controller how episodes end. False for evaluations, which must not move K, and where the owner
-            records the outcomes in an order of its own.
+        controller: Decides K. Several environments of one process may share it. Environments in other processes have
+            copies of it, and the original does not get the copies' outcomes: use a `SharedHorizon` there. A copy that
+            records in another process gives a warning. A copied environment has a copied controller, unless that is a
+            `SharedHorizon`.
+        success: How to read the verdict of an episode: a key of the info, or a function. The key is read if the episode
+            ended by the environment's rules; an episode that was stopped is then no success. The function is asked at
+            every end, also if K stopped the episode, and gets ``(observation, reward, terminated, truncated, info)`` of
+            the last step, the reward as the agent gets it. For a task of survival, which succeeds by lasting until K,
+            pass ``lambda observation, reward, terminated, truncated, info: not terminated``. The verdict is a bool, or
+            0 or 1.
+        update_every: Call ``controller.update()`` after this number of episodes of this environment; None if your code
+            calls it, as the training harness does once per update.
+        record: Tell the controller how episodes end. False for evaluations, which must not move K, and if your code
+            records the outcomes itself.
         zero_reward_on_truncation: False keeps the environment's reward on step K, for dense rewards.
 
     Attributes:
@@ -154,11 +157,11 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         return self._horizon
 
     def hold_outcomes(self) -> None:
-        """Keeps outcomes back until `tell_outcomes`: a vector environment tells them in the order of its slots."""
+        """Keeps outcomes back until `tell_outcomes`, for a vector environment that tells them in the order of its slots."""
         self._held = []
 
     def tell_outcomes(self) -> None:
-        """Tells the controller what was kept back. From now on outcomes are told at once again."""
+        """Tells the controller the outcomes that were kept back. From then on, outcomes are told at once again."""
         held, self._held = self._held or [], None
         for outcome in held:
             self._tell(outcome)
@@ -166,8 +169,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
-        """Starts an episode and latches its K. A running episode is dropped, unrecorded."""
-        self._left = 0  # should the environment's reset fail, the old episode must not go on
+        """Starts an episode and fixes its K. A running episode is dropped and not recorded."""
+        self._left = 0  # if the environment's reset fails, the old episode must not continue
         observation, info = self.env.reset(seed=seed, options=options)
         self._horizon = episode_horizon(self.controller, info, seed)
         self._shown = self._in_info(self._horizon)
@@ -203,7 +206,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             length=steps,
             horizon=self._horizon,
             success=not failed and self._verdict(observation, float(reward), terminated, truncated, info),
-            truncated=truncated and not terminated,  # gymnasium's TimeLimit marks an end on its last step, too
+            truncated=truncated and not terminated,  # gymnasium's TimeLimit also marks an end on its last step
             task_id=None if (task_id := self._start.get("task_id")) is None else str(task_id),
             info=self._start,
         )
@@ -234,7 +237,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         if not self._heard and made_in is not None and made_in != os.getpid():
             warnings.warn(
                 f"this environment records in process {os.getpid()} with a copy of the {type(self.controller).__name__} that "
-                f"process {made_in} made: the original hears nothing, and its K stays apart from the copy's. Wrap it in "
+                f"process {made_in} made: the original does not get these episodes, so its K does not follow them. Wrap it in "
                 "eh_gym.SharedHorizon before the environments are made, or keep them in one process (eh_gym.make_vec). "
                 "Where a controller was pickled to a file, save its state_dict() instead",
                 stacklevel=4,

@@ -70,11 +70,8 @@ def test_a_wrong_number_of_slots_is_refused(num_envs):
         make_vec("EH-Cabinet-v0", num_envs)
 
 
-def test_an_argument_that_nobody_knows_is_refused_with_the_names_that_make_vec_has():
-    with pytest.raises(
-        ConfigError,
-        match=r"make_vec hands spilt on .*unexpected keyword argument 'spilt'.*own arguments are .*update_every",
-    ):
+def test_an_unknown_argument_is_refused_with_the_names_of_the_known_ones():
+    with pytest.raises(ConfigError, match=r"update_every.*got spilt"):
         make_vec("EH-Cabinet-v0", 1, spilt="dev")
 
 
@@ -163,5 +160,5 @@ def test_a_budget_hint_stands_outside_the_limit():
     assert observation[0].endswith(" 3/3")
     assert envs.step(["list()"])[0] == ("closed 2/3",)
     envs.close()
-    with pytest.raises(ConfigError, match="budget_hint tells the steps left of a K, and there is no controller"):
+    with pytest.raises(ConfigError, match="budget_hint needs a controller"):
         make_vec("EH-Cabinet-v0", 1, budget_hint=" {left}")

@@ -343,7 +343,7 @@ def test_a_copy_in_another_process_warns_once_that_nobody_hears_it(scripted, mon
         play(env, 1)
         play(env, 1)
     assert len(there) == 1
-    assert "the original hears nothing" in str(there[0].message)
+    assert "SharedHorizon" in str(there[0].message)
     assert "Wrap it in eh_gym.SharedHorizon before the environments are made" in str(there[0].message)
 
 
