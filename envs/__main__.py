@@ -83,7 +83,7 @@ def _doctor(names: Sequence[str]) -> int:
         print(f"{name:<10} {'ok' if state.ok else 'MISSING'}: {state.detail}")
         if not state.ok:
             bad += 1
-            print(f"{'':<10} to fix it, run: {state.mend}")
+            print(f"{'':<10} to fix it, run: {state.fix}")
         elif name == "appworld":
             mini, lines = appworld.report()
             bad += not mini
@@ -94,7 +94,7 @@ def _doctor(names: Sequence[str]) -> int:
 
 
 def _clashes(name: str) -> list[str]:
-    """What other projects have done to this project's package of that name, and how to fix it."""
+    """Conflicts of this project's package of that name with other packages, and how to fix them."""
     told = [
         f"{other!r} was installed over the folder of {name!r}, so that one of the two may lack files; "
         f"to fix it, run: pip uninstall {other}, then pip install --force-reinstall --no-deps {foreign.DISTRIBUTION}, "
@@ -133,7 +133,7 @@ def _list() -> int:
 
 def _state(backend: str) -> str:
     state = runtime.check(backend)
-    return f"backend {backend} installed ({state.detail})" if state.ok else f"{state.detail}; run: {state.mend}"
+    return f"backend {backend} installed ({state.detail})" if state.ok else f"{state.detail}; run: {state.fix}"
 
 
 if __name__ == "__main__":

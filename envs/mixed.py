@@ -36,23 +36,24 @@ def mixed(envs: Mapping[str, str | EnvSpec]) -> EnvSpec:
 
 
 class MixedEnv(gym.Env[str, str]):
-    """Plays each episode in one of several text environments: the one that the task's id begins with.
+    """Plays each episode in one of several text environments. The task's id begins with the environment's name.
 
     The task ``train-000001`` of EH-Cabinet-v0 is ``EH-Cabinet-v0/train-000001`` here. The info of a reset has this id and the
-    environment's name, ``info["environment"]``. Everything else is what that environment says. ``expert()`` and
+    environment's name, ``info["environment"]``. Everything else comes from that environment. ``expert()`` and
     ``random_action(rng)`` ask the environment of the present episode.
 
     Args:
         envs: For each name an id or a spec that ``gym.make`` knows.
-        **arguments: For ``gym.make``. An argument that is called like one of `envs` is a dict of arguments for this one
-            alone. Every other argument is for all.
+        **arguments: For ``gym.make``. An argument with the name of one of `envs` is a dict of arguments for that
+            environment alone. All other arguments are for all environments.
 
     Attributes:
         parts: For each environment's name, its tasks under their ids here.
-        task_ids: The tasks of all, in turn: the first of each environment, then the second of each, and so on.
+        task_ids: The tasks of all environments, in turn: the first of each, then the second of each, and so on.
 
     Raises:
-        ConfigError: There is no environment, one has no texts or no ``task_ids``, or an argument is wrong.
+        ConfigError: There is no environment, an environment does not use texts or has no ``task_ids``, or an argument
+            is wrong.
 
     Example:
         >>> env = MixedEnv({"EH-Cabinet-v0": "EH-Cabinet-v0", "EH-CabinetLocked-v0": "EH-CabinetLocked-v0"}, split="dev")
@@ -114,7 +115,7 @@ class MixedEnv(gym.Env[str, str]):
                 f"expected a task's id that begins with one of {', '.join(f'{name}/' for name in self._envs)}, got "
                 f"{task_id!r}; env.unwrapped.task_ids lists them"
             )
-        self._now = None  # should the reset fail, no episode is running
+        self._now = None  # if the reset fails, no episode is running
         env = self._envs[name]
         observation, info = env.reset(seed=seed, options={"task_id": task_id.removeprefix(f"{name}/")})
         self._now = env
@@ -168,7 +169,7 @@ def _tasks(name: str, env: gym.Env[str, str]) -> Sequence[str]:
 
 
 class _Ids(Sequence[str]):
-    """Ids that are made when they are asked for: a generated split has very many. `_at` makes one, of an index in 0..len - 1."""
+    """Ids that are made when they are needed, because a split can have millions. `_at` makes the id of an index >= 0."""
 
     def _at(self, index: int) -> str:
         raise NotImplementedError

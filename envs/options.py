@@ -14,7 +14,7 @@ def named_task(options: object) -> Any:
     """Returns the task id that the options of a reset name; None if they name none.
 
     Raises:
-        ConfigError: The options are no dict, or have another key: a misspelt one would draw some other task.
+        ConfigError: The options are not a dict, or have another key: with a misspelt key, another task would be drawn.
 
     >>> named_task({"task_id": "dev-000001"}), named_task({}), named_task(None)
     ('dev-000001', None, None)

@@ -49,7 +49,7 @@ _locks: ContextVar[tuple[int, ...]] = ContextVar("locks", default=())
 
 @dataclass(frozen=True)
 class Backend:
-    """What a backend's virtualenv must hold.
+    """The contents of a backend's virtualenv.
 
     Attributes:
         name: The backend's name, as in ``python -m envs install NAME``.
@@ -88,27 +88,27 @@ BACKENDS: Mapping[str, Backend] = {
 
 @dataclass(frozen=True)
 class BackendState:
-    """What ``check`` found.
+    """The result of ``check``.
 
     Attributes:
         backend: The backend that was checked.
         ok: Whether it can be used.
         detail: The versions found, or what is wrong.
-        mend: The command that fixes it; empty if ``ok``.
+        fix: The command that fixes it; empty if ``ok``.
         path: The virtualenv's folder, whether it exists or not.
-        timed_out: Whether the interpreter did not answer in time, so that it may be well on a machine that is less busy.
+        timed_out: Whether the interpreter did not answer in time. It may still work when the machine is less busy.
     """
 
     backend: Backend
     ok: bool
     detail: str
-    mend: str
+    fix: str
     path: Path
     timed_out: bool = False
 
 
 def cache_dir() -> Path:
-    """The folder for everything that can be built again.
+    """The cache folder, for everything that can be built again.
 
     It is EH_CACHE_DIR if that is set. Otherwise it is ``elastic-horizon`` in XDG_CACHE_HOME if that is set, or else in
     the platform's cache folder (~/.cache, ~/Library/Caches, %LOCALAPPDATA%).
@@ -118,11 +118,11 @@ def cache_dir() -> Path:
     """
     folder = _cache_dir()
     try:
-        os.stat(os.path.join(folder, "."))  # a PermissionError also where only what is in the folder can't be seen
+        os.stat(os.path.join(folder, "."))  # a PermissionError also if only the contents of the folder can't be seen
     except PermissionError:
         raise ConfigError(f"{folder} belongs to another user; set EH_CACHE_DIR to a folder of your own") from None
     except OSError:
-        pass  # whoever needs the folder makes it
+        pass  # the folder is made when it is needed
     return folder
 
 
@@ -192,14 +192,14 @@ def backend_python(name: str) -> Path:
 
 def check(name: str) -> BackendState:
     """Checks that a backend is installed, that its interpreter runs, and that its packages have the pinned versions."""
-    backend, mend = get_backend(name), f"python -m envs install {name}"
+    backend, fix = get_backend(name), f"python -m envs install {name}"
     path = venv_dir(backend)
     try:
         python = backend_python(name)
     except MissingBackendError:
         detail = "its installation was interrupted" if path.exists() else "not installed"
-        return BackendState(backend, False, detail, mend, path)
-    mend += " --force"
+        return BackendState(backend, False, detail, fix, path)
+    fix += " --force"
     asks = "import importlib.metadata as m, json, sys; print(json.dumps([m.version(n) for n in sys.argv[1:]]))"
     try:
         answer = subprocess.run(
@@ -210,19 +210,19 @@ def check(name: str) -> BackendState:
         )
     except subprocess.TimeoutExpired:
         detail = f"its interpreter has not answered in {_CHECK_TIMEOUT_S:g} s"
-        mend = f"python -m envs doctor {name}, when the machine is less busy; if it says the same, {mend}"
-        return BackendState(backend, False, detail, mend, path, timed_out=True)
+        fix = f"python -m envs doctor {name}, when the machine is less busy; if it says the same, {fix}"
+        return BackendState(backend, False, detail, fix, path, timed_out=True)
     except OSError as error:
-        return BackendState(backend, False, f"its interpreter does not run: {error}", mend, path)
+        return BackendState(backend, False, f"its interpreter does not run: {error}", fix, path)
     if answer.returncode != 0:
         last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
-        return BackendState(backend, False, f"its packages are not there: {last}", mend, path)
+        return BackendState(backend, False, f"its packages are not there: {last}", fix, path)
     found = dict(zip(backend.requirements, json.loads(answer.stdout), strict=True))
     other = [name for name, version in backend.requirements.items() if found[name] != version]
     if other:
         listed = ", ".join(f"{name} {found[name]}" for name in other)
         instead = ", ".join(f"{name} {backend.requirements[name]}" for name in other)
-        return BackendState(backend, False, f"holds {listed} instead of {instead}", mend, path)
+        return BackendState(backend, False, f"holds {listed} instead of {instead}", fix, path)
     return BackendState(backend, True, _wanted(backend), "", path)
 
 
@@ -259,7 +259,7 @@ def install(name: str, *, force: bool = False, say: Callable[[str], None] = prin
                 say(f"{name}: {_wanted(backend)} is installed in {path}")
                 return backend_python(name)
             if state and state.timed_out:
-                raise EHError(f"{name} is installed, but {state.detail}; run: {state.mend}")
+                raise EHError(f"{name} is installed, but {state.detail}; run: {state.fix}")
             say(f"{name}: installing {_wanted(backend)} into {path}")
             if path.exists():
                 path.rename(old)
@@ -272,7 +272,7 @@ def install(name: str, *, force: bool = False, say: Callable[[str], None] = prin
             shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
             raise EHError(
-                f"{name} can't be installed in {path} ({error}); free the disk or mend the folder's rights, or set EH_CACHE_DIR "
+                f"{name} can't be installed in {path} ({error}); free some space, make the folder writable, or set EH_CACHE_DIR "
                 "to another folder"
             ) from error
     state = check(name)
@@ -283,7 +283,7 @@ def install(name: str, *, force: bool = False, say: Callable[[str], None] = prin
 
 
 def _restore(path: Path, old: Path) -> None:
-    """Removes what an installation has left, and puts the virtualenv back that it had set aside, if there was one."""
+    """Removes an unfinished installation, and puts back the virtualenv that was set aside, if there was one."""
     shutil.rmtree(path, ignore_errors=True)
     if old.exists():
         old.rename(path)

@@ -37,7 +37,7 @@ class EnvKind:
 
 @dataclass(frozen=True)
 class About:
-    """What is the same for all environments of a kind.
+    """The properties that all environments of a kind share.
 
     Attributes:
         observation_space: Their observation space.

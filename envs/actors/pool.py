@@ -118,7 +118,7 @@ class ActorPool:
         self._keys = itertools.count()
         self._abouts: dict[str, About] = {}
         self._kinds: list[EnvKind] = []
-        self._over = ""  # why nothing can be played any more
+        self._over = ""  # why no episode can be played any more
         self._why = ""  # why the last actor that failed to begin did so
         self._actors = [self._new() for _ in range(size)]
         self._await_all(size, cpus)
@@ -211,7 +211,7 @@ class ActorPool:
         return self._answer(actor, getattr(actor.handle, method).remote(seat.key, *arguments))
 
     def prepare(self, kind: EnvKind, task_ids: Sequence[str]) -> None:
-        """Announces the tasks that are played next, in this order, and returns at once.
+        """Announces the tasks that will be played next, in this order, and returns at once.
 
         Each task is announced to one actor. The reset with that task then goes to this actor.
         """

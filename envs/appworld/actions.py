@@ -1,6 +1,7 @@
 """Finds the code in a model's message, in a time that grows only linearly with the message's length.
 
-It refuses what is too long, and repairs nothing. Code that is not Python fails in the engine, and the agent sees the error.
+It refuses a message that is too long and does not repair code. Code that is not Python fails in the engine, and the
+agent sees the error.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def code_of(message: str) -> str:
 
 
 def refusal_of(message: str) -> str:
-    """What the agent is told if the message is too long to be run; empty otherwise."""
+    """The message for the agent if its message is too long to be run; empty otherwise."""
     if len(message) > _LONGEST_MESSAGE:
         return f"Not run: a message of {len(message):,} characters; at most {_LONGEST_MESSAGE:,} are allowed."
     code = code_of(message)

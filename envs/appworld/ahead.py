@@ -52,7 +52,7 @@ class Ahead(Generic[W]):
             return None
 
     def prepare(self, task_ids: Sequence[str]) -> None:
-        """Makes worlds for these tasks, one for each mention. Worlds made earlier that these do not need are closed.
+        """Makes worlds for these tasks, one for each mention. Other worlds that were made earlier are closed.
 
         After ``stop`` it makes none.
         """

@@ -1,8 +1,9 @@
 """Finds AppWorld's data: the judge's folder and the agent's folder, the tasks of a split, and their reference solutions.
 
 The judge's folder holds everything. The agent's folder holds only what the engine reads to open a task's world, so the
-agent's code can find no answer, no solution and no evaluation there. The judge's folder has a name that nobody can guess: no
-layer of confinement keeps code that runs as this user from asking for a file's size, and an answer's size tells yes from no.
+agent's code can find no answer, no solution and no evaluation there. The judge's folder has a random name. Otherwise
+code that runs as this user could ask for the size of an answer's file, which no layer of confinement prevents, and the
+size tells yes from no.
 
 ``install.py`` builds and downloads the data. This module writes only one folder: if APPWORLD_ROOT names the data, the
 agent's folder is made from them in the cache at the first use.
@@ -127,13 +128,13 @@ def task_ids(split: str) -> tuple[str, ...]:
 
 
 def hide(folder: Path) -> None:
-    """Gives the judge's folder in an installed folder a name that nobody can guess, unless it has one."""
+    """Gives the judge's folder in an installed folder a random name, unless it has one."""
     if (folder / "judge").is_dir():
         os.rename(folder / "judge", folder / f"judge-{secrets.token_hex(16)}")
 
 
 def is_hidden(judge: Path) -> bool:
-    """Whether nobody can guess the name of a judge's folder."""
+    """Whether the name of a judge's folder is random."""
     return _HIDDEN.fullmatch(judge.name) is not None
 
 

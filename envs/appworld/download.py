@@ -1,6 +1,6 @@
-"""Downloads one large file. An interrupted download goes on where it stopped.
+"""Downloads one large file. An interrupted download continues where it stopped.
 
-The content is not checked here, because nobody publishes a digest of AppWorld's data. ``install.py`` checks it, with the
+The content is not checked here, because no digest of AppWorld's data is published. ``install.py`` checks it, with the
 archive's own checksums and a look at the unpacked files.
 """
 
@@ -29,7 +29,7 @@ _PROGRESS_S = 5.0
 
 
 class _Cut(Exception):
-    """The connection ended too early. Another attempt may go on."""
+    """The connection ended too early. Another attempt may continue."""
 
 
 def download(url: str, target: Path, *, timeout_s: float = 10.0, say: Callable[[str], None] = print) -> None:
@@ -39,7 +39,7 @@ def download(url: str, target: Path, *, timeout_s: float = 10.0, say: Callable[[
         url: The file's address, http or https.
         target: The file to make, with its folder. It appears only when it is complete.
         timeout_s: The longest time in seconds to reach the server, and to wait for more bytes.
-        say: Is called with a line about the progress now and then.
+        say: Called with a line about the progress from time to time.
 
     Raises:
         EHError: The server could not be reached, refused, or hung up too often. The bytes that came are kept.

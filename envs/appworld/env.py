@@ -54,8 +54,8 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
 
     Code can destroy its world: it can end or hang the process, forge the process's answers, or make calls that no judge can
     repeat. The episode then ends with reward 0 and ``info["world_lost"]``. If the host fails, the episode is truncated with
-    ``info["environment_error"]``, and the next reset starts the host again. docs/appworld.md says where the line is. An
-    interrupt (Ctrl-C) in a step ends the episode.
+    ``info["environment_error"]``, and the next reset starts the host again. docs/appworld.md says which failures count
+    as which. An interrupt (Ctrl-C) in a step ends the episode.
 
     Args:
         split: train (90 tasks), dev (57), test_normal (168), test_challenge (417), or mini: a small world of this project's
@@ -230,7 +230,7 @@ def _failed(error: WorkerError) -> _Result:
 
 
 def _reason(error: WorkerError) -> str:
-    """What the agent is told: not the text of another process, which may name the host's files."""
+    """The message for the agent. It does not repeat the text of another process, which may name the host's files."""
     if isinstance(error, WorkerCallError):
         return "a process reported that it failed"
     return str(error).splitlines()[0]

@@ -32,7 +32,7 @@ _END_TIMEOUT_S = (
     10.0  # killing a process takes milliseconds; a zygote that does not answer is killed, with all its forks
 )
 _PREFIX = "eh-appworld-"
-_NEEDED = ("socket", "root/data")  # what a zygote's folder holds as long as it can fork
+_NEEDED = ("socket", "root/data")  # the files in a zygote's folder as long as it can fork
 # The environment variables that a zygote gets. Agents' code can read all of them, and a trainer's hold keys and tokens.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH")
 
@@ -59,13 +59,13 @@ class Zygote:
         self._worker = Worker(["env", "-i", *fixed, *kept, *command], start_timeout_s=_START_TIMEOUT_S)
         self._folder: Path | None = None
         self._ready = self._closed = False  # whether `start` came to its end; whether `close` was called
-        self._abandoned: set[str] = set()  # forks that nobody can end any more, because their owner was interrupted
+        self._abandoned: set[str] = set()  # forks without an owner, because it was interrupted
         self.layers: list[str] = []
         self._end: Callable[[], object] = weakref.finalize(self, Worker.kill, self._worker)
 
     @property
     def alive(self) -> bool:
-        """Whether the zygote is running and can fork: what cleans the temporary folder may have removed its files."""
+        """Whether the zygote is running and can fork. It can't if its files in the temporary folder were removed."""
         running = self._ready and self._worker.alive
         return running and all(os.path.lexists(_known(self._folder) / name) for name in _NEEDED)
 
@@ -156,9 +156,9 @@ class Fork:
     """The parent's side of a forked process. Only one thread at a time may use it.
 
     Args:
-        zygote: What has forked it.
+        zygote: The zygote that forked it.
         connection: The socket to it.
-        name: What the zygote knows it by.
+        name: Its name in the zygote.
         pid: Its process id, for a look at it. It may belong to another process once this one has ended.
     """
 
@@ -247,7 +247,7 @@ def _folder() -> tuple[Path, IO[str]]:
         folder.rmdir()
         raise ConfigError(f"the path {folder} is too long for a socket; set TMPDIR to a shorter folder such as /tmp")
     lock = (folder / "unlocked").open("w")
-    with contextlib.suppress(OSError):  # some network file systems have no locks; nobody removes the folder there
+    with contextlib.suppress(OSError):  # some network file systems have no locks; the folder is never removed there
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / "unlocked").rename(folder / "lock")
     return folder, lock

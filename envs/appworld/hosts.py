@@ -1,6 +1,6 @@
 """Hosts, which make and hold worlds. A local host forks them.
 
-What the agent sees of a world is decided in env.py.
+env.py decides what the agent sees of a world.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _JUDGE_OPEN_FILES = 1024
 
 @dataclass(frozen=True)
 class Settings:
-    """What a world may do.
+    """The limits of a world.
 
     Attributes:
         step_timeout_s: The seconds that one action's code may run, a whole number. The engine then reports a timeout, and the
@@ -148,7 +148,7 @@ class _LocalWorld:
     """A world whose agent's code runs in a process forked here.
 
     Args:
-        host: What has made it.
+        host: The host that made it.
         task_id: Its task.
         fork: Its process.
         zygote: The process id of its zygote; if the host's zygote has another one now, this world's zygote was lost.
@@ -185,7 +185,7 @@ class _LocalWorld:
             return _checked(answer, settings.max_observation_chars) | {"api_calls": self._record.add(answer["calls"])}
         except (KeyError, ValueError) as error:
             self._fork.end()
-            raise WorkerProtocolError(f"the world sent an answer that is none: {error}") from error
+            raise WorkerProtocolError(f"the world's answer is malformed: {error}") from error
 
     def verdict(self) -> Mapping[str, Any]:
         """See World. A verdict that fails is tried again.
@@ -348,7 +348,7 @@ def close_hosts() -> None:
 def _checked(answer: Mapping[str, Any], max_output_chars: int) -> dict[str, Any]:
     """A world's answer without its calls. The agent's code may have forged it, so this raises if its form is wrong."""
     if not (isinstance(answer["output"], str) and len(answer["output"]) <= max_output_chars):
-        raise ValueError("the output is no text, or too long")
+        raise ValueError(f"expected an output of at most {max_output_chars:,} characters")
     if not (isinstance(answer["malformed"], bool) and isinstance(answer["completed"], bool)):
-        raise ValueError("a flag is none")
+        raise ValueError("expected true or false for malformed and completed")
     return {name: answer[name] for name in ("output", "malformed", "completed")}

@@ -44,10 +44,10 @@ class Record:
         """Adds a step's calls and returns their number.
 
         Raises:
-            ValueError: They are more, or larger, than they may be, or no calls. Nothing was added.
+            ValueError: There are too many calls, they are too large, or they are malformed. Nothing was added.
         """
         if not isinstance(calls, list):
-            raise ValueError("its calls are no list")
+            raise ValueError("expected a list of API calls")
         if len(calls) > self._max_calls:
             raise ValueError(f"{len(calls):,} API calls in one step; {self._max_calls:,} are allowed")
         if calls:
@@ -62,12 +62,12 @@ class Record:
 
 def _checked(call: Any) -> Mapping[str, Any]:
     if not (isinstance(call, dict) and set(call) == set(_FIELDS)):
-        raise ValueError("a call of another form")
+        raise ValueError("an API call has the wrong form")
     headers, status = call["headers"], call["status"]
     if not (isinstance(headers, dict) and len(headers) <= _MAX_HEADERS):
-        raise ValueError("a call of another form")
+        raise ValueError("an API call has the wrong form")
     if not all(isinstance(text, str) for text in (call["method"], call["url"], call["body"], *headers.values())):
-        raise ValueError("a call of another form")
+        raise ValueError("an API call has the wrong form")
     if not (status is None or (type(status) is int and 0 <= status < 600)):
-        raise ValueError("a call of another form")
+        raise ValueError("an API call has the wrong form")
     return call

@@ -82,7 +82,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
 
     Calls can ask for more than the worker can do: for too much time or memory. The episode then ends with reward 0 and
     ``info["world_lost"]``. If the worker fails for another reason, the episode is truncated with
-    ``info["environment_error"]``, and the next reset gets a new worker. docs/bfcl.md says where the line is.
+    ``info["environment_error"]``, and the next reset gets a new worker. docs/bfcl.md says which failures count as
+    which.
 
     With ``action_format="native"``, the functions are not in the system prompt. ``info["tools"]`` at reset has them, as OpenAI
     and chat templates take them: ``{"type": "function", "function": {"name", "description", "parameters"}}``, with a JSON Schema
@@ -285,7 +286,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             session.close()
 
     def _describe(self, session: Session, task_id: str) -> Mapping[str, Any]:
-        """What is the same in all episodes of an entry. It is most of a reset's bytes, so a process asks for it only once."""
+        """The data that all episodes of an entry share. They are large, so a process requests them only once."""
         key = task_id, self._action_format, self._prompt
         if key not in _described:
             entry = {"task_id": task_id, "action_format": self._action_format, "prompt": self._prompt}

@@ -40,7 +40,7 @@ _WRITERS = {"python": to_python, "hermes": to_hermes, "native": to_native}
 
 @dataclass(frozen=True)
 class Task:
-    """What all episodes of an entry share.
+    """The data that all episodes of an entry share.
 
     Attributes:
         entry: The entry.
@@ -102,7 +102,7 @@ class Episode:
 
     @property
     def first_message(self) -> str:
-        """What the user says first."""
+        """The user's first message."""
         return self._user_message()
 
     def step(self, action: str) -> StepResult:

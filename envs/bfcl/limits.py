@@ -27,7 +27,7 @@ _running = False
 
 
 class _OutOfTime(BaseException):
-    """No Exception: those are results of calls."""
+    """Not an Exception, because exceptions are results of calls."""
 
 
 def prepare() -> None:

@@ -98,7 +98,7 @@ def system_prompt(functions: Sequence[Document], action_format: str) -> str:
 
 
 def reveal_message(functions: Sequence[Document]) -> str:
-    """What the user says when functions that were held back become available."""
+    """The user's message when functions that were held back become available."""
     from bfcl_eval.constants.default_prompts import DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING as TEXT
 
     return str(TEXT.format(functions=list(functions)))

@@ -250,8 +250,8 @@ class CabinetLockedEnv(CabinetEnv):
 class CabinetOpenEndedEnv(CabinetEnv):
     """The cabinet in which a failed episode has no end of its own, as in AppWorld: only the horizon ends it.
 
-    A wrong code is answered with ``wrong`` and spoils the task: the episode goes on, every later code is ``wrong``, too, and
-    there is nothing left to win. So an agent that fails wanders on until the horizon stops it, and a large K costs more.
+    A wrong code is answered with ``wrong``. After it the episode continues, but every later code is ``wrong`` too, so
+    the reward stays 0. An agent that fails continues until the horizon stops it, so a large K costs more.
 
     Example:
         >>> env = CabinetOpenEndedEnv()

@@ -34,18 +34,18 @@ _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _LONGEST_MESSAGE = 1_000_000  # characters of an action; the rest is cut
 _PAUSE_S = 0.2  # between two attempts to connect
 _ASK_TIMEOUT_S = 30.0  # for requests that need no environment
-_LOST = (OSError, EOFError, WebSocketException)  # what the connection raises when the other end is gone
+_LOST = (OSError, EOFError, WebSocketException)  # raised by the connection if the other end is gone
 
 
 class RemoteEnv(gym.Env[str, str], EzPickle):
     """Plays any OpenEnv text server, over one session of its own.
 
-    The server of this project (``python -m envs serve``) says everything that its environment's info has. Another server needs
-    an action with one required text field, and an observation with one text field; both can be named.
+    The server of this project (``python -m envs serve``) sends everything in its environment's info. Another server
+    needs an action with one required text field, and an observation with one text field; both can be named.
 
     If the server is lost during an episode, the episode ends as truncated with ``info["environment_error"]``, and the next
-    reset connects again, for as long as `patience_s`. Such an episode says nothing about the agent, so nothing should count it:
-    `ElasticTimeLimit` and the harness do not. No message is sent twice.
+    reset connects again, for as long as `patience_s`. `ElasticTimeLimit` and the harness do not count such an episode,
+    because it says nothing about the agent. No message is sent twice.
 
     Args:
         url: The server, such as ``http://127.0.0.1:8000``; a path and ``https://``, as of a proxy, work too.
@@ -202,14 +202,18 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
                     f"the server at {self._url} refuses the token; give the one that it printed as token, or in {TOKEN_VARIABLE}"
                 ) from error
             if error.code == 404:
-                raise ConfigError(f"what answers at {self._url} has no {path}, so it is no OpenEnv server") from error
+                raise ConfigError(
+                    f"what answers at {self._url} has no {path}, so it is not an OpenEnv server"
+                ) from error
             raise
         except ValueError as error:
-            raise ConfigError(f"what answers at {self._url} is no OpenEnv server: its {path} is no JSON") from error
+            raise ConfigError(
+                f"what answers at {self._url} is not an OpenEnv server: its {path} is not JSON"
+            ) from error
 
 
 class _TaskIds(Sequence[str]):
-    """Ids that are fetched one by one when they are asked for: a split can have millions."""
+    """Ids that are fetched one by one when they are needed, because a split can have millions."""
 
     def __init__(self, count: int, fetch: Callable[[int], str]) -> None:
         self._count, self._fetch = count, functools.cache(fetch)
@@ -230,6 +234,6 @@ def _only_field(schema: dict[str, Any]) -> str:
     required = schema.get("required", [])
     if len(required) != 1 or schema["properties"][required[0]].get("type") != "string":
         raise ConfigError(
-            f"the server's action has the required fields {required}, not one text; name one as action_field"
+            f"expected an action with one required text field, got {required}; name the field with action_field"
         )
     return str(required[0])

@@ -1,7 +1,7 @@
 """``python -m envs serve EH-…``: any registered text environment as an OpenEnv server, with many sessions at once.
 
-The protocol, the sessions and the routes are those of the ``openenv`` package. Here are the environment that it serves, the
-token, and the command.
+The protocol, the sessions and the routes are those of the ``openenv`` package. This module has the environment that it
+serves, the token, and the command.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class TextAction(Action):  # type: ignore[misc]
     @field_validator("message", mode="before")
     @classmethod
     def _readable(cls, message: Any) -> Any:
-        """Cuts a long text, and escapes what is no Unicode: an agent must not get out of its episode by an error."""
+        """Cuts a long text and escapes invalid Unicode, so that an agent can't end its episode by an error."""
         return escaped(message[:_LONGEST_MESSAGE]) if isinstance(message, str) else message
 
 
 class TextObservation(Observation):  # type: ignore[misc]
-    """What the environment answers. OpenEnv's clients drop ``metadata``, so everything that counts is a field."""
+    """The environment's answer. OpenEnv's clients drop ``metadata``, so everything important is a field."""
 
     text: str = Field(description="The observation")
     terminated: bool = Field(default=False, description="The task's own rules ended the episode")
@@ -113,7 +113,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
             elif task_id is not None:
                 self._refuse_unserved(task_id, split)
             observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
-        except EHError as error:  # the client hears the text alone, and has to know whose mistake it is
+        except EHError as error:  # the client gets only the text, and has to know whose mistake it is
             raise type(error)(f"{type(error).__name__}: {error}") from error
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
         return TextObservation(
@@ -165,7 +165,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         return [{"id": task_id, "index": i} for i, task_id in enumerate(self._task_ids(split))]
 
     def close(self) -> None:
-        """Closes the environments. OpenEnv leaves the connection of a silent client open; a later call hears why."""
+        """Closes the environments. OpenEnv leaves the connection of a silent client open; later calls say why."""
         self._closed = True
         for env in self._envs.values():
             env.close()
@@ -188,7 +188,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         return self._envs[split]
 
     def _refuse_unserved(self, task_id: str, split: str | None) -> None:
-        """Refuses a task of a split that is not served: an environment takes the ids of all its splits."""
+        """Refuses a task of a split that is not served. The environment itself would accept it."""
         for served in dict.fromkeys([split or self._splits[0], *self._splits]):
             tasks = getattr(self._of(served).unwrapped, "task_ids", None)
             if tasks is None or task_id in tasks:
@@ -340,7 +340,7 @@ def _takes_split(spec: Any) -> bool:
 
 
 def _json(info: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an info is JSON; the rest is left out."""
+    """The part of an info that is JSON."""
     found = {}
     for name, value in info.items():
         try:

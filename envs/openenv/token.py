@@ -1,4 +1,4 @@
-"""The token of a served environment: where it comes from, and what it may be. The server and its client share this."""
+"""The token of a served environment: where it comes from, and which tokens are valid. For server and client."""
 
 from __future__ import annotations
 

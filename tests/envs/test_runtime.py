@@ -105,7 +105,7 @@ def test_an_interrupted_installation_is_seen_and_rebuilt(cache, uv):
     with pytest.raises(MissingBackendError):
         runtime.backend_python("tiny")
     state = runtime.check("tiny")
-    assert (state.ok, state.detail, state.mend) == (
+    assert (state.ok, state.detail, state.fix) == (
         False,
         "its installation was interrupted",
         "python -m envs install tiny",
@@ -155,7 +155,7 @@ def test_another_version_is_not_ok(cache, uv):
     with pytest.raises(EHError, match=r"holds tinydist 0\.9 instead of tinydist 1\.0"):
         runtime.install("tiny", say=quiet)
     state = runtime.check("tiny")
-    assert (state.ok, state.mend) == (False, "python -m envs install tiny --force")
+    assert (state.ok, state.fix) == (False, "python -m envs install tiny --force")
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class Line:
 
 
 def _engine_timeout() -> type[Exception]:
-    """What the engine raises in code that runs too long."""
+    """The exception that the engine raises in code that runs too long."""
     from appworld.common.utils import TimeoutError as EngineTimeout
 
     return EngineTimeout  # type: ignore[no-any-return]
@@ -168,7 +168,7 @@ def make(world: Any, call: Call, find: Callable[[str, str], tuple[str, str] | No
         return None
     if public is None:
         return None
-    if public[0] == "api_docs":  # not made: it reads documents that nobody can change, and draws no random number
+    if public[0] == "api_docs":  # not made: it reads constant documents, and draws no random number
         return int(call["status"] or 0)
     try:
         return int(world.requester.client._transport.handle_request(request).status_code)

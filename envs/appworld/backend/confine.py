@@ -199,9 +199,10 @@ def interpreter_folders() -> list[str]:
 
 
 def _without(hidden: str, path: str) -> list[str]:
-    """The path; or if the hidden folder is in it, all else that is in it: Landlock can't take a folder out of another.
+    """The path. If the hidden folder is in it, the other entries of the path, because Landlock can't exclude a folder
+    inside another.
 
-    Links are left out, because they may lead elsewhere.
+    Links are not among them, because they may lead elsewhere.
     """
     if not f"{hidden}{os.sep}".startswith(path + os.sep):
         return [path]

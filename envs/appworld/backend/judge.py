@@ -20,7 +20,7 @@ Find = Callable[[str, str], tuple[str, str] | None]
 
 
 def serve(connection: socket.socket, options: Mapping[str, Any], find: Find) -> None:
-    """Says that it is ready, makes the calls of each ``{"calls"}`` message, and answers ``{"evaluate"}`` with the verdict."""
+    """Reports ready, makes the calls of each ``{"calls"}`` message, and answers ``{"evaluate"}`` with the verdict."""
     replay = Replay(options["task_id"], find)
     wire.send(connection, {"ready": True})
     while (request := wire.receive(connection)) is not None:
@@ -72,7 +72,7 @@ class Replay:
         return status
 
     def _changes(self) -> tuple[Any, ...]:
-        """Something that differs after a call that changed a database, or drew a random number."""
+        """A value that differs after a call that changed a database or drew a random number."""
         counts = [(db.connection.total_changes, len(db.tracker.changes)) for db in self._databases]
         return self._line.random_state, counts
 

@@ -24,7 +24,7 @@ _MEMORY = 64 << 20
 
 @dataclass(frozen=True)
 class _Host:
-    """What the attempts of a confined process need to know about the process that it was forked from."""
+    """Facts about the parent process that the attempts of a confined process need."""
 
     scratch: str
     uid: int

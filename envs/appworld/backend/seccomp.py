@@ -96,7 +96,7 @@ def _one_of(argument: int, values: tuple[int, ...], otherwise: int) -> list[Inst
 
 
 def _null(argument: int) -> list[Instruction]:
-    """Goes on if a pointer is NULL, and refuses the call otherwise."""
+    """Continues if a pointer is NULL, and refuses the call otherwise."""
     high = (_LOAD, 0, 0, 20 + 8 * argument)
     refuse = (_RETURN, 0, 0, _REFUSE)
     return [_low(argument), (_EQUAL, 1, 0, 0), refuse, high, (_EQUAL, 1, 0, 0), refuse]

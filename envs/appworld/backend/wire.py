@@ -35,7 +35,7 @@ def frame(body: bytes) -> bytes:
 
 
 def unframe(message: bytes) -> Any:
-    """What `frame` has made a message of."""
+    """Decodes the body of a message that `frame` made."""
     return json.loads(message[_LENGTH.size :])
 
 
@@ -53,7 +53,7 @@ def receive(connection: socket.socket, timeout_s: float | None = None, max_bytes
         max_bytes: The longest message that is read.
 
     Raises:
-        ValueError: What came is not a message, or too long.
+        ValueError: The bytes are not a message, or the message is too long.
         TimeoutError: The message did not come in time.
         OSError: The connection broke.
     """

@@ -1,7 +1,7 @@
 """One world: the process of one episode, in which the agent's code runs. It is forked from the zygote and never reused.
 
-The agent's code may do anything to this process, so nothing that the process says about success counts. It only reports the
-API calls that were made. judge.py makes them again in another process and gives the verdict.
+The agent's code may do anything to this process, so its own report of success does not count. It only reports the API
+calls that were made. judge.py makes them again in another process and gives the verdict.
 """
 
 from __future__ import annotations

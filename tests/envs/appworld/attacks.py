@@ -280,7 +280,7 @@ _VERDICTS = [
         "verdict",
         "send({'verdict': {'success': True, 'passed': 2, 'total': 2, 'failures': []}})",
         ends="world lost",
-        shows="an answer that is none",
+        shows="answer is malformed",
     ),
     _attack(
         "answer that the task is completed",
@@ -591,19 +591,19 @@ _AMOUNTS = [
         "answer with a long output",
         "output",
         FORGED + "send(forged | {'output': 'x' * 10**6})",
-        shows="an answer that is none",
+        shows="answer is malformed",
     ),
     _lost(
-        "answer with a call of another form",
+        "answer with a malformed call",
         "output",
         FORGED + "send(forged | {'calls': [complete | {'headers': ['a', 'b']}]})",
-        shows="an answer that is none",
+        shows="answer is malformed",
     ),
     _lost(
         "answer with calls that are none",
         "output",
         FORGED + "send(forged | {'calls': 5})",
-        shows="an answer that is none",
+        shows="answer is malformed",
     ),
     _lost("answer with an error", "output", "send({'error': 'the host has failed'})", shows="a process reported"),
     _lost(
@@ -962,8 +962,8 @@ _LEFT_OUT = [
         9,
         "a message of [0-9,]+ bytes; [0-9,]+ are allowed",
     ),
-    _forging("forge one status of thousands of digits", "[complete | {'status': 10**4299}]", 1, "another form"),
-    _forging("forge a status that is no number", "[complete | {'status': True}]", 1, "another form"),
+    _forging("forge one status of thousands of digits", "[complete | {'status': 10**4299}]", 1, "wrong form"),
+    _forging("forge a status that is no number", "[complete | {'status': True}]", 1, "wrong form"),
     _forging(
         "forge more calls than a step may make", "[complete] * 6000", 1, "6,000 API calls in one step; 300 are allowed"
     ),
@@ -971,7 +971,7 @@ _LEFT_OUT = [
         "forge headers of one character each",
         "[complete | {'headers': {chr(0x10000 + n): '' for n in range(220_000)}}]",
         9,
-        "another form|are allowed",
+        "wrong form|are allowed",
     ),
     _forging(
         "forge headers that grow when they are written down",
