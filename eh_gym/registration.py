@@ -7,6 +7,7 @@ No id has a ``max_episode_steps``, because `ElasticTimeLimit` sets the limit.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -51,9 +52,13 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(homes[name]), name)
     except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("envs."):
+            raise
         from eh_gym.errors import ForeignPackageError
-        from eh_gym.foreign import shadow
 
-        if told := shadow("envs"):
-            raise ForeignPackageError(told) from error
-        raise
+        other = sys.modules["envs"]  # another project's, for it has no such module
+        found = getattr(other, "__file__", None) or next(iter(other.__path__))
+        raise ForeignPackageError(
+            f"expected Elastic Horizon's package 'envs', got the one in {found}; rename it, work in another folder, or keep the "
+            "current folder off the path with python -P (Python 3.11)"
+        ) from error

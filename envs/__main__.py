@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from eh_gym import foreign
 from eh_gym.errors import EHError
 from eh_gym.integrations import TESTED
 from envs import runtime, serve
@@ -73,11 +72,7 @@ def _doctor(names: Sequence[str]) -> int:
     python = ".".join(map(str, sys.version_info[:3]))
     print(f"python     {python}, numpy {version('numpy')}, gymnasium {version('gymnasium')}")
     print(f"cache      {runtime.cache_dir()}")
-    clashes = [clash for name in ("envs", "harness") for clash in _clashes(name)]
-    print(f"packages   {'CLASH' if clashes else 'ok: envs and harness are those of this project'}")
-    for clash in clashes:
-        print(f"{'':<10} {clash}")
-    bad = len(clashes)
+    bad = 0
     for name in _chosen(names):
         state = runtime.check(name)
         print(f"{name:<10} {'ok' if state.ok else 'MISSING'}: {state.detail}")
@@ -91,17 +86,6 @@ def _doctor(names: Sequence[str]) -> int:
                 print(f"{'':<10} {line}")
     print("trainers   " + ", ".join(_trainer(name, tested) for name, tested in TESTED.items()))
     return 1 if bad else 0
-
-
-def _clashes(name: str) -> list[str]:
-    """Conflicts of this project's package of that name with other packages, and how to fix them."""
-    told = [
-        f"{other!r} was installed over the folder of {name!r}, so that one of the two may lack files; "
-        f"to fix it, run: pip uninstall {other}, then pip install --force-reinstall --no-deps {foreign.DISTRIBUTION}, "
-        f"and install {other} into a virtualenv of its own"
-        for other in foreign.sharers(name)
-    ]
-    return [*told, shadow] if (shadow := foreign.shadow(name)) else told
 
 
 def _trainer(name: str, tested: str) -> str:

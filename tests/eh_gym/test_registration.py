@@ -84,3 +84,17 @@ def test_the_errors_are_complete():
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(AttributeError, match="no attribute 'ElasticLimit'; it has BudgetHint, ElasticHorizon, "):
         eh_gym.ElasticLimit  # noqa: B018
+
+
+def test_making_an_environment_names_another_projects_package_called_envs(tmp_path):
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs" / "__init__.py").touch()
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        # behind an empty package, the finder of an editable installation would find ours
+        "sys.meta_path[:] = [finder for finder in sys.meta_path if 'Editable' not in repr(finder)]\n"
+        "import gymnasium; gymnasium.make('eh_gym:EH-Cabinet-v0')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert "ForeignPackageError" in done.stderr
+    assert str(tmp_path / "envs") in done.stderr

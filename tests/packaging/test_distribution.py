@@ -153,26 +153,3 @@ def test_the_source_distribution_is_installed_and_used_too(python: Path, built: 
     assert _run(python, "-c", EPISODE, cwd=tmp_path).returncode != 0
     _must(python, "-m", "pip", "install", "--quiet", "--no-deps", path, cwd=tmp_path)
     assert _must(python, "-c", EPISODE, cwd=tmp_path).startswith("1.0 True")
-
-
-def test_another_distribution_in_the_same_folder_is_named_and_the_advice_helps(
-    python: Path, wheel: Path, tmp_path: Path
-) -> None:
-    """As PyPI's `envs` does: pip installs it over ours without a word, and `envs/__init__.py` is then the other's."""
-    other = tmp_path / "envs-9-py3-none-any.whl"
-    with zipfile.ZipFile(other, "w") as archive:
-        archive.writestr("envs/__init__.py", "THEIRS = True\n")
-        archive.writestr("envs-9.dist-info/METADATA", "Metadata-Version: 2.1\nName: envs\nVersion: 9\n")
-        archive.writestr("envs-9.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        names = [*archive.namelist(), "envs-9.dist-info/RECORD"]
-        archive.writestr(names[-1], "".join(f"{name},,\n" for name in names))
-    _must(python, "-m", "pip", "install", "--quiet", other, cwd=tmp_path)
-    assert _must(python, "-c", "import envs; print(envs.THEIRS)", cwd=tmp_path) == "True\n"
-    assert _must(python, "-c", EPISODE, cwd=tmp_path).startswith("1.0 True")  # the folder holds the files of both
-    told = _run(python, "-m", "envs", "doctor", "bfcl", cwd=tmp_path).stdout
-    assert "packages   CLASH" in told
-    assert "pip uninstall envs, then pip install --force-reinstall --no-deps elastic-horizon" in told
-    _must(python, "-m", "pip", "uninstall", "--quiet", "--yes", "envs", cwd=tmp_path)
-    _must(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel, cwd=tmp_path)
-    assert "packages   ok" in _run(python, "-m", "envs", "doctor", "bfcl", cwd=tmp_path).stdout
-    assert _must(python, "-c", "import envs; print(envs.__doc__)", cwd=tmp_path).startswith("Gymnasium environments")
