@@ -24,7 +24,7 @@ from harness.export import Export
 from harness.gpu_check import GPUCheck
 from harness.plan import default_for as plan_defaults
 from harness.report import Report
-from harness.run.metrics import glossary_markdown
+from harness.run.glossary import glossary_markdown
 from harness.settings.command_line import parser_of
 from harness.settings.presets import preset
 from harness.simulate import Simulation

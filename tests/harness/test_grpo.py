@@ -29,7 +29,8 @@ from harness.policy.ranks import Ranks
 from harness.run.display import Display
 from harness.run.episode_log import read_system_prompt
 from harness.run.files import lock_folder
-from harness.run.metrics import GLOSSARY, read_metrics
+from harness.run.glossary import GLOSSARY
+from harness.run.metrics import read_metrics
 from harness.run.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset

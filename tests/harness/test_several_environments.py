@@ -16,7 +16,8 @@ from harness.evaluate import main as evaluate
 from harness.grpo import train
 from harness.planning.episode_tokens import lengths_of
 from harness.run.display import Display
-from harness.run.metrics import GLOSSARY, read_metrics
+from harness.run.glossary import GLOSSARY
+from harness.run.metrics import read_metrics
 from harness.run.run_folder import prepare
 from harness.settings.environment import read_environments
 from harness.settings.grpo import GRPOConfig

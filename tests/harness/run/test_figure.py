@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from eh_gym.errors import StateError
 from harness.run.figure import _smooth, draw_run
-from harness.run.metrics import GLOSSARY
+from harness.run.glossary import GLOSSARY
 
 
 def rows(n):

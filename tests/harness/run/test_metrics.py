@@ -13,8 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 from eh_gym.errors import ConfigError, StateError
-from harness.run import metrics as metrics_module
-from harness.run.metrics import GLOSSARY, MetricsLog, glossary_markdown, read_metrics
+from harness.run.metrics import MetricsLog, read_metrics
 
 
 @pytest.fixture(autouse=True)
@@ -38,28 +37,6 @@ def losses(run_dir):
 def board(run_dir, name="train/loss"):
     events = EventAccumulator(str(run_dir / "tensorboard")).Reload()
     return [(e.step, e.value) for e in events.Scalars(name)] if name in events.Tags()["scalars"] else []
-
-
-class TestGlossary:
-    def test_no_name_stands_twice(self):
-        assert len(GLOSSARY) == len(metrics_module._ALL)
-
-    def test_every_entry_is_complete(self):
-        for name, metric in GLOSSARY.items():
-            group, _, rest = name.partition("/")
-            assert group in {"horizon", "rollout", "tokens", "train", "evaluation", "time", "warm_start"}, name
-            assert rest.isidentifier(), name
-            assert metric.unit, name
-            assert metric.formula, name
-
-    def test_markdown_has_one_row_of_three_cells_a_metric(self):
-        head, rule, *rows = glossary_markdown().split("\n")
-        assert head == "| metric | unit | what it is |"
-        assert rule == "| --- | --- | --- |"
-        assert [row.split("`")[1] for row in rows] == list(GLOSSARY)
-        # A | inside a formula would open a fourth cell; GitHub takes \| for the character.
-        assert {row.replace("\\|", "").count("|") for row in rows} == {4}
-        assert any("\\|" in row for row in rows)
 
 
 class TestWriting:
@@ -86,7 +63,7 @@ class TestWriting:
         log = MetricsLog(tmp_path)
         with pytest.raises(ConfigError, match=r"'train/lose' is not in the glossary .*; did you mean train/loss\?"):
             log.write(0, {"horizon/k": 10.0, "train/lose": 1.0})
-        with pytest.raises(ConfigError, match=r"'zzz' is not in the glossary \(harness/run/metrics.py\)$"):
+        with pytest.raises(ConfigError, match=r"'zzz' is not in the glossary \(harness/run/glossary.py\)$"):
             log.write(0, {"zzz": 1.0})
         log.close()
         assert read_metrics(tmp_path / "metrics.jsonl") == []

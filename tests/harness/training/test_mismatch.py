@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from harness.run.metrics import GLOSSARY
+from harness.run.glossary import GLOSSARY
 from harness.training.mismatch import Mismatch
 from harness.types.trajectory import LENGTH_BINS
 
