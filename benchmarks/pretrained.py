@@ -16,7 +16,7 @@ from pathlib import Path
 from flags import command, new_parser, parse, run
 from rich.console import Console
 
-from harness.experiments.analysis import Arm, Run, paired_difference
+from harness.experiments.analysis import Arm, RunRecords, paired_difference
 from harness.experiments.manifest import read_arms, read_manifest
 from harness.experiments.suite_table import baseline_of
 from harness.sweep import print_table, read_tables
@@ -25,17 +25,17 @@ KEPT = Path(__file__).parent / "results" / "pretrained-bfcl"
 SUITE = "pretrained"
 
 
-def evaluated(one: Run, when: str, how: str) -> float:
+def evaluated(one: RunRecords, when: str, how: str) -> float:
     """The held-out success before or after training, of sampled or of greedy actions."""
     return float(one.evaluation[when][how]["mean_at_k"])
 
 
-def mean(one: Run, metric: str) -> float:
+def mean(one: RunRecords, metric: str) -> float:
     """The mean of a metric over the updates."""
     return statistics.fmean(float(row[metric]) for row in one.rows)
 
 
-def last_k(one: Run) -> float:
+def last_k(one: RunRecords) -> float:
     """The controller's real K in the last update."""
     return float(one.rows[-1].get("horizon/k_real", one.rows[-1]["horizon/k"]))
 
@@ -76,7 +76,7 @@ def print_differences(arms: Sequence[Arm], baseline: Arm) -> None:
             print(f"{arm.label:20}{cells}")
 
 
-def print_updates(arm: Arm, one: Run) -> None:
+def print_updates(arm: Arm, one: RunRecords) -> None:
     """Prints a row for each update of a run."""
     print(f"\n{arm.label}, seed {one.seed}: update, K, success, mean length of the successes, cut off, tokens, entropy")
     for row in one.rows:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
     "Arm",
-    "Run",
+    "RunRecords",
     "Spread",
     "SuccessPoint",
     "horizon_series",
@@ -46,7 +46,7 @@ END = (0.9, 1.0)
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecords:
     """The records of one training run.
 
     Attributes:
@@ -77,7 +77,7 @@ class Arm:
 
     label: str
     settings: Mapping[str, Any]
-    runs: Sequence[Run]
+    runs: Sequence[RunRecords]
 
 
 class Spread(NamedTuple):
@@ -267,7 +267,7 @@ def longer_than(result: Mapping[str, Any], steps: int) -> float | None:
 
 
 def run_numbers(
-    run: Run,
+    run: RunRecords,
     *,
     threshold: float,
     held_out: bool,

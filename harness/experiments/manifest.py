@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
-from harness.experiments.analysis import Arm, Run
+from harness.experiments.analysis import Arm, RunRecords
 from harness.experiments.suites import SuiteArm
 from harness.run.files import write_whole
 from harness.run.metrics import read_metrics
@@ -29,7 +29,7 @@ __all__ = [
     "has_ended",
     "read_arms",
     "read_manifest",
-    "read_run",
+    "read_records",
     "run_name",
     "write_manifest",
 ]
@@ -63,7 +63,7 @@ def has_ended(run_dir: Path) -> bool:
     return (run_dir / "evaluation.json").exists()
 
 
-def read_run(run_dir: Path, seed: int) -> Run | None:
+def read_records(run_dir: Path, seed: int) -> RunRecords | None:
     """Reads the records of a run. Returns None if the run has not ended.
 
     Raises:
@@ -76,7 +76,7 @@ def read_run(run_dir: Path, seed: int) -> Run | None:
         evaluation = json.loads(path.read_text())
     except ValueError as error:
         raise StateError(f"{path} is damaged ({error}); delete it and start the sweep again") from error
-    return Run(seed, read_metrics(run_dir / "metrics.jsonl"), evaluation)
+    return RunRecords(seed, read_metrics(run_dir / "metrics.jsonl"), evaluation)
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,6 @@ def _shared_settings(base: GRPOConfig) -> dict[str, Any]:
 def read_arms(manifest: Manifest) -> list[Arm]:
     """Reads the arms of a suite, with the runs that have ended."""
     return [
-        Arm(label, settings, [run for seed, folder in runs.items() if (run := read_run(folder, seed)) is not None])
+        Arm(label, settings, [run for seed, folder in runs.items() if (run := read_records(folder, seed)) is not None])
         for label, settings, runs in manifest.arms
     ]

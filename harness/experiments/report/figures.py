@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from harness.experiments.plateau import Plateau
-from harness.experiments.report.runs import Arm, Run, Suite
+from harness.experiments.report.runs import StoredArm, StoredRun, Suite
 from harness.experiments.suite_table import SuiteTable
 
 __all__ = ["Drawing", "draw_suite"]
@@ -142,7 +142,7 @@ def _draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | Non
     return [draw[name]() for name in _FIGURES.get(suite.name, _FIGURES["comparison"])]
 
 
-def _success(arms: Sequence[Arm], *, by_tokens: bool, held_out: bool) -> Drawing:
+def _success(arms: Sequence[StoredArm], *, by_tokens: bool, held_out: bool) -> Drawing:
     """Draws success by update, or by the tokens until then."""
     what = (
         "held-out episodes at K = k_max"
@@ -166,7 +166,7 @@ def _success(arms: Sequence[Arm], *, by_tokens: bool, held_out: bool) -> Drawing
 
 
 def _by_update(
-    arms: Sequence[Arm],
+    arms: Sequence[StoredArm],
     metric: str,
     title: str,
     axis: str,
@@ -177,7 +177,7 @@ def _by_update(
 ) -> Drawing:
     """Draws a metric by update. Each point is the mean of the last `smooth` known values."""
 
-    def values(run: Run) -> Points:
+    def values(run: StoredRun) -> Points:
         known = [(row["update"], row[metric]) for row in run.rows if row.get(metric) is not None]
         last = [known[max(0, i + 1 - smooth) : i + 1] for i in range(len(known))]
         return [(some[-1][0], statistics.fmean(y for _, y in some)) for some in last]
@@ -186,7 +186,7 @@ def _by_update(
     return _lines(title, f"{caption} {_seeds_note(arms)}".strip(), lines, "update", axis, band=band)
 
 
-def _line(arm: Arm, points: Callable[[Run], Points]) -> _Line:
+def _line(arm: StoredArm, points: Callable[[StoredRun], Points]) -> _Line:
     """Makes the line of an arm. A point is the mean over all seeds that have reached it."""
     seeds = [points(run) for run in arm.runs if run.rows]
     by_x: dict[float, list[float]] = {}
@@ -377,7 +377,7 @@ def _from_to(line: _Line, share: bool) -> str:
     return f"{line.label}: from {first} to {last}"
 
 
-def _seeds_note(arms: Sequence[Arm]) -> str:
+def _seeds_note(arms: Sequence[StoredArm]) -> str:
     counts = sorted({sum(bool(run.rows) for run in arm.runs) for arm in arms})
     if counts == [1]:
         return "Each arm has one seed."

@@ -13,7 +13,7 @@ from harness.evaluation.folder import KeptEvaluation
 from harness.experiments.manifest import differing_settings
 from harness.experiments.report.figures import Drawing, draw_suite
 from harness.experiments.report.page import environment
-from harness.experiments.report.runs import Run, Suite, all_runs
+from harness.experiments.report.runs import StoredRun, Suite, all_runs
 from harness.experiments.report.tables import DEFINITIONS, Table, evaluation_table, run_table, score_table, suite_tables
 from harness.experiments.report.trajectories import Episodes
 from harness.experiments.suite_table import SuiteTable, suite_table
@@ -172,7 +172,7 @@ def _table(suite: Suite, band: tuple[float, float] | None) -> SuiteTable:
     return suite_table(name, [arm.records() for arm in suite.arms], threshold=suite.threshold, band=band)
 
 
-def _subtitle(suites: Sequence[Suite], runs: Sequence[Run], evaluations: Sequence[KeptEvaluation]) -> str:
+def _subtitle(suites: Sequence[Suite], runs: Sequence[StoredRun], evaluations: Sequence[KeptEvaluation]) -> str:
     parts = []
     if runs:
         envs = ", ".join(dict.fromkeys(suite.env for suite in suites))
@@ -194,7 +194,7 @@ def _shared(values: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {k: str(v) for k, v in first.items() if all(k in one and one[k] == v for one in values)}
 
 
-def _versions(run: Run) -> Mapping[str, Any]:
+def _versions(run: StoredRun) -> Mapping[str, Any]:
     """Returns the package versions of a run. They are empty if the file is missing or damaged, since no number depends on it."""
     try:
         found = json.loads((run.folder / "versions.json").read_text(encoding="utf-8"))

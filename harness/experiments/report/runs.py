@@ -20,7 +20,7 @@ from harness.run.episode_log import episode_files
 from harness.run.files import read_object
 from harness.run.metrics import read_metrics
 
-__all__ = ["Arm", "Run", "Suite", "all_runs", "read_run", "read_suites"]
+__all__ = ["StoredArm", "StoredRun", "Suite", "all_runs", "read_run", "read_suites"]
 
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 
@@ -50,7 +50,7 @@ _ONLY = {
 
 
 @dataclass(frozen=True)
-class Run:
+class StoredRun:
     """A run as its folder has it, finished or not.
 
     Attributes:
@@ -85,18 +85,18 @@ class Run:
         """The files of the run's episode log."""
         return episode_files(self.folder / "episodes")
 
-    def records(self) -> analysis.Run:
+    def records(self) -> analysis.RunRecords:
         """Returns the numbers of the run, as `harness.experiments.analysis` takes them."""
-        return analysis.Run(self.seed, self.rows, self.evaluation or {})
+        return analysis.RunRecords(self.seed, self.rows, self.evaluation or {})
 
 
 @dataclass(frozen=True)
-class Arm:
+class StoredArm:
     """The runs of one setting, which differ only in their seeds."""
 
     label: str
     settings: Mapping[str, Any]
-    runs: tuple[Run, ...]
+    runs: tuple[StoredRun, ...]
 
     def records(self) -> analysis.Arm:
         """Returns the runs that have ended, for the tables. A run that was cut short has not saved tokens."""
@@ -128,7 +128,7 @@ class Suite:
     model: str
     threshold: float
     base: Mapping[str, Any]
-    arms: tuple[Arm, ...]
+    arms: tuple[StoredArm, ...]
     missing: tuple[str, ...]
 
     @property
@@ -145,8 +145,8 @@ def read_suites(paths: Iterable[Path]) -> list[Suite]:
         StateError: A file is damaged.
     """
     suites: list[Suite] = []
-    single: list[Run] = []
-    known: dict[Path, Run] = {}
+    single: list[StoredRun] = []
+    known: dict[Path, StoredRun] = {}
     for path in (one for given in paths for one in _sweeps_below(given) or [given]):
         manifests = sorted((path / "suites").glob("*.json"))
         if manifests:
@@ -162,7 +162,7 @@ def read_suites(paths: Iterable[Path]) -> list[Suite]:
     return suites + _put_together(list({id(run): run for run in single}.values()))
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> StoredRun:
     """Reads one run folder.
 
     Raises:
@@ -180,7 +180,7 @@ def read_run(folder: Path) -> Run:
         )
         raise ConfigError(f"{folder} is no run: it has no config.json{hint}")
     metrics, evaluation = folder / "metrics.jsonl", folder / "evaluation.json"
-    return Run(
+    return StoredRun(
         folder,
         read_object(folder / "config.json"),
         read_metrics(metrics) if metrics.exists() else [],
@@ -188,9 +188,9 @@ def read_run(folder: Path) -> Run:
     )
 
 
-def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, Arm, Run]]:
+def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, StoredArm, StoredRun]]:
     """Returns every run once, with the first suite and arm that contain it."""
-    seen: dict[int, tuple[Suite, Arm, Run]] = {}
+    seen: dict[int, tuple[Suite, StoredArm, StoredRun]] = {}
     for suite in suites:
         for arm in suite.arms:
             for run in arm.runs:
@@ -203,25 +203,25 @@ def _sweeps_below(folder: Path) -> list[Path]:
     return [] if (folder / "suites").is_dir() else sorted(suites.parent for suites in folder.glob("*/suites"))
 
 
-def _read_suite(path: Path, known: dict[Path, Run]) -> Suite:
+def _read_suite(path: Path, known: dict[Path, StoredRun]) -> Suite:
     manifest = read_manifest(path)
-    arms: list[Arm] = []
+    arms: list[StoredArm] = []
     missing: list[str] = []
     for label, settings, folders in manifest.arms:
         begun = {seed: folder for seed, folder in folders.items() if (folder / "config.json").exists()}
         missing += [f"{label}, seed {seed}: not begun" for seed in folders if seed not in begun]
         runs = tuple(_known_run(folder, known) for folder in begun.values())
         missing += [f"{label}, seed {run.seed}: {run.unfinished}" for run in runs if run.unfinished]
-        arms.append(Arm(label, settings, runs))
+        arms.append(StoredArm(label, settings, runs))
     m = manifest
     return Suite(
         str(path.parents[1]), m.suite, m.quick, m.env, m.model, m.threshold, m.base, tuple(arms), tuple(missing)
     )
 
 
-def _put_together(runs: Sequence[Run]) -> list[Suite]:
+def _put_together(runs: Sequence[StoredRun]) -> list[Suite]:
     """Makes suites of runs that are named one by one: one for each environment and model, with an arm for each setting."""
-    by_kind: dict[tuple[str, str], list[Run]] = {}
+    by_kind: dict[tuple[str, str], list[StoredRun]] = {}
     for run in runs:
         by_kind.setdefault((str(run.config.get("env")), str(run.config.get("model"))), []).append(run)
     suites = []
@@ -229,7 +229,7 @@ def _put_together(runs: Sequence[Run]) -> list[Suite]:
         settings = [{k: v for k, v in run.config.items() if k not in _NO_MATTER} for run in alike]
         names = dict.fromkeys(name for one in settings for name in one)
         differ = [name for name in names if len({json.dumps(one.get(name)) for one in settings}) > 1]
-        members: dict[str, list[Run]] = {}
+        members: dict[str, list[StoredRun]] = {}
         values: dict[str, dict[str, Any]] = {}
         for run, one in zip(alike, settings, strict=True):
             kind = str(one.get("wrapper"))
@@ -239,7 +239,7 @@ def _put_together(runs: Sequence[Run]) -> list[Suite]:
                 label = f"{label} ({run.folder})"  # a mean over seeds has one run of each
             members.setdefault(label, []).append(run)
             values[label] = {"wrapper": kind, "k0": one.get("k0"), **differing}
-        arms = tuple(Arm(label, values[label], tuple(runs)) for label, runs in members.items())
+        arms = tuple(StoredArm(label, values[label], tuple(runs)) for label, runs in members.items())
         missing = tuple(f"{run.folder.name}: {run.unfinished}" for run in alike if run.unfinished)
         suites.append(Suite("", "runs", False, env, model, _THRESHOLD, {}, arms, missing))
     return suites
@@ -251,7 +251,7 @@ def _matters(name: str, kind: str) -> bool:
     return not readers or kind in readers
 
 
-def _known_run(folder: Path, known: dict[Path, Run]) -> Run:
+def _known_run(folder: Path, known: dict[Path, StoredRun]) -> StoredRun:
     """Returns the same object for the same folder, whatever path leads to it."""
     place = folder.resolve()
     if place not in known:

@@ -10,7 +10,7 @@ from harness.experiments.analysis import horizon_series
 from harness.experiments.benchmark_table import score_conditions, score_rows
 from harness.experiments.paper import PAPER, PaperTable
 from harness.experiments.published import published_scores
-from harness.experiments.report.runs import Arm, Run, Suite
+from harness.experiments.report.runs import StoredArm, StoredRun, Suite
 from harness.experiments.suite_table import SuiteTable
 
 __all__ = ["DEFINITIONS", "Table", "evaluation_table", "run_table", "score_table", "suite_tables"]
@@ -126,7 +126,7 @@ def suite_tables(suite: Suite, table: SuiteTable) -> list[Table]:
     return tables
 
 
-def run_table(runs: Sequence[tuple[Suite, Arm, Run]], trajectories: str) -> Table:
+def run_table(runs: Sequence[tuple[Suite, StoredArm, StoredRun]], trajectories: str) -> Table:
     """Returns a table with a row for each run, finished or not.
 
     Args:

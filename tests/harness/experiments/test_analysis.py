@@ -9,7 +9,7 @@ import pytest
 
 from harness.experiments.analysis import (
     Arm,
-    Run,
+    RunRecords,
     Spread,
     SuccessPoint,
     horizon_series,
@@ -178,7 +178,7 @@ def test_of_equally_good_horizons_the_smallest_is_the_best() -> None:
 
 def test_a_run_s_numbers() -> None:
     rows = rows_of(k=[10, 20, 30, 30, 30, 30, 26, 30], held_out={3: 0.5, 7: 0.7})
-    run = Run(0, rows, evaluation(0.8, [2, 4, 8, 20]))
+    run = RunRecords(0, rows, evaluation(0.8, [2, 4, 8, 20]))
     numbers = run_numbers(run, threshold=0.6, held_out=True, trained_at=8, band=(20.0, 30.0))
     assert numbers["mean_at_k"] == 0.8
     assert numbers["best_at_k"] == pytest.approx(0.9)
@@ -193,12 +193,14 @@ def test_a_run_s_numbers() -> None:
 
 
 def test_a_run_that_was_not_evaluated_leaves_its_cells_empty() -> None:
-    numbers = run_numbers(Run(0, [], {}), threshold=0.5, held_out=True, trained_at=8, band=(20.0, 30.0))
+    numbers = run_numbers(RunRecords(0, [], {}), threshold=0.5, held_out=True, trained_at=8, band=(20.0, 30.0))
     assert set(numbers.values()) == {None}
 
 
-def two_seeds(*curves: dict[int, float]) -> list[Run]:
-    return [Run(i, rows_of(k=[15] * 4, held_out=c), evaluation(0.8, [3], before=0.0)) for i, c in enumerate(curves)]
+def two_seeds(*curves: dict[int, float]) -> list[RunRecords]:
+    return [
+        RunRecords(i, rows_of(k=[15] * 4, held_out=c), evaluation(0.8, [3], before=0.0)) for i, c in enumerate(curves)
+    ]
 
 
 def test_the_comparison_saves_seed_by_seed_against_the_largest_fixed_k() -> None:
@@ -222,7 +224,7 @@ def test_the_comparison_saves_seed_by_seed_against_the_largest_fixed_k() -> None
 
 def test_the_saturation_table_finds_the_band_from_success_at_each_k() -> None:
     arms = [
-        Arm(f"K={k}", {"wrapper": "fixed", "k0": k}, [Run(0, rows_of(k=[k]), evaluation(0.8, [5, 9, 15, 16]))])
+        Arm(f"K={k}", {"wrapper": "fixed", "k0": k}, [RunRecords(0, rows_of(k=[k]), evaluation(0.8, [5, 9, 15, 16]))])
         for k in (8, 10, 20, 30)
     ]
     table = suite_table("saturation", arms)
@@ -236,9 +238,9 @@ def test_the_saturation_table_finds_the_band_from_success_at_each_k() -> None:
 
 def test_convergence_tells_the_gap_between_its_starts() -> None:
     arms = [
-        Arm("elastic K0=10", {"wrapper": "elastic", "k0": 10}, [Run(0, rows_of(k=[10, 20, 25, 26]), {})]),
-        Arm("elastic K0=50", {"wrapper": "elastic", "k0": 50}, [Run(0, rows_of(k=[50, 40, 35, 29.5]), {})]),
-        Arm("ScalingInter", {"wrapper": "linear"}, [Run(0, rows_of(k=[10, 20, 30, 40]), {})]),
+        Arm("elastic K0=10", {"wrapper": "elastic", "k0": 10}, [RunRecords(0, rows_of(k=[10, 20, 25, 26]), {})]),
+        Arm("elastic K0=50", {"wrapper": "elastic", "k0": 50}, [RunRecords(0, rows_of(k=[50, 40, 35, 29.5]), {})]),
+        Arm("ScalingInter", {"wrapper": "linear"}, [RunRecords(0, rows_of(k=[10, 20, 30, 40]), {})]),
     ]
     table = suite_table("convergence", arms, band=(25, 30))
     assert "gap between elastic K0=10 and elastic K0=50 in the last quarter: 3.5 steps" in table.notes
@@ -247,9 +249,9 @@ def test_convergence_tells_the_gap_between_its_starts() -> None:
 
 
 def test_beyond_the_paper_counts_who_learns_the_long_tasks_for_fewer_tokens() -> None:
-    def run(seed: int, tokens: float, solved: int) -> Run:
+    def run(seed: int, tokens: float, solved: int) -> RunRecords:
         long = {"by_optimum": [[9, 10, 10], [14, 10, solved]]}
-        return Run(seed, rows_of(k=[20], tokens=[tokens]), {"after": {"sampled": {"mean_at_k": 0.5} | long}})
+        return RunRecords(seed, rows_of(k=[20], tokens=[tokens]), {"after": {"sampled": {"mean_at_k": 0.5} | long}})
 
     elastic = {"wrapper": "elastic", "k0": 10}
     arms = [
@@ -268,9 +270,9 @@ def test_beyond_the_paper_counts_who_learns_the_long_tasks_for_fewer_tokens() ->
 
 
 def test_learning_compares_at_equal_tokens_and_with_the_best_fixed_k_seed_by_seed() -> None:
-    def run(seed: int, final: float, *, tokens: float, half: float) -> Run:
+    def run(seed: int, final: float, *, tokens: float, half: float) -> RunRecords:
         rows = rows_of(k=[20, 20], tokens=[tokens / 2, tokens / 2], held_out={0: half, 1: final})
-        return Run(seed, rows, evaluation(final, [3], before=0.0))
+        return RunRecords(seed, rows, evaluation(final, [3], before=0.0))
 
     arms = [
         Arm("K=15", {"wrapper": "fixed", "k0": 15}, [run(s, 0.5, tokens=200, half=0.4) for s in (0, 1)]),
@@ -299,7 +301,7 @@ def test_the_cheapest_arm_has_a_success_at_equal_tokens_of_the_kind_that_the_not
 ) -> None:
     """It was empty: the arm's last evaluation came before its last tokens. And training success was called held-out."""
     rows = rows_of(k=[20] * 3, held_out=held_out, success=[0.4, 0.4, 0.4])
-    arms = [Arm("K=15", {"wrapper": "fixed", "k0": 15}, [Run(0, rows, evaluation(0.5, [3]))])]
+    arms = [Arm("K=15", {"wrapper": "fixed", "k0": 15}, [RunRecords(0, rows, evaluation(0.5, [3]))])]
     table = suite_table("pretrained", arms)
     equal = table.rows[0][2][[c.key for c in table.columns].index("success_at_equal_tokens")]
     assert equal is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import StateError
-from harness.experiments.manifest import read_arms, read_manifest, read_run, run_name, write_manifest
+from harness.experiments.manifest import read_arms, read_manifest, read_records, run_name, write_manifest
 from harness.experiments.suites import SuiteArm
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
@@ -77,4 +77,4 @@ def test_damage_is_named_with_its_mend(tmp_path: Path) -> None:
     (tmp_path / "evaluation.json").write_text("{")
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(StateError, match=r"evaluation.json is damaged .*delete it and start the sweep again"):
-        read_run(tmp_path, 0)
+        read_records(tmp_path, 0)
