@@ -22,7 +22,7 @@ from rich.console import Console
 
 from eh_gym.worker import close_shared_pools
 from harness.evaluate import Evaluation, run
-from harness.evaluation.endpoint import Reply, Usage
+from harness.evaluation.endpoint import EndpointReply, Usage
 from harness.evaluation.folder import EvaluationFolder, read_evaluation
 from harness.evaluation.play_endpoint import play_with_endpoint
 from harness.evaluation.requests import evaluation_requests
@@ -54,9 +54,9 @@ class Repeats:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def reply(self, messages: Sequence[Any], *, seed: int, **_: Any) -> Reply:
+    async def reply(self, messages: Sequence[Any], *, seed: int, **_: Any) -> EndpointReply:
         """Returns the message of the turn that has this seed."""
-        return Reply(self._said[seed], cut=False)
+        return EndpointReply(self._said[seed], cut=False)
 
 
 def processor_s() -> float:

@@ -24,7 +24,7 @@ from eh_gym.surrogates import escaped
 if TYPE_CHECKING:
     import openai
 
-__all__ = ["ChatEndpoint", "ContextFull", "Reply", "Usage"]
+__all__ = ["ChatEndpoint", "ContextFull", "EndpointReply", "Usage"]
 
 Message = dict[str, Any]
 _SEEDS = 2**31  # every server takes seeds below this
@@ -52,7 +52,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Reply:
+class EndpointReply:
     """One answer of the model.
 
     Attributes:
@@ -154,7 +154,7 @@ class ChatEndpoint:
     ) -> None:
         await self._client.close()
 
-    async def reply(self, messages: Sequence[Message], *, seed: int, tools: Sequence[Any] = ()) -> Reply:
+    async def reply(self, messages: Sequence[Message], *, seed: int, tools: Sequence[Any] = ()) -> EndpointReply:
         """Returns the model's answer to a conversation.
 
         Args:
@@ -233,7 +233,7 @@ class ChatEndpoint:
             **self._more,
         )
 
-    def _read(self, completion: Any) -> Reply:
+    def _read(self, completion: Any) -> EndpointReply:
         choices = getattr(completion, "choices", None)
         if not choices or choices[0].message is None:
             raise SamplerError(f"{self.url} answered without a message; is it an OpenAI-compatible endpoint?")
@@ -260,7 +260,7 @@ class ChatEndpoint:
         # The protocol has no field for thoughts. vLLM calls it `reasoning`, DeepSeek and SGLang `reasoning_content`.
         apart = getattr(spoken, "reasoning", None) or getattr(spoken, "reasoning_content", None)
         reasoning = apart if isinstance(apart, str) else shown or thought
-        return Reply(text, choices[0].finish_reason == "length", reasoning, calls, message, asked, answered)
+        return EndpointReply(text, choices[0].finish_reason == "length", reasoning, calls, message, asked, answered)
 
     async def _offered(self) -> str:
         """The names that --model can have instead, if the endpoint lists them."""

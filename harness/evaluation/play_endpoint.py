@@ -14,7 +14,7 @@ from typing import Any
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, SamplerError, WorkerError
 from eh_gym.vector import ThreadVectorEnv
-from harness.evaluation.endpoint import ChatEndpoint, ContextFull, Reply, Usage
+from harness.evaluation.endpoint import ChatEndpoint, ContextFull, EndpointReply, Usage
 from harness.rollout.conversation import UNFINISHED
 from harness.rollout.environment import Environments
 from harness.rollout.slots import announce
@@ -132,7 +132,7 @@ async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, traj
             messages.append({"role": "user", "content": turn.observation})
 
 
-def _said_and_done(reply: Reply, results: Sequence[str]) -> list[Message]:
+def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message]:
     """The model's message, and the result of each of its calls.
 
     If an environment can't read the calls, it has no results. Servers refuse a call that has none, and one whose arguments are no
