@@ -6,8 +6,6 @@ The controller looks at nothing else: not at failures, tasks or the number of up
 from __future__ import annotations
 
 import math
-import os
-import threading
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -15,8 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from eh_gym.errors import ConfigError, StateError
+from eh_gym.horizon.checks import bounds, floor_to_steps, is_number, positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, check_outcome, is_whole
-from eh_gym.horizon.schedules import bounds, check_state, floor_to_steps, is_number, positive_int
+from eh_gym.horizon.saved import Saved
 
 __all__ = ["ElasticHorizon", "Rounding", "Statistic"]
 
@@ -26,7 +25,7 @@ Rounding = Literal["floor", "nearest", "floor-state"]
 _PERCENTILE: dict[Statistic, float] = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "max": 100.0}
 
 
-class ElasticHorizon:
+class ElasticHorizon(Saved):
     """The closed-loop controller of the Elastic Horizon paper (Eq. 5 to 7; Algorithm 1, lines 7 to 18).
 
     Once per update, if at least `min_successes` lengths of successes are in the buffer:
@@ -69,6 +68,19 @@ class ElasticHorizon:
     (22.0, 15.7, 15)
     """
 
+    _names = (
+        "k0",
+        "k_min",
+        "k_max",
+        "alpha",
+        "delta",
+        "buffer_size",
+        "min_successes",
+        "statistic",
+        "rounding",
+        "cold_growth",
+    )
+
     def __init__(
         self,
         k0: int = 15,
@@ -82,6 +94,7 @@ class ElasticHorizon:
         rounding: Rounding = "floor",
         cold_growth: float = 0.0,
     ) -> None:
+        super().__init__()
         self.k_min, self.k_max = bounds(k_min, k_max)
         self.k0 = positive_int("k0", k0)
         if not self.k_min <= self.k0 <= self.k_max:
@@ -105,10 +118,8 @@ class ElasticHorizon:
             raise ConfigError(f"cold_growth must be >= 0 steps per update, got {cold_growth!r}; the paper's is 0")
         self.alpha, self.delta, self.statistic, self.rounding = float(alpha), float(delta), statistic, rounding
         self.cold_growth = float(cold_growth)
-        self.made_in = os.getpid()
         self._k = float(self.k0)
         self._lengths: deque[int] = deque(maxlen=self.buffer_size)
-        self._lock = threading.Lock()
 
     @property
     def k_real(self) -> float:
@@ -153,23 +164,10 @@ class ElasticHorizon:
                 "horizon/buffer_size": float(len(self._lengths)),
             }
 
-    def state_dict(self) -> dict[str, Any]:
-        """K, the buffer, and the settings that they belong to; JSON-serialisable."""
-        with self._lock:
-            return {
-                "kind": type(self).__name__,
-                "settings": self._settings(),
-                "k_real": self._k,
-                "lengths": list(self._lengths),
-            }
+    def _state(self) -> dict[str, Any]:
+        return {"k_real": self._k, "lengths": list(self._lengths)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state`.
-
-        Raises:
-            StateError: `state` comes from another kind of controller or from other settings, or was edited.
-        """
-        check_state(state, type(self).__name__, self._settings(), {"k_real", "lengths"})
+    def _load(self, state: Mapping[str, Any]) -> None:
         k, lengths = state["k_real"], state["lengths"]
         if not is_number(k) or not self.k_min <= k <= self.k_max:
             raise StateError(f"k_real must be in {self.k_min}..{self.k_max}, got {k!r}; the state was cut or edited")
@@ -186,19 +184,3 @@ class ElasticHorizon:
         return float(
             lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic])
         )
-
-    def _settings(self) -> dict[str, Any]:
-        paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
-        return {name: getattr(self, name) for name in paper} | {"cold_growth": self.cold_growth}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
-            state = {k: v for k, v in vars(self).items() if k != "_lock"}
-            return state | {"_lengths": self._lengths.copy()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._lock = threading.Lock()

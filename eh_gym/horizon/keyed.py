@@ -5,19 +5,17 @@ The kinds share nothing: the K of a kind moves only after successes of that kind
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, check_outcome, episode_horizon, is_controller
-from eh_gym.horizon.schedules import check_state
+from eh_gym.horizon.saved import Saved
 
 __all__ = ["KeyedHorizon"]
 
 
-class KeyedHorizon:
+class KeyedHorizon(Saved):
     """Gives every episode the K of its task's kind, and tells that kind's controller how it ended.
 
     Args:
@@ -44,11 +42,10 @@ class KeyedHorizon:
             raise ConfigError(f"each kind has a K and no token budget, got {made!r}; pass ElasticHorizon")
         if not isinstance(key, str) or not key:
             raise ConfigError(f"key must be a key of the reset's info, such as 'difficulty', got {key!r}")
-        self.made_in = os.getpid()
+        super().__init__()
         self._make, self._key = make, key
         self._fresh = made  # of a new kind
         self._controllers: dict[str, HorizonController] = {}
-        self._lock = threading.Lock()
 
     @property
     def horizons(self) -> dict[str, int]:
@@ -84,19 +81,10 @@ class KeyedHorizon:
             f"horizon/k_of/{kind}": float(k) for kind, k in self.horizons.items()
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """Each kind's state."""
-        with self._lock:
-            states = {key: controller.state_dict() for key, controller in sorted(self._controllers.items())}
-        return {"kind": type(self).__name__, "settings": self._settings(), "controllers": states}
+    def _state(self) -> dict[str, Any]:
+        return {"controllers": {key: controller.state_dict() for key, controller in sorted(self._controllers.items())}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state`.
-
-        Raises:
-            StateError: `state` comes from another kind of controller or from other settings, or was edited.
-        """
-        check_state(state, type(self).__name__, self._settings(), {"controllers"})
+    def _load(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state["controllers"], Mapping):
             raise StateError(f"controllers must be states by kind, got {state['controllers']!r}; the state was edited")
         loaded = {}
@@ -120,12 +108,3 @@ class KeyedHorizon:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._fresh!r}, {self._key!r}, {self.horizons})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
-            state = {k: v for k, v in vars(self).items() if k != "_lock"}
-            return state | {"_controllers": dict(self._controllers)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._lock = threading.Lock()

@@ -5,20 +5,19 @@ K never shrinks, and the lengths of the successes play no part.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
+from eh_gym.horizon.checks import bounds, is_number, positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, check_outcome
-from eh_gym.horizon.schedules import bounds, check_state, is_number, positive_int
+from eh_gym.horizon.saved import Saved
 
 __all__ = ["ProgressiveHorizon"]
 
 
-class ProgressiveHorizon:
+class ProgressiveHorizon(Saved):
     """K grows by `step` when enough of the last episodes succeeded, up to `k_max`.
 
     This is the idea of "adaptive horizon management" in Progressive Multi-Turn Reinforcement Learning (preprints.org
@@ -45,16 +44,17 @@ class ProgressiveHorizon:
     ({'horizon/k': 15.0, 'horizon/success': 0.5}, 15)
     """
 
+    _names = ("k0", "k_max", "step", "threshold", "window")
+
     def __init__(self, k0: int = 10, k_max: int = 50, step: int = 5, threshold: float = 0.7, window: int = 100) -> None:
+        super().__init__()
         self.k0, self.k_max = bounds(k0, k_max, low_name="k0")
         self.step, self.window = positive_int("step", step), positive_int("window", window)
         if not (is_number(threshold) and 0 < threshold <= 1):
             raise ConfigError(f"threshold must be in (0, 1], got {threshold!r}; 0.7 grows K when 70 % succeed")
         self.threshold = float(threshold)
-        self.made_in = os.getpid()
         self._k = self.k0
         self._successes: deque[bool] = deque(maxlen=self.window)
-        self._lock = threading.Lock()
 
     @property
     def horizon(self) -> int:
@@ -83,19 +83,10 @@ class ProgressiveHorizon:
                 self._successes.clear()
             return {"horizon/k": float(self._k), "horizon/success": share}
 
-    def state_dict(self) -> dict[str, Any]:
-        """K, the remembered successes, and the settings that they belong to; JSON-serialisable."""
-        with self._lock:
-            state = {"k": self._k, "successes": list(self._successes)}
-            return {"kind": type(self).__name__, "settings": self._settings(), **state}
+    def _state(self) -> dict[str, Any]:
+        return {"k": self._k, "successes": list(self._successes)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state`.
-
-        Raises:
-            StateError: `state` comes from another kind of controller or from other settings, or was edited.
-        """
-        check_state(state, type(self).__name__, self._settings(), {"k", "successes"})
+    def _load(self, state: Mapping[str, Any]) -> None:
         k, successes = state["k"], state["successes"]
         if not isinstance(k, int) or not self.k0 <= k <= self.k_max:
             raise StateError(f"k must be in {self.k0}..{self.k_max}, got {k!r}; the state was cut or edited")
@@ -106,17 +97,3 @@ class ProgressiveHorizon:
         with self._lock:
             self._k = k
             self._successes = deque(successes, maxlen=self.window)
-
-    def _settings(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("k0", "k_max", "step", "threshold", "window")}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
-            return {k: v for k, v in vars(self).items() if k != "_lock"} | {"_successes": self._successes.copy()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._lock = threading.Lock()

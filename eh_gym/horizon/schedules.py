@@ -5,26 +5,23 @@ Each is a pure function of the update index, so a resumed run cannot drift.
 
 from __future__ import annotations
 
-import math
-import numbers
-import os
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
+from eh_gym.horizon.checks import bounds, floor_to_steps, is_number, positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, check_outcome, is_whole
+from eh_gym.horizon.saved import Saved
 
 __all__ = ["FixedHorizon", "LinearHorizon", "MultiplicativeHorizon", "StagedHorizon"]
 
 
-class _Schedule:
+class _Schedule(Saved):
     """Counts updates. A subclass computes K from the count."""
 
     def __init__(self) -> None:
-        self.made_in = os.getpid()
+        super().__init__()
         self._updates = 0
-        self._lock = threading.Lock()
 
     @property
     def horizon(self) -> int:
@@ -45,35 +42,14 @@ class _Schedule:
             self._updates += 1
             return {"horizon/k": float(self.horizon)}
 
-    def state_dict(self) -> dict[str, Any]:
-        """The number of updates and the settings."""
-        return {"kind": type(self).__name__, "settings": self._settings(), "updates": self._updates}
+    def _state(self) -> dict[str, Any]:
+        return {"updates": self._updates}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state`.
-
-        Raises:
-            StateError: `state` comes from another kind of controller or from other settings.
-        """
-        check_state(state, type(self).__name__, self._settings(), {"updates"})
+    def _load(self, state: Mapping[str, Any]) -> None:
         updates = state["updates"]
         if not is_whole(updates) or updates < 0:
             raise StateError(f"updates must be a whole number >= 0, got {updates!r}; the state was cut or edited")
         self._updates = updates
-
-    def _settings(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{k}={v!r}" for k, v in self._settings().items())
-        return f"{type(self).__name__}({settings})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._lock = threading.Lock()
 
 
 class FixedHorizon(_Schedule):
@@ -86,6 +62,8 @@ class FixedHorizon(_Schedule):
     15
     """
 
+    _names = ("k",)
+
     def __init__(self, k: int) -> None:
         super().__init__()
         self.k = positive_int("k", k)
@@ -93,9 +71,6 @@ class FixedHorizon(_Schedule):
     def horizon_at(self, update: int) -> int:
         """Always k."""
         return self.k
-
-    def _settings(self) -> dict[str, Any]:
-        return {"k": self.k}
 
 
 class LinearHorizon(_Schedule):
@@ -115,6 +90,8 @@ class LinearHorizon(_Schedule):
     [10, 10, 11, 49, 50, 50]
     """
 
+    _names = ("k_min", "k_max", "delta")
+
     def __init__(self, k_min: int, k_max: int, delta: float) -> None:
         super().__init__()
         self.k_min, self.k_max = bounds(k_min, k_max)
@@ -125,9 +102,6 @@ class LinearHorizon(_Schedule):
     def horizon_at(self, update: int) -> int:
         """K after `update` updates."""
         return floor_to_steps(min(self.k_min + self.delta * update, self.k_max))
-
-    def _settings(self) -> dict[str, Any]:
-        return {"k_min": self.k_min, "k_max": self.k_max, "delta": self.delta}
 
 
 class MultiplicativeHorizon(_Schedule):
@@ -143,6 +117,8 @@ class MultiplicativeHorizon(_Schedule):
     [10, 10, 20, 30, 30]
     """
 
+    _names = ("k_min", "k_max", "stage_updates")
+
     def __init__(self, k_min: int, k_max: int, stage_updates: int) -> None:
         super().__init__()
         self.k_min, self.k_max = bounds(k_min, k_max)
@@ -151,9 +127,6 @@ class MultiplicativeHorizon(_Schedule):
     def horizon_at(self, update: int) -> int:
         """K after `update` updates."""
         return min(self.k_min * (update // self.stage_updates + 1), self.k_max)
-
-    def _settings(self) -> dict[str, Any]:
-        return {"k_min": self.k_min, "k_max": self.k_max, "stage_updates": self.stage_updates}
 
 
 class StagedHorizon(_Schedule):
@@ -190,52 +163,3 @@ class StagedHorizon(_Schedule):
 
     def _settings(self) -> dict[str, Any]:
         return {"stages": [[update, k] for update, k in self.stages.items()]}
-
-
-def positive_int(name: str, value: int) -> int:
-    """`value`, if it is a whole number >= 1, numpy's included."""
-    if not is_whole(value) or value < 1:
-        raise ConfigError(f"{name} must be a whole number >= 1, got {value!r}; pass an int such as 15")
-    return int(value)
-
-
-def is_number(value: object) -> bool:
-    """Whether `value` is a finite real number, numpy's included."""
-    try:
-        return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
-    except OverflowError:  # a whole number that no float can hold
-        return False
-
-
-def bounds(k_min: int, k_max: int, *, low_name: str = "k_min") -> tuple[int, int]:
-    """The two bounds, if they are whole, positive and in order."""
-    low, high = positive_int(low_name, k_min), positive_int("k_max", k_max)
-    if high < low:
-        raise ConfigError(f"k_max must be >= {low_name} ({low}), got {high}; raise k_max or lower {low_name}")
-    return low, high
-
-
-def floor_to_steps(k: float) -> int:
-    """The floor of `value`; a value that is whole up to rounding error counts as whole.
-
-    In floating point 7 + 0.7 * 170 is 125.99999999999999, where exact arithmetic says 126. The tolerance, 1e-9 of a step,
-    is far above the rounding error of any sum here and far below any difference that matters.
-
-    >>> floor_to_steps(7 + 0.7 * 170), floor_to_steps(19.999)
-    (126, 19)
-    """
-    return math.floor(k + 1e-9)
-
-
-def check_state(state: Mapping[str, Any], kind: str, settings: Mapping[str, Any], keys: set[str]) -> None:
-    """Raises StateError unless `state` was made by a controller of this kind and these settings."""
-    if not isinstance(state, Mapping) or state.get("kind") != kind:
-        got = state.get("kind", "something else") if isinstance(state, Mapping) else type(state).__name__
-        raise StateError(f"expected the state of a {kind}, got that of {got}; build the controller that was saved")
-    if state.get("settings") != dict(settings):
-        raise StateError(
-            f"the state was saved with settings {state.get('settings')}, this {kind} has {dict(settings)}; "
-            "build it with the saved settings, or start anew"
-        )
-    if not keys <= set(state):
-        raise StateError(f"the state of a {kind} needs {sorted(keys)}, got {sorted(state)}; it was cut or edited")

@@ -6,19 +6,19 @@ The code that plays the episodes counts the tokens and stops an episode that has
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from eh_gym.errors import ConfigError
+from eh_gym.horizon.checks import positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, check_outcome
 from eh_gym.horizon.elastic import ElasticHorizon, Statistic
-from eh_gym.horizon.schedules import check_state, positive_int
+from eh_gym.horizon.saved import Saved
 
 __all__ = ["ElasticTokenBudget"]
 
 
-class ElasticTokenBudget:
+class ElasticTokenBudget(Saved):
     """The budget B of an episode in tokens moves as K does in `ElasticHorizon`; the steps have a fixed limit.
 
     For agents whose turns differ in length by orders of magnitude, such as models that think: for them K says little
@@ -59,6 +59,7 @@ class ElasticTokenBudget:
         min_successes: int = 20,
         statistic: Statistic = "p90",
     ) -> None:
+        super().__init__()
         self.k_max = positive_int("k_max", k_max)
         try:
             self._loop = ElasticHorizon(b0, b_min, b_max, alpha, delta, buffer_size, min_successes, statistic)
@@ -66,7 +67,6 @@ class ElasticTokenBudget:
             raise ConfigError(
                 f"the token budget b0, b_min, b_max and delta are k0, k_min, k_max and delta here: {error}"
             ) from error
-        self.made_in = os.getpid()
 
     @property
     def horizon(self) -> int:
@@ -99,17 +99,10 @@ class ElasticTokenBudget:
             "horizon/buffer_size": moved["horizon/buffer_size"],
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """The limit in steps, and the state of the loop over tokens."""
-        return {"kind": type(self).__name__, "settings": self._settings(), "loop": self._loop.state_dict()}
+    def _state(self) -> dict[str, Any]:
+        return {"loop": self._loop.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state`.
-
-        Raises:
-            StateError: `state` comes from another kind of controller or from other settings, or was edited.
-        """
-        check_state(state, type(self).__name__, self._settings(), {"loop"})
+    def _load(self, state: Mapping[str, Any]) -> None:
         self._loop.load_state_dict(state["loop"])
 
     def _settings(self) -> dict[str, Any]:

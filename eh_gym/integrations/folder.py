@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from eh_gym.errors import ConfigError
+from eh_gym.horizon.checks import positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
-from eh_gym.horizon.schedules import positive_int
 from eh_gym.horizon.shared import SharedHorizon
 
 __all__ = ["FolderHorizon"]

@@ -13,8 +13,8 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.errors import ConfigError
+from eh_gym.horizon.checks import positive_int
 from eh_gym.horizon.controller import HorizonController
-from eh_gym.horizon.schedules import positive_int
 from eh_gym.vector.thread import ThreadVectorEnv
 
 __all__ = ["make_vec"]

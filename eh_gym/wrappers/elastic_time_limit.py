@@ -22,8 +22,8 @@ from gymnasium.spaces import Text
 from gymnasium.utils import RecordConstructorArgs
 
 from eh_gym.errors import ConfigError
+from eh_gym.horizon.checks import positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon, is_controller
-from eh_gym.horizon.schedules import positive_int
 
 __all__ = ["ElasticTimeLimit", "EpisodeCount"]
 

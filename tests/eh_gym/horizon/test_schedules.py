@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon import EpisodeOutcome, FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
-from eh_gym.horizon.schedules import floor_to_steps
+from eh_gym.horizon.checks import floor_to_steps
 
 OUTCOME = EpisodeOutcome(length=4, horizon=10, success=True)
 

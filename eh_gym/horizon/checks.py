@@ -1,0 +1,44 @@
+"""Checks of settings that are numbers."""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+from eh_gym.errors import ConfigError
+from eh_gym.horizon.controller import is_whole
+
+
+def positive_int(name: str, value: int) -> int:
+    """`value`, if it is a whole number >= 1, numpy's included."""
+    if not is_whole(value) or value < 1:
+        raise ConfigError(f"{name} must be a whole number >= 1, got {value!r}; pass an int such as 15")
+    return int(value)
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a finite real number, numpy's included."""
+    try:
+        return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
+
+
+def bounds(k_min: int, k_max: int, *, low_name: str = "k_min") -> tuple[int, int]:
+    """The two bounds, if they are whole, positive and in order."""
+    low, high = positive_int(low_name, k_min), positive_int("k_max", k_max)
+    if high < low:
+        raise ConfigError(f"k_max must be >= {low_name} ({low}), got {high}; raise k_max or lower {low_name}")
+    return low, high
+
+
+def floor_to_steps(k: float) -> int:
+    """The floor of `value`; a value that is whole up to rounding error counts as whole.
+
+    In floating point 7 + 0.7 * 170 is 125.99999999999999, where exact arithmetic says 126. The tolerance, 1e-9 of a step,
+    is far above the rounding error of any sum here and far below any difference that matters.
+
+    >>> floor_to_steps(7 + 0.7 * 170), floor_to_steps(19.999)
+    (126, 19)
+    """
+    return math.floor(k + 1e-9)

@@ -1,0 +1,77 @@
+"""What the controllers share: how they are saved, loaded, pickled and shown."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from eh_gym.errors import StateError
+
+
+class Saved:
+    """Saves a controller by the names of its settings, and pickles it without its lock.
+
+    A subclass lists its settings in ``_names``, or overrides `_settings`. Its `_state` returns what it has counted, and
+    `_load` takes that back.
+    """
+
+    _names: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.made_in = os.getpid()
+        self._lock = threading.Lock()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The kind of the controller, its settings, and what it has counted; JSON-serialisable."""
+        with self._lock:
+            return {"kind": type(self).__name__, "settings": self._settings(), **self._state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from `state`.
+
+        Raises:
+            StateError: `state` comes from another kind of controller or from other settings, or was edited.
+        """
+        with self._lock:
+            keys = set(self._state())
+        _check_state(state, type(self).__name__, self._settings(), keys)
+        self._load(state)
+
+    def _settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._names}
+
+    def _state(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:  # another thread may record while the containers are pickled
+            state = {k: v.copy() if isinstance(v, (deque, dict)) else v for k, v in vars(self).items()}
+        del state["_lock"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
+
+
+def _check_state(state: Mapping[str, Any], kind: str, settings: Mapping[str, Any], keys: set[str]) -> None:
+    """Raises StateError unless `state` was made by a controller of this kind and these settings."""
+    if not isinstance(state, Mapping) or state.get("kind") != kind:
+        got = state.get("kind", "something else") if isinstance(state, Mapping) else type(state).__name__
+        raise StateError(f"expected the state of a {kind}, got that of {got}; build the controller that was saved")
+    if state.get("settings") != dict(settings):
+        raise StateError(
+            f"the state was saved with settings {state.get('settings')}, this {kind} has {dict(settings)}; "
+            "build it with the saved settings, or start anew"
+        )
+    if not keys <= set(state):
+        raise StateError(f"the state of a {kind} needs {sorted(keys)}, got {sorted(state)}; it was cut or edited")
