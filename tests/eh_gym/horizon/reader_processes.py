@@ -27,15 +27,6 @@ def record_until_killed(shared, writer, connection):
         i += 1
 
 
-def follow(shared, connection, last):
-    """Sends each K as it changes, until `last`."""
-    k = None
-    while k != last:
-        if shared.horizon != k:
-            k = shared.horizon
-            connection.send(k)
-
-
 def watch(shared, connection, looks):
     """Sends the set of all K seen in so many looks, and in more until there were two."""
     seen = set()

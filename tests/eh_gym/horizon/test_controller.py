@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eh_gym import make_controller
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import ConfigError
 from eh_gym.horizon import (
     ElasticHorizon,
     EpisodeOutcome,
@@ -20,19 +20,17 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        *(
-            ({"length": length}, r"length must be a whole number of steps in 1..horizon \(15\), got")
-            for length in (0, -5, 16, 500, NAN, 3.0, True, "3", None)
-        ),
-        *(({"horizon": k}, "horizon must be the episode's K, a whole number >= 1, got") for k in (0, -1, NAN, "15")),
-        *(({"success": s}, "success must be True or False, got") for s in ("False", None, NAN, 1)),
-        ({"truncated": "no"}, "truncated must be True or False, got 'no'"),
+        *({"length": length} for length in (0, -5, 16, NAN, 3.0, True, "3", None)),
+        *({"horizon": k} for k in (0, NAN, "15")),
+        *({"success": s} for s in ("False", None, NAN, 1)),
+        *({"tokens": tokens} for tokens in (0, 2.5, "many")),
+        {"truncated": "no"},
     ],
 )
-def test_an_outcome_that_no_episode_can_have_is_refused(arguments, message):
-    with pytest.raises(ConfigError, match=message):
+def test_an_outcome_that_no_episode_can_have_is_refused(arguments):
+    with pytest.raises(ConfigError, match=f"{next(iter(arguments))} must be"):
         EpisodeOutcome(**{"length": 3, "horizon": 15, "success": True, **arguments})
 
 
@@ -55,33 +53,10 @@ def controller(request):
         }[request.param]
 
 
-@pytest.mark.parametrize("outcome", [{"length": 9, "horizon": 15, "success": True}, 9, None, EpisodeOutcome])
+@pytest.mark.parametrize("outcome", [{"length": 9, "horizon": 15, "success": True}, EpisodeOutcome])
 def test_a_record_of_anything_else_says_what_to_pass(controller, outcome):
-    with pytest.raises(ConfigError, match=r"record\(\) takes an eh_gym.EpisodeOutcome, got .*; pass EpisodeOutcome\("):
+    with pytest.raises(ConfigError, match=r"pass EpisodeOutcome\("):
         controller.record(outcome)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"lengths": [-5]}, "lengths must be a list of whole numbers >= 1"),
-        ({"lengths": [True]}, "lengths must be a list of whole numbers >= 1"),
-        ({"lengths": "9"}, "lengths must be a list of whole numbers >= 1"),
-        ({"k_real": True}, "k_real must be in 5..50"),
-        ({"k_real": NAN}, "k_real must be in 5..50"),
-    ],
-)
-def test_a_state_that_cannot_be_is_refused(change, message):
-    saved = ElasticHorizon()
-    saved.record(EpisodeOutcome(9, 15, True))
-    state = json.loads(json.dumps(saved.state_dict()))
-    with pytest.raises(StateError, match=message):
-        ElasticHorizon().load_state_dict({**state, **change})
-
-
-def test_a_schedule_s_updates_are_no_bool():
-    with pytest.raises(StateError, match="updates must be a whole number >= 0, got True"):
-        FixedHorizon(3).load_state_dict({**FixedHorizon(3).state_dict(), "updates": True})
 
 
 @pytest.mark.parametrize(
@@ -103,21 +78,17 @@ def test_a_controller_is_made_by_its_name(name, settings, expected):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        (
-            "elastik",
-            {},
-            "must be one of elastic, fixed, linear, multiplicative, progressive, staged, tokens, or MODULE:CLASS, got 'elastik'",
-        ),
-        (None, {}, "must be one of elastic"),
-        (":Seeking", {}, "or MODULE:CLASS, got ':Seeking'"),
-        ("./seeking.py:Seeking", {}, "./seeking.py:Seeking can't be imported"),
-        ("no_such_module:Seeking", {}, "no_such_module:Seeking can't be imported .*No module named 'no_such_module'"),
-        ("eh_gym.horizon:Seeking", {}, "eh_gym.horizon:Seeking can't be imported .*has no attribute 'Seeking'"),
-        ("json:dumps", {"obj": 3}, "json:dumps made '3', which is no controller; it needs horizon, record, update"),
-        ("json:decoder", {}, "json:decoder can't be called"),
-        ("fixed", {}, r"fixed takes k, got \{\} \(missing a required argument"),
-        ("fixed", {"kay": 7}, r"fixed takes k, got \{'kay': 7\}"),
-        ("fixed", {"k": 0}, "k must be a whole number >= 1"),
+        ("elastik", {}, "elastic, fixed, linear, .*'elastik'"),
+        (None, {}, "elastic, fixed"),
+        (":Seeking", {}, "MODULE:CLASS"),
+        ("./seeking.py:Seeking", {}, "./seeking.py:Seeking"),
+        ("no_such_module:Seeking", {}, "No module named 'no_such_module'"),
+        ("eh_gym.horizon:Seeking", {}, "has no attribute 'Seeking'"),
+        ("json:dumps", {"obj": 3}, "json:dumps .*horizon, record, update"),
+        ("json:decoder", {}, "json:decoder"),
+        ("fixed", {}, r"takes k, got \{\}"),
+        ("fixed", {"kay": 7}, r"takes k, got \{'kay': 7\}"),
+        ("fixed", {"k": 0}, "^k must be"),
     ],
 )
 def test_a_name_that_makes_no_controller_says_what_is_wrong(name, settings, message):

@@ -125,28 +125,6 @@ def test_a_cold_start_grows_to_k_max_and_no_further():
     assert [controller.update()["horizon/k"] for _ in range(3)] == [48, 50, 50]
 
 
-def test_failures_are_not_looked_at():
-    controller = ElasticHorizon(min_successes=1)
-    succeed(controller, 7)
-    for truncated in (True, False):
-        controller.record(EpisodeOutcome(length=15, horizon=15, success=False, truncated=truncated))
-    metrics = controller.update()
-    assert (metrics["horizon/boundary"], metrics["horizon/buffer_size"]) == (7, 1)
-
-
-def test_the_oldest_success_leaves_first():
-    controller = ElasticHorizon(buffer_size=3, min_successes=1, statistic="max")
-    succeed(controller, 40, 9, 8, 7)
-    assert controller.update()["horizon/boundary"] == 9
-    assert controller.state_dict()["lengths"] == [9, 8, 7]
-
-
-def test_recording_alone_moves_nothing():
-    controller = ElasticHorizon(min_successes=1)
-    succeed(controller, *[40] * 50)
-    assert (controller.horizon, controller.k_real) == (15, 15)
-
-
 @pytest.mark.parametrize("alpha", ["0.05", "0.1", "0.3", "0.7", "1.0"])
 @pytest.mark.parametrize("rounding", ["floor", "floor-state"])
 def test_one_update_floors_as_exact_arithmetic_does_for_all_integer_pairs(alpha, rounding):
@@ -204,63 +182,6 @@ def test_it_equals_the_slow_implementation(rounding, data):
         assert fast.state_dict()["lengths"] == slow.buffer
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    k0=st.integers(5, 50),
-    alpha=st.floats(0.01, 1.0),
-    lengths=st.lists(st.lists(st.integers(1, 10**6), max_size=5), max_size=20),
-    statistic=st.sampled_from(STATISTICS),
-    rounding=st.sampled_from(["floor", "nearest", "floor-state"]),
-)
-def test_k_stays_within_its_bounds_and_moves_towards_the_target(k0, alpha, lengths, statistic, rounding):
-    controller = ElasticHorizon(k0, alpha=alpha, min_successes=1, statistic=statistic, rounding=rounding)
-    for batch in lengths:
-        succeed(controller, *batch)
-        before, metrics = controller.k_real, controller.update()
-        assert 5 <= controller.k_real <= 50
-        assert 5 <= controller.horizon <= 50
-        if not math.isnan(metrics["horizon/target"]) and rounding != "floor-state":
-            low, high = sorted((before, metrics["horizon/target"]))
-            assert low - 1e-9 <= controller.k_real <= high + 1e-9
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30),
-    more=st.integers(1, 20),
-    statistic=st.sampled_from(STATISTICS),
-    rounding=st.sampled_from(["floor", "nearest", "floor-state"]),
-)
-def test_longer_successes_never_make_k_smaller(lengths, more, statistic, rounding):
-    shorter, longer = (ElasticHorizon(min_successes=1, statistic=statistic, rounding=rounding) for _ in range(2))
-    for length in lengths:
-        succeed(shorter, length)
-        succeed(longer, length + more)
-        shorter.update()
-        longer.update()
-        assert longer.horizon >= shorter.horizon
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    past=st.lists(st.lists(st.integers(1, 60), max_size=5), max_size=8),
-    future=st.lists(st.lists(st.integers(1, 60), max_size=5), max_size=8),
-    rounding=st.sampled_from(["floor", "nearest", "floor-state"]),
-)
-def test_a_state_that_went_through_json_has_the_same_future(past, future, rounding):
-    make = lambda: ElasticHorizon(buffer_size=7, min_successes=3, rounding=rounding)  # noqa: E731
-    first, second = make(), make()
-    for batch in past:
-        succeed(first, *batch)
-        first.update()
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    for batch in future:
-        succeed(first, *batch)
-        succeed(second, *batch)
-        assert str(first.update()) == str(second.update())  # as text, for NaN equals NaN there
-    assert first.state_dict() == second.state_dict()
-
-
 # The simulation of the paper's own contradiction: an agent whose successes need the lengths of its AppWorld table
 # (P50 14, P90 37.21, at most 50), 128 episodes a step, each a success if K lets it end.
 
@@ -299,10 +220,6 @@ def test_the_floored_state_with_headroom_5_never_leaves_15():
     assert simulate(15, delta=5)[-1] > 20
 
 
-def test_the_floored_state_rises_only_where_the_target_is_ten_above():
-    assert [one(15, target, rounding="floor-state").horizon for target in (14, 15, 16, 24, 25)] == [14, 15, 15, 15, 16]
-
-
 def test_many_threads_record_and_none_is_lost():
     controller = ElasticHorizon(buffer_size=8 * 500, min_successes=1)
     start = threading.Barrier(9)
@@ -325,60 +242,38 @@ def test_many_threads_record_and_none_is_lost():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"k0": 60}, r"k0 must be in k_min..k_max \(5..50\), got 60; move k0 or a bound"),
-        ({"k0": 3}, r"k0 must be in k_min..k_max \(5..50\), got 3"),
-        ({"k_min": 0}, r"k_min must be a whole number >= 1, got 0"),
-        ({"k_max": 2}, r"k_max must be >= k_min \(5\), got 2; raise k_max or lower k_min"),
-        ({"alpha": 0}, r"alpha must be in \(0, 1\], got 0"),
-        ({"alpha": 1.5}, r"alpha must be in \(0, 1\], got 1.5"),
-        ({"alpha": float("nan")}, r"alpha must be in \(0, 1\], got nan"),
-        ({"alpha": None}, r"alpha must be in \(0, 1\], got None"),
-        ({"alpha": True}, r"alpha must be in \(0, 1\], got True"),
-        ({"delta": "10"}, r"delta must be >= 0 steps, got '10'"),
-        ({"delta": -1}, r"delta must be >= 0 steps, got -1"),
-        ({"delta": float("inf")}, r"delta must be >= 0 steps, got inf"),
-        ({"buffer_size": 0}, r"buffer_size must be a whole number >= 1, got 0"),
-        ({"buffer_size": 10}, r"min_successes must be <= buffer_size \(10\), got 20: K would never move; lower"),
-        ({"min_successes": 0}, r"min_successes must be a whole number >= 1, got 0"),
-        ({"statistic": "p91"}, r"statistic must be one of mean, p50, p75, p90, p95, max, got 'p91'"),
-        ({"cold_growth": None}, r"cold_growth must be >= 0 steps per update, got None"),
-        ({"cold_growth": -1}, r"cold_growth must be >= 0 steps per update, got -1"),
-        ({"rounding": "ceil"}, r"rounding must be one of floor, nearest, floor-state, got 'ceil'"),
+        *({"k0": k0} for k0 in (60, 3)),
+        *({"alpha": alpha} for alpha in (0, 1.5, float("nan"), None, True)),
+        *({"delta": delta} for delta in ("10", -1, float("inf"))),
+        *({"cold_growth": growth} for growth in (None, -1)),
+        *({name: 0} for name in ("k_min", "buffer_size", "min_successes")),
+        {"k_max": 2},
+        {"min_successes": 20, "buffer_size": 10},
+        {"statistic": "p91"},
+        {"rounding": "ceil"},
     ],
 )
-def test_wrong_arguments_are_refused_with_the_mend(arguments, message):
-    with pytest.raises(ConfigError, match=message):
+def test_wrong_arguments_are_refused_by_their_name(arguments):
+    with pytest.raises(ConfigError, match=f"^{next(iter(arguments))} must be"):
         ElasticHorizon(**arguments)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"k_real": 51.0}, r"k_real must be in 5..50, got 51.0"),
-        ({"k_real": float("nan")}, r"k_real must be in 5..50, got nan"),
-        ({"k_real": None}, r"k_real must be in 5..50, got None"),
-        ({"lengths": "1234"}, r"lengths must be a list of whole numbers >= 1, got '1234'"),
-        ({"lengths": [3, "4"]}, r"lengths must be a list of whole numbers"),
-        ({"lengths": [None]}, r"lengths must be a list of whole numbers"),
+        *({"k_real": k} for k in (51.0, float("nan"), None, True)),
+        *({"lengths": lengths} for lengths in ("1234", [3, "4"], [None], [-5], [True])),
     ],
 )
-def test_an_edited_state_is_refused_and_changes_nothing(change, message):
+def test_an_edited_state_is_refused_and_changes_nothing(change):
     controller = ElasticHorizon()
     succeed(controller, 9)
     before = controller.state_dict()
-    with pytest.raises(StateError, match=message):
+    with pytest.raises(StateError, match=f"^{next(iter(change))} must be"):
         controller.load_state_dict(before | change)
     assert controller.state_dict() == before
-
-
-def test_a_state_with_settings_of_an_older_version_is_refused_and_names_them():
-    controller = ElasticHorizon()
-    older = controller.state_dict()
-    older |= {"settings": older["settings"] | {"estimator": "observed", "count_truncated": False}, "horizons": []}
-    with pytest.raises(StateError, match="'estimator': 'observed', 'count_truncated': False}, this ElasticHorizon has"):
-        controller.load_state_dict(older)
 
 
 def test_numpy_lengths_can_be_saved():

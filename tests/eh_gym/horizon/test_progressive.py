@@ -42,18 +42,11 @@ def test_the_share_is_that_of_the_comparison():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"k0": 20, "k_max": 10}, r"k_max must be >= k0 \(20\), got 10; raise k_max or lower k0"),
-        ({"k0": 0}, "k0 must be a whole number >= 1"),
-        ({"step": 0}, "step must be a whole number >= 1"),
-        ({"threshold": 0.0}, r"threshold must be in \(0, 1\], got 0.0"),
-        ({"threshold": float("nan")}, "threshold must be in"),
-        ({"window": 0}, "window must be a whole number >= 1"),
-    ],
+    "settings",
+    [{"k_max": 10, "k0": 20}, {"k0": 0}, {"step": 0}, {"threshold": 0.0}, {"threshold": float("nan")}, {"window": 0}],
 )
-def test_bad_settings_say_the_mend(settings, message):
-    with pytest.raises(ConfigError, match=message):
+def test_wrong_arguments_are_refused_by_their_name(settings):
+    with pytest.raises(ConfigError, match=f"^{next(iter(settings))} must be"):
         ProgressiveHorizon(**settings)
 
 

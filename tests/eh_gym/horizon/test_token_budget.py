@@ -2,8 +2,8 @@
 
 import pytest
 
-from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon import ElasticHorizon, ElasticTokenBudget, EpisodeOutcome, make_controller
+from eh_gym.errors import ConfigError
+from eh_gym.horizon import ElasticHorizon, ElasticTokenBudget, EpisodeOutcome
 
 
 def test_the_arithmetic_is_that_of_the_elastic_horizon():
@@ -32,16 +32,10 @@ def test_it_settles_above_the_successes_from_both_sides(start):
     assert controller.token_budget == pytest.approx(300 + 20 * 44.5 + 500, abs=60)
 
 
-def test_mistakes_say_the_mend():
-    with pytest.raises(ConfigError, match=r"pass EpisodeOutcome\(..., tokens=900\)"):
+def test_wrong_arguments_are_refused_by_their_name():
+    with pytest.raises(ConfigError, match="tokens=900"):
         ElasticTokenBudget().record(EpisodeOutcome(3, 50, True))
-    with pytest.raises(ConfigError, match=r"b0, b_min, b_max and delta are k0.*k0 must be in"):
+    with pytest.raises(ConfigError, match=r"b0, b_min.*k0 must be"):
         ElasticTokenBudget(b0=100)
     with pytest.raises(ConfigError, match="k_max must be"):
         ElasticTokenBudget(k_max=0)
-    for wrong in (0, 2.5, "many"):
-        with pytest.raises(ConfigError, match="tokens must be a whole number >= 1, or None"):
-            EpisodeOutcome(3, 50, True, tokens=wrong)
-    controller = make_controller("tokens", b0=1000)
-    with pytest.raises(StateError, match="settings"):
-        controller.load_state_dict(ElasticTokenBudget(b0=1001).state_dict())

@@ -145,32 +145,27 @@ class Mute(Mean):
     __repr__ = object.__repr__
 
 
+WHOLE = "test_k_is_a_whole_number_of_steps_at_all_times"
+METRICS = "test_update_returns_finite_or_nan_floats_named_horizon"
+OTHERS = "test_the_states_of_other_controllers_are_refused_and_change_nothing"
 FAULTS = [
-    (Real, "test_k_is_a_whole_number_of_steps_at_all_times", "horizon must be an int, got 10.0"),
-    (Nothing, "test_k_is_a_whole_number_of_steps_at_all_times", "horizon must be >= 1, got 0"),
+    (Real, WHOLE, "must be an int, got 10.0"),
+    (Nothing, WHOLE, "got 0"),
     (Hasty, "test_recording_alone_moves_nothing", r"record\(\) moved K from 10 to 40"),
-    (Nameless, "test_update_returns_finite_or_nan_floats_named_horizon", "must start with horizon/, got 'k'"),
-    (Whole, "test_update_returns_finite_or_nan_floats_named_horizon", "horizon/k must be a float, got 10"),
-    (
-        Endless,
-        "test_update_returns_finite_or_nan_floats_named_horizon",
-        "horizon/target must be finite or NaN, got inf",
-    ),
-    (Late, "test_update_returns_finite_or_nan_floats_named_horizon", "horizon/k must be the K of the next episodes"),
-    (
-        Fickle,
-        "test_the_same_seed_and_info_have_the_same_k_until_the_next_update",
-        "derive K from the info and the seed",
-    ),
-    (Dice, "test_the_same_life_gives_the_same_k", "the same outcomes gave"),
-    (Forgetful, "test_the_state_after_many_updates_has_the_same_future", "after loading, the same outcomes gave"),
+    (Nameless, METRICS, "got 'k'"),
+    (Whole, METRICS, "must be a float, got 10"),
+    (Endless, METRICS, "horizon/target .*got inf"),
+    (Late, METRICS, "K of the next episodes"),
+    (Fickle, "test_the_same_seed_and_info_have_the_same_k_until_the_next_update", "the info and the seed"),
+    (Dice, "test_the_same_life_gives_the_same_k", "the same outcomes"),
+    (Forgetful, "test_the_state_after_many_updates_has_the_same_future", "after loading"),
     (Shared, "test_a_saved_state_stays_as_it_was", r"copy in state_dict\(\)"),
-    (Trusting, "test_the_states_of_other_controllers_are_refused_and_change_nothing", "load_state_dict took"),
-    (Spoiled, "test_the_states_of_other_controllers_are_refused_and_change_nothing", "but not before it had changed"),
+    (Trusting, OTHERS, "load_state_dict took"),
+    (Spoiled, OTHERS, "before it had changed"),
     (Trusting, "test_a_cut_state_is_refused", "load_state_dict took"),
-    (Anew, "test_a_pickled_one_goes_on_from_here", "after pickling, the same outcomes gave"),
-    (Unsafe, "test_threads_may_call_everything_at_once", "guard its state with a lock"),
-    (Mute, "test_its_repr_says_what_it_is", r"repr must start with 'Mute\('"),
+    (Anew, "test_a_pickled_one_goes_on_from_here", "after pickling"),
+    (Unsafe, "test_threads_may_call_everything_at_once", "with a lock"),
+    (Mute, "test_its_repr_says_what_it_is", r"'Mute\('"),
 ]
 
 
@@ -186,7 +181,7 @@ TESTS = [name for name in dir(ControllerContract) if name.startswith("test_")]
 
 
 @pytest.mark.parametrize("name", TESTS)
-def test_a_right_one_passes(name):
+def test_a_right_controller_passes(name):
     getattr(contract_of(Mean), name)()
 
 
@@ -201,8 +196,8 @@ def test_every_test_of_the_contract_can_fail():
     assert set(TESTS) - plain == {name for _, name, _ in FAULTS} - plain
 
 
-def test_what_is_no_controller_is_found():
-    with pytest.raises(AssertionError, match="lacks one of a controller's five members"):
+def test_an_object_without_a_controllers_members_is_found():
+    with pytest.raises(AssertionError, match="five members"):
         contract_of(lambda: object()).test_it_is_a_controller()
 
 

@@ -139,26 +139,24 @@ class Plain(CabinetEnv):
     expert = random_action = None
 
 
+MALFORMED = "test_malformed_actions_are_answered_and_never_raise"
+EXPERT = "test_the_expert_solves_its_tasks"
 FAULTS = [
-    (Silent, "test_malformed_actions_are_answered_and_never_raise", "an observation must be a str, got None"),
-    (WholeReward, "test_malformed_actions_are_answered_and_never_raise", "the reward must be a float, got 0"),
-    (Impatient, "test_malformed_actions_are_answered_and_never_raise", "truncated is for ElasticTimeLimit to set"),
-    (Premature, "test_the_expert_solves_its_tasks", r"info\['success'\] belongs to the last step alone"),
-    (Generous, "test_malformed_actions_are_answered_and_never_raise", "'' was a success"),
-    (Wordless, "test_reset_says_what_the_task_is", r"info\['system_prompt'\] must not be empty"),
-    (Cast, "test_the_seed_alone_chooses_the_task", r"draw the task with self\.np_random"),
-    (Stubborn, "test_the_task_id_wins_over_the_seed", "task 'dev-000000' with two seeds gave at 0"),
-    (
-        Trusting,
-        "test_an_unknown_task_is_refused",
-        "reset took the task id 'no-such-task'; raise eh_gym.errors.ConfigError",
-    ),
-    (Stale, "test_infos_are_fresh", "return a new dict each time"),
-    (OneForAll, "test_a_masked_reset_changes_its_own_slots_only", r"slot \d went on with"),
-    (Amateur, "test_the_expert_solves_its_tasks", "the expert failed at 'dev-000000'"),
-    (Roundabout, "test_the_expert_solves_its_tasks", r"took \d+ steps; its optimal_steps are \d+"),
-    (Noisy, "test_the_same_actions_give_the_same_episode", "the same actions gave at"),
-    (Harmful, "test_random_actions_are_harmless_texts", "random_action must return a str, got 3"),
+    (Silent, MALFORMED, "observation must be a str, got None"),
+    (WholeReward, MALFORMED, "reward must be a float, got 0"),
+    (Impatient, MALFORMED, "truncated is for ElasticTimeLimit"),
+    (Premature, EXPERT, r"info\['success'\] belongs to the last step"),
+    (Generous, MALFORMED, "'' was a success"),
+    (Wordless, "test_reset_says_what_the_task_is", r"info\['system_prompt'\]"),
+    (Cast, "test_the_seed_alone_chooses_the_task", r"self\.np_random"),
+    (Stubborn, "test_the_task_id_wins_over_the_seed", "'dev-000000' with two seeds"),
+    (Trusting, "test_an_unknown_task_is_refused", "'no-such-task'; raise .*ConfigError"),
+    (Stale, "test_infos_are_fresh", "new dict"),
+    (OneForAll, "test_a_masked_reset_changes_its_own_slots_only", r"slot \d went on"),
+    (Amateur, EXPERT, "failed at 'dev-000000'"),
+    (Roundabout, EXPERT, r"took \d+ steps; its optimal_steps are \d+"),
+    (Noisy, "test_the_same_actions_give_the_same_episode", "the same actions"),
+    (Harmful, "test_random_actions_are_harmless_texts", "must return a str, got 3"),
 ]
 
 
@@ -181,7 +179,7 @@ def _chance():
 
 
 @pytest.mark.parametrize("name", contract_of(CabinetEnv)[0])
-def test_a_right_one_passes(name):
+def test_a_right_environment_passes(name):
     tests, contract = contract_of(lambda: gym.make("EH-Cabinet-v0", split="dev"))
     tests[name]()
     contract.teardown_method()
@@ -197,7 +195,7 @@ def test_a_fault_is_found_and_named(faulty, name, message):
 @pytest.mark.parametrize(
     ("faulty", "name", "error"),
     [
-        (Strict, "test_malformed_actions_are_answered_and_never_raise", ValueError),
+        (Strict, MALFORMED, ValueError),
         (Strict, "test_damaged_expert_actions_never_raise", ValueError),
         (Locked, "test_the_environment_survives_pickling", TypeError),
         (Fragile, "test_close_may_come_early_and_twice", RuntimeError),
@@ -212,7 +210,7 @@ def test_what_the_environment_raises_comes_through(faulty, name, error):
 
 def test_a_limit_in_the_registration_is_found():
     tests, _ = contract_of(lambda: gym.make("EH-Cabinet-v0", max_episode_steps=9))
-    with pytest.raises(AssertionError, match="max_episode_steps is 9; register the environment without it"):
+    with pytest.raises(AssertionError, match="max_episode_steps is 9"):
         tests["test_has_no_step_limit_of_its_own"]()
 
 

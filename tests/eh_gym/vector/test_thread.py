@@ -186,11 +186,6 @@ def test_task_ids_go_to_their_slots(toys):
     assert infos["options"]["level"].tolist() == [3, 3, 3]
 
 
-def test_one_task_id_goes_to_every_slot(toys):
-    _, infos = toys.reset(options={"task_id": "t"})
-    assert infos["options"]["task_id"].tolist() == ["t", "t", "t"]
-
-
 def test_options_are_not_shared_between_slots(toys):
     toys.reset(options={"x": 1})
     seen = [toys.submit_reset(i, options={"x": 1}).result(60)[1]["options"] for i in range(3)]
@@ -203,32 +198,26 @@ def test_options_are_not_shared_between_slots(toys):
     assert kept[0] is not kept[1]
 
 
-def test_no_options_stay_none(toys):
-    _, infos = toys.reset()
-    assert infos["options"].tolist() == [None] * 3
-
-
 @pytest.mark.parametrize(
     ("seed", "options", "message"),
     [
-        ([1, 2], None, r"expected an int, None or 3 seeds, one a slot, got \[1, 2\]"),
-        ("123", None, "expected an int, None or 3 seeds, one a slot, got '123'"),
-        (1.5, None, "expected an int, None or 3 seeds, one a slot, got 1.5"),
-        (None, ["task_ids"], r"options must be a dict, such as .*, got \['task_ids'\]"),
-        (None, {"task_ids": 3}, "must have 3 ids"),
-        (None, {"reset_mask": [True, False, True]}, r"reset_mask'\] must be a bool array of shape \(3,\)"),
-        (None, {"reset_mask": np.ones(4, bool)}, r"must be a bool array of shape \(3,\)"),
-        (None, {"reset_mask": np.ones(3, int)}, "must be a bool array"),
+        *((seed, None, "3 seeds, one a slot") for seed in ([1, 2], "123", 1.5)),
+        (None, ["task_ids"], "options must be a dict"),
+        *(
+            (None, {"reset_mask": mask}, r"reset_mask'\] must be a bool array of shape \(3,\)")
+            for mask in ([True, False, True], np.ones(4, bool), np.ones(3, int))
+        ),
         (None, {"reset_mask": np.zeros(3, bool)}, "at least one slot"),
-        (None, {"task_ids": ["a"]}, "must have 3 ids"),
-        (None, {"task_ids": "abc"}, "must have 3 ids"),
+        *((None, {"task_ids": ids}, "3 ids") for ids in (3, ["a"], "abc")),
         (None, {"task_ids": ["a"] * 3, "task_id": "a"}, "got both"),
     ],
 )
-def test_bad_resets_are_refused_before_anything_moves(toys, seed, options, message):
+def test_bad_resets_are_refused_before_anything_moves(seed, options, message):
+    toys = ThreadVectorEnv([Toy] * 3)
     with pytest.raises(ConfigError, match=message):
         toys.reset(seed=seed, options=options)
     assert toys.get_attr("resets") == (0, 0, 0)
+    toys.close()
 
 
 def test_stepping_an_ended_slot_is_refused_and_moves_no_slot(toys):
@@ -350,9 +339,9 @@ def test_a_slow_slot_does_not_hold_up_another():
     slow = envs.submit_step(0, "wait")
     assert [envs.submit_step(1, "x").result(60)[0] for _ in range(5)][-1] == "x 5"
     assert not slow.done()
-    with pytest.raises(AlreadyPendingCallError, match=r"slots \[0\] have calls in flight"):
+    with pytest.raises(AlreadyPendingCallError, match=r"slots \[0\]"):
         envs.step(("x", "x"))
-    with pytest.raises(AlreadyPendingCallError, match=r"slots \[0\] have calls in flight"):
+    with pytest.raises(AlreadyPendingCallError, match=r"slots \[0\]"):
         envs.reset()
     go.set()
     slow.result(60)
@@ -438,15 +427,13 @@ def test_a_failing_constructor_closes_what_was_built():
 
 
 def test_different_spaces_are_refused():
-    with pytest.raises(ConfigError, match=r"same observation_space; slot 0 has UnicodeText\(100\), slot 1"):
+    with pytest.raises(ConfigError, match="same observation_space"):
         ThreadVectorEnv([Toy, lambda: gym.make("CartPole-v1")])
 
 
 def test_one_environment_in_two_slots_is_refused():
     env = Toy()
-    with pytest.raises(
-        ConfigError, match=r"slots 0 and 2 have the same environment, <.*Toy.*every function of env_fns"
-    ):
+    with pytest.raises(ConfigError, match=r"slots 0 and 2 .*Toy"):
         ThreadVectorEnv([lambda: env, Toy, lambda: gym.Wrapper(env)])
     assert env.log == ["close"] * 2
 

@@ -8,7 +8,14 @@ import pytest
 from eh_gym.worker import Worker, backend_command
 
 ECHO = """
-    import os, re, signal, subprocess, sys, time
+    import json, os, re, signal, struct, subprocess, sys, time
+
+    def write_everywhere(data):
+        for fd in range(3, 32):
+            try:
+                os.write(fd, data)
+            except OSError:
+                pass
 
     class Mute(Exception):
         def __str__(self):
@@ -44,36 +51,14 @@ ECHO = """
             sys.stderr.write("x" * params["size"] + "\\nlast words\\n")
             return None
         if method == "garbage":
-            for fd in range(3, 32):
-                try:
-                    os.write(fd, b"HTTP/1.1 200 OK\\r\\n\\r\\n")
-                except OSError:
-                    pass
-            return None
+            return write_everywhere(b"HTTP/1.1 200 OK\\r\\n\\r\\n")
         if method == "huge":
-            import struct
-            for fd in range(3, 32):
-                try:
-                    os.write(fd, b"EHW\\x01" + struct.pack(">I", 2**31))
-                except OSError:
-                    pass
-            return None
+            return write_everywhere(b"EHW\\x01" + struct.pack(">I", 2**31))
         if method == "not_json":
-            import struct
-            for fd in range(3, 32):
-                try:
-                    os.write(fd, b"EHW\\x01" + struct.pack(">I", 3) + b"{a}")
-                except OSError:
-                    pass
-            return None
+            return write_everywhere(b"EHW\\x01" + struct.pack(">I", 3) + b"{a}")
         if method == "twice":
-            import json, struct
             body = json.dumps({"id": params["id"], "result": "early"}).encode()
-            for fd in range(3, 32):
-                try:
-                    os.write(fd, b"EHW\\x01" + struct.pack(">I", len(body)) + body)
-                except OSError:
-                    pass
+            write_everywhere(b"EHW\\x01" + struct.pack(">I", len(body)) + body)
             return "late"
         if method == "close_all":
             os.closerange(0, 64)

@@ -167,7 +167,7 @@ def test_a_pool_forked_while_its_locks_are_held_begins_anew(pool):
     assert session.call("pid", timeout_s=120) == pid
 
 
-def test_size():
+def test_a_pool_of_no_workers_is_refused():
     with pytest.raises(ConfigError, match="size=0"):
         WorkerPool(0, ["x"])
 

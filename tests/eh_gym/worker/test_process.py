@@ -44,10 +44,6 @@ def gone(pid, within_s=120.0):
     return False
 
 
-def test_answers_hundreds_of_calls_in_order(worker):
-    assert [worker.call("add", {"a": i, "b": 1}, timeout_s=120) for i in range(500)] == list(range(1, 501))
-
-
 def test_answers_sixteen_threads_each_their_own(worker):
     def count(thread):
         return [worker.call("echo", {"value": [thread, i]}, timeout_s=120)["value"] for i in range(50)]
@@ -66,11 +62,11 @@ def test_carries_every_text_unharmed(worker, text):
 
 def test_a_hanging_call_is_killed_at_its_deadline(worker):
     pid = worker.pid
-    with pytest.raises(WorkerTimeout, match=r"waited 0\.5 s for the answer to 'hang'"):
+    with pytest.raises(WorkerTimeout, match=r"0\.5 s .*'hang'"):
         worker.call("hang", timeout_s=0.5)
     assert gone(pid)
     assert not worker.alive
-    with pytest.raises(WorkerDied, match=r"cannot be called: WorkerTimeout: waited 0\.5 s"):
+    with pytest.raises(WorkerDied, match="WorkerTimeout"):
         worker.call("pid", timeout_s=120)
 
 
@@ -78,7 +74,7 @@ def test_a_worker_that_does_not_read_cannot_block_the_caller(tmp_path):
     path = tmp_path / "deaf.py"
     path.write_text(textwrap.dedent(FAKE) + "send({'protocol': 1}); send({'ready': True}); time.sleep(600)")
     with Worker([sys.executable, "-I", str(path)]) as worker:
-        with pytest.raises(WorkerTimeout, match=r"did not take the call 'big' in 0\.5 s"):
+        with pytest.raises(WorkerTimeout, match=r"'big' in 0\.5 s"):
             worker.call("big", {"text": "x" * 5_000_000}, timeout_s=0.5)
         assert gone(worker.pid)
 
@@ -106,9 +102,9 @@ def test_death_between_calls_is_noticed(worker):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("garbage", "sent b'HTTP', which begins no frame"),
-        ("huge", r"announced a frame of 2,147,483,648 bytes; the limit is 67,108,864"),
-        ("not_json", "a frame that is not JSON"),
+        ("garbage", "b'HTTP'"),
+        ("huge", "2,147,483,648 bytes.*67,108,864"),
+        ("not_json", "not JSON"),
     ],
 )
 def test_garbage_on_the_frame_stream_kills_the_worker(worker, method, message):
@@ -172,7 +168,7 @@ def test_code_that_calls_exit_does_not_end_the_worker(worker):
 
 
 def test_an_exception_without_words_is_reported(worker):
-    with pytest.raises(WorkerCallError, match=r"'mute' raised Mute: \(its __str__ raised\)"):
+    with pytest.raises(WorkerCallError, match="'mute' raised Mute"):
         worker.call("mute", timeout_s=120)
     assert worker.alive
 
@@ -187,11 +183,11 @@ def test_an_exception_with_many_words_fits_in_a_frame(make_backend, letter):
 
 def test_an_answer_or_call_longer_than_a_frame_is_an_error_and_the_worker_lives_on(make_backend):
     with Worker(make_backend(max_frame_bytes=10_000), max_frame_bytes=10_000) as worker:
-        with pytest.raises(WorkerCallError, match=r"20,0\d\d bytes; a frame holds at most 10,000"):
+        with pytest.raises(WorkerCallError, match=r"20,0\d\d bytes.*10,000"):
             worker.call("long", {"size": 20_000}, timeout_s=120)
-        with pytest.raises(WorkerCallError, match=r"'echo' was not sent: .* at most 10,000"):
+        with pytest.raises(WorkerCallError, match=r"'echo' was not sent.*10,000"):
             worker.call("echo", {"text": "x" * 20_000}, timeout_s=120)
-        with pytest.raises(WorkerCallError, match=r"'echo' was not sent: .*not JSON serializable"):
+        with pytest.raises(WorkerCallError, match=r"'echo' was not sent.*JSON"):
             worker.call("echo", {"value": object()}, timeout_s=120)
         assert len(worker.call("long", {"size": 9_000}, timeout_s=120)) == 9_000
 
@@ -199,10 +195,10 @@ def test_an_answer_or_call_longer_than_a_frame_is_an_error_and_the_worker_lives_
 @pytest.mark.parametrize(
     ("script", "error", "message"),
     [
-        ("send({'protocol': 999}); time.sleep(600)", WorkerVersionMismatch, "speaks protocol 999, this process 1"),
-        ("print('Welcome to the shell!'); sys.stdout.flush(); time.sleep(600)", WorkerProtocolError, "begins no frame"),
-        ("send([1])", WorkerProtocolError, "sent a list, not an object"),
-        ("sys.exit('no such module')", WorkerDied, r"exited with status 1\nThe worker's last output:\nno such module"),
+        ("send({'protocol': 999}); time.sleep(600)", WorkerVersionMismatch, "protocol 999"),
+        ("print('Welcome to the shell!'); sys.stdout.flush(); time.sleep(600)", WorkerProtocolError, "no frame"),
+        ("send([1])", WorkerProtocolError, "a list"),
+        ("sys.exit('no such module')", WorkerDied, r"status 1\n.*\nno such module"),
     ],
 )
 def test_a_bad_start_is_told_apart(tmp_path, script, error, message):
@@ -230,22 +226,17 @@ def test_a_start_that_takes_too_long_says_what_it_waited_for(tmp_path, script, w
         assert gone(worker.pid)
         if what in str(error.value):
             break
-    assert f"waited {limit_s:g} s for {what}; the worker was killed" in str(error.value)
+    assert f"{limit_s:g} s for {what}" in str(error.value)
 
 
-def test_a_command_that_is_not_there(tmp_path):
+def test_a_command_that_does_not_exist_is_an_error(tmp_path):
     with pytest.raises(WorkerDied, match="could not be started"):
         Worker([str(tmp_path / "no-python")]).start()
 
 
 def test_a_backend_that_cannot_be_imported_is_named(make_worker):
-    with pytest.raises(WorkerCallError, match=r"could not be loaded: ModuleNotFoundError.*no_such_package"):
+    with pytest.raises(WorkerCallError, match=r"ModuleNotFoundError.*no_such_package"):
         make_worker("import no_such_package")
-
-
-def test_a_slow_start_is_waited_for(make_worker):
-    worker = make_worker("import time\ntime.sleep(1.5)\ndef handle(method, params):\n    return 'at last'\n")
-    assert worker.call("x", timeout_s=120) == "at last"
 
 
 def test_the_backend_finds_its_siblings_without_shadowing_other_modules(tmp_path):
@@ -255,13 +246,6 @@ def test_the_backend_finds_its_siblings_without_shadowing_other_modules(tmp_path
     )
     with Worker(backend_command(sys.executable, tmp_path / "back.py")) as worker:
         assert worker.call("x", timeout_s=120) == ["sibling", [1]]
-
-
-def test_the_child_needs_the_standard_library_alone(worker, make_worker):
-    loaded = make_worker(
-        "import sys\ndef handle(method, params):\n    return sorted(sys.modules)\n",
-    ).call("x", timeout_s=120)
-    assert not {"eh_gym", "numpy", "gymnasium"} & set(loaded)
 
 
 def test_restart_after_death(worker):
@@ -440,11 +424,11 @@ def test_another_worker_does_not_hold_ones_pipes(make_backend):
     second.close()
 
 
-def test_wrong_settings():
-    with pytest.raises(ConfigError, match="start_timeout_s must be > 0, got 0"):
+def test_wrong_arguments_are_refused_by_their_name():
+    with pytest.raises(ConfigError, match="start_timeout_s must be"):
         Worker(["x"], start_timeout_s=0)
     for command in ("python backend.py", ()):
-        with pytest.raises(ConfigError, match="command must be a sequence of words"):
+        with pytest.raises(ConfigError, match="command must be"):
             Worker(command)
     with pytest.raises(WorkerError, match="not started"):
         Worker(["x"]).call("y")

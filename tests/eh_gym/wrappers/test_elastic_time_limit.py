@@ -3,7 +3,6 @@ import copy
 import json
 import os
 import pickle
-import threading
 import warnings
 
 import gymnasium as gym
@@ -30,10 +29,6 @@ ON = (0.0, False, False, {})
 
 def won(reward=1.0, **info):
     return (reward, True, False, {"success": True, **info})
-
-
-def lost(**info):
-    return (0.0, True, False, {"success": False, **info})
 
 
 def never(*_):
@@ -80,29 +75,13 @@ def test_a_controller_that_gives_each_episode_its_own_k_is_asked_with_info_and_s
     assert [(outcome.length, outcome.horizon) for outcome in controller.outcomes] == [(1, 1), (2, 2)]
 
 
-def test_ending_on_step_k_is_an_end(scripted, journal):
-    controller = journal(3)
-    env = ElasticTimeLimit(scripted(ON, ON, won()), controller)
-    *_, (_, reward, terminated, truncated, info) = play(env, 3)
-    assert (reward, terminated, truncated) == (1.0, True, False)
-    assert info["TimeLimit.truncated"] is False
-    assert info["episode"]["success"] is True
-    assert controller.outcomes == [EpisodeOutcome(3, 3, success=True, truncated=False)]
-
-
-def test_a_success_that_k_stopped_is_none(scripted, journal):
+def test_success_on_a_step_that_does_not_end_the_episode_is_a_failure_where_k_ends_it(scripted, journal):
     # The environment says success on a step that does not end the episode: K does, and that is a failure.
     controller = journal(2)
     env = ElasticTimeLimit(scripted(ON, (1.0, False, False, {"success": True})), controller)
     *_, (_, reward, _, truncated, info) = play(env, 2)
     assert (reward, truncated, info["episode"]["success"]) == (0.0, True, False)
     assert controller.outcomes[0].success is False
-
-
-def test_k_of_one(scripted, journal):
-    controller = journal(1)
-    assert play(ElasticTimeLimit(scripted(ON), controller), 1)[0][3] is True
-    assert play(ElasticTimeLimit(scripted(won()), controller), 1)[0][2:4] == (True, False)
 
 
 def test_a_running_episode_keeps_its_k(scripted, journal):
@@ -119,13 +98,13 @@ def test_a_running_episode_keeps_its_k(scripted, journal):
     assert [(o.length, o.horizon) for o in controller.outcomes] == [(4, 4), (2, 2)]
 
 
-@pytest.mark.parametrize("ended", [won(), lost(), (0.0, False, True, {}), ON], ids=["won", "lost", "truncated", "by K"])
+@pytest.mark.parametrize("ended", [won(), (0.0, False, True, {}), ON], ids=["won", "truncated", "by K"])
 def test_the_outcome_is_told_once_and_a_step_after_the_end_is_refused(scripted, journal, ended):
     controller, inner = journal(1), scripted(ended)
     env = ElasticTimeLimit(inner, controller)
     play(env, 1)
     for _ in range(2):
-        with pytest.raises(gym.error.ResetNeeded, match=r"the episode has ended.*call reset\(\) before step\(\)"):
+        with pytest.raises(gym.error.ResetNeeded, match=r"ended.*reset\(\)"):
             env.step(0)
     assert len(controller.outcomes) == 1
     assert len(inner.actions) == 1
@@ -170,28 +149,13 @@ def test_the_environments_info_is_left_as_it_is(scripted, journal):
     assert (info["episode"]["length"], info["episode"]["task_id"]) == (1, "train/7")
 
 
-def test_the_environments_own_truncation_is_no_success_and_not_ks_doing(scripted, journal):
-    controller = journal(5)
-    env = ElasticTimeLimit(scripted(ON, (0.5, False, True, {"success": True})), controller)
-    _, reward, _, truncated, info = play(env, 2)[-1]
-    assert (reward, truncated, info["TimeLimit.truncated"]) == (0.5, True, False)
-    assert controller.outcomes == [EpisodeOutcome(2, 5, success=False, truncated=True)]
-
-
-def test_where_both_truncate_on_step_k_it_counts_as_ks(scripted, journal):
-    # Or else an inner limit equal to K would let the reward through that K takes away.
-    env = ElasticTimeLimit(TimeLimit(scripted((1.0, False, False, {}), (1.0, False, False, {})), 2), journal(2))
-    _, reward, _, truncated, info = play(env, 2)[-1]
-    assert (reward, truncated, info["TimeLimit.truncated"], info["episode"]["r"]) == (0.0, True, True, 1.0)
-
-
-def test_a_mark_set_further_in_stands(scripted, journal):
+def test_a_truncation_mark_of_an_inner_wrapper_stays(scripted, journal):
     env = ElasticTimeLimit(scripted((0.0, False, True, {"TimeLimit.truncated": True})), journal(5))
     assert play(env, 1)[0][4]["TimeLimit.truncated"] is True
 
 
 @pytest.mark.parametrize("k", [5, 1], ids=["before K", "on step K"])
-def test_an_end_that_a_limit_further_in_marks_too_is_an_end(scripted, journal, k):
+def test_an_end_that_an_inner_time_limit_also_truncates_is_an_end(scripted, journal, k):
     controller = journal(k)
     ended = scripted((1.0, True, False, {"success": True}))
     info = play(ElasticTimeLimit(TimeLimit(ended, 1), controller), 1)[0][4]
@@ -235,19 +199,13 @@ def test_success_from_another_key_and_from_a_function(scripted, journal):
     assert (reward, terminated, truncated, info) == (0.6, True, False, {"is_success": np.True_})
 
 
-def test_a_verdict_that_is_not_there_is_asked_for(scripted, journal):
+def test_an_episode_that_ends_without_a_verdict_is_an_error_that_lists_the_keys(scripted, journal):
     env = ElasticTimeLimit(scripted((1.0, True, False, {"won": True, "score": 3})), journal(5))
-    with pytest.raises(
-        ConfigError, match=r"no 'success' \(it has \['score', 'won'\]\); pass ElasticTimeLimit\(\.\.\., success=KEY\)"
-    ):
+    with pytest.raises(ConfigError, match=r"'success'.*\['score', 'won'\].*success=KEY"):
         play(env, 1)
 
 
-def test_no_key_is_read_where_k_stopped_it(scripted, journal):
-    assert play(ElasticTimeLimit(scripted(), journal(1)), 1)[0][4]["episode"]["success"] is False
-
-
-def test_to_last_until_k_can_be_the_success(scripted, journal):
+def test_a_task_of_survival_counts_an_episode_that_lasts_until_k_as_a_success(scripted, journal):
     """CartPole's kind of task: only a fall ends it."""
 
     def upright(observation, reward, terminated, truncated, info):
@@ -256,11 +214,8 @@ def test_to_last_until_k_can_be_the_success(scripted, journal):
 
     asked, controller = [], journal(2)
     fell, own_limit = (1.0, True, False, {}), (1.0, False, True, {})
-    for script in ([fell], [], [own_limit], [ON, fell]):
-        play(
-            ElasticTimeLimit(scripted(*script), controller, success=upright),
-            1 if script in ([fell], [own_limit]) else 2,
-        )
+    for script, steps in (([fell], 1), ([], 2), ([own_limit], 1), ([ON, fell], 2)):
+        play(ElasticTimeLimit(scripted(*script), controller, success=upright), steps)
     assert controller.outcomes == [
         EpisodeOutcome(1, 2, success=False),
         EpisodeOutcome(2, 2, success=True, truncated=True),
@@ -271,35 +226,15 @@ def test_to_last_until_k_can_be_the_success(scripted, journal):
     assert asked == [(1.0, True, False), (0.0, False, True), (1.0, False, True), (1.0, True, False)]
 
 
-def test_k_grows_with_the_agent_in_a_task_of_survival():
-    controller = ElasticHorizon(k0=5, k_max=30, min_successes=1, alpha=0.5)
-    env = ElasticTimeLimit(
-        gym.make("CartPole-v1"), controller, success=lambda obs, r, terminated, *_: not terminated, update_every=1
-    )
-    ks = []
-    for seed in range(12):
-        env.reset(seed=seed)
-        ended = False
-        while not ended:
-            *_, terminated, truncated, info = env.step(0)
-            ended = terminated or truncated
-        ks.append(info["episode"]["horizon"])
-    assert ks[0] == 5
-    # Falling to one side takes 8 to 10 steps, so beyond that nothing succeeds and K stays.
-    assert ks[-1] == ks[-5] > 10
-
-
-@pytest.mark.parametrize("verdict", ["False", "", None, float("nan"), 0.5, 2, np.array([True, False]), [1]])
+@pytest.mark.parametrize("verdict", ["False", None, float("nan"), 2, np.array([True, False])])
 def test_a_verdict_that_is_no_bool_is_refused(scripted, journal, verdict):
     for success in ("success", lambda *_: verdict):
         env = ElasticTimeLimit(scripted(won(success=verdict)), journal(5), success=success)
-        with pytest.raises(ConfigError, match="must say whether the episode succeeded, True or False"):
+        with pytest.raises(ConfigError, match="True or False"):
             play(env, 1)
 
 
-@pytest.mark.parametrize(
-    "kind", [bool, int, float, np.bool_, np.float32, np.array, lambda verdict: np.array([verdict])]
-)
+@pytest.mark.parametrize("kind", [bool, int, np.bool_, np.float32, lambda verdict: np.array([verdict])])
 def test_the_numbers_that_environments_report_as_success_are_read(scripted, journal, kind):
     for verdict in (True, False):
         info = play(ElasticTimeLimit(scripted(won(success=kind(verdict))), journal(5)), 1)[0][4]
@@ -324,8 +259,7 @@ def test_no_value_of_an_info_is_none(scripted, journal):
     assert None not in [*info.values(), *info["episode"].values()]
 
 
-@pytest.mark.parametrize("make", [lambda: ElasticHorizon(k0=5), lambda: KeyedHorizon(ElasticHorizon, "task_id"),
-                                  lambda: FixedHorizon(5)])  # fmt: skip
+@pytest.mark.parametrize("make", [lambda: ElasticHorizon(k0=5), lambda: KeyedHorizon(ElasticHorizon, "task_id")])
 @pytest.mark.parametrize("how", ["fork", "pickle"])
 def test_a_copy_in_another_process_warns_once_that_nobody_hears_it(scripted, monkeypatch, make, how):
     controller = make()
@@ -343,8 +277,8 @@ def test_a_copy_in_another_process_warns_once_that_nobody_hears_it(scripted, mon
         play(env, 1)
         play(env, 1)
     assert len(there) == 1
+
     assert "SharedHorizon" in str(there[0].message)
-    assert "Wrap it in eh_gym.SharedHorizon before the environments are made" in str(there[0].message)
 
 
 def test_a_real_child_process_warns_and_a_shared_controller_does_not():
@@ -377,7 +311,7 @@ def test_no_warning_without_recording_or_from_a_controller_that_does_not_say(scr
 def test_a_spec_with_a_controller_says_that_json_cannot_hold_it():
     env = ElasticTimeLimit(gym.make("EH-Cabinet-v0"), FixedHorizon(3))
     for outer in (env, TimeLimit(env, 9)):
-        with pytest.raises(ConfigError, match=r"save env.unwrapped.spec.to_json\(\) and controller.state_dict\(\)"):
+        with pytest.raises(ConfigError, match=r"env.unwrapped.spec.to_json\(\)"):
             outer.spec.to_json()
     assert gym.envs.registration.EnvSpec.from_json(env.unwrapped.spec.to_json()).id == "EH-Cabinet-v0"
 
@@ -411,41 +345,29 @@ def test_numpy_flags_and_rewards_become_plain_values_in_the_episode(scripted, jo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"controller": 15}, r"controller must have horizon, record.*got 15; eh_gym.FixedHorizon\(K\)"),
-        ({"success": None}, r"success must be a key of the info or a function, got None"),
-        (
-            {"success": lambda info: True},
-            r"success must take \(observation, reward, terminated, truncated, info\), got",
-        ),
-        *(({"record": flag}, f"record must be True or False, got {flag!r}") for flag in ("no", 1, None)),
-        ({"zero_reward_on_truncation": "no"}, "zero_reward_on_truncation must be True or False, got 'no'"),
-        ({"controller": FixedHorizon}, r"controller must have horizon, record.*got <class"),
-        *(
-            ({"update_every": n}, rf"update_every must be a whole number >= 1, got {n!r}")
-            for n in (0, 1.5, float("nan"), "64", True)
-        ),
-        ({"update_every": 2, "record": False}, r"needs record=True, got 2 with record=False; use update_every=None"),
+        *({"controller": controller} for controller in (15, FixedHorizon)),
+        *({"success": success} for success in (None, lambda info: True)),
+        *({"record": flag} for flag in ("no", 1, None)),
+        {"zero_reward_on_truncation": "no"},
+        *({"update_every": n} for n in (0, 1.5, float("nan"), "64", True)),
+        {"update_every": 2, "record": False},
     ],
 )
-def test_wrong_arguments_are_refused_with_the_mend(scripted, arguments, message):
-    with pytest.raises(ConfigError, match=message):
+def test_wrong_arguments_are_refused_by_their_name(scripted, arguments):
+    with pytest.raises(ConfigError, match=f"^{next(iter(arguments))} "):
         ElasticTimeLimit(scripted(), **{"controller": FixedHorizon(3), **arguments})
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.5, float("nan"), float("inf"), None, "3"])
 def test_a_controller_whose_k_is_no_number_of_steps_is_refused_at_the_reset(scripted, journal, k):
     env = ElasticTimeLimit(scripted(), journal(k))
-    with pytest.raises(
-        ConfigError, match=f"the horizon of .*Journal.* must be a whole number of steps >= 1, got {k!r}"
-    ):
+    with pytest.raises(ConfigError, match=f"Journal.*got {k!r}"):
         env.reset()
     each = journal(3)
     each.horizon_for = lambda info, seed: k
-    with pytest.raises(
-        ConfigError, match=rf"the horizon_for\(\) of .* must be a whole number of steps >= 1, got {k!r}"
-    ):
+    with pytest.raises(ConfigError, match=rf"horizon_for\(\).*got {k!r}"):
         ElasticTimeLimit(scripted(), each).reset()
     with pytest.raises(gym.error.ResetNeeded):
         env.step(0)
@@ -507,19 +429,6 @@ def test_the_environment_checker_passes(make):
     assert info["episode"]["length"] == steps
 
 
-def test_a_text_environment_can_end_within_k():
-    env = ElasticTimeLimit(gym.make("eh_gym:EH-Cabinet-v0"), ElasticHorizon(k0=50, min_successes=1))
-    _, reset_info = env.reset(seed=0)
-    ended = False
-    while not ended:
-        _, reward, terminated, truncated, info = env.step(env.unwrapped.expert())
-        ended = terminated or truncated
-    assert (reward, terminated, truncated) == (1.0, True, False)
-    episode = info["episode"]
-    assert (episode["success"], episode["task_id"], episode["r"]) == (True, reset_info["task_id"], 1.0)
-    assert env.controller.state_dict()["lengths"] == [episode["length"]] == [reset_info["optimal_steps"]]
-
-
 def test_its_spec_makes_it_again_around_the_same_controller():
     controller = ElasticHorizon(k0=7)
     env = ElasticTimeLimit(gym.make("CartPole-v1"), controller, success=never, update_every=4)
@@ -531,7 +440,7 @@ def test_its_spec_makes_it_again_around_the_same_controller():
     assert further_out.env.controller is controller
 
 
-def test_what_a_foreign_environment_calls_its_task_and_its_episode_may_be_of_any_type(scripted, journal):
+def test_an_environments_task_id_and_episode_info_may_be_of_any_type(scripted, journal):
     controller = journal(3)
     env = ElasticTimeLimit(scripted(won(episode=7), reset_info={"task_id": np.int64(4)}), controller)
     *_, info = play(env, 1)[0]
@@ -555,22 +464,6 @@ def test_gymnasiums_own_statistics_may_stand_inside_or_outside():
         play(outside, 3)
     named = RecordEpisodeStatistics(outside.env, stats_key="statistics")
     assert play(named, 3)[-1][4]["statistics"]["l"] == play(named, 3)[-1][4]["episode"]["length"] == 3
-
-
-def test_environments_in_threads_share_one_controller(scripted):
-    controller = ElasticHorizon(k0=20, buffer_size=4 * 50, min_successes=1)
-
-    def work():
-        env = ElasticTimeLimit(scripted(ON, won()), controller)
-        for _ in range(50):
-            play(env, 2)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert controller.state_dict()["lengths"] == [2] * 200
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
