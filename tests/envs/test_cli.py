@@ -1,7 +1,7 @@
 import importlib
 import importlib.metadata
 import os
-import subprocess
+import re
 import sys
 
 import pytest
@@ -23,14 +23,14 @@ def nothing_installed(tmp_path, monkeypatch):
 def test_doctor_names_what_is_missing_and_the_command(nothing_installed, capsys):
     assert main(["doctor"]) == 1
     told = capsys.readouterr().out
-    assert f"cache      {nothing_installed}" in told
-    assert "bfcl       MISSING: not installed" in told
-    assert "to fix it, run: python -m envs install bfcl\n" in told
+    assert str(nothing_installed) in told
+    assert "bfcl       MISSING" in told
+    assert "python -m envs install bfcl\n" in told
 
 
-def test_doctor_is_content_where_all_is_there(bfcl_python, capsys):
+def test_doctor_passes_where_everything_is_installed(bfcl_python, capsys):
     assert main(["doctor", "bfcl"]) == 0
-    assert "bfcl       ok: bfcl-eval 2026.3.23, mpmath 1.3.0" in capsys.readouterr().out
+    assert "bfcl       ok: bfcl-eval" in capsys.readouterr().out
 
 
 def test_doctor_says_which_trainers_are_here_in_which_version(nothing_installed, capsys, monkeypatch):
@@ -57,16 +57,10 @@ def test_an_interrupt_shows_no_traceback(nothing_installed, capsys, monkeypatch)
     assert capsys.readouterr().err == "stopped\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (["install", "nothing"], "error: there is no backend 'nothing'; choose from bfcl, appworld"),
-        (["doctor", "nothing"], "error: there is no backend 'nothing'; choose from bfcl, appworld"),
-    ],
-)
-def test_unknown_backends_fail_with_the_choices(nothing_installed, capsys, arguments, error):
-    assert main(arguments) == 1
-    assert error in capsys.readouterr().err
+@pytest.mark.parametrize("command", ["install", "doctor"])
+def test_unknown_backends_fail_with_the_choices(nothing_installed, capsys, command):
+    assert main([command, "nothing"]) == 1
+    assert re.search("'nothing'.*bfcl, appworld", capsys.readouterr().err)
     assert not list(nothing_installed.iterdir())
 
 
@@ -87,32 +81,23 @@ def mini(*tasks):
     (datasets / "mini.txt").write_text("\n".join(tasks))
 
 
-def test_doctor_is_not_content_without_the_mini_world(appworlds_packages, capsys):
+def test_doctor_fails_without_the_mini_world(appworlds_packages, capsys):
     assert main(["doctor", "appworld"]) == 1
-    told = capsys.readouterr().out
-    assert "appworld   ok: appworld and more\n" in told
-    assert "mini world: MISSING; to fix it, run: python -m envs install appworld\n" in told
+    assert re.search("mini world: MISSING.*python -m envs install appworld\n", capsys.readouterr().out)
 
 
-def test_doctor_is_content_without_the_benchmark_and_without_isolation(appworlds_packages, capsys):
+def test_doctor_passes_without_the_benchmark_and_without_isolation(appworlds_packages, capsys):
     mini("a_1", "a_2")
     assert main(["doctor", "appworld"]) == 0
     told = capsys.readouterr().out
-    assert "mini world: 2 tasks\n" in told
-    assert "benchmark: not installed\n" in told
-    assert "EH_APPWORLD_DATA_URL=" in told
-    assert "APPWORLD_ROOT" in told
-    assert "isolation: none\n" in told
-
-
-def test_list_counts_appworlds_tasks(appworlds_packages, capsys):
-    main(["list"])
-    assert "train 90, dev 57, test_normal 168, test_challenge 417, mini -" in capsys.readouterr().out
-    mini("a_1", "a_2")
-    main(["list"])
-    told = capsys.readouterr().out
-    assert "test_challenge 417, mini 2 " in told
-    assert "mini world installed, no benchmark" in told
+    for words in (
+        "mini world: 2 tasks",
+        "benchmark: not installed",
+        "EH_APPWORLD_DATA_URL=",
+        "APPWORLD_ROOT",
+        "isolation: none",
+    ):
+        assert words in told
 
 
 def test_install_installs_each_once(monkeypatch):
@@ -125,39 +110,32 @@ def test_install_installs_each_once(monkeypatch):
     assert done == [("bfcl", False), ("appworld", False, True), ("bfcl", True), ("appworld", False, False)]
 
 
-def test_list_names_every_environment(nothing_installed, capsys):
+def test_list_names_every_environment_and_counts_its_tasks(nothing_installed, capsys):
+    mini("a_1", "a_2")
     assert main(["list"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert list(lines) == list(ENTRY_POINTS)
     assert "train 480, dev 128, test 192, all 800" in lines["EH-BFCL-v0"]
-    assert "not installed; run: python -m envs install bfcl" in lines["EH-BFCL-v0"]
+    assert "python -m envs install bfcl" in lines["EH-BFCL-v0"]
+    assert "train 90, dev 57, test_normal 168, test_challenge 417, mini 2" in lines["EH-AppWorld-v0"]
     assert "built in" in lines["EH-Cabinet-v0"]
-
-
-def test_as_a_command(nothing_installed):
-    done = subprocess.run(
-        [sys.executable, "-m", "envs", "doctor", "bfcl"], capture_output=True, text=True, env=dict(os.environ)
-    )
-    assert done.returncode == 1
-    assert "python -m envs install bfcl" in done.stdout
-    assert subprocess.run([sys.executable, "-m", "envs"], capture_output=True).returncode == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines, so the server needs a token"),
-        (["--host", "::"], ":: can be reached from other machines"),
-        (["--token", "short"], "a token must have 16 to 200 characters"),
-        (["--token", "x" * 20, "--token-file", "y"], "use only one of them"),
-        (["--token-file", "/nowhere/token"], "the token cannot be read"),
-        (["--token-file", os.devnull, "--host", "0.0.0.0"], "a token must have 16 to 200 characters"),
+        (["--host", "0.0.0.0"], "0.0.0.0.*token"),
+        (["--host", "::"], "::.*token"),
+        (["--token", "short"], "16 to 200 characters"),
+        (["--token", "x" * 20, "--token-file", "y"], "only one"),
+        (["--token-file", "/nowhere/token"], "/nowhere/token"),
+        (["--token-file", os.devnull, "--host", "0.0.0.0"], "16 to 200 characters"),
     ],
 )
-def test_serve_refuses_what_it_should_not_do(monkeypatch, capsys, arguments, error):
+def test_serve_refuses_a_public_address_without_a_good_token(monkeypatch, capsys, arguments, error):
     monkeypatch.delenv("EH_ENV_TOKEN", raising=False)
     assert main(["serve", "EH-Cabinet-v0", *arguments]) == 1
-    assert error in capsys.readouterr().err
+    assert re.search(error, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("module", ["envs.openenv.server", "envs.openenv.client"])

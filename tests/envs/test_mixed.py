@@ -66,14 +66,14 @@ def test_a_name_may_be_the_beginning_of_another() -> None:
     assert env.reset(options={"task_id": task})[1]["environment"] == "A/B"
 
 
-def test_mistakes_say_the_mend() -> None:
+def test_wrong_parts_arguments_and_tasks_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least one"):
         make()
     with pytest.raises(ConfigError, match="CartPole"):
         gym.make(mixed({"CartPole-v1": "CartPole-v1"}))
-    with pytest.raises(ConfigError, match="without split, which is the same for all"):
+    with pytest.raises(ConfigError, match="split"):
         make(PLAIN, LOCKED, **{LOCKED: {"split": "test"}})
-    with pytest.raises(ConfigError, match=f"begins with one of {PLAIN}/, {LOCKED}/, got 'dev-000001'"):
+    with pytest.raises(ConfigError, match=f"{PLAIN}/, {LOCKED}/.*'dev-000001'"):
         make(PLAIN, LOCKED).reset(options={"task_id": "dev-000001"})
     with pytest.raises(gym.error.ResetNeeded, match="call reset"):
         make(PLAIN).unwrapped.step("list()")

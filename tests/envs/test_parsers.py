@@ -15,45 +15,15 @@ from envs.bfcl.calls import LONGEST_PYTHON, DecodeError, decode_hermes, decode_n
 from envs.cabinet.env import CabinetEnv
 
 LENGTH = 100_000
+WORDS = """
+( ) () [ ] { } ' " ''' ` ``` ```a # @ , . : ; = - + ~ * ** a. a, a; a< a[ 1+ -1 1_ ... f( f(a= f(a=1), [f( [1, {1: {"a": lambda:
+open(a) submit( <tool_call> <think> </think>
+"""
 TOKENS = (
     *("a", "1", " ", "\n", "\t", "\r\n", "\\", "\x00", "é", "\u2028", "\ud800", "\U0001f600"),
-    *(
-        "(",
-        ")",
-        "()",
-        "[",
-        "]",
-        "{",
-        "}",
-        "'",
-        '"',
-        "'''",
-        "`",
-        "```",
-        "```a",
-        "```\n",
-        "```python\n",
-        " ```",
-        "#",
-        "@",
-    ),
-    *(",", ".", ":", ";", "=", "-", "+", "~", "*", "**", "not ", "a.", "a,", "a;", "a<", "a[", "1+", "-1", "1_", "..."),
-    *(
-        "f(",
-        "f(a=",
-        "f(a=1),",
-        "[f(",
-        "[1,",
-        "{1:",
-        '{"a":',
-        "lambda:",
-        "x if x else ",
-        "[x for x in ",
-        "a := ",
-        "'a' ",
-    ),
-    *("<tool_call>", "<tool_call>\n", "\n</tool_call>", "<tool_call>\n{}\n</tool_call>", "<think>", "</think>"),
-    *("open(a)", "submit(", "print(1)\n", "if a:\n "),
+    *WORDS.split(),
+    *("```\n", "```python\n", " ```", "<tool_call>\n", "\n</tool_call>", "<tool_call>\n{}\n</tool_call>"),
+    *("not ", "x if x else ", "[x for x in ", "a := ", "'a' ", "print(1)\n", "if a:\n "),
 )
 
 

@@ -83,9 +83,9 @@ def test_builds_where_the_cache_is_and_once(cache, uv):
     assert cache in python.parents
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}" if sys.implementation.name == "cpython" else ""
     assert tag in runtime.venv_dir(TINY).name
-    assert said == [f"tiny: installing tinydist 1.0 into {runtime.venv_dir(TINY)}", "tiny: done"]
+    assert str(runtime.venv_dir(TINY)) in said[0]
     runtime.install("tiny", say=said.append)
-    assert said[-1] == f"tiny: tinydist 1.0 is installed in {runtime.venv_dir(TINY)}"
+    assert str(runtime.venv_dir(TINY)) in said[-1]
     assert log.read_text().splitlines() == ["venv --quiet", "pip install"]
 
 
@@ -102,14 +102,11 @@ def test_an_interrupted_installation_is_seen_and_rebuilt(cache, uv):
     log = uv()
     runtime.install("tiny", say=quiet)
     (runtime.venv_dir(TINY) / ".complete").unlink()
-    with pytest.raises(MissingBackendError):
+    with pytest.raises(MissingBackendError, match=r"tinydist 1\.0.*python -m envs install tiny$"):
         runtime.backend_python("tiny")
     state = runtime.check("tiny")
-    assert (state.ok, state.detail, state.fix) == (
-        False,
-        "its installation was interrupted",
-        "python -m envs install tiny",
-    )
+    assert (state.ok, state.fix) == (False, "python -m envs install tiny")
+    assert "interrupted" in state.detail
     runtime.install("tiny", say=quiet)
     assert runtime.check("tiny").ok
     assert len(log.read_text().splitlines()) == 4
@@ -117,7 +114,7 @@ def test_an_interrupted_installation_is_seen_and_rebuilt(cache, uv):
 
 def test_a_failed_installation_leaves_nothing_and_says_why(cache, uv):
     uv(fail=True)
-    with pytest.raises(EHError, match=r"failed with status 1:\nno route to host\n\ncheck the network"):
+    with pytest.raises(EHError, match="no route to host"):
         runtime.install("tiny", say=quiet)
     assert not runtime.venv_dir(TINY).exists()
     assert runtime.check("tiny").detail == "not installed"
@@ -139,20 +136,9 @@ def test_two_installations_at_once_build_once(cache, uv, tmp_path):
     assert any(line.startswith("waiting for another installation") for line in said)
 
 
-def test_the_lock_goes_with_its_process(cache, uv):
-    uv()
-    lock = runtime.venv_dir(TINY).with_name(f".{runtime.venv_dir(TINY).name}.lock")
-    lock.parent.mkdir(parents=True)
-    code = f"import fcntl, os; f = open({str(lock)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); os._exit(9)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 9
-    said = []
-    runtime.install("tiny", say=said.append)
-    assert not [line for line in said if "waiting" in line]
-
-
 def test_another_version_is_not_ok(cache, uv):
     uv(version="0.9")
-    with pytest.raises(EHError, match=r"holds tinydist 0\.9 instead of tinydist 1\.0"):
+    with pytest.raises(EHError, match=r"0\.9 instead of tinydist 1\.0"):
         runtime.install("tiny", say=quiet)
     state = runtime.check("tiny")
     assert (state.ok, state.fix) == (False, "python -m envs install tiny --force")
@@ -160,7 +146,7 @@ def test_another_version_is_not_ok(cache, uv):
 
 @pytest.mark.parametrize(
     ("script", "detail"),
-    [("exit 3", "its packages are not there"), (None, "its interpreter does not run")],
+    [("exit 3", "packages"), (None, "interpreter")],
 )
 def test_a_broken_interpreter_is_not_ok(cache, uv, script, detail):
     uv()
@@ -170,16 +156,7 @@ def test_a_broken_interpreter_is_not_ok(cache, uv, script, detail):
     python.chmod(0o755)
     state = runtime.check("tiny")
     assert not state.ok
-    assert state.detail.startswith(detail)
-
-
-def test_missing_packages_are_not_ok(cache, uv):
-    uv()
-    runtime.install("tiny", say=quiet)
-    [metadata] = runtime.venv_dir(TINY).rglob("tinydist-*/METADATA")
-    metadata.unlink()
-    metadata.parent.rmdir()
-    assert "PackageNotFoundError" in runtime.check("tiny").detail
+    assert detail in state.detail
 
 
 def test_without_uv_it_uses_venv_and_pip(cache, tmp_path, monkeypatch):
@@ -202,11 +179,6 @@ def test_without_uv_it_uses_venv_and_pip(cache, tmp_path, monkeypatch):
     python = runtime.install("tiny", say=quiet)
     asks = "import tinydist, importlib.util as u, json; print(json.dumps([tinydist.x, u.find_spec('pip') is None]))"
     assert json.loads(subprocess.check_output([str(python), "-I", "-c", asks])) == [1, True]
-
-
-def test_unknown_backends():
-    with pytest.raises(ConfigError, match="there is no backend 'bfc'; choose from bfcl, appworld"):
-        runtime.backend_python("bfc")
 
 
 def new(uv, monkeypatch, **options):
@@ -238,31 +210,14 @@ def test_the_finishing_script_runs_in_the_new_virtualenv_away_from_the_users_hom
     assert not Path(environment["HOME"]).exists()
 
 
-def test_a_failed_finishing_script_leaves_nothing(cache, uv, monkeypatch, tmp_path):
-    script = tmp_path / "finish.py"
-    script.write_text("raise SystemExit('no bundle')")
-    new(uv, monkeypatch, finish=script)
-    with pytest.raises(EHError, match="no bundle"):
-        runtime.install("tiny", say=quiet)
-    assert runtime.check("tiny").detail == "not installed"
-
-
 def test_a_backend_for_a_newer_python_needs_uv(cache, uv, monkeypatch):
     log = new(uv, monkeypatch, python=(99, 1))
     runtime.install("tiny", say=quiet)
     assert "venv --quiet --python 99.1 " in log.with_suffix(".all").read_text()
     assert runtime.venv_dir(runtime.BACKENDS["tiny"]).name.endswith("p991")
     monkeypatch.setattr(runtime.shutil, "which", lambda name: None)
-    with pytest.raises(
-        ConfigError, match=r"tiny 1\.0 needs Python 99\.1 or newer, this is .*use a newer Python, or install uv"
-    ):
+    with pytest.raises(ConfigError, match=r"Python 99\.1.*install uv"):
         runtime.install("tiny", force=True, say=quiet)
-
-
-def test_a_backend_that_runs_on_this_python_uses_it(cache, uv):
-    log = uv()
-    runtime.install("tiny", say=quiet)
-    assert f"--python {sys.executable} " in log.with_suffix(".all").read_text()
 
 
 def test_only_the_packages_that_differ_are_told(cache, uv, monkeypatch):
@@ -284,11 +239,6 @@ def test_appworlds_pins_are_exact_and_begin_with_itself():
     assert backend.finish.is_file()
 
 
-def test_missing_names_the_command(cache):
-    with pytest.raises(MissingBackendError, match=r"tinydist 1\.0.*run: python -m envs install tiny$"):
-        runtime.backend_python("tiny")
-
-
 @pytest.mark.parametrize(
     ("environment", "platform", "expected"),
     [
@@ -308,18 +258,18 @@ def test_where_the_cache_is(monkeypatch, environment, platform, expected):
     assert runtime.cache_dir() == Path(expected)
 
 
-def test_a_home_that_nobody_has_is_refused_and_no_folder_of_that_name_is_made(monkeypatch):
+def test_a_home_folder_that_does_not_exist_is_refused(monkeypatch):
     monkeypatch.setenv("EH_CACHE_DIR", "~nobody-at-all/cache")
-    with pytest.raises(ConfigError, match=r"^~nobody-at-all/cache: there is no such home folder; set EH_CACHE_DIR"):
+    with pytest.raises(ConfigError, match=r"~nobody-at-all/cache.*EH_CACHE_DIR"):
         runtime.cache_dir()
     for name in ("EH_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # a user without an entry, and no HOME
-    with pytest.raises(ConfigError, match=r"^~/.*: there is no such home folder; set EH_CACHE_DIR"):
+    with pytest.raises(ConfigError, match="EH_CACHE_DIR"):
         runtime.cache_dir()
 
 
-def test_a_cache_that_may_not_be_looked_into_is_refused_with_the_mend(cache, monkeypatch):
+def test_a_cache_without_permission_to_look_into_it_is_refused(cache, monkeypatch):
     stat = os.stat
 
     def refuse(path, **options):
@@ -328,13 +278,13 @@ def test_a_cache_that_may_not_be_looked_into_is_refused_with_the_mend(cache, mon
         return stat(path, **options)
 
     monkeypatch.setattr(os, "stat", refuse)
-    with pytest.raises(ConfigError, match="belongs to another user; set EH_CACHE_DIR to a folder of your own"):
+    with pytest.raises(ConfigError, match=r"another user.*EH_CACHE_DIR"):
         runtime.backend_python("tiny")
 
 
-def test_a_cache_that_can_not_be_made_is_refused_with_the_mend(cache):
+def test_a_cache_that_cannot_be_made_is_refused(cache):
     cache.touch()
-    with pytest.raises(ConfigError, match=r"backends can't be made \(Not a directory\); set EH_CACHE_DIR"):
+    with pytest.raises(ConfigError, match=r"Not a directory.*EH_CACHE_DIR"):
         runtime.install("tiny", say=quiet)
 
 
@@ -365,9 +315,7 @@ def test_a_busy_machine_is_no_reason_to_build_again(cache, uv, monkeypatch):
     python.write_text("#!/bin/sh\nexec sleep 60\n")
     python.chmod(0o755)
     monkeypatch.setattr(runtime, "_CHECK_TIMEOUT_S", 0.1)
-    with pytest.raises(
-        EHError, match=r"tiny is installed, but its interpreter has not answered in 0.1 s; run: .*--force$"
-    ):
+    with pytest.raises(EHError, match=r"0\.1 s.*--force$"):
         runtime.install("tiny", say=quiet)
     assert len(log.read_text().splitlines()) == 2
 
@@ -390,8 +338,7 @@ with runtime.held(pathlib.Path("lock")):
         assert len(waits) == 1
 
 
-def test_what_cannot_be_written_is_refused_with_the_mend(cache, uv, monkeypatch):
-    """As in a cache that another user has made."""
+def test_a_cache_of_another_user_is_refused(cache, uv, monkeypatch):
     uv()
     runtime.install("tiny", say=quiet)
     path = runtime.venv_dir(TINY)
@@ -400,12 +347,10 @@ def test_what_cannot_be_written_is_refused_with_the_mend(cache, uv, monkeypatch)
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(
-        EHError, match=r"can't be installed in .*Permission denied.*or set EH_CACHE_DIR to another folder"
-    ):
+    with pytest.raises(EHError, match=r"Permission denied.*EH_CACHE_DIR"):
         runtime.install("tiny", force=True, say=quiet)
     lock = path.with_name(f".{path.name}.lock")
     lock.unlink()
     lock.mkdir()  # root may write to any file, but to no folder
-    with pytest.raises(ConfigError, match=r"the lock .* can't be opened \(Is a directory\); set EH_CACHE_DIR"):
+    with pytest.raises(ConfigError, match=r"lock.*EH_CACHE_DIR"):
         runtime.install("tiny", say=quiet)

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
-from eh_gym.horizon.checks import floor_to_steps
 
 
 def horizons(controller, updates):

@@ -226,11 +226,8 @@ def test_each_adaptation_may_be_used_alone(play, roots, requests, plain, confina
         assert (found["said"], found["state"]) == (plain[i]["said"], plain[i]["state"]), requests[i]
 
 
-def test_another_version_is_refused():
-    with pytest.raises(ValueError, match=r"are for appworld 0\.1\.3\.post1, this is 0\.1\.4"):
+def test_another_version_and_an_unknown_adaptation_are_refused():
+    with pytest.raises(ValueError, match=r"0\.1\.4"):
         adaptations.apply(["keep_app"], "0.1.4")
-
-
-def test_an_unknown_adaptation_is_refused():
-    with pytest.raises(ValueError, match=r"unknown adaptations keep_ap; choose from keep_app,"):
+    with pytest.raises(ValueError, match=r"keep_ap; .*keep_app"):
         adaptations.apply(["keep_ap"], adaptations.VERSION)

@@ -74,22 +74,15 @@ def test_the_judges_folder_gets_a_name_that_nobody_can_guess(mini):
 
 def test_an_unknown_split_lists_the_splits():
     for ask in (data.roots, data.task_ids):
-        with pytest.raises(ConfigError, match="one of train, dev, test_normal, test_challenge, mini, got 'test'"):
+        with pytest.raises(ConfigError, match="train, dev, test_normal, test_challenge, mini"):
             ask("test")
 
 
-def test_a_missing_mini_world_names_the_command():
-    with pytest.raises(MissingBackendError, match="run: python -m envs install appworld"):
-        data.roots("mini")
-
-
 def test_a_missing_benchmark_names_every_way_to_it(cache, monkeypatch, tmp_path):
-    with pytest.raises(
-        MissingBackendError, match=r"^AppWorld's benchmark.*EH_APPWORLD_DATA_URL.*APPWORLD_ROOT.*'mini'"
-    ):
+    with pytest.raises(MissingBackendError, match=r"EH_APPWORLD_DATA_URL.*APPWORLD_ROOT.*'mini'"):
         data.task_ids("dev")
     monkeypatch.setenv("APPWORLD_ROOT", str(tmp_path))
-    with pytest.raises(MissingBackendError, match=r"^APPWORLD_ROOT is '.*', which holds no data/tasks, and"):
+    with pytest.raises(MissingBackendError, match=r"^APPWORLD_ROOT .*data/tasks"):
         data.task_ids("dev")
     assert not cache.exists()
 
@@ -112,24 +105,24 @@ def test_the_tasks_come_in_appworlds_order_without_their_tags(given):
     assert data.task_ids("train") == ("b_1", "a_2", "a_1")
 
 
-def test_a_given_root_that_may_not_be_looked_into_is_told_and_no_other_data_are_taken(given, monkeypatch):
+def test_a_given_root_without_permission_to_look_into_it_is_an_error(given, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "is_dir", refuse)
-    with pytest.raises(ConfigError, match=f"APPWORLD_ROOT: this user may not look into {given}; name another folder"):
+    with pytest.raises(ConfigError, match=f"APPWORLD_ROOT.*{given}"):
         data.given_root()
 
 
-def test_a_split_that_a_given_root_has_not_is_told(given):
-    with pytest.raises(MissingBackendError, match=r"no tasks of split 'test_normal'.*another APPWORLD_ROOT"):
+def test_a_split_without_tasks_in_a_given_root_is_an_error(given):
+    with pytest.raises(MissingBackendError, match=r"'test_normal'.*APPWORLD_ROOT"):
         data.task_ids("test_normal")
 
 
 @pytest.mark.parametrize("name", ["../secret_1", "a", "a/1_1", "a_1 x"])
 def test_a_strange_id_is_refused(given, name):
     (given / "data" / "datasets" / "train.txt").write_text(f"a_1\n{name}\n")
-    with pytest.raises(EHError, match="which is no task's id"):
+    with pytest.raises(EHError, match="task's id"):
         data.task_ids("train")
 
 
@@ -200,7 +193,7 @@ def test_a_link_in_a_given_root_becomes_a_file(given):
     assert (agent / "data" / "tasks" / "a_1" / "specs.json").is_file()
 
 
-def test_references(given):
+def test_a_reference_is_the_recorded_steps_or_the_solutions_code(given):
     truth = given / "data" / "tasks" / "a_1" / "ground_truth"
     canary = "# Canary String: appworld:abc\n"
     (truth / "solution.py").write_text(f"{canary}\ndef solution(apis, requester):\n    pass\n")
@@ -219,48 +212,45 @@ def test_a_task_without_a_reference_has_none(given):
 
 
 def test_a_reference_of_another_splits_task_is_refused(given):
-    with pytest.raises(ConfigError, match="no task 'c_1' in split 'train'"):
+    with pytest.raises(ConfigError, match=r"'c_1'.*'train'"):
         data.reference("train", "c_1")
-
-
-def test_whole_data_pass_the_check(given):
-    data.check_root(given, {"train": 3, "dev": None})
 
 
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        ("base_dbs/spotify.db", r"base_dbs/\*\.db is missing or empty"),
-        ("api_docs/standard/spotify.json", "is missing or empty"),
-        ("datasets/dev.txt", "dev lists 0 tasks, expected at least one"),
-        ("tasks/a_2/specs.json", "task a_2 of train has no specs.json"),
-        ("tasks/a_2/dbs/supervisor.jsonl", "task a_2 of train has no dbs/supervisor.jsonl"),
-        ("tasks/a_2/ground_truth/evaluation.py", "task a_2 of train has no ground_truth/evaluation.py"),
+        ("base_dbs/spotify.db", r"base_dbs/\*\.db"),
+        ("api_docs/standard/spotify.json", "missing or empty"),
+        ("datasets/dev.txt", "dev lists 0 tasks"),
+        ("tasks/a_2/specs.json", r"a_2 .*specs\.json"),
+        ("tasks/a_2/dbs/supervisor.jsonl", r"a_2 .*supervisor\.jsonl"),
+        ("tasks/a_2/ground_truth/evaluation.py", r"a_2 .*evaluation\.py"),
     ],
 )
-def test_data_that_are_not_whole_are_told(given, missing, message):
+def test_data_with_a_missing_file_fail_the_check_that_whole_data_pass(given, missing, message):
+    data.check_root(given, {"train": 3, "dev": None})
     (given / "data" / missing).unlink()
     with pytest.raises(EHError, match=message):
         data.check_root(given, {"train": 3, "dev": None})
 
 
-def test_an_empty_database_is_none(given):
+def test_an_empty_database_fails_the_check(given):
     (given / "data" / "base_dbs" / "spotify.db").write_bytes(b"")
     with pytest.raises(EHError, match="missing or empty"):
         data.check_root(given, {"train": 3})
 
 
-@pytest.mark.parametrize(("tasks", "found"), [("a_1\na_2\n", 2), ("a_1\na_2\na_2\n", 2)])
-def test_another_number_of_tasks_is_told(given, tasks, found):
+@pytest.mark.parametrize("tasks", ["a_1\na_2\n", "a_1\na_2\na_2\n"])
+def test_another_number_of_tasks_fails_the_check(given, tasks):
     (given / "data" / "datasets" / "train.txt").write_text(tasks)
-    with pytest.raises(EHError, match=f"train lists {found} tasks, expected 3"):
+    with pytest.raises(EHError, match="train lists 2 tasks, expected 3"):
         data.check_root(given, {"train": 3})
 
 
 @pytest.mark.parametrize("specs", ['{"db_version": "0.2.0"}', "{}"])
-def test_data_of_another_version_are_told(given, specs):
+def test_data_of_another_version_fail_the_check(given, specs):
     (given / "data" / "tasks" / "b_1" / "specs.json").write_text(specs)
-    with pytest.raises(EHError, match=r"expected 0\.1\.0 \(task b_1 of train\)"):
+    with pytest.raises(EHError, match=r"0\.1\.0 .*b_1"):
         data.check_root(given, {"train": 3})
 
 
@@ -287,16 +277,3 @@ def test_the_mini_world_of_other_sources_is_another(tmp_path, monkeypatch):
     assert second != first
     (folder / "content" / "__init__.py").rename(folder / "content" / "other.py")
     assert data.mini_dir() not in (first, second)
-
-
-@pytest.fixture(scope="module")
-def real_mini(appworld_python):
-    """Of the real cache, before ``cache`` hides it."""
-    return data.roots("mini"), data.task_ids("mini")
-
-
-def test_a_real_mini_world_gives_its_agent_no_answer(real_mini):
-    roots, tasks = real_mini
-    names = [path.relative_to(roots.agent).as_posix() for path in (roots.agent / "data").rglob("*") if path.is_file()]
-    assert {f"data/tasks/{task}/specs.json" for task in tasks} < set(names)
-    assert not [n for n in names if "ground_truth" in n or "evaluation" in n or "solution" in n or "answer" in n]

@@ -103,7 +103,7 @@ def test_code_is_run_fenced_or_not_and_variables_live_on(env):
     assert env.step("print(x * 2)")[0] == "40\n"
 
 
-def test_what_is_no_python_is_said_to_be_malformed(env):
+def test_an_action_without_python_code_is_malformed(env):
     assert env.step("Let me think about it.")[4]["malformed"] is True
     assert env.step("```python\nprint(1\n```")[4]["malformed"] is True
     assert env.step("")[4]["malformed"] is True
@@ -146,9 +146,13 @@ def test_code_that_runs_too_long_is_interrupted_and_the_episode_goes_on(hasty, m
     assert said == "still here\n"
 
 
-def test_more_code_than_is_sensible_is_not_run(env):
-    observation, _, terminated, _, info = env.step("print(1)\n#" + "x" * 300_000)
-    assert "Not run: 300,0" in observation
+@pytest.mark.parametrize(
+    ("action", "length"),
+    [("print(1)\n#" + "x" * 300_000, "300,010"), ("```python\nprint(1)\n```" + "x" * 1_000_000, "1,000,022")],
+)
+def test_too_long_code_and_too_long_messages_are_not_run(env, action, length):
+    observation, _, terminated, _, info = env.step(action)
+    assert f"Not run: {length}" in observation or f"Not run: a message of {length}" in observation
     assert (terminated, info["malformed"]) == (False, True)
 
 
@@ -211,7 +215,7 @@ def test_code_that_cannot_be_interrupted_ends_the_episode_without_reward(hasty, 
     assert reward == 1.0
 
 
-def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_mends_it(env):
+def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_starts_another(env):
     worlds, _ = env.unwrapped._host.pids
     kill(worlds)
     _, reward, terminated, truncated, info = env.step("print(1)")
@@ -221,14 +225,6 @@ def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_mends_it(e
     env.reset(seed=0)
     assert env.step("print(1)")[0] == "1\n"
     assert env.unwrapped._host.pids[0] != worlds
-
-
-@pytest.mark.campaign
-def test_a_lost_judge_is_replaced(env):
-    env.step(FINISH)
-    kill(env.unwrapped._host.pids[1])
-    env.reset(seed=0)
-    assert play_expert(env)[1] == 1.0
 
 
 def test_episodes_and_verdicts_leave_the_data_as_they_are(env):
@@ -246,24 +242,21 @@ def test_episodes_and_verdicts_leave_the_data_as_they_are(env):
 
 def test_without_a_reference_solution_there_is_no_expert(env, monkeypatch):
     monkeypatch.setattr(env.unwrapped._host, "reference", lambda *_: None)
-    with pytest.raises(ConfigError, match="has no reference solution"):
+    with pytest.raises(ConfigError, match="reference solution"):
         env.unwrapped.expert()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"step_timeout_s": 0.4}, "step_timeout_s must be a whole number >= 1, without quotes, got 0.4"),
-        ({"step_timeout_s": 2.5}, "got 2.5"),
-        ({"step_timeout_s": float("inf")}, "got inf"),
-        ({"step_timeout_s": float("nan")}, "got nan"),
-        ({"memory_mb": "1024"}, "memory_mb must be a whole number >= 1, without quotes, got '1024'"),
-        ({"max_observation_chars": 10}, "max_observation_chars must be a whole number >= 200, without quotes, got 10"),
-        ({"adaptations": ("keep_ap",)}, "unknown adaptations keep_ap; choose from keep_app,"),
-        ({"adaptations": ()}, "needs the adaptations call_inline, save_nothing; add them or pass confined=False"),
+        *(({"step_timeout_s": s}, "step_timeout_s must be") for s in (0.4, 2.5, float("inf"), float("nan"))),
+        ({"memory_mb": "1024"}, "memory_mb must be .*'1024'"),
+        ({"max_observation_chars": 10}, "max_observation_chars must be"),
+        ({"adaptations": ("keep_ap",)}, "keep_ap; .*keep_app"),
+        ({"adaptations": ()}, "call_inline, save_nothing.*confined=False"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(changes, message):
+def test_wrong_settings_are_refused_by_their_name(changes, message):
     with pytest.raises(ConfigError, match=message):
         Settings(**changes)
 
@@ -383,27 +376,8 @@ for _ in range(50):
 print(refused, last)
 """
     said, _, terminated, _, info = env.step(code)
-    assert said == "30 Not called: a step may make 20 API calls, and this one has made them.\n"
+    assert said.startswith("30 Not called")
     assert (terminated, info["api_calls"]) == (False, 20)
-
-
-def test_the_agent_is_told_what_it_may_do(env):
-    told = " ".join(env.reset(seed=0)[1]["system_prompt"].split())
-    assert "Outputs of more than 2,000 characters lose their middle." in told
-    assert "One block may run for 120 seconds and make 20 API calls. Their requests may take 3 MB" in told
-    assert "those of the whole task 32 MB" in told
-
-
-def test_a_message_too_long_to_be_searched_for_code_is_not_run(env):
-    text, _, terminated, _, info = env.step("```python\nprint(1)\n```" + "x" * 1_000_000)
-    assert text == "Not run: a message of 1,000,022 characters; at most 1,000,000 are allowed."
-    assert (terminated, info) == (False, {"malformed": True, "api_calls": 0})
-
-
-def test_indented_code_that_runs_is_not_malformed(env):
-    for action in ("   print(1)", "1. So:\n   ```python\n   for _ in [1]:\n       print(1)\n   ```"):
-        said, *_, info = env.step(action)
-        assert (said, info["malformed"]) == ("1\n", False)
 
 
 def test_what_a_world_says_at_its_end_can_be_printed_and_names_no_file(env):
@@ -415,8 +389,9 @@ for o in __import__("gc").get_objects():
 wire.send(connection, {"error": "\\ud800 /tmp/secret"})
 """
     text, *_, info = env.step(code)
-    assert text == "Your code has destroyed its world, and the episode is over: a process reported that it failed"
-    assert info["world_lost"].encode() == b"WorkerCallError: \\ud800 /tmp/secret"
+    assert "destroyed its world" in text
+    assert "secret" not in text
+    assert info["world_lost"].encode().startswith(b"WorkerCallError: \\ud800")
 
 
 def test_an_interrupted_step_ends_the_episode_and_the_next_is_right(env, monkeypatch):

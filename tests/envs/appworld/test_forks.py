@@ -118,7 +118,7 @@ def test_what_came_while_the_caller_was_held_up_is_taken_and_nothing_more_is_wai
     [
         (b"", WorkerDied, "has gone away"),
         (b"\0\0", WorkerDied, "has gone away"),
-        (struct.pack(">I", 2**31), WorkerProtocolError, "a message of 2,147,483,648 bytes"),
+        (struct.pack(">I", 2**31), WorkerProtocolError, "2,147,483,648 bytes"),
         (struct.pack(">I", 4) + b"nope", WorkerProtocolError, "sent"),
         (struct.pack(">I", 2) + b"[]", WorkerProtocolError, "sent"),
         (struct.pack(">I", 17) + b'{"error": "sorry"', WorkerProtocolError, "sent"),
@@ -138,7 +138,7 @@ def test_a_temporary_folder_too_deep_for_a_socket_is_refused(tmp_path, monkeypat
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     monkeypatch.setattr(forks.tempfile, "gettempdir", lambda: str(deep))
-    with pytest.raises(ConfigError, match="set TMPDIR to a shorter folder"):
+    with pytest.raises(ConfigError, match="TMPDIR"):
         forks._folder()
     assert not list(deep.iterdir())
 
@@ -195,5 +195,5 @@ def test_a_zygote_keeps_its_folder_or_is_replaced(monkeypatch, tmp_path, happens
     assert (zygote.pid == first) == survives
     zygote.close()
     assert not zygote._folder.exists()
-    with pytest.raises(WorkerDied, match="was closed, as by close_hosts"):
+    with pytest.raises(WorkerDied, match="was closed"):
         zygote.fork({"task_id": "a_1"})

@@ -53,7 +53,7 @@ def test_a_judge_gets_the_calls_as_they_were_made():
     ],
     ids=range(18),
 )
-def test_what_is_no_record_is_refused_and_leaves_no_trace(forged):
+def test_a_forged_record_is_refused_and_leaves_no_trace(forged):
     kept = Record(max_calls=3)
     kept.add([CALL])
     before = list(kept.frames)
@@ -126,8 +126,8 @@ def test_a_call_too_many_or_too_large_raises_and_the_record_stays_within_the_hos
         kept.add(line.recording)
     assert kept.size <= 2000
     assert line._transport.made == len(held(kept.frames)) == 3 + 1 + 0 + 3 + 3
-    assert "a step may make 3 API calls" in refused[0]
-    assert "takes 1,084 bytes, and the calls of this step may take 670 more" in refused[1]
+    assert "3 API calls" in refused[0]
+    assert "1,084 bytes" in refused[1]
 
 
 @pytest.mark.parametrize(("error", "status"), [(OverflowError(), 0), (EngineTimeout(), None), (SystemExit(), None)])

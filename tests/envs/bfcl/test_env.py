@@ -1,8 +1,6 @@
-import collections
 import json
 import math
 import os
-import pickle
 import resource
 import signal
 import sys
@@ -10,13 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gymnasium as gym
-import numpy as np
 import pytest
 
-from eh_gym.errors import ConfigError, MissingBackendError
+from eh_gym.errors import ConfigError
 from eh_gym.worker import backend_command, shared_pool
 from envs.bfcl import env as env_module
-from envs.bfcl.splits import task_ids
 
 
 def finish(env, action=None):
@@ -246,11 +242,13 @@ def test_the_21st_step_of_the_last_turn_may_still_succeed(make):
     assert (reward, terminated) == (1.0, True)
 
 
-@pytest.mark.parametrize("message", ["Done.", "[]", "", "I cannot do that.", "{}", "[3]", "pwd"])
+@pytest.mark.parametrize(
+    "message", ["Done.", "[]", "", "I cannot do that.", "{}", "[3]", "pwd", "[cd(folder='document'"]
+)
 def test_a_message_without_a_call_ends_the_users_turn(make, message):
     env = make()
     env.reset(options={"task_id": "multi_turn_base_0"})
-    assert env.step(message)[4] == {"turn": 1, "calls": 0, "malformed": False}
+    assert env.step(message)[4] == {"turn": 1, "calls": 0, "malformed": message.startswith("[cd")}
 
 
 def test_the_longest_message_in_the_python_format(make):
@@ -260,40 +258,6 @@ def test_the_longest_message_in_the_python_format(make):
     assert "in at most 16,000 characters" in info["system_prompt"]
     calls = [env.step("[pwd(" + " " * blanks + ")]")[4]["calls"] for blanks in (15_993, 15_994)]
     assert calls == [1, 0]
-
-
-@pytest.mark.parametrize("action", [None, 3, ["[ls()]"]])
-def test_what_is_no_text_has_no_call(make, action):
-    env = make()
-    env.reset(seed=0)
-    info = env.step(action)[4]
-    assert (info["turn"], info["calls"]) == (1, 0)
-
-
-def test_malformed_calls_are_told_apart_from_none(make):
-    env = make()
-    env.reset(options={"task_id": "multi_turn_base_0"})
-    assert env.step("[cd(folder='document'")[4]["malformed"] is True
-
-
-def test_step_before_reset_and_after_the_end(make):
-    env = make().unwrapped
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step("[]")
-    env.reset(seed=0)
-    finish(env, "[]")
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step("[]")
-
-
-def test_a_seed_draws_the_same_tasks(make):
-    first, second = make(split="train"), make(split="train")
-    drawn = [
-        [env.reset(seed=7)[1]["task_id"], *(env.reset()[1]["task_id"] for _ in range(5))] for env in (first, second)
-    ]
-    assert drawn[0] == drawn[1]
-    assert len(set(drawn[0])) > 1
-    assert set(drawn[0]) <= set(task_ids("train"))
 
 
 def test_long_results_lose_their_middle_by_the_stated_rule(make):
@@ -320,14 +284,6 @@ def test_the_cut_does_not_change_the_verdict(make):
         assert finish(env)[1] == 1.0
 
 
-def test_pickled_environments_play_alike(make):
-    env = make(categories=["base"], action_format="hermes", workers=1).unwrapped
-    again = pickle.loads(pickle.dumps(env))
-    assert again.reset(seed=3) == env.reset(seed=3)
-    assert finish(again)[1] == 1.0
-    again.close()
-
-
 def test_many_environments_share_the_workers_and_keep_apart(make):
     """64 interleaved episodes of few tasks: each sees what it sees alone."""
     ids = [f"multi_turn_base_{i}" for i in (0, 55, 90, 101, 151)]
@@ -348,22 +304,6 @@ def test_many_environments_share_the_workers_and_keep_apart(make):
     assert len(pool_pids(2)) <= 2
 
 
-def test_random_actions_are_harmless_calls(make):
-    rng = np.random.default_rng(0)
-    for action_format in ("python", "hermes"):
-        env = make(action_format=action_format)
-        env.reset(options={"task_id": "multi_turn_base_0"})
-        kinds = collections.Counter()
-        for _ in range(60):
-            _, _, terminated, truncated, info = env.step(env.unwrapped.random_action(rng))
-            assert not truncated
-            kinds[info["calls"]] += 1
-            if terminated:
-                env.reset(options={"task_id": "multi_turn_base_0"})
-        assert kinds[0] > 5
-        assert kinds[1] > 20
-
-
 def test_a_dead_worker_ends_its_episodes_and_only_those(make):
     doomed, other = make(workers=2), make(workers=2)
     doomed.reset(options={"task_id": "multi_turn_base_0"})
@@ -373,7 +313,7 @@ def test_a_dead_worker_ends_its_episodes_and_only_those(make):
     observation, reward, terminated, truncated, info = doomed.step("[pwd()]")
     assert (reward, terminated, truncated, info["success"]) == (0.0, False, True, False)
     assert info["environment_error"].startswith("WorkerDied: ")
-    assert observation == "The environment failed, and this episode is over: the worker was killed by signal SIGKILL"
+    assert "SIGKILL" in observation
     if other.unwrapped._session._worker.pid != pid:
         assert finish(other)[1] == 1.0
     doomed.reset(options={"task_id": "multi_turn_base_0"})
@@ -431,7 +371,7 @@ def test_what_its_own_step_does_to_the_worker_is_the_agents_failure(make, tmp_pa
     if error != "WorkerCallError":  # the worker is gone, and its other episodes are not to blame
         _, _, terminated, truncated, info = neighbour.step("[pwd()]")
         assert (terminated, truncated) == (False, True)
-        assert info.pop("environment_error").startswith("WorkerDied: the worker cannot be called: ")
+        assert info.pop("environment_error").startswith("WorkerDied: ")
         assert info == {"turn": 0, "calls": 0, "malformed": False, "success": False}
         reset(env)
         assert env.unwrapped._session._worker.pid != pid
@@ -567,7 +507,7 @@ def test_calls_without_end_are_interrupted_and_harm_no_other_episode(make, monke
         each.reset(options={"task_id": "multi_turn_base_0"})
     _, reward, terminated, truncated, info = env.step(folders_in_folders("du()"))
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
-    assert "TimeoutError: the calls of one message may take 0.3 s of processor time" in info["world_lost"]
+    assert "TimeoutError" in info["world_lost"]
     assert finish(neighbour)[1] == 1.0
     env.reset(options={"task_id": "multi_turn_base_0"})
     assert finish(env)[1] == 1.0
@@ -593,7 +533,7 @@ def test_calls_without_memory_end_their_episode_and_harm_no_other(make):
     try:
         _, reward, terminated, truncated, info = env.step(folders_in_folders("find()"))
         assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
-        assert "MemoryError: the worker may take" in info["world_lost"]
+        assert "MemoryError" in info["world_lost"]
         assert finish(neighbour)[1] == 1.0
         assert neighbour.unwrapped._session._worker is worker
     finally:
@@ -631,53 +571,23 @@ def test_a_folder_that_holds_itself_is_a_wrong_state_and_no_crash(make):
     assert (reward, terminated, info["failure"]) == (0.0, True, {"turn": 0, "kind": "wrong_state"})
 
 
-def test_two_workers_answer_a_set_in_the_same_order(make):
-    """book_flight prints a set in an error; with a hash seed drawn by each process its order would differ."""
-    text = (
-        "[book_flight(access_token='abc123xyz', card_id='144756014165', travel_date='2026-11-10', travel_from='SFO', "
-    )
-    text += "travel_to='LAX', travel_class='none')]"
-    seen = set()
-    for _ in range(4):
-        env = make(workers=1)
-        env.reset(options={"task_id": "multi_turn_base_151"})
-        seen.add(env.step(text)[0])
-        env.unwrapped._session._worker.kill()
-    assert len(seen) == 1
-    assert "Must be one of" in seen.pop()
-
-
 @pytest.mark.parametrize(
-    ("kwargs", "message"),
+    "arguments",
     [
-        ({"split": "training"}, "split must be one of train, dev, test, all, got 'training'"),
-        ({"categories": ["composite"]}, "categories must be some of base, miss_func, miss_param, long_context"),
-        ({"categories": []}, "categories must be some of"),
-        ({"categories": 5}, "categories must be a list of base, .*, got 5"),
-        ({"categories": [["base"]]}, "categories must be a list of base, .*, got"),
-        ({"action_format": "json"}, "action_format must be one of python, hermes, native, got 'json'"),
-        ({"categories": ["base", "base"]}, "categories must be some of .*, each once, got"),
-        ({"workers": 0}, "workers must be None or a whole number >= 1, got 0"),
-        ({"workers": 2.5}, "workers must be None or a whole number >= 1, got 2.5"),
-        ({"max_observation_chars": 10}, "max_observation_chars must be None or a whole number >= 200, got 10"),
-        ({"max_observation_chars": 300.5}, "max_observation_chars must be None or a whole number >= 200, got 300.5"),
-        ({"step_timeout_s": 0}, "step_timeout_s must be a number of seconds > 0, got 0"),
-        ({"step_timeout_s": "5"}, "step_timeout_s must be a number of seconds > 0, got '5'"),
-        ({"step_timeout_s": math.nan}, "step_timeout_s must be a number of seconds > 0, got nan"),
+        {"split": "training"},
+        *({"categories": some} for some in (["composite"], [], 5, [["base"]], ["base", "base"])),
+        {"action_format": "json"},
+        *({"workers": workers} for workers in (0, 2.5)),
+        *({"max_observation_chars": chars} for chars in (10, 300.5)),
+        *({"step_timeout_s": seconds} for seconds in (0, "5", math.nan)),
     ],
 )
-def test_wrong_arguments_say_what_is_right(make, kwargs, message):
-    with pytest.raises(ConfigError, match=message):
-        make(**kwargs)
+def test_wrong_arguments_are_refused_by_their_name(make, arguments):
+    with pytest.raises(ConfigError, match=f"{next(iter(arguments))} must be"):
+        make(**arguments)
 
 
-@pytest.mark.parametrize("task_id", ["multi_turn_base_200", "multi_turn_composite_0", "", "multi_turn_base_01", 3, []])
-def test_an_unknown_task_says_what_there_is(make, task_id):
-    with pytest.raises(ConfigError, match="expected a BFCL multi-turn entry such as 'multi_turn_base_0'"):
+@pytest.mark.parametrize("task_id", ["multi_turn_base_200", "multi_turn_composite_0", "multi_turn_base_01", 3, []])
+def test_an_unknown_task_is_refused_with_an_example(make, task_id):
+    with pytest.raises(ConfigError, match="multi_turn_base_0"):
         make().reset(options={"task_id": task_id})
-
-
-def test_without_the_backend_the_command_is_named(monkeypatch, tmp_path):
-    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
-    with pytest.raises(MissingBackendError, match=r"run: python -m envs install bfcl"):
-        gym.make("EH-BFCL-v0")

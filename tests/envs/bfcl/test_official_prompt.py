@@ -121,9 +121,3 @@ def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make,
         assert ours.success == theirs["valid"]
         grown += len(sent[0]["tools"]) < len(sent[-1]["tools"])
     assert grown == 4  # in each entry of miss_func
-
-
-def test_the_compact_prompt_stays_the_default(make):
-    env = make()
-    _, info = env.reset(options={"task_id": "multi_turn_base_0"})
-    assert info["system_prompt"].startswith("You solve a user's requests by calling functions.")

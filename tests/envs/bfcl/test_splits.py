@@ -31,18 +31,13 @@ def test_ids_are_the_official_ones_category_by_category():
     assert {i.removeprefix("multi_turn_").rsplit("_", 1)[0] for i in task_ids("test")} == set(CATEGORIES)
 
 
-def test_any_sequence_of_names_will_do():
-    assert task_ids("test", collections.UserList(["base"])) == task_ids("test", ["base"])
-
-
-def test_unknown_names():
-    with pytest.raises(ConfigError, match="split must be one of train, dev, test, all, got 'val'"):
+def test_unknown_names_are_refused():
+    with pytest.raises(ConfigError, match="split must be"):
         scenarios("val")
-    with pytest.raises(ConfigError, match="categories must be some of base"):
-        task_ids("all", ["base", "live"])
-    with pytest.raises(ConfigError, match=r"categories must be a list, got 'base'; pass \['base'\]"):
-        task_ids("all", "base")
-    with pytest.raises(ConfigError, match=r"domains must be some of file_system, .*, got \['math'\]"):
+    for categories in (["base", "live"], "base"):
+        with pytest.raises(ConfigError, match="categories must be"):
+            task_ids("all", categories)
+    with pytest.raises(ConfigError, match="domains must be"):
         task_ids("all", domains=["math"])
 
 
