@@ -114,13 +114,8 @@ def test_every_benchmark_is_tried() -> None:
 
 @pytest.mark.parametrize("name", ["gpu_rollout", "gpu_train"])
 def test_a_real_model_s_shape_without_a_gpu_is_refused(run: Run, name: str) -> None:
-    with pytest.raises(SystemExit, match=r"^error: the shape 0\.5b needs a GPU; --smoke tries the script without one$"):
+    with pytest.raises(SystemExit, match=r"needs a GPU; .*--smoke"):
         run(name, "--device", "cpu")
-
-
-def test_a_table_of_results_takes_none_of_a_smoke_run(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"^error: --table would keep the figures of --smoke"):
-        run("measured_k", "--smoke", "--runs", str(tmp_path), "--table", str(tmp_path / "t.csv"))
 
 
 MEASURED = ("--seeds", "3", "--fixed", "10", "15", "20", "30", "50")
@@ -145,12 +140,6 @@ def test_the_tables_that_are_kept_follow_from_the_runs_that_are_kept(
     printed = [line for line in run(*words).splitlines() if re.search(r"\d\.\d", line) and "torch" not in line]
     assert len(printed) > 20
     assert [line for line in printed if line not in kept] == []
-
-
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is there")
-def test_a_hand_over_without_vllm_is_refused(run: Run) -> None:
-    with pytest.raises(SystemExit, match=r"^error: vLLM is not installed here"):
-        run("lora_handover", "--smoke")
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)

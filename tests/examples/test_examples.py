@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pickle
 import re
 from pathlib import Path
 
@@ -57,34 +56,6 @@ def test_sb3_moves_one_k_for_all_environments(example, tmp_path, processes):
     assert elastic[0][1] == 90 > elastic[-1][1]
     assert sum(value for *_, value in elastic) > 0
     assert (tmp_path / "figure.svg").exists()
-
-
-@pytest.mark.parametrize("processes", [False, True])
-def test_sb3_sees_a_cut_and_the_controller_every_success(example, processes):
-    sb3_ppo = example("sb3_ppo", "stable_baselines3")
-    controller = sb3_ppo.SharedHorizon(sb3_ppo.ElasticHorizon(k0=5, buffer_size=1000))
-    make = sb3_ppo.functools.partial(sb3_ppo.elastic_lake, 5, controller)
-    make = pickle.loads(pickle.dumps(make)) if processes else make
-    kind = sb3_ppo.SubprocVecEnv if processes else sb3_ppo.DummyVecEnv
-    envs = kind([make] * 2, **({"start_method": "fork"} if processes else {}))
-    envs.seed(0)
-    envs.reset()
-    successes = cuts = 0
-    rng = np.random.default_rng(0)
-    for _ in range(1000):
-        _, rewards, dones, infos = envs.step(rng.integers(4, size=2))
-        for reward, done, info in zip(rewards, dones, infos, strict=True):
-            if done:
-                assert "terminal_observation" in info
-                assert info["TimeLimit.truncated"] == (reward == 0)
-                assert info["episode"]["l"] <= 5
-                successes += reward == 1
-                cuts += reward == 0
-    envs.close()
-    assert successes > 3
-    assert cuts > 100
-    assert len(controller.state_dict()["lengths"]) == successes
-    controller.close()
 
 
 @pytest.fixture
