@@ -40,9 +40,9 @@ from eh_gym import ThreadVectorEnv
 from eh_gym.errors import ConfigError
 from eh_gym.spaces import UnicodeText
 from harness.policy.chat import ChatFormat, Reply
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.policy import Policy
 from harness.policy.shape import KNOWN, ModelShape
-from harness.quickstart.tiny import fresh_qwen2
 from harness.rollout.rollout import rollout
 from harness.run.runtime import pick_device, pick_dtype
 from harness.run.versions import cpu_name, package_versions

@@ -49,11 +49,11 @@ from transformers import PreTrainedModel
 from eh_gym.errors import ConfigError
 from harness.policy.attention import PACKED
 from harness.policy.batch import microbatches, pack
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.head import Head
 from harness.policy.lora import add_lora, has_lora, plain_parameters
 from harness.policy.policy import Policy
 from harness.policy.shape import KNOWN, ModelShape
-from harness.quickstart.tiny import fresh_qwen2
 from harness.run.runtime import pick_device, pick_dtype
 from harness.run.versions import cpu_name, package_versions
 from harness.settings.grpo import GRPOConfig

@@ -24,9 +24,9 @@ from flags import command, new_parser, parse, run
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.lora import add_lora, without_lora
 from harness.policy.shape import ModelShape
-from harness.quickstart.tiny import fresh_qwen2
 from harness.run.versions import cpu_name
 from harness.sampling.vllm import VLLMSampler
 from harness.training.optimizer import make_optimizer

@@ -29,10 +29,10 @@ from harness.planning.episode_tokens import lengths_of
 from harness.planning.memory import memory_of
 from harness.policy.attention import PACKED, Segments
 from harness.policy.batch import Batch
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.policy import Policy, score_batch
 from harness.policy.ranks import Ranks
 from harness.policy.shape import shape_of
-from harness.quickstart.tiny import fresh_qwen2
 from harness.settings.plan import Plan
 from harness.settings.presets import preset
 

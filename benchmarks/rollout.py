@@ -36,8 +36,8 @@ from eh_gym import ThreadVectorEnv
 from eh_gym.spaces import UnicodeText
 from harness.grpo import train
 from harness.policy.chat import Reply
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.shape import ModelShape
-from harness.quickstart.tiny import fresh_qwen2
 from harness.rollout.rollout import rollout
 from harness.run.display import Display
 from harness.run.versions import cpu_name

@@ -46,10 +46,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from harness.policy.attention import PACKED
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.head import Head, token_scores
 from harness.policy.policy import Policy
 from harness.policy.shape import ModelShape
-from harness.quickstart.tiny import fresh_qwen2
 from harness.run.versions import cpu_name
 from harness.settings.loss import LossSettings
 from harness.training.update import select_episodes, update_policy

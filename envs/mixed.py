@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
@@ -15,9 +16,32 @@ from eh_gym.errors import ConfigError
 from eh_gym.spaces import UnicodeText
 from envs.options import named_task
 
-__all__ = ["MixedEnv", "mixed"]
+__all__ = ["MixedEnv", "mixed", "read_environments"]
 
 Info = dict[str, Any]
+
+
+def read_environments(text: str) -> dict[str, int]:
+    """Reads the text of `--env`: ids with commas between, each with its weight behind a colon if that is not 1.
+
+    Raises:
+        ConfigError: A weight is below 1, an id is missing, or an id is there twice.
+
+    >>> read_environments("EH-Cabinet-v0:2,my_package:Number-v0")
+    {'EH-Cabinet-v0': 2, 'my_package:Number-v0': 1}
+    """
+    found: dict[str, int] = {}
+    for one in text.split(","):
+        name, _, weight = one.strip().rpartition(":")
+        if not re.fullmatch(r"[-+.\d]+", weight):  # the colon, if there is one, belongs to the id: MODULE:ID
+            name, weight = one.strip(), "1"
+        if not name or name in found or not weight.isdecimal() or int(weight) < 1:
+            raise ConfigError(
+                f"--env must be an id, or several different ones with whole weights >= 1 such as "
+                f"EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, got {text!r}"
+            )
+        found[name] = int(weight)
+    return found
 
 
 def mixed(envs: Mapping[str, str | EnvSpec]) -> EnvSpec:

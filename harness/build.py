@@ -33,10 +33,8 @@ from harness.rollout.batches import Batches, BatchPlan
 from harness.rollout.environment import Environments, check_kinds, make_environment, parts_of, spec_of
 from harness.rollout.groups import TaskSuccess
 from harness.rollout.tasks import TaskStream
-from harness.run.checkpoint import CheckpointWriter, load_training_state, training_state, write_training_state
 from harness.run.clock import Clock
 from harness.run.display import Display
-from harness.run.frozen import keep_frozen, load_frozen
 from harness.run.log import RunLog
 from harness.run.run_folder import checkpoint_to_resume
 from harness.run.runtime import compiles, pick_device, pick_dtype, set_threads
@@ -46,6 +44,8 @@ from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import make_controller
 from harness.settings.reasoning import read_template_kwargs
+from harness.training.checkpoint import CheckpointWriter, load_training_state, training_state, write_training_state
+from harness.training.frozen import keep_frozen, load_frozen
 from harness.training.learner import Learner
 from harness.training.optimizer import make_optimizer
 from harness.training.reference import reference_policy

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from eh_gym.errors import ConfigError, EHError, SamplerError
+from envs.mixed import read_environments
 from harness.settings.command_line import errors_in_one_line, parse
-from harness.settings.environment import read_env_args, read_environments
+from harness.settings.environment import read_env_args
 from harness.settings.reasoning import ReasoningFlags, read_template_kwargs
 from harness.settings.sampling import SamplingFlags
 from harness.types.rules import EpisodeRequest, RolloutMode, Rules

@@ -20,10 +20,10 @@ from harness.diagnostics.measurement import Measurement
 from harness.planning.memory import memory_of
 from harness.planning.update_time import step_of
 from harness.policy.attention import PACKED
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.lora import add_lora
 from harness.policy.policy import Policy
 from harness.policy.shape import KNOWN, ModelShape
-from harness.quickstart.tiny import fresh_qwen2
 from harness.sampling.vllm import VLLMSampler
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan

@@ -105,8 +105,8 @@ def _cabinet(config: GRPOConfig) -> Lengths:
         return _CHAT_CABINET
     from transformers import AutoTokenizer
 
+    from envs.expert import demonstrate
     from harness.policy.chat import ChatFormat
-    from harness.quickstart.expert import demonstrate
     from harness.settings.reasoning import read_template_kwargs
 
     chat = ChatFormat(

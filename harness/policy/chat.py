@@ -28,7 +28,7 @@ from eh_gym.surrogates import escaped
 from harness.policy.reasoning import find_reasoning
 from harness.policy.template import Message, Template
 from harness.policy.tools import ToolFormat, call_id, call_names, result_message
-from harness.settings.reasoning import ReasoningFormat
+from harness.types.rules import ReasoningFormat
 
 __all__ = ["ChatFormat", "Reply"]
 

@@ -36,7 +36,7 @@ from harness.policy.head import Head, token_scores
 from harness.policy.installed import model_folder
 from harness.policy.lora import has_lora, plain_parameters
 from harness.policy.rotary import settle_frequencies
-from harness.settings.reasoning import ReasoningFormat
+from harness.types.rules import ReasoningFormat
 
 __all__ = ["Policy", "load_policy", "score_batch"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from transformers import PreTrainedTokenizerBase
 
-from harness.settings.reasoning import ReasoningFormat
+from harness.types.rules import ReasoningFormat
 
 __all__ = ["NO_REASONING", "Reasoning", "find_reasoning"]
 

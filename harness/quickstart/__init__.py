@@ -1,1 +1,1 @@
-"""The parts of the quick start: a tiny model made for one environment, and its warm start from the environment's expert."""
+"""The parts of the quick start: a tiny model made for one environment, and cloning the environment's expert."""

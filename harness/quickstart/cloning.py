@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from eh_gym.errors import ConfigError
+from envs.expert import demonstrate
 from harness.policy.batch import microbatches, padded_microbatches
 from harness.policy.lora import has_lora
 from harness.policy.policy import Policy, training_mode
-from harness.quickstart.expert import demonstrate
 from harness.rollout.conversation import Conversation
 from harness.run.files import whole_folder
 from harness.settings.warm_start import LEAST_PRETRAINED, WarmStart

@@ -15,22 +15,21 @@ from dataclasses import dataclass
 
 import gymnasium as gym
 import numpy as np
-import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
+from envs.expert import Demonstration, demonstrate
 from harness.policy.attention import PACKED
 from harness.policy.chat import ChatFormat
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.policy import Policy
 from harness.policy.shape import ModelShape
-from harness.quickstart.expert import Demonstration, demonstrate
 
 __all__ = [
     "TINY_BPE",
     "TINY_WORDS",
     "TinyModel",
-    "fresh_qwen2",
     "new_tiny_policy",
     "tiny_model",
     "tiny_tokenizer",
@@ -93,37 +92,6 @@ def tiny_model(shape: TinyModel, *, vocab_size: int, pad_id: int, eos_id: int, s
         positions=shape.max_positions,
     )
     return fresh_qwen2(whole, eos_id=eos_id, pad_id=pad_id, initializer_range=shape.initializer_range, seed=seed)
-
-
-def fresh_qwen2(
-    shape: ModelShape,
-    *,
-    eos_id: int,
-    pad_id: int | None = None,
-    initializer_range: float = 0.02,
-    seed: int = 0,
-    device: str = "cpu",
-    dtype: torch.dtype = torch.float32,
-) -> Qwen2ForCausalLM:
-    """Makes a Qwen2 of any shape with random weights on `device`; the same seed gives the same weights."""
-    config = Qwen2Config(
-        vocab_size=shape.vocab,
-        hidden_size=shape.width,
-        intermediate_size=shape.ffn,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        max_position_embeddings=shape.positions,
-        tie_word_embeddings=shape.tied,
-        initializer_range=initializer_range,
-        bos_token_id=None,
-        eos_token_id=eos_id,
-        pad_token_id=pad_id,
-    )
-    with torch.random.fork_rng(devices=[]), torch.device(device):
-        torch.manual_seed(seed)
-        model: Qwen2ForCausalLM = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-        return model
 
 
 def tiny_tokenizer(shape: TinyModel, texts: Iterable[str]) -> PreTrainedTokenizerFast:

@@ -15,8 +15,7 @@ from eh_gym import HorizonController
 from eh_gym.errors import ConfigError, EHError
 from eh_gym.horizon.controller import episode_horizon
 from eh_gym.vector import ThreadVectorEnv
-from envs.mixed import MixedEnv, mixed
-from harness.settings.environment import read_environments
+from envs.mixed import MixedEnv, mixed, read_environments
 
 __all__ = ["Environments", "check_kinds", "make_environment", "parts_of", "spec_of", "tasks_of"]
 

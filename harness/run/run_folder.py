@@ -1,6 +1,6 @@
 """The folder of a run: a new run makes it and writes its settings into it, and a resumed run finds it again.
 
-`harness.run.checkpoint` has the checkpoints in it, and `harness.report` reads the folders of finished runs.
+`harness.training.checkpoint` has the checkpoints in it, and `harness.report` reads the folders of finished runs.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from eh_gym.errors import ConfigError
+from envs.mixed import read_environments
 
-__all__ = ["EnvironmentFlags", "read_env_args", "read_environments"]
+__all__ = ["EnvironmentFlags", "read_env_args"]
 
 
 @dataclass(frozen=True)
@@ -68,29 +68,6 @@ class EnvironmentFlags:
                 f"env_args has {', '.join(other)}, which --env {self.env} does not name; correct one of them"
             )
         return {**args, "split": self.split} if self.split else args
-
-
-def read_environments(text: str) -> dict[str, int]:
-    """Reads the text of `--env`: ids with commas between, each with its weight behind a colon if that is not 1.
-
-    Raises:
-        ConfigError: A weight is below 1, an id is missing, or an id is there twice.
-
-    >>> read_environments("EH-Cabinet-v0:2,my_package:Number-v0")
-    {'EH-Cabinet-v0': 2, 'my_package:Number-v0': 1}
-    """
-    found: dict[str, int] = {}
-    for one in text.split(","):
-        name, _, weight = one.strip().rpartition(":")
-        if not re.fullmatch(r"[-+.\d]+", weight):  # the colon, if there is one, belongs to the id: MODULE:ID
-            name, weight = one.strip(), "1"
-        if not name or name in found or not weight.isdecimal() or int(weight) < 1:
-            raise ConfigError(
-                f"--env must be an id, or several different ones with whole weights >= 1 such as "
-                f"EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, got {text!r}"
-            )
-        found[name] = int(weight)
-    return found
 
 
 def read_env_args(text: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.settings.environment import read_environments
+from envs.mixed import read_environments
 from harness.settings.grpo import GRPOConfig
 from harness.settings.recipe import read_recipe, with_recipe
 from harness.settings.warm_start import WarmStart

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from eh_gym.errors import ConfigError
+from harness.types.rules import ReasoningFormat
 
-__all__ = ["ReasoningFlags", "ReasoningFormat", "read_template_kwargs"]
+__all__ = ["ReasoningFlags", "read_template_kwargs"]
 
-ReasoningFormat = Literal["auto", "none", "tags", "opened", "harmony"]
 _OURS = (
     "messages",
     "conversation",

@@ -1,1 +1,1 @@
-"""The policy update: the loss, the optimizer, and what the update reports."""
+"""The policy update: the loss, the optimizer, what the update reports, and the checkpoints of its state."""

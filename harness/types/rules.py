@@ -7,9 +7,11 @@ from typing import Literal
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["EpisodeRequest", "RolloutMode", "Rules"]
+__all__ = ["EpisodeRequest", "ReasoningFormat", "RolloutMode", "Rules"]
 
 RolloutMode = Literal["streaming", "lockstep"]
+ReasoningFormat = Literal["auto", "none", "tags", "opened", "harmony"]
+"""How a model writes its thoughts; `harness.policy.reasoning` reads them."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 import eh_gym  # noqa: F401 - registers the ids
 from eh_gym.errors import ConfigError
 from eh_gym.testing import ExpertEnvContract
-from envs.mixed import mixed
+from envs.mixed import mixed, read_environments
 
 PLAIN, LOCKED = "EH-Cabinet-v0", "EH-CabinetLocked-v0"
 
@@ -77,3 +77,11 @@ def test_wrong_parts_arguments_and_tasks_are_refused() -> None:
         make(PLAIN, LOCKED).reset(options={"task_id": "dev-000001"})
     with pytest.raises(gym.error.ResetNeeded, match="call reset"):
         make(PLAIN).unwrapped.step("list()")
+
+
+def test_the_text_of_env() -> None:
+    assert read_environments("a:b-v0") == {"a:b-v0": 1}
+    assert read_environments(" a:b-v0:3 , c-v1") == {"a:b-v0": 3, "c-v1": 1}
+    for wrong in ("", "a,", "a,a", "a:0", "a:2,a"):
+        with pytest.raises(ConfigError, match="several different ones with whole weights"):
+            read_environments(wrong)

@@ -17,11 +17,11 @@ ROOT = Path(harness.__file__).parent
 LAYERS = [
     "types",
     "settings",
+    "run",
     "policy",
     "rollout",
     "sampling",
     "training",
-    "run",
     "quickstart",
     "evaluation",
     "planning",

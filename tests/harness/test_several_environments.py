@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eh_gym.errors import ConfigError
 from harness.evaluate import main as evaluate
 from harness.grpo import train
 from harness.planning.episode_tokens import lengths_of
@@ -19,7 +18,6 @@ from harness.run.display import Display
 from harness.run.glossary import GLOSSARY
 from harness.run.metrics import read_metrics
 from harness.run.run_folder import prepare
-from harness.settings.environment import read_environments
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
 from harness.settings.presets import preset
@@ -74,14 +72,6 @@ def test_a_run_has_the_shares_the_metrics_and_a_k_of_each_also_resumed(mixed: GR
 def test_streaming_gives_the_same_metrics_every_time(mixed: GRPOConfig, tmp_path: Path) -> None:
     streaming = dataclasses.replace(mixed, rollout="streaming", updates=2, eval_tasks=0, eval_every=0)
     assert run(streaming, tmp_path / "a") == run(streaming, tmp_path / "b")
-
-
-def test_the_text_of_env() -> None:
-    assert read_environments("a:b-v0") == {"a:b-v0": 1}
-    assert read_environments(" a:b-v0:3 , c-v1") == {"a:b-v0": 3, "c-v1": 1}
-    for wrong in ("", "a,", "a,a", "a:0", "a:2,a"):
-        with pytest.raises(ConfigError, match="several different ones with whole weights"):
-            read_environments(wrong)
 
 
 def test_defaults_plan_and_evaluation_know_several(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,10 +19,10 @@ from harness.planning.episode_tokens import lengths_of
 from harness.planning.memory import memory_of
 from harness.policy.attention import PACKED, Segments
 from harness.policy.batch import Batch
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.lora import add_lora
 from harness.policy.policy import Policy, score_batch
 from harness.policy.shape import shape_of
-from harness.quickstart.tiny import fresh_qwen2
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
 

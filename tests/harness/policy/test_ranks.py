@@ -31,13 +31,13 @@ from harness.policy.lora import add_lora
 from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks, join
 from harness.policy.shards import whole
-from harness.run.checkpoint import load_training_state, save_checkpoint, save_training_state
 from harness.run.display import Display
 from harness.run.metrics import read_metrics
 from harness.run.run_folder import prepare
 from harness.sampling.make import make_sampler
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
+from harness.training.checkpoint import load_training_state, save_checkpoint, save_training_state
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.training.update import update_policy
 from harness.types.sampler import Sample

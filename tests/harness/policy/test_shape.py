@@ -20,9 +20,9 @@ from transformers import (
 
 from eh_gym.errors import ConfigError
 from harness.policy.attention import PACKED, Segments
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.lora import add_lora
 from harness.policy.shape import KNOWN, ModelShape, shape_of
-from harness.quickstart.tiny import fresh_qwen2
 
 
 def model_of(shape: ModelShape, dtype: torch.dtype = torch.float32, device: str = "cpu") -> PreTrainedModel:

@@ -10,9 +10,9 @@ import pytest
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import WorkerError
+from envs.expert import demonstrate
 from harness.policy.policy import Policy
 from harness.quickstart.cloning import cached_warm_start, demonstrations
-from harness.quickstart.expert import demonstrate
 from harness.quickstart.tiny import new_tiny_policy, transcripts
 from harness.settings.warm_start import WarmStart
 

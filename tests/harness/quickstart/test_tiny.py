@@ -13,9 +13,8 @@ import torch
 from eh_gym import UnicodeText
 from eh_gym.errors import ConfigError
 from harness.policy.policy import load_policy
-from harness.policy.shape import ModelShape
 from harness.quickstart.cloning import demonstrations
-from harness.quickstart.tiny import TINY_BPE, TINY_WORDS, fresh_qwen2, new_tiny_policy, tiny_model, tiny_tokenizer
+from harness.quickstart.tiny import TINY_BPE, TINY_WORDS, new_tiny_policy, tiny_model, tiny_tokenizer
 from harness.settings.warm_start import WarmStart
 
 
@@ -53,15 +52,6 @@ def test_a_seed_decides_the_weights_and_the_global_generator_is_left_alone() -> 
     same = [torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True)]
     assert all(same)
     assert not all(torch.equal(x, y) for x, y in zip(a.parameters(), c.parameters(), strict=True))
-
-
-def test_a_fresh_model_has_the_shape_and_the_type_that_were_asked_for() -> None:
-    shape = ModelShape(50, 64, 96, 3, 4, 2, tied=False, positions=77)
-    model = fresh_qwen2(shape, eos_id=7, dtype=torch.bfloat16)
-    assert model.num_parameters() == shape.parameters
-    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-    config = model.config
-    assert (config.max_position_embeddings, config.num_key_value_heads, config.eos_token_id) == (77, 2, 7)
 
 
 def test_a_saved_tiny_policy_loads_as_it_was(tmp_path: Path) -> None:

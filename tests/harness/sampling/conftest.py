@@ -19,9 +19,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.lora import add_lora
 from harness.policy.shape import ModelShape
-from harness.quickstart.tiny import fresh_qwen2
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
 from harness.sampling.vllm_server import VLLMServerSampler

@@ -15,9 +15,9 @@ from rich.console import Console
 import eh_gym  # noqa: F401 - registers the environments
 from harness.evaluation.play import evaluation_requests, play_policy
 from harness.grpo import train
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.policy import Policy, load_policy
 from harness.policy.shape import ModelShape
-from harness.quickstart.tiny import fresh_qwen2
 from harness.rollout.environment import Environments
 from harness.run.display import Display
 from harness.run.metrics import read_metrics

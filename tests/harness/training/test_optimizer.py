@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.policy.policy import Policy
-from harness.run.checkpoint import load_training_state, save_training_state
+from harness.training.checkpoint import load_training_state, save_training_state
 from harness.training.optimizer import make_optimizer, master_weights, parameters_of
 
 

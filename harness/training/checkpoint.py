@@ -3,7 +3,7 @@
 A checkpoint is a Hugging Face folder with the weights, the optimizer, the random state and the run's own state. A folder gets a
 checkpoint's name after its last file is on disk, and loses the name before its first file is deleted.
 
-``from_pretrained`` loads it, except with LoRA. Then it has the adapters alone; `harness.run.frozen` keeps the others.
+``from_pretrained`` loads it, except with LoRA. Then it has the adapters alone; `harness.training.frozen` keeps the others.
 
 Several ranks write their shards (torch.distributed.checkpoint) into a folder that all of them see. Any number of ranks can read
 these shards. A run under torchrun cannot resume from a checkpoint that one process wrote without torchrun, nor the reverse.
@@ -39,8 +39,8 @@ from eh_gym.errors import StateError
 from harness.policy.lora import has_lora
 from harness.policy.ranks import Ranks
 from harness.run.files import full_disk_named, sync
-from harness.run.frozen import load_trained, trained_weights
 from harness.run.run_folder import SHARDS, checkpoint_name, checkpoints_in
+from harness.training.frozen import load_trained, trained_weights
 from harness.training.optimizer import master_weights
 
 __all__ = [

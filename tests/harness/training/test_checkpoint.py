@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qw
 
 from eh_gym.errors import StateError
 from harness.policy.ranks import Ranks
-from harness.run.checkpoint import (
+from harness.run.run_folder import latest_checkpoint
+from harness.training.checkpoint import (
     CheckpointWriter,
     load_training_state,
     save_checkpoint,
@@ -23,7 +24,6 @@ from harness.run.checkpoint import (
     training_state,
     write_training_state,
 )
-from harness.run.run_folder import latest_checkpoint
 from harness.training.optimizer import make_optimizer
 
 
@@ -160,7 +160,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from harness.policy.ranks import Ranks
-from harness.run.checkpoint import CheckpointWriter, load_training_state, training_state, write_training_state
+from harness.training.checkpoint import CheckpointWriter, load_training_state, training_state, write_training_state
 from harness.run.run_folder import latest_checkpoint
 from transformers.utils.logging import disable_progress_bar
 disable_progress_bar()
