@@ -1,4 +1,4 @@
-"""`python -m harness.benchmark`: plays a benchmark's official tasks with one model, and writes what others compare with.
+"""`python -m harness.benchmark`: plays a benchmark's official tasks with one model, and writes scores that can be compared.
 
 It plays every task once greedily and k times sampled, with the benchmark's own prompt where there is one. It continues after a
 stop, says what it costs, prints the scores with the published ones, and writes the benchmark's own result files and a page.

@@ -1,7 +1,7 @@
-"""`python -m harness.export`: writes kept episodes as files that the tools of others read.
+"""`python -m harness.export`: writes kept episodes as files for other tools.
 
-``bfcl`` and ``appworld`` write what the benchmarks' own evaluations score. ``messages`` writes conversations, for supervised
-training elsewhere, and ``tokens`` the token ids with the mask of what the model wrote.
+``bfcl`` and ``appworld`` write files that the benchmarks' own evaluations score. ``messages`` writes conversations, for
+supervised training elsewhere, and ``tokens`` the token ids with the mask of what the model wrote.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Export", "export", "main"]
 
 @dataclass(frozen=True)
 class Export:
-    """Writes the episodes of an evaluation, or of a training run, as files that the tools of others read."""
+    """Writes the episodes of an evaluation, or of a training run, as files for other tools."""
 
     what: Annotated[Literal["bfcl", "appworld", "messages", "tokens"], tyro.conf.Positional]
     """bfcl (for bfcl evaluate), appworld (for appworld evaluate), messages (conversations), or tokens (token ids and masks)."""

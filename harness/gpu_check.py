@@ -1,7 +1,7 @@
 """`python -m harness.gpu_check`: tries every path of the harness once on this machine, and says what is right, slow or wrong.
 
-It needs ten minutes on a GPU, and leaves a file to attach to a report. On a CPU it tries what a CPU has. docs/vllm.md
-explains the table.
+It needs ten minutes on a GPU, and leaves a file to attach to a report. On a CPU it runs the checks that need no GPU.
+docs/vllm.md explains the table.
 """
 
 from __future__ import annotations

@@ -201,8 +201,8 @@ def _carry_out(wanted: GRPOConfig, words: Sequence[str], console: Console) -> No
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        mend = f"continue with --resume {run_dir}" if run_dir else "run the command again"
-        end_with_error(console, f"{error}; free some space, then {mend}")
+        then = f"continue with --resume {run_dir}" if run_dir else "run the command again"
+        end_with_error(console, f"{error}; free some space, then {then}")
     except KeyboardInterrupt:
         if run_dir is None:
             raise

@@ -221,9 +221,9 @@ def _check_begun(folders: Sequence[Path], ranks: int) -> None:
     for folder in folders:
         newest = latest_checkpoint(folder / "checkpoints")
         if newest is not None and (newest / SHARDS).exists() != (ranks > 1):
-            begun, mend = ("without", "leave it out") if ranks > 1 else ("with", "give it, any N above 1")
+            begun, fix = ("without", "leave it out") if ranks > 1 else ("with", "give it, any N above 1")
             raise ConfigError(
-                f"{folder} was begun {begun} --ranks N, and can't go on otherwise; {mend}, or choose another --out"
+                f"{folder} was begun {begun} --ranks N, and can't go on otherwise; {fix}, or choose another --out"
             )
 
 

@@ -1,4 +1,4 @@
-"""What became of each check: right, slow, wrong or left out, as a table and as a text to attach to a report."""
+"""The outcome of each check (right, slow, wrong or left out), as a table and as a text to attach to a report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Result", "about", "report", "row", "verdict"]
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a check.
+    """The outcome of a check.
 
     Attributes:
         name: The name of the check.

@@ -1,4 +1,4 @@
-"""What an evaluation costs in requests and tokens: an estimate before it, and the count after it."""
+"""The cost of an evaluation in requests and tokens: an estimate before it, and the count after it."""
 
 from __future__ import annotations
 

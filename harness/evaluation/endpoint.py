@@ -38,7 +38,7 @@ _OVERFLOW = re.compile(
 
 @dataclass
 class Usage:
-    """What an endpoint has served, by its own count.
+    """The requests and tokens of an endpoint, by its own count.
 
     Attributes:
         requests: The number of answered requests.

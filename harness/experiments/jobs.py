@@ -41,7 +41,7 @@ class Job:
 
 
 class JobObserver(Protocol):
-    """Is told what happens to the jobs."""
+    """Gets a call for each event of a job."""
 
     def started(self, job: Job) -> None:
         """Called when the process of a job was started."""

@@ -77,7 +77,7 @@ def model_folder(model: str | Path) -> str | Path:
         model: A name in `MODELS`, a Hugging Face folder, a hub id, or "tiny".
 
     Raises:
-        ConfigError: The model of this name is not installed, or the folder is that of a run. The message says the mend.
+        ConfigError: The model of this name is not installed, or the folder is that of a run. The message says what to do.
 
     >>> model_folder("Qwen/Qwen2.5-7B-Instruct")
     'Qwen/Qwen2.5-7B-Instruct'

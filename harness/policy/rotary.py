@@ -38,7 +38,7 @@ def settle_frequencies(model: PreTrainedModel, max_context: int = 0) -> None:
         module.attention_scaling = scaling
         module.rope_type = "default"  # never chosen again
         module.long_from, module.is_long = native, length > native
-        # Phi-3.5-MoE asks anew in each forward pass, and has the scales in its settings.
+        # Phi-3.5-MoE chooses in each forward pass, and has the scales in its settings.
         module.rope_init_fn = functools.partial(_settled, frequencies, scaling)
         if "long_mscale" in config.rope_parameters:
             scale = config.rope_parameters["long_mscale" if module.is_long else "short_mscale"]

@@ -80,7 +80,7 @@ class Template:
             roles = ", ".join(message["role"] for message in messages)
             raise ConfigError(
                 f"the chat template of {self.name} can't render a conversation of the roles {roles} ({error}); "
-                "use an instruction-tuned text model, or mend tokenizer.chat_template"
+                "use an instruction-tuned text model, or correct tokenizer.chat_template"
             ) from error
         return str(text)
 

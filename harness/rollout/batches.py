@@ -231,7 +231,7 @@ class Batches:
         return self._lengths.state_dict() | success
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned.
+        """Continues from what `state_dict` returned.
 
         Raises:
             StateError: The run that is resumed had no `BatchPlan.success`.

@@ -1,4 +1,4 @@
-"""What a model reads in one episode: the first prompt, and after each reply the environment's answer."""
+"""The text that a model reads in one episode: the first prompt, and after each reply the environment's answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # an endpoint is played with without torch
 __all__ = ["UNFINISHED", "Conversation"]
 
 UNFINISHED = "Your last message had no action, because its thought did not end. Think less, then act."
-"""What the model is told after a thought that never ended, before the environment's answer to an empty action."""
+"""The model reads this after a thought that never ended, before the environment's answer to an empty action."""
 
 
 class Conversation:

@@ -65,7 +65,7 @@ class TaskSuccess:
         return [[task_id, *counts] for task_id, counts in self._counts.items()]
 
     def load_state_dict(self, state: Sequence[Any]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Continues from what `state_dict` returned."""
         self._counts = {str(task_id): (float(successes), float(episodes)) for task_id, successes, episodes in state}
 
 

@@ -78,7 +78,7 @@ class EpisodeLengths:
         return {"estimates": list(self._estimates.items()), "shapes": self._shapes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Continues from what `state_dict` returned."""
         self._estimates = {str(task_id): float(steps) for task_id, steps in state["estimates"]}
         self._shapes = [
             (int(prompt), float(each), int(steps), bool(cut)) for prompt, each, steps, cut in state.get("shapes", [])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # an endpoint is played with without torch
 __all__ = ["OnEnd", "Slots", "announce"]
 
 OnEnd = Callable[[Trajectory], None]
-"""What is called with each trajectory when it ends."""
+"""A function that is called with each trajectory when it ends."""
 
 
 class Slots:
@@ -35,7 +35,7 @@ class Slots:
 
     Args:
         envs: The slots.
-        sampler: It is told when an episode, or an attempt at it, is over.
+        sampler: Is told when an episode, or an attempt at it, is over.
         chat: Turns texts into ids.
     """
 

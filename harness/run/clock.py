@@ -1,4 +1,4 @@
-"""What a run has taken so far: seconds and tokens, over all processes that worked on it."""
+"""The seconds and tokens of a run so far, over all processes that worked on it."""
 
 from __future__ import annotations
 

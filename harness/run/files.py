@@ -126,7 +126,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def lock_folder(folder: Path, busy: str) -> Iterator[int]:
     """Keeps a second process out of a folder. Yields the lock, which children may keep open until they have ended too.
 
-    A process that is killed leaves no lock. If the system or its file system has no such locks, nobody is kept out.
+    A process that is killed leaves no lock. If the system or its file system has no such locks, the folder is not protected.
 
     Args:
         folder: It is made if it is not there.

@@ -1,4 +1,4 @@
-"""What a training run logs after each update: its metrics, and its episodes."""
+"""The logs of a training run after each update: its metrics and its episodes."""
 
 from __future__ import annotations
 

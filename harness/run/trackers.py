@@ -1,6 +1,6 @@
 """Where a run's metrics go beside metrics.jsonl: TensorBoard, Weights & Biases, Trackio (`--log`).
 
-A run needs nothing of what they hold. If a service fails while the run goes on, it is left out with a warning.
+A run does not read them. If a service fails during a run, it gets nothing more, and a warning says so.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Trackers:
             try:
                 made.append(_Service(name, _BEGIN[name](run_dir, self.project, self.settings)))
             except Exception as error:  # whatever the service's package raises, such as for a missing login
-                mend = _MENDS[name]
+                fix = _FIXES[name]
                 if not next_update:
                     raise ConfigError(
-                        f"--log {name} did not begin ({error}); {mend}, or leave {name} out of --log"
+                        f"--log {name} did not begin ({error}); {fix}, or leave {name} out of --log"
                     ) from error
-                _warn(f"{name} did not begin again ({error}), and gets nothing more from this run; {mend}")
+                _warn(f"{name} did not begin again ({error}), and gets nothing more from this run; {fix}")
         return made
 
 
@@ -97,7 +97,7 @@ class _TensorBoard:
 
 
 class _Service:
-    """A run of Weights & Biases or Trackio, which have the same two methods. A failure leaves it out from then on."""
+    """A run of Weights & Biases or Trackio, which have the same two methods. After a failure it gets nothing more."""
 
     def __init__(self, name: str, run: Any) -> None:
         self._name, self._run, self._lost = name, run, False
@@ -141,7 +141,7 @@ def _trackio(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Any:
 
 
 _BEGIN: Mapping[str, Callable[[Path, str, Mapping[str, Any]], Any]] = {"wandb": _wandb, "trackio": _trackio}
-_MENDS = {
+_FIXES = {
     "wandb": "run wandb login, or set WANDB_MODE=offline",
     "trackio": "see whether the folder that TRACKIO_DIR names can be written",
 }

@@ -1,4 +1,4 @@
-"""What a run warns about while it trains: a sampler with another policy, updates that teach nothing, ever shorter episodes."""
+"""The warnings of a run while it trains: a sampler with another policy, updates without a signal, ever shorter episodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHORTER, _WORSE = 0.8, 0.1  # the factor on the lengths, and the loss of succes
 
 
 class Watch:
-    """Looks at the metrics of each update and says each thing once.
+    """Looks at the metrics of each update and gives each warning once.
 
     The collapse: the horizon follows the lengths of successes. If the agent gives up its long tasks, the remaining successes are
     short, K falls, and the long tasks become impossible. Over ten updates, compared with the ten before, the P90 of the
@@ -28,7 +28,7 @@ class Watch:
         self._long: deque[float] = deque(maxlen=2 * _UPDATES)
 
     def look(self, m: Mapping[str, float]) -> str:
-        """Returns what is wrong after an update and the mend; empty if all is well or it was said before.
+        """Returns a warning with what is wrong after an update and what to do; empty if there is nothing new to say.
 
         Args:
             m: The update's metrics.
@@ -64,7 +64,7 @@ def _halves(values: deque[float]) -> tuple[float, float]:
 
 
 def _another_policy(m: Mapping[str, float]) -> str:
-    """What is wrong if the sampler computes another policy than the trainer, and the mend; empty if it computes the same."""
+    """A warning if the sampler computes another policy than the trainer; empty if it computes the same."""
     if not m["train/logp_difference_mean"] > _APART:  # NaN is not
         return ""
     return (
@@ -75,7 +75,7 @@ def _another_policy(m: Mapping[str, float]) -> str:
 
 
 def _nothing_learned(m: Mapping[str, float]) -> str:
-    """What is wrong with an update from which nothing can be learned, and the mend; empty if something can."""
+    """A warning if nothing can be learned from an update; empty if something can."""
     if m["rollout/success"] == 0:
         return (
             "no episode succeeded. If this goes on, nothing can be learned: begin with a warm start or a better model, take "

@@ -65,7 +65,7 @@ class SampledWeights:
             self._ranks.fill(self.policy.model, device)
 
     def restore(self, updates: int) -> None:
-        """Goes on from a checkpoint, whose weights the policy has, and `behind` too if there is one."""
+        """Continues from a checkpoint, whose weights the policy has, and `behind` too if there is one."""
         self.updates = updates
         if self._copied and not self._max_staleness:
             self._ranks.copy_weights(self._trained.model, self.policy.model)

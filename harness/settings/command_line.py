@@ -1,4 +1,4 @@
-"""What every command does with its command line: flags in panels, and errors in one line."""
+"""The command line of every command: flags in panels, and errors in one line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str) -> T:
 
 
 def parser_of(default: Any) -> Any:
-    """Makes the argparse parser that `parse` uses, for whoever documents the flags."""
+    """Makes the argparse parser that `parse` uses, for the page of flags."""
     groups = _groups(default)
     return tyro.extras.get_parser(_flags(groups)) if groups else tyro.extras.get_parser(type(default), default=default)
 

@@ -1,4 +1,4 @@
-"""What learns in a run: the policy, its optimizer and its reference, with the settings of the loss."""
+"""The learning part of a run: the policy, its optimizer and its reference, with the settings of the loss."""
 
 from __future__ import annotations
 

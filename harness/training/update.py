@@ -69,8 +69,8 @@ def select_episodes(
         trajectories: One update's episodes.
         normalize_std: Whether advantages are divided by the standard deviation of their group.
         truncated_weight: The advantages of truncated episodes are multiplied by it; with 0 they are not in the loss. They count
-            in the mean of their group in any case. An episode that filled the context has weight 1: with less, an agent could
-            take its failures out of the loss by writing much.
+            in the mean of their group in any case. An episode that filled the context has weight 1; otherwise an agent could
+            remove its failures from the loss by writing long texts.
         kl: Whether the loss has a KL term. This term covers every episode, also those with advantage 0 (paper, Eq. 3).
 
     Returns:
@@ -144,7 +144,7 @@ def update_policy(
         steps += 1
         if math.isfinite(norm):
             optimizer.step()
-        else:  # one step with this gradient would make every weight and moment NaN for good, also in later checkpoints
+        else:  # one step with this gradient would make all weights and moments NaN, also in later checkpoints
             skipped += 1
     optimizer.zero_grad(set_to_none=True)  # else the gradients would take memory during the next rollout
     total = ranks.sums({name: float(value) for name, value in sums.items()} | {"grad_norm": grad_norm})

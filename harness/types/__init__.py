@@ -1,1 +1,1 @@
-"""What the stages pass to each other: episodes, requests for samples, and seeds. It needs neither torch nor transformers."""
+"""The objects that the stages exchange: episodes, requests for samples, and seeds. It loads neither torch nor transformers."""

@@ -31,7 +31,7 @@ class EpisodeRequest:
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for every episode of a rollout.
+    """The rules for every episode of a rollout.
 
     Attributes:
         temperature: The temperature of the sampled actions; 0 is greedy.

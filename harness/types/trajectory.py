@@ -23,10 +23,10 @@ __all__ = ["KINDS", "LENGTH_BINS", "TRUNCATED", "EndReason", "TokenSequence", "T
 
 EndReason = Literal["terminated", "horizon", "truncated", "context", "environment-error"]
 TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
-"""What stops an episode before the rules of its task end it: K, the environment's own limit, the model's context."""
+"""The reasons that stop an episode before its task's rules end it: K, the environment's own limit, the model's context."""
 
 KINDS = ("environment", "category", "difficulty", "scenario")
-"""What evaluations report shares of, where an environment names it in the info of a reset."""
+"""The kinds of parts that evaluations report separately, if the environment names them in the info of a reset."""
 
 LENGTH_BINS: tuple[tuple[str, float], ...] = (
     ("steps_1_10", 10),
@@ -55,7 +55,7 @@ class Turn:
         unfinished: Whether the thought never ended, so that there was no action.
         prompt_tokens: The number of tokens in the request: behind an endpoint, as it counts them; otherwise 0, except in a turn
             that begins another sequence of ids.
-        latency_s: The seconds from the request to the answer. It does not count when two turns are compared.
+        latency_s: The seconds from the request to the answer; ignored when two turns are compared.
         results: The result of each call, if the environment gives them apart, as for calls in a model's own form.
         new_tools: The functions on offer from here on that were not on offer before.
     """
@@ -120,7 +120,7 @@ class Trajectory:
         error: The environment's error, if `end` is "environment-error".
         retries: How often the episode was started again because its environment had failed.
         failed_tokens: All tokens of the failed attempts, this one included if `end` is "environment-error".
-        failure: What the environment says about the check that failed, ``info["failure"]`` at the end; None if it says nothing.
+        failure: The check that failed, ``info["failure"]`` at the end; None if the environment does not name it.
         optimal_steps: The number of steps that the expert takes, if the environment knows it. It is not a lower bound: a
             lucky guess can be shorter.
         info: The info that the reset returned, without the system prompt and the tools.
@@ -217,7 +217,7 @@ class Trajectory:
         self.versions += [version for version, _ in sample.versions]
 
     def go_on(self, ids: list[int]) -> int:
-        """Goes on with what the model reads next. If this does not extend what it has read and written, another sequence begins.
+        """Continues with what the model reads next. If this does not extend what it has read and written, another sequence begins.
 
         Args:
             ids: The whole conversation.

@@ -337,7 +337,7 @@ def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
     out = " ".join(capsys.readouterr().out.split())
     assert message in out
     assert "Traceback" not in out
-    assert not (tmp_path / "x").exists()  # the command, mended, does not meet a run that never began
+    assert not (tmp_path / "x").exists()  # the corrected command does not find a run that never began
 
 
 @pytest.mark.parametrize(

@@ -123,20 +123,20 @@ def test_a_folder_keeps_the_seeds_of_a_suite_and_refuses_other_settings(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("before", "ranks", "mend"),
+    ("before", "ranks", "fix"),
     [
         ("", 2, r"was begun without --ranks N, and can't go on otherwise; leave it out"),
         ("shards", 1, r"was begun with --ranks N, and can't go on otherwise; give it, any N above 1"),
     ],
 )
-def test_runs_go_on_with_ranks_if_they_began_with_them(tmp_path: Path, before: str, ranks: int, mend: str) -> None:
+def test_runs_go_on_with_ranks_if_they_began_with_them(tmp_path: Path, before: str, ranks: int, fix: str) -> None:
     go(tmp_path, seeds=1)
     begun, *_ = sorted(tmp_path.glob("runs/*"))
     (begun / "checkpoints" / "update-000001" / before).mkdir(parents=True)
     settings = Sweep(suite="ema", quick=True, seeds=1, ranks=ranks, out=tmp_path, train=TRAIN)
     sweep(settings, Console(quiet=True), STAND_IN)  # it has ended
     (begun / "evaluation.json").unlink()
-    with pytest.raises(ConfigError, match=mend):
+    with pytest.raises(ConfigError, match=fix):
         sweep(settings, Console(quiet=True), STAND_IN)
 
 

@@ -1,1 +1,1 @@
-"""Files for the tools of others: BFCL's result files, AppWorld's experiment outputs, conversations, and token ids."""
+"""Files for other tools: BFCL's result files, AppWorld's experiment outputs, conversations, and token ids."""

@@ -1,4 +1,4 @@
-"""AppWorld's experiment outputs of an evaluation: what ``appworld evaluate`` and ``appworld pack`` read."""
+"""AppWorld's experiment outputs of an evaluation, for ``appworld evaluate`` and ``appworld pack``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[a-z0-9_-]+")  # as appworld pack demands
 
 @dataclass(frozen=True)
 class AppWorldOutputs:
-    """What was written.
+    """The result of the export.
 
     Attributes:
         experiment: The name of the experiment, with the split at its end.

@@ -1,4 +1,4 @@
-"""BFCL's result files: what bfcl-eval would have written if it had run the model, so that ``bfcl evaluate`` scores them.
+"""BFCL's result files, as bfcl-eval would have written them if it had run the model, for ``bfcl evaluate``.
 
 The fields are those of ``BaseHandler.inference_multi_turn_prompting`` of bfcl-eval 2026.3.23, and in the native format of
 ``inference_multi_turn_FC``: for each turn, the messages of the model, and their numbers of tokens and latencies. The log of the
@@ -30,7 +30,7 @@ nothing with it.
 
 @dataclass(frozen=True)
 class BFCLResults:
-    """What was written.
+    """The result of the export.
 
     Attributes:
         folder: The folder for ``bfcl evaluate --result-dir``.

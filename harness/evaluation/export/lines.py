@@ -22,13 +22,13 @@ Form = Callable[[Line, str, Sequence[Any]], list[dict[str, Any]]]
 def write_lines(source: Path, out: Path, form: Form, *, successes_only: bool = False) -> int:
     """Writes the lines of each episode, in the order of the log, and returns the number of episodes.
 
-    Episodes whose environment failed are left out, and so are those in which the model wrote nothing.
+    Episodes whose environment failed are not written, nor are those in which the model wrote nothing.
 
     Args:
         source: The folder of an evaluation, or of a run.
         out: The file. It is written completely or not at all.
         form: `conversation` or `tokens_of`.
-        successes_only: Whether to leave out the episodes that failed, too.
+        successes_only: Whether to write only the successes.
 
     Raises:
         ConfigError: The folder has no episodes, or not what the form needs, or the file can't be written.
@@ -58,8 +58,8 @@ def conversation(line: Line, system_prompt: str, tools: Sequence[Any] = ()) -> l
 
     It ends with the model's last message. A thought is in ``reasoning_content``, where chat templates look for it. Calls in the
     model's own form are in ``tool_calls``, and each result is a message with the role tool. ``tools`` has the functions that
-    were on offer from the start, as JSON text: TRL takes it, and a data set's schema can't mix up the functions. What came on
-    offer later stands in the user's message. The other columns say which episode it is, and how it ended.
+    were on offer from the start, as JSON text: TRL accepts it, and a data set's schema can't mix up the functions. Functions
+    that were offered later are in the user's message. The other columns say which episode it is, and how it ended.
     """
     messages: list[dict[str, Any]] = [{"role": "system", "content": system_prompt}] if system_prompt else []
     heard: list[dict[str, Any]] = [{"role": "user", "content": line["prompt"]}]
@@ -143,7 +143,7 @@ def _spoken(action: str) -> dict[str, Any]:
 
 
 def _object(arguments: Any) -> Any:
-    """Arguments as an object. An endpoint gives them as JSON text; a text that is none stays one."""
+    """The arguments of a call as an object. An endpoint gives JSON text; other text stays as it is."""
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
@@ -151,13 +151,13 @@ def _object(arguments: Any) -> Any:
 
 
 def _answer(turn: Line, said: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the model heard after a turn: the result of each call, or the user's message."""
+    """The answer to a turn: the result of each call, or the user's message."""
     if results := turn.get("results"):
         return [
             {"role": "tool", "name": call["function"]["name"], "tool_call_id": call["id"], "content": result}
             for call, result in zip(said["tool_calls"], results, strict=True)
         ]
-    # A model on this machine has read of new functions in the user's message. An endpoint got them apart.
+    # A model on this machine reads about new functions in the user's message. An endpoint gets them separately.
     functions = [_json(tool["function"]) for tool in turn.get("new_tools", ())]
     missing = [function for function in functions if function not in turn["observation"]]
     return [{"role": "user", "content": "\n".join([*missing, turn["observation"]])}]

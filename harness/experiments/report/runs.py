@@ -199,7 +199,7 @@ def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, StoredArm, StoredRun]
 
 
 def _sweeps_below(folder: Path) -> list[Path]:
-    """Returns the sweeps in a folder that is none itself, such as those of the suite pretrained, one for each environment."""
+    """Returns the sweeps below a folder, such as those of the suite pretrained, one for each environment."""
     return [] if (folder / "suites").is_dir() else sorted(suites.parent for suites in folder.glob("*/suites"))
 
 

@@ -4,7 +4,7 @@ import ast
 import copy
 import json
 
-# Left out: Python's own functions, which upstream runs and we do not know (docs/bfcl.md).
+# Python's own functions are not among them: upstream runs them, and we refuse them (docs/bfcl.md).
 NONSENSE = ["fly_to_moon", "exit", "kill", "remove", "os.remove", "GorillaFileSystem.ls", "_load_scenario"]
 KINDS = ["drop", "double", "swap", "alter", "alter", "alter", "forget", "wrong", "nonsense", "extra", "extra", "empty"]
 KINDS += ["move", "again"]

@@ -48,9 +48,9 @@ in_campaign = pytest.mark.campaign
 def smollm2() -> Policy:
     """The installed model in float32. Tests that train it copy its model first."""
     if not is_installed(NAME):
-        mend = f"python -m harness.models install {NAME}"
-        assert not os.environ.get("EH_REQUIRE_BACKENDS"), f"the model is not installed; run: {mend}"
-        pytest.skip(f"the model is not installed: {mend}")
+        command = f"python -m harness.models install {NAME}"
+        assert not os.environ.get("EH_REQUIRE_BACKENDS"), f"the model is not installed; run: {command}"
+        pytest.skip(f"the model is not installed: {command}")
     return load_policy(NAME)
 
 

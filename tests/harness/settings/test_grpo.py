@@ -225,7 +225,7 @@ def test_appworld_is_evaluated_on_a_split_that_it_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "mend"),
+    ("settings", "expected"),
     [
         ({"sampler": "vllm", "tensor_parallel": 2}, "--tensor-parallel 2; leave it out, or start vLLM servers"),
         (
@@ -235,10 +235,10 @@ def test_appworld_is_evaluated_on_a_split_that_it_has() -> None:
         ({"env_workers": "ray"}, "run `ray start --head` and give --ray-address auto"),
     ],
 )
-def test_what_ranks_cannot_do_is_said(settings: dict[str, Any], mend: str) -> None:
+def test_what_ranks_cannot_do_is_said(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError) as error:
         GRPOConfig(**settings).check_ranks()
-    assert mend in str(error.value)
+    assert expected in str(error.value)
 
 
 def test_what_ranks_can_do_is_not_refused() -> None:

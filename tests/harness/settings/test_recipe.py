@@ -1,4 +1,4 @@
-"""Recipes: every one in the folder loads, flags override them, and a mistake is named with its mend."""
+"""Recipes: every one in the folder loads, flags override them, and a mistake is named with its correction."""
 
 from __future__ import annotations
 

@@ -109,9 +109,9 @@ def test_calls_and_results_become_the_tokens_and_the_mask_of_the_episode(bfcl_py
 def test_a_conversation_becomes_the_tokens_of_the_episode_in_a_real_chat_model(tmp_path: Path) -> None:
     """EH-Cabinet with SmolLM2's own tokenizer and template."""
     if not is_installed("smollm2-135m"):
-        mend = "python -m harness.models install smollm2-135m"
-        assert not os.environ.get("EH_REQUIRE_BACKENDS"), f"the model is not installed; run: {mend}"
-        pytest.skip(f"the model is not installed: {mend}")
+        command = "python -m harness.models install smollm2-135m"
+        assert not os.environ.get("EH_REQUIRE_BACKENDS"), f"the model is not installed; run: {command}"
+        pytest.skip(f"the model is not installed: {command}")
     tokenizer = AutoTokenizer.from_pretrained(model_folder("smollm2-135m"))
     tasks = list(itertools.islice(gym.make("EH-Cabinet-v0").unwrapped.task_ids, 3))  # type: ignore[attr-defined]
     play(tmp_path / "kept", ChatFormat(tokenizer), "EH-Cabinet-v0", tasks)
