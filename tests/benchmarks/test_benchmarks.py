@@ -20,11 +20,8 @@ Run = Callable[..., str]
 # What the last table of each shows. gpu_rollout, gpu_train and rank_memory have tests of their own, with more to check.
 # Those of SmolLM2 take minutes even so.
 QUICK = {
-    "cache": "2.5 ",
     "controller": "SharedHorizon.record",
-    "early_end": "drawn ",
     "generation": "ratio",
-    "groups": "16,384 ",
     "pretrained": "K=15, seed 0: update",
     "rollout": "1 ms",
     "sampler": "2 ",
@@ -36,12 +33,11 @@ SLOW = {
     "false_plateau": "a K for each kind, 56 updates",
     "learning": "1.00   K 50.0",
     "measured_k": "over 1 environments",
-    "official_run": "4 entries",
     "ray_envs": "A killed actor",
     "settling": "Algorithm 2's rounding",
     "train": "plain / chunked, mib",
 }
-NEEDS = {"appworld": "appworld_python", "bfcl": "bfcl_python", "official_run": "bfcl_python", "ray_envs": "ray"}
+NEEDS = {"appworld": "appworld_python", "bfcl": "bfcl_python", "ray_envs": "ray"}
 ELSEWHERE = ("lora_handover", "served_envs")  # other tox environments have what they need, and name their tests
 
 
