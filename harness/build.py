@@ -42,7 +42,6 @@ from harness.run.trackers import Trackers, require
 from harness.sampling.make import make_sampler
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
-from harness.settings.horizon import make_controller
 from harness.settings.reasoning import read_template_kwargs
 from harness.training.checkpoint import CheckpointWriter, load_training_state, training_state, write_training_state
 from harness.training.frozen import keep_frozen, load_frozen
@@ -159,7 +158,7 @@ def build(
         seed=derive_seed(config.seed, "tasks"),
         weights=list(config.environments().values()),
     )
-    controller = make_controller(config, by_environment=len(config.environments()) > 1)
+    controller = config.controller(by_environment=len(config.environments()) > 1)
     if config.horizon_key and controller is not None:
         check_kinds(env, controller)
     held_out = HeldOut.choose(config, env_id)

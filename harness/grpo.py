@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from eh_gym.errors import ConfigError, EHError
+from eh_gym.horizon.make import HORIZONS
 from harness.planning.fit import refusal
 from harness.planning.memory import GB, memory_of
 from harness.run.display import Display
 from harness.settings.command_line import end_with_error, errors_in_one_line, given_flags, parse
 from harness.settings.grpo import GRPOConfig
+from harness.settings.horizon import settings_of
+from harness.settings.old_flags import with_current_names
 from harness.settings.plan import Plan
 from harness.settings.presets import preset
 
@@ -124,7 +127,7 @@ def _push(model: Path, config: GRPOConfig, evaluations: dict[str, Any], display:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = with_current_names(sys.argv[1:] if argv is None else argv, "grpo")
     console = Console()
     with errors_in_one_line(console):
         wanted = parse(preset(words), words, prog="python -m harness.grpo")
@@ -138,9 +141,12 @@ def _check_effects(config: GRPOConfig, words: Sequence[str]) -> None:
     for flag, name in given_flags(words).items():
         if name == "warm_start" and not config.warm_start.episodes and not flag.endswith(".episodes"):
             raise ConfigError(f"{flag} is for a warm start, and this run has none; add --warm-start.episodes 200")
-        scheduled = config.wrapper not in ("elastic", "fixed", "progressive")
-        if name == "k0" and scheduled and not config.budget_hint:  # a hint's demonstrations draw K from k0 on
-            raise ConfigError(f"--k0 has no effect with --wrapper {config.wrapper}; leave it out")
+        # a budget hint's demonstrations draw K from k0 to k_max, and evaluations have k_max
+        used = settings_of(config.wrapper) | ({"k0", "k_max"} if config.budget_hint else {"k_max"})
+        if name not in used and (readers := [wrapper for wrapper in HORIZONS if name in settings_of(wrapper)]):
+            raise ConfigError(
+                f"{flag} is for --wrapper {' or '.join(readers)}, got --wrapper {config.wrapper}; leave it out"
+            )
 
 
 def _planned(config: GRPOConfig, gpu_bytes: int, gpus: int) -> str:

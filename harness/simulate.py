@@ -21,7 +21,7 @@ from eh_gym.horizon.controller import episode_horizon
 from harness.planning.length_laws import GAP, PAPER, LengthLaw
 from harness.run.episode_log import read_episodes
 from harness.settings.command_line import errors_in_one_line, parse
-from harness.settings.horizon import HorizonFlags, make_controller
+from harness.settings.horizon import HorizonSettings
 from harness.types.seeding import derive_seed
 
 __all__ = ["Simulation", "main", "simulate"]
@@ -48,7 +48,7 @@ class EpisodesFlags:
 
 
 @dataclass(frozen=True)
-class Simulation(EpisodesFlags, HorizonFlags):
+class Simulation(EpisodesFlags, HorizonSettings):
     """Plays a horizon controller against a distribution of episode lengths, and prints K, success and steps."""
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ def simulate(config: Simulation) -> np.ndarray:
     law = length_law(config)
     rows = np.zeros((config.runs, config.updates, 3))
     for run in range(config.runs):
-        controller = make_controller(config)
+        controller = config.controller()
         assert controller is not None  # `none` is refused
         rng = np.random.default_rng(derive_seed(config.seed, "simulate", run))
         for update in range(config.updates):

@@ -39,7 +39,7 @@ from harness.run.run_folder import SHARDS, latest_checkpoint, prepare
 from harness.settings.command_line import errors_in_one_line
 from harness.settings.command_line import parse as parse_flags
 from harness.settings.grpo import GRPOConfig
-from harness.settings.horizon import make_controller
+from harness.settings.old_flags import with_current_names
 from harness.settings.presets import SMALL_CHAT_MODEL, flag_of, preset
 from harness.settings.recipe import read_recipe
 
@@ -209,7 +209,7 @@ def _runs(
         for name, arms in suites.items():
             for arm in arms:
                 config = dataclasses.replace(settings.train, seed=seed, **arm.settings)
-                make_controller(config)  # impossible settings raise an error here, not in every run
+                config.controller()  # impossible settings raise an error here, not in every run
                 run = run_name(config)
                 config = dataclasses.replace(config, run_dir=settings.out / "runs" / run)
                 runs.setdefault(run, (config, f"{name} {arm.label} seed {seed}"))
@@ -377,7 +377,7 @@ def _sweeps(words: list[str]) -> list[list[str]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = with_current_names(sys.argv[1:] if argv is None else argv, "sweep")
     console = Console(width=None if sys.stdout.isatty() else 160)  # a log file has room for the tables
     with errors_in_one_line(console):
         try:

@@ -14,24 +14,25 @@ from eh_gym.horizon.progressive import ProgressiveHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.horizon.token_budget import ElasticTokenBudget
 
-__all__ = ["make_controller"]
+__all__ = ["HORIZONS", "make_controller"]
 
-_NAMED: dict[str, Callable[..., HorizonController]] = {
+HORIZONS: dict[str, Callable[..., HorizonController]] = {
     "elastic": ElasticHorizon,
     "fixed": FixedHorizon,
     "linear": LinearHorizon,
     "multiplicative": MultiplicativeHorizon,
-    "progressive": ProgressiveHorizon,
     "staged": StagedHorizon,
+    "progressive": ProgressiveHorizon,
     "tokens": ElasticTokenBudget,
 }
+"""The names of this project's controllers. ``--wrapper`` of `harness.grpo` takes the same ones."""
 
 
 def make_controller(name: str, **settings: Any) -> HorizonController:
     """Makes a controller from text, such as a configuration file's.
 
     Args:
-        name: elastic, fixed, linear, multiplicative, progressive, staged or tokens, or ``"MODULE:CLASS"`` for a
+        name: elastic, fixed, linear, multiplicative, staged, progressive or tokens, or ``"MODULE:CLASS"`` for a
             controller of your own: a class, or a function that returns a controller, in a module that Python can
             import.
         **settings: The arguments of the class.
@@ -60,11 +61,11 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
 
 
 def _find(name: str) -> Callable[..., Any]:
-    if name in _NAMED:
-        return _NAMED[name]
+    if name in HORIZONS:
+        return HORIZONS[name]
     module, _, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
     if not module or not attribute:
-        raise ConfigError(f"a controller's name must be one of {', '.join(_NAMED)}, or MODULE:CLASS, got {name!r}")
+        raise ConfigError(f"a controller's name must be one of {', '.join(HORIZONS)}, or MODULE:CLASS, got {name!r}")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # ./name and ..name raise the last two

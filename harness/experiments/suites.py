@@ -66,7 +66,7 @@ def _schedules(base: GRPOConfig) -> list[SuiteArm]:
     stages = ",".join(f"{update}:{k}" for update, k in starts.items())
     increment = (base.k_max - base.linear_start) / base.updates
     return [
-        SuiteArm("TTI", {"wrapper": "tti", "tti_stages": stages}),
+        SuiteArm("TTI", {"wrapper": "tti", "stages": stages}),
         SuiteArm("ScalingInter", {"wrapper": "linear", "linear_increment": increment}),
     ]
 

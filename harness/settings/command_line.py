@@ -111,7 +111,7 @@ def _groups(default: Any) -> dict[str, _Group]:
 
 
 def _bases(settings: type) -> list[Any]:
-    return [base for base in reversed(settings.__mro__[1:]) if dataclasses.is_dataclass(base)]
+    return [base for base in reversed(settings.__mro__[1:]) if "__dataclass_fields__" in vars(base)]
 
 
 def _part(default: Any, base: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from eh_gym.errors import ConfigError, StateError
 from harness.settings.environment import EnvironmentFlags
 from harness.settings.evaluation import EvaluationFlags
-from harness.settings.horizon import HorizonFlags
+from harness.settings.horizon import HorizonSettings
 from harness.settings.loss import LossFlags, LossSettings
 from harness.settings.model import ModelFlags
 from harness.settings.optimizer import OptimizerFlags
@@ -58,7 +58,7 @@ class GRPOConfig(
     SamplingFlags,
     ReasoningFlags,
     RolloutFlags,
-    HorizonFlags,
+    HorizonSettings,
     ModelFlags,
     EnvironmentFlags,
 ):

@@ -1,104 +1,185 @@
-"""Flags about the horizon K, and the controller that they describe."""
+"""The horizon K: the flags that all horizons share, a group of flags for each one, and the controller that they make."""
 
 from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import eh_gym
-from eh_gym import (
-    ElasticHorizon,
-    ElasticTokenBudget,
-    FixedHorizon,
-    HorizonController,
-    KeyedHorizon,
-    LinearHorizon,
-    MultiplicativeHorizon,
-    ProgressiveHorizon,
-    StagedHorizon,
-)
+from eh_gym import HorizonController, KeyedHorizon
 from eh_gym.errors import ConfigError
+from eh_gym.horizon.elastic import Rounding, Statistic
+from eh_gym.horizon.make import HORIZONS
 
-__all__ = ["HorizonFlags", "make_controller"]
-
-_NAMES = ("elastic", "fixed", "linear", "multiplicative", "progressive", "tti", "tokens", "none")
+__all__ = [
+    "ElasticFlags",
+    "HorizonFlags",
+    "HorizonSettings",
+    "LinearFlags",
+    "MultiplicativeFlags",
+    "ProgressiveFlags",
+    "StagedFlags",
+    "TokensFlags",
+    "settings_of",
+]
 
 
 @dataclass(frozen=True)
 class HorizonFlags:
-    """How many steps an episode may take, and how this is decided."""
+    """How many steps an episode may take, and what decides this."""
 
     wrapper: str = "elastic"
-    """What sets K: the successes (elastic), one number (fixed), a schedule (linear, multiplicative, tti), the share of
-    successes (progressive), nothing (none), or a controller of your own, MODULE:CLASS. With tokens, K is k_max, and a budget of
-    tokens follows the successes."""
+    """What sets K, by the name that eh_gym.make_controller takes: elastic, fixed, linear, multiplicative, staged, progressive,
+    tokens, or a controller of your own, MODULE:CLASS. tti is staged with the paper's stages. none sets no limit."""
     wrapper_args: str = "{}"
     """With --wrapper MODULE:CLASS: what the class takes, as a JSON object, such as '{"k0": 5}'."""
     k0: int = 15
-    """The horizon at the start, in steps. With --wrapper fixed it is the horizon of the whole run."""
+    """The horizon at the start, in steps (elastic, progressive). With --wrapper fixed it is the horizon of the whole run."""
     k_min: int = 5
     """The lower bound of the elastic horizon, in steps. For multiplicative it is the size of one stage."""
     k_max: int = 50
     """The upper bound of every horizon, in steps. Evaluations use it as their K."""
-    alpha: float = 0.1
-    """Elastic: the weight of the new target in the moving average of K."""
-    delta: float = 10.0
-    """Elastic: the headroom above the boundary, in steps."""
-    buffer_size: int = 100
-    """Elastic: the number of most recent successes that are remembered (N)."""
-    min_successes: int = 20
-    """Elastic: K does not move before this many successes were seen (N_min)."""
-    statistic: Literal["mean", "p50", "p75", "p90", "p95", "max"] = "p90"
-    """Elastic: the statistic of the successes' lengths that is the boundary."""
-    rounding: Literal["floor", "nearest", "floor-state"] = "floor"
-    """Elastic: how K is rounded. floor-state also stores the rounded K, as the paper's Algorithm 2 does; then K stalls."""
-    cold_growth: float = 0.0
-    """Elastic: the number of steps that K grows by in each update that still has fewer than min_successes."""
-    horizon_key: str = ""
-    """Elastic: keep one K per value of this key in the info of reset, such as category. Empty keeps one K for all tasks."""
     budget_hint: str = ""
     """A text that is appended to every observation, such as '[{left} of {horizon} steps left]'. Empty appends nothing."""
-    token_budget: int = 2000
-    """Tokens: the budget of an episode at the start, in tokens that are written and read after the first prompt."""
-    token_min: int = 500
-    """Tokens: the lower bound of the budget."""
-    token_max: int = 8000
-    """Tokens: the upper bound of the budget."""
-    token_delta: float = 500.0
-    """Tokens: the headroom above the statistic of the successes' tokens. The loop's other settings are those of elastic."""
-    linear_start: int = 10
-    """Linear: K at update 0, in steps."""
-    linear_increment: float = 0.2
-    """Linear: the number of steps that K grows by in each update."""
-    stage_updates: int = 50
-    """Multiplicative: the number of updates in a stage. K = k_min (t // stage_updates + 1)."""
-    progress_threshold: float = 0.7
-    """Progressive: K grows when this share of the episodes succeeds."""
-    progress_step: int = 5
-    """Progressive: the number of steps that K grows by."""
-    progress_window: int = 100
-    """Progressive: the number of most recent episodes, all at the present K, that the share is taken over."""
-    tti_stages: str = "0:15,50:20,100:30,150:50"
-    """TTI: the paper's table of stages, as UPDATE:K pairs with commas between them."""
 
-    def stages(self) -> dict[int, int]:
-        """`tti_stages` as a table from update to K."""
-        try:
-            pairs = [(int(u), int(k)) for u, k in (pair.split(":") for pair in self.tti_stages.split(","))]
-        except ValueError as error:
-            raise ConfigError(
-                f"tti_stages must be UPDATE:K pairs such as 0:15,50:20, got {self.tti_stages!r}"
-            ) from error
-        if len(dict(pairs)) < len(pairs):
-            raise ConfigError(f"tti_stages must name each update once, got {self.tti_stages!r}; leave one out")
-        return dict(pairs)
+
+@dataclass(frozen=True)
+class ElasticFlags:
+    """--wrapper elastic: K follows the lengths of the successes. tokens takes alpha, buffer-size, min-successes, statistic."""
+
+    alpha: float = 0.1
+    """The weight of the new target in the moving average of K."""
+    delta: float = 10.0
+    """The headroom above the boundary, in steps."""
+    buffer_size: int = 100
+    """The number of most recent successes that are remembered (N)."""
+    min_successes: int = 20
+    """K does not move before this many successes were seen (N_min)."""
+    statistic: Statistic = "p90"
+    """The statistic of the successes' lengths that is the boundary."""
+    rounding: Rounding = "floor"
+    """How K is rounded. floor-state also stores the rounded K, as the paper's Algorithm 2 does; then K stalls."""
+    cold_growth: float = 0.0
+    """The number of steps that K grows by in each update that still has fewer than min_successes."""
+    horizon_key: str = ""
+    """Keep one K per value of this key in the info of reset, such as category. Empty keeps one K for all tasks."""
+
+
+@dataclass(frozen=True)
+class LinearFlags:
+    """--wrapper linear: K grows by the same number of steps in each update, up to k_max."""
+
+    linear_start: int = 10
+    """K at update 0, in steps."""
+    linear_increment: float = 0.2
+    """The number of steps that K grows by in each update."""
+
+
+@dataclass(frozen=True)
+class MultiplicativeFlags:
+    """--wrapper multiplicative: K = k_min (t // stage_updates + 1) in update t, up to k_max."""
+
+    stage_updates: int = 50
+    """The number of updates in a stage."""
+
+
+@dataclass(frozen=True)
+class StagedFlags:
+    """--wrapper staged: K from a table, up to k_max."""
+
+    stages: str = "0:15,50:20,100:30,150:50"
+    """UPDATE:K pairs with commas between them. The default is the paper's table for TTI."""
+
+
+@dataclass(frozen=True)
+class ProgressiveFlags:
+    """--wrapper progressive: K grows when enough of the last episodes succeeded, up to k_max."""
+
+    progress_threshold: float = 0.7
+    """K grows when this share of the episodes succeeds."""
+    progress_step: int = 5
+    """The number of steps that K grows by."""
+    progress_window: int = 100
+    """The number of most recent episodes, all at the present K, that the share is taken over."""
+
+
+@dataclass(frozen=True)
+class TokensFlags:
+    """--wrapper tokens: K is k_max, and a budget of tokens follows the tokens of the successes."""
+
+    token_budget: int = 2000
+    """The budget of an episode at the start, in tokens that are written and read after the first prompt."""
+    token_min: int = 500
+    """The lower bound of the budget."""
+    token_max: int = 8000
+    """The upper bound of the budget."""
+    token_delta: float = 500.0
+    """The headroom above the statistic of the successes' tokens."""
+
+
+_LOOP = ("alpha", "buffer_size", "min_successes", "statistic")
+
+# For each controller in HORIZONS: its arguments, and the settings that they are.
+_ARGUMENTS: dict[str, dict[str, str]] = {
+    "elastic": {name: name for name in ("k0", "k_min", "k_max", "delta", *_LOOP, "rounding", "cold_growth")},
+    "fixed": {"k": "k0"},
+    "linear": {"k_min": "linear_start", "k_max": "k_max", "delta": "linear_increment"},
+    "multiplicative": {name: name for name in ("k_min", "k_max", "stage_updates")},
+    "staged": {"stages": "stages"},
+    "progressive": {
+        "k0": "k0",
+        "k_max": "k_max",
+        "step": "progress_step",
+        "threshold": "progress_threshold",
+        "window": "progress_window",
+    },
+    "tokens": {
+        "b0": "token_budget",
+        "b_min": "token_min",
+        "b_max": "token_max",
+        "delta": "token_delta",
+        "k_max": "k_max",
+        **{name: name for name in _LOOP},
+    },
+}
+assert _ARGUMENTS.keys() == HORIZONS.keys()
+_PRESETS = {"tti": "staged"}
+_OF_EPISODES = ("elastic", "progressive")  # their K follows the episodes, so there may be one for each kind of task
+
+
+def settings_of(wrapper: str) -> set[str]:
+    """Returns the names of the settings from which `wrapper` makes its K.
+
+    >>> sorted(settings_of("tti")), settings_of("none")
+    (['k_max', 'stages'], set())
+    """
+    name = _PRESETS.get(wrapper, wrapper)
+    more = {"elastic": {"horizon_key"}, "staged": {"k_max"}}.get(name, set())
+    return {*_ARGUMENTS.get(name, {}).values()} | more
+
+
+class HorizonSettings(
+    TokensFlags, ProgressiveFlags, StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlags, HorizonFlags
+):
+    """All flags about the horizon."""
 
     @property
     def wrapper_name(self) -> str:
         """`wrapper` without its module, for the names of folders."""
         return self.wrapper.rpartition(":")[2]
+
+    def stage_table(self) -> dict[int, int]:
+        """`stages` as a table from update to K, with no K above `k_max`."""
+        try:
+            pairs = [(int(u), int(k)) for u, k in (pair.split(":") for pair in self.stages.split(","))]
+        except ValueError as error:
+            raise ConfigError(f"stages must be UPDATE:K pairs such as 0:15,50:20, got {self.stages!r}") from error
+        if len(dict(pairs)) < len(pairs):
+            raise ConfigError(f"stages must name each update once, got {self.stages!r}; leave one out")
+        return {update: min(k, self.k_max) for update, k in pairs}
 
     def controller_args(self) -> dict[str, Any]:
         """`wrapper_args` as a dict."""
@@ -112,14 +193,15 @@ class HorizonFlags:
 
     def check_horizon(self) -> None:
         """Raises ConfigError if the flags contradict each other or describe no controller."""
-        if self.wrapper not in _NAMES and ":" not in self.wrapper:
-            raise ConfigError(f"--wrapper must be one of {', '.join(_NAMES)}, or MODULE:CLASS, got {self.wrapper!r}")
-        if self.wrapper in _NAMES and self.controller_args():
+        names = (*HORIZONS, *_PRESETS, "none")
+        if self.wrapper not in names and ":" not in self.wrapper:
+            raise ConfigError(f"--wrapper must be one of {', '.join(names)}, or MODULE:CLASS, got {self.wrapper!r}")
+        if self.wrapper in names and self.controller_args():
             raise ConfigError(
                 f"--wrapper-args is for --wrapper MODULE:CLASS, got --wrapper {self.wrapper}; it has flags of its own"
             )
         for name in ("cold_growth", "horizon_key"):
-            if self.wrapper != "elastic" and getattr(self, name) != getattr(HorizonFlags, name):
+            if self.wrapper != "elastic" and getattr(self, name) != getattr(ElasticFlags, name):
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out")
         if self.wrapper == "none" and self.budget_hint:
@@ -130,56 +212,47 @@ class HorizonFlags:
             raise ConfigError(
                 f"k0 must be <= k_max ({self.k_max}), the K of the evaluation, got {self.k0}; raise --k-max, too"
             )
-        self.stages()
+        self.stage_table()
+        self.controller()
+
+    def controller(self, *, by_environment: bool = False) -> HorizonController | None:
+        """Makes the controller that `wrapper` names; None for "none".
+
+        Args:
+            by_environment: Whether a K that follows the episodes is kept for each of the run's environments, unless
+                `horizon_key` names another kind.
+
+        Raises:
+            ConfigError: A setting is out of range, or the class of MODULE:CLASS can't be imported or made.
+        """
+        if self.wrapper == "none":
+            return None
+        name = _PRESETS.get(self.wrapper, self.wrapper)
+        if name not in HORIZONS:
+            return eh_gym.make_controller(name, **self.controller_args())
+        arguments = _ARGUMENTS[name]
+        values = {argument: getattr(self, setting) for argument, setting in arguments.items()}
+        if name == "staged":
+            values["stages"] = self.stage_table()
+        key = self.horizon_key or ("environment" if by_environment else "")
+        make = functools.partial(HORIZONS[name], **values)
         try:
-            make_controller(self)
+            return KeyedHorizon(make, key) if key and name in _OF_EPISODES else make()
         except ConfigError as error:
-            of = {
-                "linear": "--linear-start (k_min), --k-max, --linear-increment (delta)",
-                "tokens": "--token-budget (b0), --token-min (b_min), --token-max (b_max), --token-delta (delta)",
-            }
-            if self.wrapper not in of:
-                raise
-            raise ConfigError(f"{of[self.wrapper]}: {error}") from error
+            if flags := _renamed(arguments):
+                raise ConfigError(f"{flags}: {error}") from error
+            raise
 
 
-def make_controller(flags: HorizonFlags, *, by_environment: bool = False) -> HorizonController | None:
-    """Makes the horizon controller that `wrapper` names; None for "none".
+def _renamed(arguments: Mapping[str, str]) -> str:
+    """The flags of a controller that calls some of them by another name; empty if their names are the same.
 
-    Args:
-        flags: The settings.
-        by_environment: Whether a K that follows the episodes is kept for each of the run's environments, unless `horizon_key`
-            names another kind.
-
-    Raises:
-        ConfigError: A setting is out of range, or the class of MODULE:CLASS can't be imported or made.
+    >>> _renamed({"k_min": "linear_start", "k_max": "k_max"})
+    '--linear-start (k_min), --k-max'
     """
-    if flags.wrapper == "none":
-        return None
-    if flags.wrapper == "fixed":
-        return FixedHorizon(flags.k0)
-    if flags.wrapper == "linear":
-        return LinearHorizon(flags.linear_start, flags.k_max, flags.linear_increment)
-    if flags.wrapper == "multiplicative":
-        return MultiplicativeHorizon(flags.k_min, flags.k_max, flags.stage_updates)
-    key = flags.horizon_key or ("environment" if by_environment else "")
-    if flags.wrapper == "progressive":
-        make = functools.partial(
-            ProgressiveHorizon,
-            flags.k0,
-            flags.k_max,
-            flags.progress_step,
-            flags.progress_threshold,
-            flags.progress_window,
-        )
-        return KeyedHorizon(make, key) if key else make()
-    if flags.wrapper == "tti":
-        return StagedHorizon({update: min(k, flags.k_max) for update, k in flags.stages().items()})
-    if flags.wrapper == "tokens":
-        loop = {name: getattr(flags, name) for name in ("k_max", "alpha", "buffer_size", "min_successes", "statistic")}
-        return ElasticTokenBudget(flags.token_budget, flags.token_min, flags.token_max, flags.token_delta, **loop)
-    if flags.wrapper != "elastic":
-        return eh_gym.make_controller(flags.wrapper, **flags.controller_args())
-    paper = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
-    settings = {name: getattr(flags, name) for name in (*paper, "cold_growth")}
-    return KeyedHorizon(functools.partial(ElasticHorizon, **settings), key) if key else ElasticHorizon(**settings)
+    if all(argument == setting for argument, setting in arguments.items()):
+        return ""
+    return ", ".join(
+        f"--{setting.replace('_', '-')}" + (f" ({argument})" if argument != setting else "")
+        for argument, setting in arguments.items()
+    )

@@ -317,7 +317,16 @@ def test_bad_settings_end_with_a_sentence_before_a_folder_is_made(
         ("--env-args", '{"nope": 1}', 'can\'t be made with --env-args {"nope": 1}'),
         ("--horizon-key", "nope", "the reset's info has no 'nope' to tell the task's kind by"),
         ("--warm-start.episodes=0", "--warm-start.updates=3", "--warm-start.updates is for a warm start"),
-        ("--wrapper=linear", "--k0=30", "--k0 has no effect with --wrapper linear; leave it out"),
+        (
+            "--wrapper=tti",
+            "--linear-start=30",
+            "--linear-start is for --wrapper linear, got --wrapper tti; leave it out",
+        ),
+        (
+            "--wrapper=linear",
+            "--k0=30",
+            "--k0 is for --wrapper elastic or fixed or progressive, got --wrapper linear; leave it out",
+        ),
         ("--log", "wandb", "--log wandb needs wandb"),
     ],
 )

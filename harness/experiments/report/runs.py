@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError
+from eh_gym.horizon.make import HORIZONS
 from harness.experiments import analysis
 from harness.experiments.manifest import read_manifest
 from harness.experiments.suites import SUITES
 from harness.run.episode_log import episode_files
 from harness.run.files import read_object
 from harness.run.metrics import read_metrics
+from harness.settings.horizon import settings_of
 
 __all__ = ["StoredArm", "StoredRun", "Suite", "all_runs", "read_run", "read_suites"]
 
@@ -31,22 +33,8 @@ _NO_MATTER = (
     *("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"),
     *("log", "log_project", "push_to_hub", "push_public", "plan"),
 )
-# Settings that only one kind of horizon reads. For other kinds their values mean nothing.
-_ONLY = {
-    "fixed": ["k0"],
-    "elastic": [
-        *("k0", "k_min", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding"),
-        *("cold_growth", "horizon_key"),
-    ],
-    "linear": ["linear_start", "linear_increment"],
-    "multiplicative": ["k_min", "stage_updates"],
-    "progressive": ["k0", "progress_threshold", "progress_step", "progress_window"],
-    "tti": ["tti_stages"],
-    "tokens": [
-        *("token_budget", "token_min", "token_max", "token_delta"),
-        *("alpha", "buffer_size", "min_successes", "statistic"),
-    ],
-}
+# Settings that only some kinds of horizon read. For other kinds their values mean nothing. Evaluations read k_max, too.
+_ONLY = {kind: settings_of(kind) - {"k_max"} for kind in (*HORIZONS, "tti")}
 
 
 @dataclass(frozen=True)

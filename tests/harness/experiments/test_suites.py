@@ -11,7 +11,6 @@ from harness.experiments.manifest import run_name
 from harness.experiments.paper import PAPER
 from harness.experiments.suites import PAPER_SUITES, SUITES, quick_settings, suite_arms
 from harness.settings.grpo import GRPOConfig
-from harness.settings.horizon import make_controller
 from harness.settings.presets import preset
 from harness.sweep import Sweep
 
@@ -28,7 +27,7 @@ def test_every_arm_is_a_run_of_its_own(suite: str, base: GRPOConfig, quick: bool
     arms = suite_arms(suite, base, quick=quick)
     assert len({arm.label for arm in arms}) == len(set(names(suite, base, quick=quick).values())) == len(arms)
     for arm in arms:
-        assert make_controller(dataclasses.replace(base, **arm.settings)) is not None
+        assert dataclasses.replace(base, **arm.settings).controller() is not None
 
 
 def test_every_suite_is_a_choice_of_the_command() -> None:
@@ -54,13 +53,13 @@ def test_the_default_elastic_run_is_shared() -> None:
 
 def test_the_schedules_are_the_paper_s_and_stretch_with_the_run() -> None:
     settings = {arm.label: arm.settings for arm in suite_arms("comparison", FULL, quick=False)}
-    assert settings["TTI"]["tti_stages"] == "0:15,50:20,100:30,150:50"
+    assert settings["TTI"]["stages"] == "0:15,50:20,100:30,150:50"
     assert settings["ScalingInter"]["linear_increment"] == 0.2
     short = {a.label: a.settings for a in suite_arms("comparison", dataclasses.replace(FULL, updates=8), quick=False)}
-    assert short["TTI"]["tti_stages"] == "0:15,2:20,4:30,6:50"
+    assert short["TTI"]["stages"] == "0:15,2:20,4:30,6:50"
     assert short["ScalingInter"]["linear_increment"] == 5.0
     two = suite_arms("comparison", dataclasses.replace(FULL, updates=2), quick=False)
-    assert next(arm.settings for arm in two if arm.label == "TTI")["tti_stages"] == "0:20,1:50"
+    assert next(arm.settings for arm in two if arm.label == "TTI")["stages"] == "0:20,1:50"
 
 
 def test_a_sweep_over_k_is_never_measured_below_its_k() -> None:

@@ -20,7 +20,6 @@ from eh_gym import (
 from eh_gym.errors import ConfigError
 from harness.settings import command_line
 from harness.settings.grpo import GRPOConfig
-from harness.settings.horizon import make_controller
 from harness.settings.presets import preset
 
 
@@ -33,7 +32,7 @@ def test_a_real_model_gets_the_papers_settings() -> None:
     assert (c.learning_rate, c.tasks_per_update, c.group_size, c.updates) == (1e-6, 16, 8, 200)
     assert (c.kl_coef, *c.clips) == (0.0, 0.2, 0.2)
     assert (c.k0, c.k_min, c.k_max, c.alpha, c.delta, c.buffer_size, c.min_successes) == (15, 5, 50, 0.1, 10, 100, 20)
-    assert (c.linear_start, c.linear_increment, c.tti_stages) == (10, 0.2, "0:15,50:20,100:30,150:50")
+    assert (c.linear_start, c.linear_increment, c.stages) == (10, 0.2, "0:15,50:20,100:30,150:50")
     assert c.warm_start.episodes == 0
 
 
@@ -74,7 +73,7 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
     config = parse(
         "--wrapper", "eh_gym.horizon:LinearHorizon", "--wrapper-args", '{"k_min": 4, "k_max": 9, "delta": 0.5}'
     )
-    assert make_controller(config).state_dict() == LinearHorizon(4, 9, 0.5).state_dict()
+    assert config.controller().state_dict() == LinearHorizon(4, 9, 0.5).state_dict()
     assert config.wrapper_name == "LinearHorizon"
     assert GRPOConfig.from_json(config.to_json()) == config
 
@@ -108,13 +107,13 @@ def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(set
     ],
 )
 def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) -> None:
-    controller = make_controller(GRPOConfig(wrapper=wrapper))
+    controller = GRPOConfig(wrapper=wrapper).controller()
     assert isinstance(controller, kind)
     assert controller.horizon == k
 
 
 def test_options_beyond_the_paper_reach_the_controller() -> None:
-    keyed = make_controller(parse("--horizon-key", "category", "--cold-growth", "2"))
+    keyed = parse("--horizon-key", "category", "--cold-growth", "2").controller()
     assert isinstance(keyed, KeyedHorizon)
     assert keyed.horizon_for({"category": "base"}, None) == preset([]).k0
     inner = keyed.state_dict()["settings"]
@@ -134,7 +133,7 @@ def test_an_option_of_elastic_is_refused_elsewhere(option: dict[str, Any]) -> No
 
 
 def test_no_stage_is_above_k_max() -> None:
-    controller = make_controller(GRPOConfig(wrapper="tti", k_max=30, tti_stages="0:15,1:50"))
+    controller = GRPOConfig(wrapper="tti", k_max=30, stages="0:15,1:50").controller()
     assert controller is not None
     controller.update()
     assert controller.horizon == 30
@@ -145,7 +144,7 @@ def test_an_id_with_its_module_has_the_id_s_settings() -> None:
 
 
 def test_none_is_no_controller() -> None:
-    assert make_controller(GRPOConfig(wrapper="none")) is None
+    assert GRPOConfig(wrapper="none").controller() is None
 
 
 @pytest.mark.parametrize(
@@ -189,7 +188,7 @@ def test_none_is_no_controller() -> None:
         ({"k0": 60}, r"k0 must be in k_min..k_max \(5..50\), got 60"),
         ({"wrapper": "fixed", "k0": 80}, r"k0 must be <= k_max \(50\), .*; raise --k-max, too"),
         ({"wrapper": "fixed", "k0": 0}, "k must be a whole number >= 1, got 0"),
-        ({"wrapper": "tti", "tti_stages": "5:10"}, "stages must say K at update 0"),
+        ({"wrapper": "tti", "stages": "5:10"}, "stages must say K at update 0"),
         ({"wrapper": "linear", "linear_increment": 0.0}, r"--linear-increment \(delta\): delta must be > 0"),
         ({"env_args": "{split: train}"}, "env_args is not JSON"),
         ({"env_args": '{"split": "dev"}'}, "env_args has the split 'dev'; give --split dev instead"),
@@ -199,8 +198,8 @@ def test_none_is_no_controller() -> None:
         ({"rank_timeout_s": float("nan")}, "rank_timeout_s must be > 0 and finite, got nan"),
         ({"buffer_size": 10**20}, "lower --buffer-size"),
         ({"env_args": "[1]"}, "env_args must be a JSON object"),
-        ({"tti_stages": "15,20"}, "tti_stages must be UPDATE:K pairs"),
-        ({"tti_stages": "0:15,0:20"}, "tti_stages must name each update once, got '0:15,0:20'"),
+        ({"stages": "15,20"}, "stages must be UPDATE:K pairs"),
+        ({"stages": "0:15,0:20"}, "stages must name each update once, got '0:15,0:20'"),
     ],
 )
 def test_bad_settings_say_the_mend(changes: dict[str, Any], message: str) -> None:

@@ -12,7 +12,6 @@ from eh_gym.errors import ConfigError
 from harness.experiments.suites import quick_settings
 from harness.grpo import main
 from harness.settings.grpo import GRPOConfig
-from harness.settings.horizon import make_controller
 from harness.settings.presets import preset
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +32,7 @@ def load(path: Path, *flags: str) -> GRPOConfig:
 def test_every_recipe_in_the_folder_loads(path: Path) -> None:
     config = load(path)
     assert config.recipe == path
-    assert make_controller(config) is not None
+    assert config.controller() is not None
     assert GRPOConfig.from_json(config.to_json()) == config
 
 
@@ -44,7 +43,7 @@ def test_the_published_settings_are_the_paper_s(path: Path) -> None:
     assert (c.learning_rate, c.tasks_per_update, c.group_size, c.updates, c.minibatches) == (1e-6, 16, 8, 200, 1)
     assert (c.kl_coef, c.loss, *c.clips, c.aggregation) == (0.0, "grpo", 0.2, 0.2, "token-mean")
     assert (c.k0, c.k_min, c.k_max, c.alpha, c.delta, c.buffer_size, c.min_successes) == (15, 5, 50, 0.1, 10, 100, 20)
-    assert (c.linear_start, c.linear_increment, c.tti_stages) == (10, 0.2, "0:15,50:20,100:30,150:50")
+    assert (c.linear_start, c.linear_increment, c.stages) == (10, 0.2, "0:15,50:20,100:30,150:50")
     assert (c.statistic, c.eval_rollouts) == ("p90", 8)
     assert re.fullmatch(r"Qwen/Qwen2.5-(7|14)B-Instruct", c.model)
     assert c.env in ("EH-AppWorld-v0", "EH-BFCL-v0")
