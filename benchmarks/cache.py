@@ -1,0 +1,206 @@
+"""How many tokens an engine computes for an update's prompts, by how many episodes play at once: vLLM's prefix cache, simulated.
+
+    python benchmarks/cache.py
+    python benchmarks/cache.py --smoke
+    python benchmarks/cache.py --cache-gb 16 --episodes-file runs/bfcl/episodes/update-000000.jsonl
+
+The cache has blocks of 16 tokens, as vLLM's (0.32). A request needs blocks for its whole context and for what it will write; it
+waits until that many are free. When a request ends, its blocks stay in the cache and become free, the last of them first. The
+blocks that have been free for longest are taken for other requests. The next turn of an episode finds the blocks that are left,
+from the beginning of its context; the rest is computed again. The episodes of a task share the blocks of their prompt. After
+every turn an episode waits for its environment while others go on, so turns go round robin.
+
+unavoidable   the tokens of the prompts of the tasks once each, and every observation once
+computed      the tokens that were not in the cache, divided by the unavoidable ones
+at once       the most episodes that play at the same time: all of them, or those that fit into the cache when they end
+
+Nothing here was measured on a GPU. By default 16 tasks of 8 episodes are drawn: 20 to 50 turns, about 18 thousand tokens each.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from flags import command, new_parser, parse, run
+
+from harness.policy.shape import shape_of
+from harness.run.episode_log import read_episodes
+
+_BLOCK = 16
+
+
+@dataclass
+class Episode:
+    """The tokens of one episode: its task, its prompt, and what is written and read in each turn."""
+
+    task: int
+    prompt: int
+    turns: list[tuple[int, int]]
+
+    @property
+    def tokens(self) -> int:
+        """All tokens at the end."""
+        return self.prompt + sum(written + read for written, read in self.turns)
+
+
+class Cache:
+    """Free and used blocks. Free ones that still hold keys and values belong to an owner, an episode or a task's prompt."""
+
+    def __init__(self, blocks: int) -> None:
+        self.unused = blocks
+        self._free: OrderedDict[object, int] = (
+            OrderedDict()
+        )  # by owner; the one that has been free for longest comes first
+
+    @property
+    def available(self) -> int:
+        """The blocks that a request can have."""
+        return self.unused + sum(self._free.values())
+
+    def found(self, owner: object) -> int:
+        """The free blocks that still hold what the owner left."""
+        return self._free.get(owner, 0)
+
+    def take_back(self, owner: object) -> int:
+        """Takes the owner's own free blocks into use again, and returns how many are left of them."""
+        return self._free.pop(owner, 0)
+
+    def take(self, blocks: int) -> None:
+        """Takes blocks: unused ones, and then those that have been free for longest."""
+        new = min(blocks, self.unused)
+        self.unused -= new
+        blocks -= new
+        while blocks:
+            owner, held = next(iter(self._free.items()))
+            taken = min(held, blocks)
+            blocks -= taken
+            if taken == held:
+                del self._free[owner]
+            else:
+                self._free[owner] = held - taken  # from its end: the beginning can still be found
+
+    def give(self, owner: object, blocks: int) -> None:
+        """Frees blocks that hold what the owner will need again."""
+        self._free[owner] = blocks
+
+
+def simulate(episodes: list[Episode], blocks: int, at_once: int) -> tuple[int, int]:
+    """Plays all episodes; returns the tokens that were computed for prompts, and the most requests that ran together."""
+    cache, waiting = Cache(blocks), deque(range(len(episodes)))
+    turn = [0] * len(episodes)
+    context = [e.prompt for e in episodes]
+    queue: deque[int] = deque()
+    users: dict[int, int] = {}  # of a task's prompt, the running requests
+    held: dict[int, int] = {}  # of a running request, its own blocks
+    computed, most = 0, 0
+    live = 0
+    while queue or waiting or live:
+        while waiting and live < at_once:
+            queue.append(waiting.popleft())
+            live += 1
+        running: list[int] = []
+        while queue:
+            i = queue[0]
+            e, task = episodes[i], ("prompt", episodes[i].task)
+            shared = e.prompt // _BLOCK
+            own = -(-(context[i] + e.turns[turn[i]][0]) // _BLOCK) - shared
+            prompt_used = users.get(e.task, 0) > 0
+            reused = min(cache.found(i), own) + (0 if prompt_used else cache.found(task))
+            need = own + (0 if prompt_used else shared)
+            if need - reused > cache.available - reused:
+                break
+            queue.popleft()
+            prompt_found = shared if prompt_used else cache.take_back(task)
+            if not prompt_used:
+                cache.take(shared - prompt_found)
+            found = cache.take_back(i)
+            cache.take(own - found)
+            users[e.task] = users.get(e.task, 0) + 1
+            held[i] = own
+            usable = found if prompt_found == shared else 0  # a block can be found only if all before it can
+            computed += max(1, context[i] - (prompt_found + usable) * _BLOCK)
+            running.append(i)
+        assert running, "the cache cannot hold one episode"
+        most = max(most, len(running))
+        for i in running:
+            e = episodes[i]
+            written, read = e.turns[turn[i]]
+            context[i] += written + read
+            turn[i] += 1
+            cache.give(i, held.pop(i))
+            users[e.task] -= 1
+            if not users[e.task]:
+                cache.give(("prompt", e.task), e.prompt // _BLOCK)
+            if turn[i] < len(e.turns):
+                queue.append(i)
+            else:
+                live -= 1
+    return computed, most
+
+
+def unavoidable(episodes: list[Episode]) -> int:
+    """The tokens that any engine must compute: each task's prompt once, and each observation that is answered."""
+    prompts = {e.task: e.prompt for e in episodes}
+    return sum(prompts.values()) + sum(read for e in episodes for _, read in e.turns[:-1])
+
+
+def drawn(tasks: int, group: int, tokens: int, rng: np.random.Generator) -> list[Episode]:
+    """Draws episodes of about `tokens` tokens: a third of each turn is written."""
+    found = []
+    for task in range(tasks):
+        prompt = int(rng.integers(1300, 3400))
+        for _ in range(group):
+            turns = int(rng.integers(20, 51))
+            each = (tokens - prompt) / 35  # the mean number of turns
+            found.append(
+                Episode(task, prompt, [tuple(map(int, rng.poisson((each / 3, 2 * each / 3)))) for _ in range(turns)])  # type: ignore[misc]
+            )
+    return found
+
+
+def recorded(path: Path) -> list[Episode]:
+    """Reads the first update's episodes of a run from its log, which says the tokens of each prompt, action and observation."""
+    rows = read_episodes(path)
+    rows = [row for row in rows if row["update"] == rows[0]["update"] and row["turns"]]
+    return [
+        Episode(
+            row["group"],
+            row["prompt_tokens"],
+            [(turn["action_tokens"], turn["observation_tokens"]) for turn in row["turns"]],
+        )
+        for row in rows
+    ]
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--model", default="Qwen2.5-7B")
+    parser.add_argument("--cache-gb", type=float, nargs="+", default=[22.4, 34.2, 2 * 22.4], help="the cache's size")
+    parser.add_argument("--tokens", type=int, default=18_000, help="the mean tokens of an episode that is drawn")
+    parser.add_argument("--episodes-file", type=Path, help="a file of a run's episodes/, in place of drawn episodes")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parse(parser, tokens=6_000, cache_gb=[2.5])
+    print(command())
+    rng = np.random.default_rng(args.seed)
+    episodes = recorded(args.episodes_file) if args.episodes_file else drawn(16, 8, args.tokens, rng)
+    least, mean = unavoidable(episodes), float(np.mean([e.tokens for e in episodes]))
+    print(
+        f"{args.model}, {len(episodes)} episodes of {mean:,.0f} tokens; unavoidable: {least / 1e6:.2f} M tokens an update"
+    )
+    print(f"{'cache GB':>9}{'tokens':>10}{'at once':>9}{'computed M':>12}{'times':>7}{'ran together':>14}")
+    for size in args.cache_gb:
+        blocks = int(size * 1e9 / shape_of(args.model).kv_bytes(2) / _BLOCK)
+        for at_once in sorted({len(episodes), max(1, int(blocks * _BLOCK / mean))}, reverse=True):
+            computed, most = simulate(episodes, blocks, at_once)
+            print(
+                f"{size:9.1f}{blocks * _BLOCK:10,}{at_once:9}{computed / 1e6:12.1f}{computed / least:7.1f}{most:14}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    run(main)
