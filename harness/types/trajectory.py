@@ -217,7 +217,7 @@ class Trajectory:
         self.versions += [version for version, _ in sample.versions]
 
     def go_on(self, ids: list[int]) -> int:
-        """Continues with what the model reads next. If this does not extend what it has read and written, another sequence begins.
+        """Continues with the next text that the model reads. If it does not extend the sequence so far, another sequence begins.
 
         Args:
             ids: The whole conversation.
