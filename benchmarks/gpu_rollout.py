@@ -77,7 +77,7 @@ class Chat:
         return [int(word) for word in observation.split()]
 
     def read(self, ids: list[int], tools: Sequence[Any] = ()) -> Reply:
-        """Returns an empty action, because nobody reads it."""
+        """Returns an empty action, because it is never read."""
         return Reply("")
 
 
@@ -196,7 +196,7 @@ class Figures:
 
 
 def new_policy(shape: str, device: str, dtype: torch.dtype) -> Policy:
-    """Makes a model with random weights on its device, and a tokenizer, which nobody uses but vLLM requires."""
+    """Makes a model with random weights on its device, and a tokenizer, which is not used but which vLLM requires."""
     model = fresh_qwen2(SHAPES[shape], eos_id=2, device=device, dtype=dtype)
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))
     chat: Any = Chat()

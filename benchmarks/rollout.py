@@ -69,7 +69,7 @@ class Chat:
         return [int(word) for word in observation.split()]
 
     def read(self, ids: Sequence[int], tools: Sequence[Any] = ()) -> Reply:
-        """Returns an empty action, because nobody reads it."""
+        """Returns an empty action, because it is never read."""
         return Reply("")
 
 
@@ -108,7 +108,7 @@ def new_model() -> Qwen2ForCausalLM:
 
 
 def new_tokenizer() -> PreTrainedTokenizerFast:
-    """Makes a tokenizer, which nobody uses but vLLM requires."""
+    """Makes a tokenizer, which is not used but which vLLM requires."""
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")))
 
 

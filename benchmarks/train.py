@@ -206,7 +206,7 @@ def _trl_inputs(episodes: Sequence[Trajectory], widths: tuple[int, int]) -> dict
 
 
 def _tokenizer() -> Tokenizer:
-    """Makes a tokenizer, which nobody uses but TRL requires."""
+    """Makes a tokenizer, which is not used but which TRL requires."""
     return Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, "a": 2}, unk_token="a"))
 
 
