@@ -192,7 +192,7 @@ def benchmark(config: Benchmark, console: Console) -> dict[str, EvalResult]:
         ConfigError: A flag is wrong, or the folder holds a benchmark with other settings.
         SamplerError: The model or the endpoint fails. The same command plays the rest.
     """
-    from harness.experiments.benchmark_table import benchmark_markdown
+    from harness.evaluation.scores import benchmark_markdown
 
     runs = config.runs()
     say = console.print

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError
 from harness.benchmark import Benchmark, benchmark, main
-from harness.experiments.benchmark_table import benchmark_markdown
+from harness.evaluation.scores import benchmark_markdown
 from harness.run.episode_log import read_episodes
 
 QUIET = Console(quiet=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.evaluation.folder import KeptEvaluation
+from harness.evaluation.published import published_scores
+from harness.evaluation.scores import score_conditions, score_rows
 from harness.experiments.analysis import horizon_series
-from harness.experiments.benchmark_table import score_conditions, score_rows
 from harness.experiments.paper import PAPER, PaperTable
-from harness.experiments.published import published_scores
 from harness.experiments.report.runs import StoredArm, StoredRun, Suite
 from harness.experiments.suite_table import SuiteTable
 

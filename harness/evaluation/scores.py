@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.experiments.published import published_scores
+from harness.evaluation.published import published_scores
 
 __all__ = ["Scores", "benchmark_markdown", "score_conditions", "score_rows"]
 
