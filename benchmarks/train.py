@@ -51,8 +51,8 @@ from harness.policy.head import Head, token_scores
 from harness.policy.policy import Policy
 from harness.policy.shape import ModelShape
 from harness.run.versions import cpu_name
-from harness.settings.loss import LossSettings
 from harness.training.update import select_episodes, update_policy
+from harness.types.loss_settings import LossSettings
 from harness.types.trajectory import Trajectory
 
 VOCABULARY, HEAD_WIDTH = 16_384, 128

@@ -17,7 +17,7 @@ from eh_gym.errors import ConfigError, StateError
 from harness.settings.environment import EnvironmentFlags
 from harness.settings.evaluation import EvaluationFlags
 from harness.settings.horizon import HorizonSettings
-from harness.settings.loss import LossFlags, LossSettings
+from harness.settings.loss import LossFlags
 from harness.settings.model import ModelFlags
 from harness.settings.optimizer import OptimizerFlags
 from harness.settings.reasoning import ReasoningFlags
@@ -25,6 +25,7 @@ from harness.settings.rollout import RolloutFlags
 from harness.settings.run import RunFlags
 from harness.settings.sampling import SamplingFlags
 from harness.settings.warm_start import WarmStart
+from harness.types.loss_settings import LossSettings
 from harness.types.rules import Rules
 
 __all__ = ["GRPOConfig"]

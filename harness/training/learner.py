@@ -9,8 +9,8 @@ import torch
 
 from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks
-from harness.settings.loss import LossSettings
 from harness.training.update import select_episodes, update_policy
+from harness.types.loss_settings import LossSettings
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
 

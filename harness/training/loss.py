@@ -19,17 +19,14 @@ chooses the episodes and forms the batches.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from eh_gym.errors import ConfigError
+from harness.types.loss_settings import Aggregation, WeightMode
 
 __all__ = [
     "LOSSES",
-    "Aggregation",
-    "WeightMode",
     "aggregate",
     "cispo_loss",
     "group_advantages",
@@ -38,9 +35,6 @@ __all__ = [
     "policy_loss",
     "sequence_policy_loss",
 ]
-
-Aggregation = Literal["seq-mean", "token-mean", "fixed-length"]
-WeightMode = Literal["truncate", "mask", "sequence"]
 
 # The exponential of a log-ratio above 88.7 is inf in float32, and inf * 0 is NaN, in the loss or in its gradient. Nothing
 # is lost by the cap: a ratio of e^20 or more estimates nothing.

@@ -33,10 +33,10 @@ from harness.policy.lora import without_lora
 from harness.policy.policy import Policy, training_mode
 from harness.policy.ranks import Ranks
 from harness.policy.shards import whole
-from harness.settings.loss import LossSettings
 from harness.training.loss import LOSSES, aggregate, group_advantages, importance_weights, kl_k3
 from harness.training.mismatch import Mismatch
 from harness.training.optimizer import parameters_of
+from harness.types.loss_settings import LossSettings
 from harness.types.trajectory import TokenSequence, Trajectory
 
 __all__ = ["select_episodes", "update_policy"]

@@ -1,1 +1,1 @@
-"""The objects that the stages exchange: episodes, requests for samples, and seeds. It loads neither torch nor transformers."""
+"""The objects that the stages exchange: episodes, requests for samples, settings of the loss, and seeds. It loads no torch."""

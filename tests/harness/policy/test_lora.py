@@ -31,11 +31,11 @@ from harness.run.metrics import read_metrics
 from harness.run.run_folder import prepare
 from harness.sampling.transfer import adapters_folder, weights_file
 from harness.settings.grpo import GRPOConfig
-from harness.settings.loss import LossSettings
 from harness.settings.presets import preset
 from harness.settings.sampling import engine_rank
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.training.update import update_policy
+from harness.types.loss_settings import LossSettings
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from harness.policy.policy import Policy
-from harness.settings.loss import LossSettings
 from harness.settings.presets import preset
 from harness.training import update
 from harness.training.loss import LOSSES
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.training.update import select_episodes, update_policy
+from harness.types.loss_settings import LossSettings
 from harness.types.sampler import Sample
 from harness.types.trajectory import LENGTH_BINS, Trajectory, Turn
 
