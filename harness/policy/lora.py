@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.integrations.peft import MIN_PEFT_VERSION
 from transformers.pytorch_utils import Conv1D
-from transformers.utils import check_peft_version
+from transformers.utils.peft_utils import check_peft_version
 
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.policy.shards import whole
