@@ -14,6 +14,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from configparser import ConfigParser
 from importlib.metadata import version
@@ -88,25 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ["harness.models", "install", "smollm2-135m"],
     ):
         subprocess.run([sys.executable, "-m", *command], check=True)
-    report = Path("newest.xml").resolve()
-    status = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-n",
-            "logical",
-            "--maxprocesses",
-            "4",
-            "--dist",
-            "loadfile",
-            "--timeout",
-            "300",
-        ]
-        + [f"--junitxml={report}", *options.tests],
-        check=False,
-        cwd=ROOT,
-    ).returncode
+    report = Path(tempfile.mkdtemp(), "newest.xml")
+    how = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--timeout", "300", f"--junitxml={report}")
+    status = subprocess.run([sys.executable, "-m", "pytest", *how, *options.tests], check=False, cwd=ROOT).returncode
     failed = list(failures(report)) if report.exists() else []
     lock, rows = locked(), []
     for package in wanted:
