@@ -7,7 +7,7 @@ ARG BACKENDS="bfcl"
 RUN useradd --uid 1000 --create-home player
 WORKDIR /home/player
 COPY --chown=1000 . project
-RUN pip install --no-cache-dir "./project[openenv]"
+RUN pip install --no-cache-dir -c project/requirements/lock.txt "./project[openenv]"
 
 # Backends and their data lie in the user's cache. The server and the worlds run as this user, too.
 USER 1000

@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _MARKER = ".complete"
+_CALLERS_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_CONSTRAINT", "PIP_REQUIREMENT", "UV_CONSTRAINT")
 _COMMAND_TIMEOUT_S = 1800.0  # for one command of an installation; a slow network needs this long
 _CHECK_TIMEOUT_S = 60.0
 _APPWORLD = Path(__file__).parent / "appworld"
@@ -334,8 +335,8 @@ def run(
     Raises:
         EHError: The command could not be started, failed or took too long.
     """
-    # The caller may itself run in a virtualenv or with PYTHONPATH set. Neither may leak into the new virtualenv.
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    # The caller may itself run in a virtualenv, with PYTHONPATH set or under a lock. None of these may leak into the new virtualenv.
+    environment = {k: v for k, v in os.environ.items() if k not in _CALLERS_OWN}
     if home is not None:
         folders = ("HOME", "APPWORLD_CACHE", "APPWORLD_ROOT", "IPYTHONDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME")
         environment |= dict.fromkeys((*folders, "XDG_CONFIG_HOME"), str(home)) | {"PYTHON_DOTENV_DISABLED": "1"}

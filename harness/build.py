@@ -24,7 +24,7 @@ from envs.mixed import mixed
 from envs.runtime import cache_dir
 from harness.evaluation.held_out import HeldOut
 from harness.policy.head import Head
-from harness.policy.lora import add_lora, fold_lora, has_lora
+from harness.policy.lora import add_lora, check_peft, fold_lora, has_lora
 from harness.policy.policy import Policy, load_policy
 from harness.policy.ranks import Ranks
 from harness.quickstart.cloning import cached_warm_start, is_pretrained, warm_start
@@ -143,10 +143,13 @@ def build(
 
     Raises:
         ConfigError: A setting does not fit the environment, the model or the machine.
+        MissingExtraError: A package that a setting needs is not installed.
         StateError: The checkpoint or the metrics are damaged.
     """
     set_threads(config.threads)
     require(config.trackers())
+    if config.lora_rank:
+        check_peft()
     ranks = ranks or Ranks()
     if ranks.sharded:
         config.check_ranks()

@@ -77,12 +77,15 @@ def clone(cloning: Cloning, console: Console) -> dict[str, float]:
         )
 
     from harness.build import clone_expert, environment, load, teacher  # slow to import, and `--help` needs none of it
+    from harness.policy.lora import check_peft
     from harness.policy.ranks import Ranks
     from harness.run.display import Display
     from harness.run.files import make_folder, write_whole
     from harness.run.runtime import pick_device, set_threads
 
     set_threads(config.threads)
+    if config.lora_rank:
+        check_peft()
     make_folder(cloning.out, "--out")
     ranks, display = Ranks(), Display(console)
     device = pick_device(config.device)

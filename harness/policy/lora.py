@@ -14,10 +14,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
+from transformers.integrations.peft import MIN_PEFT_VERSION
 from transformers.pytorch_utils import Conv1D
+from transformers.utils.peft_utils import check_peft_version
 
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.policy.shards import whole
@@ -25,6 +28,7 @@ from harness.policy.shards import whole
 __all__ = [
     "adapters",
     "add_lora",
+    "check_peft",
     "fold_lora",
     "frozen_parameters",
     "has_lora",
@@ -34,6 +38,29 @@ __all__ = [
 ]
 
 _ADAPTER = "default"  # peft's name for a single adapter
+_FITTING = "'transformers>=5.17,<5.24' 'peft>=0.21,<0.22'"  # the ranges in setup.cfg
+
+
+def check_peft() -> None:
+    """Raises if no adapters can be made here. It needs no model, so that a run can ask before it loads one.
+
+    Raises:
+        ConfigError: The installed transformers refuses the installed peft.
+        MissingExtraError: peft is not installed.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingExtraError(
+            f"--lora-rank needs peft ({error}); run pip install -e '.[train,lora]', or train all weights"
+        ) from error
+    try:
+        check_peft_version(MIN_PEFT_VERSION)  # transformers asks the same in add_adapter
+    except ValueError as error:
+        raise ConfigError(
+            f"--lora-rank needs a transformers and a peft that fit together, got transformers {transformers.__version__}, which "
+            f"needs peft >= {MIN_PEFT_VERSION}, and peft {peft.__version__}; run pip install {_FITTING}, or train all weights"
+        ) from error
 
 
 def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
@@ -46,16 +73,13 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
 
     Raises:
         ConfigError: peft can't adapt the model, or would put adapters on something else than linear layers, which can't be
-            merged here.
+            merged here; also what `check_peft` raises.
         MissingExtraError: peft is not installed.
     """
-    try:
-        from peft import LoraConfig
-        from peft.tuners.lora import LoraLayer
-    except ImportError as error:
-        raise MissingExtraError(
-            f"--lora-rank needs peft ({error}); run pip install -e '.[train,lora]', or train all weights"
-        ) from error
+    check_peft()
+    from peft import LoraConfig
+    from peft.tuners.lora import LoraLayer
+
     # By name, because peft counts the experts of some mixtures to "all-linear".
     skipped = {model.get_output_embeddings()}
     skipped |= {getattr(m, "out_proj", None) for m in model.modules() if "Mamba" in type(m).__name__}

@@ -25,7 +25,7 @@ from safetensors.torch import save, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from eh_gym.errors import MissingExtraError
+from eh_gym.errors import ConfigError, MissingExtraError
 from harness.policy.lora import adapters, frozen_parameters, plain_parameters
 from harness.sampling.vllm_http import VLLMServer
 
@@ -128,12 +128,14 @@ class NCCLSender:
 
     Raises:
         MissingExtraError: vLLM is not installed in the trainer's environment.
+        ConfigError: A server has another minor version of vLLM than the trainer.
     """
 
     def __init__(
         self, model: PreTrainedModel, servers: Sequence[VLLMServer], device: torch.device, *, merged: bool
     ) -> None:
         try:
+            from vllm import __version__ as own_version
             from vllm.distributed.weight_transfer.nccl_engine import (
                 NCCLTrainerInitInfo,
                 NCCLTrainerWeightTransferEngine,
@@ -144,6 +146,14 @@ class NCCLSender:
                 "run pip install -e '.[train,vllm]'"
             ) from error
         self.servers = tuple(servers)
+        # A sender of 0.33 names the weights in the first update alone, and a server of 0.32 would receive nothing in the second:
+        # the sender would never come back.
+        for server in servers:
+            version = server.version()
+            if version.split(".")[:2] != own_version.split(".")[:2]:
+                raise ConfigError(
+                    f"expected vLLM {own_version}, the trainer's, at {server}, got {version}; install the same version at both"
+                )
         if device == torch.device("cuda"):  # `set_device` wants a number
             device = torch.device("cuda", torch.cuda.current_device())
         self._device = device
@@ -216,6 +226,13 @@ class _OneGroup:
             done.result()
 
 
+class _Metadata(list[SimpleNamespace]):
+    """The list that vLLM 0.33 reads as ``source.metadata``, and 0.32 as ``source.metadata()``."""
+
+    def __call__(self) -> _Metadata:
+        return self
+
+
 class PolicySource:
     """The policy's weights as vLLM's sender reads them (its ``WeightSource``): what will come, and then the tensors themselves.
 
@@ -225,18 +242,26 @@ class PolicySource:
         model: The policy.
         device: The tensors arrive there. From pinned memory they are copied while the one before is packed.
         merged: Whether adapters are merged into the weights or left out.
+
+    Attributes:
+        metadata: Each tensor's ``name``, ``dtype`` and ``shape``, in the order of iteration; ``owners`` is None, because rank 0
+            has all. They never change.
     """
 
     def __init__(self, model: PreTrainedModel, device: torch.device, *, merged: bool) -> None:
         self._model, self._device, self._merged = model, device, merged
-        self._metadata = [
-            SimpleNamespace(name=name, dtype=p.dtype, shape=tuple(p.shape)) for name, p in frozen_parameters(model)
-        ]
+        self.metadata = _Metadata(
+            SimpleNamespace(name=name, dtype=p.dtype, shape=tuple(p.shape), owners=None)
+            for name, p in frozen_parameters(model)
+        )
 
-    def metadata(self) -> list[SimpleNamespace]:
-        """The names, types and shapes, in the order of iteration. They never change."""
-        return self._metadata
+    def implements_iter_full(self) -> bool:
+        """Whether the source yields whole tensors: yes. vLLM 0.33 asks."""
+        return True
 
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+    def iter_full(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields the names and the whole tensors."""
         weights = plain_parameters(self._model) if self._merged else frozen_parameters(self._model)
         return ((name, p.to(self._device, non_blocking=True)) for name, p in weights)
+
+    __iter__ = iter_full  # what vLLM 0.32 calls

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from inspect import signature
 
 import numpy as np
 import torch
@@ -87,6 +88,8 @@ class TransformersSampler:
         self._max_prefill_tokens = max_prefill_tokens
         self._version = 0
         self._cache = SlotCache(self._max_context)
+        # transformers 5.24 renamed the argument, and will no longer know the old name in 5.40.
+        self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._sessions: dict[Hashable, _Session] = {}
         # Row -> session. Sessions with a running request come first, so a forward pass over them copies no cache.
         self._rows: list[_Session] = []
@@ -256,9 +259,9 @@ class TransformersSampler:
             input_ids=torch.from_numpy(ids).to(device),
             attention_mask=None if plain else self._masks(positions, width),
             position_ids=positions,
-            past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
+            **{self._cache_argument: self._cache},
         )
         self._draw(batch, output.logits[:, -1])
 

@@ -54,6 +54,10 @@ class VLLMServer:
     def __repr__(self) -> str:
         return self.url
 
+    def version(self) -> str:
+        """The server's version of vLLM."""
+        return str(self._call("GET", "/version")["version"])
+
     def settings(self) -> dict[str, Any]:
         """The configuration of vLLM as nested dicts; ``environment`` has its environment variables."""
         info: dict[str, Any] = self._call("GET", "/server_info", {"config_format": "json"})

@@ -16,8 +16,8 @@ from harness.settings.sampling import engine_rank
 
 __all__ = ["check_model", "check_server"]
 
-# Mixtures whose experts vLLM 0.32 does not take over: it does not know their names in transformers, or, with gpt-oss, its reload
-# leaves the first weights in place.
+# Mixtures whose experts vLLM 0.32 and 0.33 do not take over: they do not know their names in transformers, or, with gpt-oss,
+# their reload leaves the first weights in place.
 _NOT_TAKEN = ("deepseek_v2", "deepseek_v3", "gpt_oss", "minimax_m2", "mixtral", "phimoe")
 
 
@@ -29,7 +29,7 @@ def check_model(model: PreTrainedModel) -> None:
     """
     if model.config.model_type in _NOT_TAKEN:
         raise ConfigError(
-            f"vLLM 0.32 can't take over the weights of the experts of {model.config.model_type!r} after an update; use --sampler "
+            f"vLLM can't take over the weights of the experts of {model.config.model_type!r} after an update; use --sampler "
             "transformers, or another model"
         )
 
@@ -66,7 +66,7 @@ def check_server(server: VLLMServer, backend: str, rank: int) -> tuple[int, int]
     on_cpu = settings["device_config"]["device"] == "cpu"
     if on_cpu and settings["scheduler_config"]["enable_chunked_prefill"]:
         raise ConfigError(
-            f"{server} would crash: on a CPU, vLLM 0.32 can't process the prompt of a request with a seed in chunks; "
+            f"{server} would crash: on a CPU, vLLM can't process the prompt of a request with a seed in chunks; "
             "start it with --no-enable-chunked-prefill, see docs/vllm.md"
         )
     if rank:

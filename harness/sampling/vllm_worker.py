@@ -84,8 +84,8 @@ class PolicyWeights:
     def load_policy_adapters(self, settings: str, matrices: str) -> None:
         """Replaces the adapters, also for running requests.
 
-        This does not use ``/v1/load_lora_adapter``: adapters that vLLM 0.32 is told there to load in place are loaded from disk
-        again at every step (vllm-project/vllm#41482).
+        This does not use ``/v1/load_lora_adapter``: it takes a path, and adapters that vLLM 0.32 is told there to load in place
+        are loaded from disk again at every step (vllm-project/vllm#41482, which 0.33 has).
 
         Args:
             settings: The content of ``adapter_config.json``.

@@ -9,7 +9,7 @@ from eh_gym.errors import ConfigError
 
 __all__ = ["SamplingFlags", "engine_rank"]
 
-_ENGINE_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM 0.32 accepts for max_lora_rank
+_ENGINE_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM 0.32 and 0.33 accept for max_lora_rank
 
 
 @dataclass(frozen=True)

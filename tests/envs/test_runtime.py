@@ -190,7 +190,7 @@ def new(uv, monkeypatch, **options):
 def test_the_finishing_script_runs_in_the_new_virtualenv_away_from_the_users_home(cache, uv, monkeypatch, tmp_path):
     home = tmp_path / "user"
     home.mkdir()
-    for name in ("HOME", "IPYTHONDIR", "APPWORLD_ROOT", "PYTHONPATH"):
+    for name in ("HOME", "IPYTHONDIR", "APPWORLD_ROOT", "PYTHONPATH", "PIP_CONSTRAINT", "UV_CONSTRAINT"):
         monkeypatch.setenv(name, str(home))
     script = tmp_path / "finish.py"
     script.write_text(

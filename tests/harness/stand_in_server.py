@@ -29,6 +29,7 @@ class StandIn:
         }
         self.environment: dict[str, Any] = {}
         self.adapters: list[str] = []
+        self.vllm = "0.33.0"
         self.counters = ""  # the Prometheus page
         self.calls: list[tuple[str, Any]] = []
         self.version = "default"
@@ -58,6 +59,8 @@ class StandIn:
         answer: Any = {}
         if path == "/server_info":
             answer = {"vllm_config": self.settings, "vllm_env": self.environment}
+        elif path == "/version":
+            answer = {"version": self.vllm}
         elif path == "/v1/models":
             answer = {"data": [{"id": name} for name in ["model", *self.adapters]]}
         elif path == "/v1/load_lora_adapter":

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import configparser
 import copy
 import dataclasses
+import shlex
 import sys
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +23,14 @@ from transformers import (
     Gemma4TextConfig,
     GenerationConfig,
     NemotronHConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
     Qwen3MoeConfig,
 )
 
 from eh_gym.errors import ConfigError, MissingExtraError, StateError
 from harness.grpo import train
-from harness.policy.lora import add_lora, fold_lora, frozen_parameters, plain_parameters, without_lora
+from harness.policy.lora import _FITTING, add_lora, fold_lora, frozen_parameters, plain_parameters, without_lora
 from harness.policy.policy import Policy
 from harness.run.display import Display
 from harness.run.metrics import read_metrics
@@ -38,6 +44,7 @@ from harness.training.update import update_policy
 from harness.types.loss_settings import LossSettings
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
+from harness.warm_start import clone, default_for
 
 SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
 
@@ -68,10 +75,56 @@ def untimed(config: GRPOConfig) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
-def test_without_peft_the_message_names_the_command(trained: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails where a model is made."""
+    monkeypatch.setattr("harness.build.load", lambda *_: pytest.fail("a model was loaded first"))
+
+
+def lora_run(folder: Path) -> None:
+    run(dataclasses.replace(preset([]), lora_rank=4, run_dir=folder / "run"))
+
+
+def lora_clone(folder: Path) -> None:
+    clone(dataclasses.replace(default_for([]), lora_rank=4, out=folder / "clone"), Console(quiet=True))
+
+
+def lora_model(folder: Path) -> None:
+    add_lora(PreTrainedModel(PreTrainedConfig()), 4, seed=0)
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize("begin", [lora_run, lora_clone, lora_model])
+def test_without_peft_the_message_names_the_command(
+    begin: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(MissingExtraError, match=r"--lora-rank needs peft .*; run pip install -e '.\[train,lora\]'"):
-        add_lora(copy.deepcopy(trained.model), 4, seed=0)
+        begin(tmp_path)
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize("begin", [lora_run, lora_clone, lora_model])
+def test_a_transformers_that_refuses_this_peft_is_told_before_a_model_is_loaded(
+    begin: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers 5.24.0 needs peft 0.22, and came out before it."""
+    peft = pytest.importorskip("peft")
+    monkeypatch.setattr("harness.policy.lora.MIN_PEFT_VERSION", "99.1")
+    told = (
+        rf"--lora-rank needs .*, got transformers {version('transformers')}, which needs peft >= 99.1, and peft "
+        rf"{peft.__version__}; run pip install 'transformers>=.*' 'peft>=.*', or train all weights"
+    )
+    with pytest.raises(ConfigError, match=told):
+        begin(tmp_path)
+
+
+def test_the_versions_to_install_are_those_of_the_package() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(Path(__file__).parents[3] / "setup.cfg")
+    ranges = "\n".join(setup["options.extras_require"][extra] for extra in ("train", "lora")).splitlines()
+    fitting = [r for r in ranges if r.startswith(("transformers", "peft"))]
+    assert shlex.split(_FITTING) == fitting
 
 
 def test_a_negative_rank_is_refused() -> None:

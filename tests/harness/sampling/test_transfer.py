@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2ForCausalLM
@@ -47,9 +46,13 @@ class Uploads(TorchDispatchMode):
 
 
 class Engine:
-    """vLLM's sender: what it asks of its source and its client, in its order (`test_the_stand_in_asks_as_vllm_does`)."""
+    """The sender of vLLM 0.32: what it asks of its source and its client, in its order.
+
+    tests/integrations/test_vllm_wheel.py has the real ones.
+    """
 
     made: list[Engine] = []  # noqa: RUF012
+    version = "0.32.0"
 
     def __init__(self, where: Any, client: Any, source: Any) -> None:
         self.where, self.client, self.source, self.closed = where, client, source, False
@@ -62,9 +65,12 @@ class Engine:
 
     def send_weights(self) -> None:
         meta = self.source.metadata()
+        self._send(meta, [m.name for m in meta], self.source)
+
+    def _send(self, meta: list[Any], names: list[str], tensors: Iterable[tuple[str, Tensor]]) -> None:
         self.client.start_weight_update()
-        self.client.update_weights({"names": [m.name for m in meta]})
-        for expected, (name, tensor) in zip(meta, self.source, strict=True):
+        self.client.update_weights({"names": names})
+        for expected, (name, tensor) in zip(meta, tensors, strict=True):
             assert (name, tensor.dtype, tuple(tensor.shape)) == (expected.name, expected.dtype, expected.shape)
         self.client.finish_weight_update()
 
@@ -72,13 +78,34 @@ class Engine:
         self.closed = True
 
 
+class Engine33(Engine):
+    """The sender of vLLM 0.33. It names the weights in the first update alone."""
+
+    version = "0.33.0"
+
+    def __init__(self, where: Any, client: Any, source: Any) -> None:
+        assert source.implements_iter_full()
+        assert all(m.owners is None for m in source.metadata)
+        super().__init__(where, client, source)
+        self._sent: list[Any] = []
+
+    def send_weights(self) -> None:
+        meta = self.source.metadata
+        self._send(meta, [] if meta == self._sent else [m.name for m in meta], self.source.iter_full())
+        self._sent = meta
+
+
 class Server:
     """A server of some GPUs. Its `init` waits for the others, as NCCL does."""
 
     host = "127.0.0.1"
+    vllm = ""  # the trainer's, unless a test says another
 
     def __init__(self, gpus: int, calls: list[tuple[Any, ...]], together: threading.Barrier) -> None:
         self._gpus, self._calls, self._together = gpus, calls, together
+
+    def version(self) -> str:
+        return self.vllm or sys.modules["vllm"].__version__
 
     def world_size(self) -> int:
         return self._gpus
@@ -98,14 +125,15 @@ class Server:
         self._calls.append(("finish",))
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """vLLM's sender and torch's GPU calls are replaced; what is called, in order."""
+@pytest.fixture(params=[Engine, Engine33], ids=lambda engine: engine.version)
+def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The sender of each vLLM and torch's GPU calls are replaced; what is called, in order."""
     found: list[tuple[Any, ...]] = []
     module: Any = ModuleType("vllm.distributed.weight_transfer.nccl_engine")
-    module.NCCLTrainerInitInfo, module.NCCLTrainerWeightTransferEngine = SimpleNamespace, Engine
+    module.NCCLTrainerInitInfo, module.NCCLTrainerWeightTransferEngine = SimpleNamespace, request.param
     for name in ("vllm", "vllm.distributed", "vllm.distributed.weight_transfer"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", request.param.version, raising=False)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: found.append(("synchronize", device)))
@@ -122,7 +150,10 @@ def test_all_servers_are_one_group_and_the_optimizer_s_step_is_waited_for(
     calls.clear()
     sender.send()
     names = len(list(model.named_parameters()))
-    assert calls == [("synchronize", META), *[("start",)] * 2, *[("update", names)] * 2, *[("finish",)] * 2]
+    sent = [("synchronize", META), *[("start",)] * 2, *[("update", names)] * 2, *[("finish",)] * 2]
+    assert calls == sent
+    sender.send()
+    assert [call[0] for call in calls] == [call[0] for call in sent * 2]
     sender.close()
     assert Engine.made[0].closed
 
@@ -149,6 +180,17 @@ def test_the_group_meets_where_servers_elsewhere_reach_it_too(
         assert Engine.made[-1].where.master_address == "192.0.2.2"
 
 
+def test_servers_of_another_vllm_are_refused_before_they_are_asked_to_join(
+    fresh: Fresh, calls: list[tuple[Any, ...]]
+) -> None:
+    """Between 0.32 and 0.33, the second update would never end."""
+    server = Server(1, calls, threading.Barrier(1))
+    server.vllm = "0.31.2"
+    with pytest.raises(ConfigError, match=r"expected vLLM 0\.3\d\.0, .* got 0\.31\.2; install the same version"):
+        NCCLSender(fresh(), [server], META, merged=True)  # type: ignore[list-item]
+    assert not calls
+
+
 def test_the_model_is_uploaded_once_for_all_servers(fresh: Fresh, calls: list[tuple[Any, ...]]) -> None:
     model, together = fresh(), threading.Barrier(3)
     whole = sum(p.nbytes for p in model.parameters())
@@ -166,40 +208,10 @@ def test_adapters_are_merged_once_a_pass(fresh: Fresh, monkeypatch: pytest.Monke
     add_lora(model, 2, seed=0)
     monkeypatch.setattr(layer, "get_delta_weight", lambda *args: merged.append(1) or delta(*args))
     source = PolicySource(model, META, merged=True)
-    assert [m.name for m in source.metadata()] == [name for name, _ in fresh().named_parameters()]
+    assert [m.name for m in source.metadata] == [name for name, _ in fresh().named_parameters()]
     assert not merged
-    assert [(name, tuple(p.shape)) for name, p in source] == [(m.name, m.shape) for m in source.metadata()]
+    assert [(name, tuple(p.shape)) for name, p in source] == [(m.name, m.shape) for m in source.metadata]
     assert len(merged) == 2 * 7  # two layers of seven matrices
-
-
-def test_the_stand_in_asks_as_vllm_does(real_vllm: None) -> None:
-    from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
-    from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
-
-    assert {"rank_offset", "world_size"} <= set(inspect.signature(NCCLWeightTransferInitInfo).parameters)
-    assert {"master_address", "master_port", "world_size", "rank"} <= set(
-        inspect.signature(NCCLTrainerInitInfo).parameters
-    )
-    sends = inspect.getsource(NCCLTrainerWeightTransferEngine.send_weights)
-    calls = (
-        "client.start_weight_update()",
-        "client.update_weights,",
-        "_broadcast(source",
-        "client.finish_weight_update()",
-    )
-    places = [sends.rindex(part) for part in ("source.metadata()", *(f"self.{call}" for call in calls))]
-    assert places == sorted(places)
-    assert sends.count("metadata()") == 1
-
-
-def test_vllm_packs_on_streams_that_do_not_wait_for_the_optimizer(real_vllm: None) -> None:
-    """The reason for the synchronisation. If vLLM waits itself, it can go."""
-    from vllm.distributed.weight_transfer import packed_tensor
-
-    source = inspect.getsource(packed_tensor.packed_nccl_broadcast_producer)
-    assert "torch.cuda.stream(streams" in source
-    assert "wait_stream" not in source
-    assert "wait_event" not in source
 
 
 def test_weights_go_through_a_disk_where_shared_memory_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,6 +325,8 @@ def test_a_server_that_fails_inside_the_group_ends_the_run(
 ) -> None:
     """The others wait for it in NCCL: nothing can call them away."""
     servers = [stand_in_server.StandIn() for _ in range(2)]
+    for server in servers:
+        server.vllm = sys.modules["vllm"].__version__
     try:
         sampler = VLLMServerSampler(copy.deepcopy(fresh()), [server.url for server in servers])
         monkeypatch.setattr(sampler, "_over_nccl", True)
@@ -342,4 +356,4 @@ def test_tied_and_untied_models_have_the_same_order_in_both_channels(fresh: Fres
     for tied in (True, False):
         model: Qwen2ForCausalLM = fresh(tied=tied)
         source = PolicySource(model, torch.device("cpu"), merged=True)
-        assert [m.name for m in source.metadata()] == [name for name, _ in source]
+        assert [m.name for m in source.metadata] == [name for name, _ in source]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +49,28 @@ def test_episodes_that_come_wait_and_go_in_any_order_keep_their_context(
             if len(waiting[session]) > 100:
                 sampler.end_session(session)
                 del waiting[session]
+
+
+def test_the_cache_is_given_under_the_name_that_the_model_has_for_it(
+    made: Made, ask: Callable[..., SampleRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers 5.24 renamed it. The old name warns there, and will be gone in 5.40."""
+    model = made("transformers")[0]
+    forward, given = model.forward, []
+    own = "cache" if "cache" in signature(forward).parameters else "past_key_values"
+
+    def before(past_key_values: SlotCache, **inputs: Any) -> Any:
+        given.append("past_key_values")
+        return forward(**inputs, **{own: past_key_values})
+
+    def since(cache: SlotCache, **inputs: Any) -> Any:
+        given.append("cache")
+        return forward(**inputs, **{own: cache})
+
+    for named in (before, since):
+        monkeypatch.setattr(model, "forward", named)
+        sample_all(TransformersSampler(model), [ask(0, [1, 2, 3], max_tokens=1)])
+    assert given == ["past_key_values", "cache"]
 
 
 def test_no_cache_is_copied_for_those_that_run_while_others_wait(

