@@ -57,15 +57,14 @@ class SweepFlags:
         "percentile",
         "headroom",
         "ema",
-        "beyond",
         "learning",
         "pretrained",
         "all",
     ]
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
-    schedules. percentile, headroom, ema: the ablations. beyond: the options that the paper does not have. learning: which
-    default learns most per token. pretrained: the paper's questions with SmolLM2, on EH-CabinetLocked and then on EH-BFCL, each
-    in its own folder below --out; or with another --model, or on one --env. all: the paper's six, which share runs."""
+    schedules. percentile, headroom, ema: the ablations. learning: which default learns most per token. pretrained: the
+    paper's questions with SmolLM2, on EH-CabinetLocked and then on EH-BFCL, each in its own folder below --out; or with another
+    --model, or on one --env. all: the paper's six, which share runs."""
     quick: bool = False
     """Use fewer arms and fewer held-out episodes. With the tiny model this takes minutes on a CPU."""
     seeds: int = 3
@@ -94,7 +93,7 @@ class Sweep(SweepFlags):
 
 _PRETRAINED_ENVS = ("EH-CabinetLocked-v0", "EH-BFCL-v0")
 
-_STRETCHED = {"updates", "k_max"}
+_STRETCHED = {"k_max"}
 """Settings that an arm may derive from the shared value, so the shared value can be given."""
 
 TRAIN = (sys.executable, "-m", "harness.grpo")

@@ -251,7 +251,6 @@ def test_flags_that_can_not_be_are_refused(words: list[str], message: str) -> No
 
 
 def test_a_flag_from_which_a_suite_derives_its_own_can_be_given() -> None:
-    assert parse(["--suite", "beyond", "--updates", "30"]).train.updates == 30
     assert parse(["--suite", "saturation", "--k-max", "50"]).train.k_max == 50
 
 

@@ -23,7 +23,6 @@ def test_a_sweep_s_suites_come_in_the_paper_s_order(sweep: Callable[..., Path]) 
         "percentile",
         "headroom",
         "ema",
-        "beyond",
         "learning",
         "pretrained",
     ]
