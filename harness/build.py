@@ -231,7 +231,7 @@ class _Trained:
 
 
 def _choose_tasks(config: GRPOConfig, ranks: Ranks, display: Display) -> _Tasks:
-    """Makes what needs no model, so that a wrong environment, split or horizon is refused within seconds."""
+    """Makes the parts that need no model, so that a wrong environment, split or horizon is refused within seconds."""
     env_id = environment(config, ranks)
     env = teacher(config, env_id)
     stream = TaskStream(
@@ -347,7 +347,7 @@ def _start_sampler(config: GRPOConfig, weights: SampledWeights, *, device: str, 
 
 
 def _batches(config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler, *, ranks: Ranks) -> Batches:
-    """Makes what plays the episodes of the updates."""
+    """Makes the object that plays the episodes of the updates."""
     plan = BatchPlan(
         stream=tasks.stream,
         group_size=config.group_size,

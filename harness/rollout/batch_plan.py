@@ -1,4 +1,4 @@
-"""Which episodes each update has: its tasks, the size of their groups, and what replaces groups that teach nothing."""
+"""Which episodes each update has: its tasks, the size of their groups, and the replacements of groups with equal rewards."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BatchPlan:
         return self._requests(update, dict(enumerate(tasks)), sizes)
 
     def observe(self, update: int, trajectories: Sequence[Trajectory]) -> None:
-        """Counts the successes of an update's episodes, if they count. The arguments are those of `replacements`."""
+        """Counts the successes of an update's episodes, if `success` is set. The arguments are those of `replacements`."""
         if self.success:
             offered = self.stream.candidates(update, self.curriculum) if self.curriculum > 1 else []
             self.success.observe(trajectories, [task for some in offered for task in some])

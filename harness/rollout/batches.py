@@ -28,13 +28,13 @@ from harness.types.trajectory import Trajectory
 __all__ = ["Batches", "OnBegin", "way_to_play"]
 
 OnBegin = Callable[[int, int], OnEnd]
-"""What is called when a batch begins, with its update and this rank's number of episodes; returns what hears of each end."""
+"""Called when a batch begins, with its update and this rank's number of episodes. Returns the callback for each end."""
 
 _LOST_BATCHES = 3  # if so many batches in a row have no finished episode, the environment will not recover by itself
 
 
 def way_to_play(max_staleness: int) -> Callable[[ThreadVectorEnv, Sampler, ChatFormat], Player]:
-    """The way to play batches that may begin so many updates ahead of their own."""
+    """Returns the class that plays batches which may begin `max_staleness` updates ahead of their own."""
     ways: dict[int, type[Player]] = {0: PlayerInTurn, 1: PlayerAhead}
     return ways.get(max_staleness, ContinuousRollout)
 
@@ -157,7 +157,7 @@ class Batches:
             self._plan.success.load_state_dict(state["success"])
 
     def _open(self) -> Player:
-        """Who plays the batches; opens the slots for the first one."""
+        """Returns the player of the batches. It opens the slots for the first batch."""
         if self._player is None:
             self._player = self._way(self._environments.open(self._controller), self._sampler, self._chat)
         return self._player

@@ -50,7 +50,7 @@ class ContinuousRollout:
         """Adds a batch beside those that play already; see `Player.begin`. Each episode gets the K with which it begins.
 
         Returns:
-            What was played, once all episodes have ended; or what went wrong in the thread.
+            The batch, once all of its episodes have ended, or the error of the thread.
         """
         start = time.perf_counter()
         order = longest_first(batch.episodes, batch.lengths)

@@ -123,7 +123,7 @@ class PlayerInTurn:
 class PlayerAhead(PlayerInTurn):
     """Plays a batch in a thread, while the policy is trained on the batch before.
 
-    One batch plays at a time, from its beginning to its end under the same weights and the same K. The caller sees to that.
+    One batch plays at a time, from its beginning to its end under the same weights and the same K. The caller ensures this.
     """
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
