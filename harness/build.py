@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +29,8 @@ from harness.policy.policy import Policy, load_policy
 from harness.policy.ranks import Ranks
 from harness.quickstart.cloning import cached_warm_start, is_pretrained, warm_start
 from harness.quickstart.tiny import new_tiny_policy
-from harness.rollout.batches import Batches, BatchPlan
+from harness.rollout.batch_plan import BatchPlan
+from harness.rollout.batches import Batches
 from harness.rollout.environment import Environments, check_kinds, make_environment, parts_of, spec_of
 from harness.rollout.groups import TaskSuccess
 from harness.rollout.tasks import TaskStream
@@ -48,6 +49,7 @@ from harness.training.frozen import keep_frozen, load_frozen
 from harness.training.learner import Learner
 from harness.training.optimizer import make_optimizer
 from harness.training.reference import reference_policy
+from harness.types.sampler import Sampler
 from harness.types.seeding import derive_seed
 
 __all__ = ["Run", "build", "clone_expert", "environment", "load", "teacher"]
@@ -134,6 +136,9 @@ def build(
 ) -> Run:
     """Builds a run, from its newest checkpoint if it is resumed and has one.
 
+    The tasks come first, because a setting that does not fit them is then refused before a model is loaded. The policy is made
+    whole, and only then copied for the sampler and sharded over the ranks.
+
     Args:
         config: The settings.
         folder: An empty or new folder, or with `resume` the folder of a run that was stopped.
@@ -153,6 +158,83 @@ def build(
     ranks = ranks or Ranks()
     if ranks.sharded:
         config.check_ranks()
+    tasks = _choose_tasks(config, ranks, display)
+    device = ranks.device(pick_device(config.device))
+    checkpoint = ranks.from_first(checkpoint_to_resume(folder) if resume and ranks.first else None)
+    policy = _make_policy(
+        config, tasks.env, folder, display, device=device, ranks=ranks, resumed=checkpoint is not None
+    )
+    tasks.env.close()
+    trained = _prepare_training(config, policy, folder, display, device=device, ranks=ranks, checkpoint=checkpoint)
+    sampler = _start_sampler(config, trained.weights, device=device, ranks=ranks)
+    state = trained.state
+    run = Run(
+        config=config,
+        folder=folder,
+        ranks=ranks,
+        next_update=state.get("next_update", 0),
+        batches=_batches(config, tasks, policy, sampler, ranks=ranks),
+        controller=tasks.controller,
+        learner=trained.learner,
+        weights=trained.weights,
+        held_out=HeldOut(config, *tasks.held_out, trained.weights.policy, sampler, ranks),
+        evaluations=state.get("evaluations", {}),
+        clock=Clock(state.get("totals")),
+        log=RunLog(
+            folder,
+            state.get("next_update", 0),
+            episodes_every=config.log_episodes_every,
+            selected=trained.learner.selected,
+            silent=not ranks.first,
+            trackers=Trackers(config.trackers(), config.log_project, config.public()),
+        ),
+        checkpoints=CheckpointWriter(
+            folder / "checkpoints", keep=config.keep_checkpoints, ranks=ranks.apart(timeout_s=config.rank_timeout_s)
+        ),
+    )
+    if state:
+        run.batches.load_state_dict(state["lengths"])
+        if run.controller is not None:
+            run.controller.load_state_dict(state["controller"])
+    return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tasks:
+    """What is played, and under which horizon.
+
+    Attributes:
+        env_id: The id or spec from which `gym.make` makes an environment of the rollouts.
+        env: One environment, for tasks and demonstrations.
+        stream: The tasks of each update.
+        controller: Chooses the horizon; None for no limit.
+        held_out: The environments of the evaluations, and their tasks.
+    """
+
+    env_id: str | EnvSpec
+    env: gym.Env[str, str]
+    stream: TaskStream
+    controller: HorizonController | None
+    held_out: tuple[Environments, Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trained:
+    """The policy in the state in which it is trained.
+
+    Attributes:
+        learner: Improves the policy.
+        weights: What the sampler samples with.
+        state: What the checkpoint says besides weights; empty for a run that begins.
+    """
+
+    learner: Learner
+    weights: SampledWeights
+    state: Mapping[str, Any]
+
+
+def _choose_tasks(config: GRPOConfig, ranks: Ranks, display: Display) -> _Tasks:
+    """Makes the parts that need no model, so that a wrong environment, split or horizon is refused within seconds."""
     env_id = environment(config, ranks)
     env = teacher(config, env_id)
     stream = TaskStream(
@@ -167,49 +249,93 @@ def build(
     held_out = HeldOut.choose(config, env_id)
     if len(held_out[1]) < config.eval_tasks:
         display.note(f"note: split {config.eval_split} has {len(held_out[1])} tasks; the evaluation plays all of them")
+    return _Tasks(env_id=env_id, env=env, stream=stream, controller=controller, held_out=held_out)
 
-    device = ranks.device(pick_device(config.device))
+
+def _make_policy(
+    config: GRPOConfig,
+    env: gym.Env[str, str],
+    folder: Path,
+    display: Display,
+    *,
+    device: str,
+    ranks: Ranks,
+    resumed: bool,
+) -> Policy:
+    """Makes the policy with which the run begins, whole on rank 0. If it is resumed, a checkpoint still has to fill it.
+
+    The clone comes before the adapters that are trained: it is part of the frozen weights. These are kept after that, for the
+    checkpoints, which have the adapters alone.
+    """
     policy = load(config, env, device, ranks)
     for note in policy.chat.notes:
         display.note(f"note: {note}")
-    checkpoint = ranks.from_first(checkpoint_to_resume(folder) if resume and ranks.first else None)
-    if checkpoint is None and config.warm_start.episodes and ranks.first:
+    if not resumed and config.warm_start.episodes and ranks.first:
         clone_expert(config, env, policy, device, display)
-    env.close()
     if config.lora_rank and not has_lora(policy.model):
         add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
     if config.lora_rank and ranks.first:
-        (keep_frozen if checkpoint is None else load_frozen)(folder / "frozen.safetensors", policy.model)
+        (load_frozen if resumed else keep_frozen)(folder / "frozen.safetensors", policy.model)
+    return policy
+
+
+def _prepare_training(
+    config: GRPOConfig,
+    policy: Policy,
+    folder: Path,
+    display: Display,
+    *,
+    device: str,
+    ranks: Ranks,
+    checkpoint: Path | None,
+) -> _Trained:
+    """Copies, shards and restores the policy, in this order.
+
+    The reference and the sampler's copy are taken from whole weights, so they come before the shards. The optimizer holds the
+    shards, and the checkpoint fills the shards and the optimizer.
+    """
     reference = None
     if config.kl_coef:
-        kept, first = folder / "reference", checkpoint is None
         reference = reference_policy(
-            policy, kept, device, ranks, first=first, packing=config.packing, max_context=config.max_context
+            policy,
+            folder / "reference",
+            device,
+            ranks,
+            first=checkpoint is None,
+            packing=config.packing,
+            max_context=config.max_context,
         )
-    on_host = config.sampler != "transformers"
     weights = SampledWeights(
-        policy, max_staleness=config.max_staleness, ranks=ranks, on_host=on_host, gathers=config.sampler == "vllm"
+        policy,
+        max_staleness=config.max_staleness,
+        ranks=ranks,
+        on_host=config.sampler != "transformers",
+        gathers=config.sampler == "vllm",
     )
-    if not on_host:
+    if config.sampler == "transformers":
         weights.fill(device)  # if servers sample, the copy stays in the host memory of rank 0
     ranks.shard(policy, device)
     if compiles(config.compile, device, config.sampler):
         policy.compile_layers()
+    model = policy.model
     optimizer = make_optimizer(
-        policy.model,
+        model,
         learning_rate=config.learning_rate,
         betas=(0.9, config.adam_beta2),
         weight_decay=config.weight_decay,
     )
-    state = None
+    state: Mapping[str, Any] = {}
     if checkpoint is not None:
-        state = load_training_state(
-            checkpoint, model=policy.model, optimizer=optimizer, sampled=weights.behind, ranks=ranks
-        )
+        state = load_training_state(checkpoint, model=model, optimizer=optimizer, sampled=weights.behind, ranks=ranks)
         weights.restore(state["sampled_at"])
         display.note(f"resumed at update {state['next_update']} from {checkpoint}")
-    slots = _slot_count(config, ranks)
-    sampler = weights.start(
+    learner = Learner(policy, optimizer, reference, config.loss_settings(), config.learning_rate_at, config.seed, ranks)
+    return _Trained(learner=learner, weights=weights, state=state)
+
+
+def _start_sampler(config: GRPOConfig, weights: SampledWeights, *, device: str, ranks: Ranks) -> Sampler:
+    """Makes the sampler. It takes over the weights of this moment, so a checkpoint must have been restored before."""
+    return weights.start(
         functools.partial(
             make_sampler,
             config,
@@ -217,61 +343,41 @@ def build(
             sends=ranks.first,
             adapters=config.lora_handover == "adapters",
             dtype=config.dtype,
-            slots=slots,
+            slots=_slot_count(config, ranks),
             sharers=ranks.size,
         )
     )
-    learner = Learner(policy, optimizer, reference, config.loss_settings(), config.learning_rate_at, config.seed, ranks)
-    run = Run(
-        config,
-        folder,
-        ranks,
-        next_update=state["next_update"] if state else 0,
-        batches=Batches(
-            BatchPlan(
-                stream,
-                config.group_size,
-                config.updates,
-                config.seed,
-                config.dynamic_sampling,
-                TaskSuccess() if config.adaptive_groups or config.curriculum > 1 else None,
-                config.adaptive_groups,
-                config.curriculum,
-            ),
-            Environments(env_id, config.environment_args(), slots, config.env_threads, config.budget_hint),
-            controller,
-            sampler,
-            policy.chat,
-            config.rules(),
-            ranks=ranks,
-            max_staleness=config.max_staleness,
-            updates_at=weights.updates_at,
-        ),
-        controller=controller,
-        learner=learner,
-        weights=weights,
-        held_out=HeldOut(config, *held_out, weights.policy, sampler, ranks),
-        evaluations=state["evaluations"] if state else {},
-        clock=Clock(state["totals"] if state else None),
-        log=RunLog(
-            folder,
-            state["next_update"] if state else 0,
-            episodes_every=config.log_episodes_every,
-            selected=learner.selected,
-            silent=not ranks.first,
-            trackers=Trackers(config.trackers(), config.log_project, config.public()),
-        ),
-        checkpoints=CheckpointWriter(
-            folder / "checkpoints",
-            keep=config.keep_checkpoints,
-            ranks=ranks.apart(timeout_s=config.rank_timeout_s),
-        ),
+
+
+def _batches(config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler, *, ranks: Ranks) -> Batches:
+    """Makes the object that plays the episodes of the updates."""
+    plan = BatchPlan(
+        stream=tasks.stream,
+        group_size=config.group_size,
+        updates=config.updates,
+        seed=config.seed,
+        dynamic_sampling=config.dynamic_sampling,
+        success=TaskSuccess() if config.adaptive_groups or config.curriculum > 1 else None,
+        adaptive_groups=config.adaptive_groups,
+        curriculum=config.curriculum,
     )
-    if state:
-        run.batches.load_state_dict(state["lengths"])
-        if controller is not None:
-            controller.load_state_dict(state["controller"])
-    return run
+    environments = Environments(
+        env_id=tasks.env_id,
+        args=config.environment_args(),
+        slots=_slot_count(config, ranks),
+        threads=config.env_threads,
+        budget_hint=config.budget_hint,
+    )
+    return Batches(
+        plan=plan,
+        environments=environments,
+        controller=tasks.controller,
+        sampler=sampler,
+        chat=policy.chat,
+        rules=config.rules(),
+        ranks=ranks,
+        max_staleness=config.max_staleness,
+    )
 
 
 def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) -> Policy:

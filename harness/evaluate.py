@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.console import Console
 from rich.progress import Progress
@@ -19,6 +19,7 @@ from eh_gym.errors import ConfigError, EHError, SamplerError
 from envs.mixed import read_environments
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.environment import read_env_args
+from harness.settings.ranges import Range, check_ranges
 from harness.settings.reasoning import ReasoningFlags, read_template_kwargs
 from harness.settings.sampling import SamplingFlags
 from harness.types.rules import EpisodeRequest, RolloutMode, Rules
@@ -51,13 +52,13 @@ class TasksFlags:
     """Further arguments of gym.make, as a JSON object."""
     split: str | None = None
     """The split of the tasks. The default is test for a model and all for the others; for AppWorld, test_normal and dev."""
-    tasks: int | None = None
+    tasks: Annotated[int | None, Range(1)] = None
     """The number of tasks, in the order of the split. By default all of a finite split, and 128 of a generated one."""
-    every: int = 1
+    every: Annotated[int, Range(1)] = 1
     """Take only every N-th task of the split. BFCL's categories follow each other: 40 takes 5 entries of each one."""
-    rollouts: int | None = None
+    rollouts: Annotated[int | None, Range(1)] = None
     """The number of episodes per task (k). By default 8, and 1 if all would be alike (expert, empty, greedy)."""
-    horizon: int = 50
+    horizon: Annotated[int, Range(1)] = 50
     """The fixed K, in steps."""
     budget_hint: str = ""
     """A text that is appended to every observation, with {left} and {horizon} filled in. Empty appends nothing."""
@@ -75,7 +76,7 @@ class PolicyFlags:
     """The device of a model: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The type of the model's weights."""
-    threads: int | None = None
+    threads: Annotated[int | None, Range(0)] = None
     """The number of torch threads. 0 leaves torch's default, which a model of 50 million parameters or more also has without
     this flag. A smaller one has one thread, since more would slow it down."""
 
@@ -102,11 +103,11 @@ class RolloutFlags:
 
     rollout: RolloutMode = "lockstep"
     """lockstep gives the same result every time, to the last bit. In streaming no episode waits for another's environment."""
-    slots: int = 64
+    slots: Annotated[int, Range(1)] = 64
     """The number of environments that are played at once. An endpoint gets no more requests than this at a time."""
-    temperature: float = 1.0
+    temperature: Annotated[float, Range(0, 2)] = 1.0
     """The temperature of the sampled actions. 0 is greedy."""
-    max_action_tokens: int = 1024
+    max_action_tokens: Annotated[int, Range(1)] = 1024
     """The most tokens of one action."""
     max_observation_tokens: int = 0
     """A longer observation loses its middle. 0 keeps all of it."""
@@ -153,16 +154,7 @@ class Evaluation(OutputFlags, SamplingFlags, ReasoningFlags, RolloutFlags, Endpo
         for name in sorted(unused):
             if getattr(self, name) != getattr(Evaluation, name):
                 raise ConfigError(f"--{name.replace('_', '-')} {why}, got --policy {self.policy}")
-        for name in ("tasks", "every", "rollouts", "horizon", "slots", "max_action_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(
-                    f"{name} must be >= 1, got {value}; raise --{name.replace('_', '-')}, or leave it out"
-                )
-        if not 0 <= self.temperature <= 2:
-            raise ConfigError(f"temperature must be >= 0 and <= 2, got {self.temperature}; 0 samples greedily")
-        if self.threads is not None and self.threads < 0:
-            raise ConfigError(f"threads must be >= 0, got {self.threads}; 0 leaves torch's default")
+        check_ranges(self)
         self.check_reasoning(self.max_action_tokens)
         if any(weight > 1 for weight in read_environments(self.env).values()):
             raise ConfigError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from rich.console import Console
@@ -22,6 +22,7 @@ from harness.planning.length_laws import GAP, PAPER, LengthLaw
 from harness.run.episode_log import read_episodes
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.horizon import HorizonSettings
+from harness.settings.ranges import Range, check_ranges
 from harness.types.seeding import derive_seed
 
 __all__ = ["Simulation", "main", "simulate"]
@@ -35,13 +36,13 @@ class EpisodesFlags:
     """The steps that episodes need: the paper's quantiles (appworld, bfcl), or two parts with a gap between them."""
     log: Path | None = None
     """An episode log, such as RUN/episodes: the lengths of its successes take the place of the law."""
-    episodes: int = 128
+    episodes: Annotated[int, Range(1)] = 128
     """The number of episodes of an update."""
-    group: int = 1
+    group: Annotated[int, Range(1)] = 1
     """The number of episodes of one task. They need the same number of steps."""
-    updates: int = 200
+    updates: Annotated[int, Range(1)] = 200
     """The number of updates of a run."""
-    runs: int = 4
+    runs: Annotated[int, Range(1)] = 4
     """The number of runs."""
     seed: int = 0
     """The seed of every draw."""
@@ -52,9 +53,7 @@ class Simulation(EpisodesFlags, HorizonSettings):
     """Plays a horizon controller against a distribution of episode lengths, and prints K, success and steps."""
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "group", "updates", "runs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be >= 1, got {getattr(self, name)}")
+        check_ranges(self)
         if self.episodes % self.group:
             raise ConfigError(f"episodes ({self.episodes}) must be a multiple of group, got {self.group}")
         if self.wrapper in ("none", "tokens"):

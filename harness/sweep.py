@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -41,6 +41,7 @@ from harness.settings.command_line import parse as parse_flags
 from harness.settings.grpo import GRPOConfig
 from harness.settings.old_flags import with_current_names
 from harness.settings.presets import SMALL_CHAT_MODEL, flag_of, preset
+from harness.settings.ranges import Range, check_ranges
 from harness.settings.recipe import read_recipe
 
 __all__ = ["Sweep", "main", "parse", "read_tables", "sweep"]
@@ -57,27 +58,26 @@ class SweepFlags:
         "percentile",
         "headroom",
         "ema",
-        "beyond",
         "learning",
         "pretrained",
         "all",
     ]
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
-    schedules. percentile, headroom, ema: the ablations. beyond: the options that the paper does not have. learning: which
-    default learns most per token. pretrained: the paper's questions with SmolLM2, on EH-CabinetLocked and then on EH-BFCL, each
-    in its own folder below --out; or with another --model, or on one --env. all: the paper's six, which share runs."""
+    schedules. percentile, headroom, ema: the ablations. learning: which default learns most per token. pretrained: the
+    paper's questions with SmolLM2, on EH-CabinetLocked and then on EH-BFCL, each in its own folder below --out; or with another
+    --model, or on one --env. all: the paper's six, which share runs."""
     quick: bool = False
     """Use fewer arms and fewer held-out episodes. With the tiny model this takes minutes on a CPU."""
-    seeds: int = 3
+    seeds: Annotated[int, Range(1)] = 3
     """The number of runs per arm. Their seeds count up from --seed."""
-    jobs: int = 0
+    jobs: Annotated[int, Range(0)] = 0
     """The number of runs at once. 0 takes one per GPU, or without GPUs one per --threads cores; with --threads 0 a run takes all
     cores. With --sampler vllm-server it is 1."""
-    ranks: int = 1
+    ranks: Annotated[int, Range(1)] = 1
     """The number of processes of a run, under torchrun, each with a GPU of its own. The paper's recipes need 8."""
     out: Path = Path("runs/sweep")
     """The folder of the sweep. Several suites in one folder share their runs."""
-    threshold: float = 0.0
+    threshold: Annotated[float, Range(0, 1)] = 0.0
     """The success rate up to which tokens are counted. 0 takes 0.5, and 0.8 with --quick."""
 
 
@@ -94,7 +94,7 @@ class Sweep(SweepFlags):
 
 _PRETRAINED_ENVS = ("EH-CabinetLocked-v0", "EH-BFCL-v0")
 
-_STRETCHED = {"updates", "k_max"}
+_STRETCHED = {"k_max"}
 """Settings that an arm may derive from the shared value, so the shared value can be given."""
 
 TRAIN = (sys.executable, "-m", "harness.grpo")
@@ -314,14 +314,7 @@ def parse(words: list[str]) -> Sweep:
     settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep")
     recipe = read_recipe(train.recipe, GRPOConfig) if train.recipe is not None else {}
     settings = dataclasses.replace(settings, train=_settled(settings.train, given | recipe.keys(), quick=quick))
-    if settings.seeds < 1:
-        raise ConfigError(f"seeds must be >= 1, got {settings.seeds}; raise --seeds")
-    if settings.ranks < 1:
-        raise ConfigError(f"ranks must be >= 1, got {settings.ranks}; raise --ranks")
-    if settings.jobs < 0:
-        raise ConfigError(f"jobs must be >= 0, got {settings.jobs}; 0 takes every core or GPU")
-    if not 0 <= settings.threshold <= 1:
-        raise ConfigError(f"threshold must be a share in 0..1, got {settings.threshold}; --threshold 0.5 is 50 %")
+    check_ranges(settings)
     for name in sorted(given & {"run_dir", "resume"}):
         raise ConfigError(
             f"--{name.replace('_', '-')} is for a single run; the folder of a sweep is --out, and a sweep resumes by itself"

@@ -55,7 +55,7 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
     made = make(**settings)
     if not is_controller(made):
         raise ConfigError(
-            f"{name} made {made!r}, which is no controller; it needs horizon, record, update, state_dict and load_state_dict"
+            f"{name} made {made!r}, which is not a controller; it needs horizon, record, update, state_dict and load_state_dict"
         )
     return made
 

@@ -170,7 +170,7 @@ class TextEnvContract:
             pass
         else:
             raise AssertionError(
-                f"reset took the task id {task_id!r}; raise eh_gym.errors.ConfigError for what is no task's"
+                f"reset took the task id {task_id!r}; raise eh_gym.errors.ConfigError for an unknown task"
             )
         assert env.reset(seed=0)[1]["task_id"] in _task_ids(env), "after a refused reset it plays no task of its own"
 
@@ -258,7 +258,7 @@ class ExpertEnvContract(TextEnvContract):
             assert results[-1][1:3] == (1.0, True), (
                 f"the expert failed at {task_id!r}; its last step gave {results[-1]}"
             )
-            assert results[-1][4]["success"] is True, f"{task_id!r} was rewarded, but is no success"
+            assert results[-1][4]["success"] is True, f"{task_id!r} was rewarded, but is not a success"
             steps = info.get("optimal_steps", len(results))
             assert len(results) == steps, f"{task_id!r} took {len(results)} steps; its optimal_steps are {steps}"
 

@@ -202,27 +202,24 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         if stopped and self._zero_reward:
             reward = 0.0
         self._return += float(reward)
-        outcome = EpisodeOutcome(
-            length=steps,
-            horizon=self._horizon,
-            success=not failed and self._verdict(observation, float(reward), terminated, truncated, info),
-            truncated=truncated and not terminated,  # gymnasium's TimeLimit also marks an end on its last step
-            task_id=None if (task_id := self._start.get("task_id")) is None else str(task_id),
-            info=self._start,
-        )
+        success = not failed and self._verdict(observation, float(reward), terminated, truncated, info)
+        stopped_early = truncated and not terminated  # gymnasium's TimeLimit also marks an end on its last step
+        task_id = self._start.get("task_id")
         inner = info.get("episode")
         episode = {
             **(inner if isinstance(inner, Mapping) else {}),
-            "length": outcome.length,
-            "horizon": outcome.horizon,
-            "success": outcome.success,
-            "truncated": outcome.truncated,
+            "length": steps,
+            "horizon": self._horizon,
+            "success": success,
+            "truncated": stopped_early,
             "r": self._return,
-            "l": outcome.length,
+            "l": steps,
         }
         if task_id is not None:
             episode["task_id"] = task_id
         if self._record and not failed:
+            named = None if task_id is None else str(task_id)
+            outcome = EpisodeOutcome(steps, self._horizon, success, stopped_early, named, self._start)
             if self._held is None:
                 self._tell(outcome)
             else:

@@ -296,5 +296,5 @@ def _read_ids(root: Path, split: str) -> tuple[str, ...]:
     found = [line.strip().split(":")[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     strange = [identifier for identifier in found if not _TASK_ID.fullmatch(identifier)]
     if strange:
-        raise EHError(f"{path} lists {strange[0]!r}, which is no task's id")
+        raise EHError(f"{path} lists {strange[0]!r}, which is not a task's id")
     return tuple(found)

@@ -70,7 +70,7 @@ def split_url(url: str) -> urllib.parse.SplitResult:
         parts = urllib.parse.urlsplit(url)
         _ = parts.port  # read when it is asked for
     except ValueError as error:
-        raise EHError(f"{url} is no address: {error}") from error
+        raise EHError(f"{url} is not an address: {error}") from error
     return parts
 
 

@@ -22,7 +22,6 @@ __all__ = [
     "horizon_series",
     "horizon_spread",
     "is_held_out",
-    "longer_than",
     "mean_tokens",
     "paired_difference",
     "peak",
@@ -256,16 +255,6 @@ def success_at(result: Mapping[str, Any], k: int) -> float | None:
     return float(result["mean_at_k"]) * within / len(lengths)
 
 
-def longer_than(result: Mapping[str, Any], steps: int) -> float | None:
-    """Returns the success rate on tasks for which the expert takes more than `steps` steps; None if it is not known.
-
-    >>> longer_than({"by_optimum": [[3, 8, 8], [14, 8, 6], [17, 8, 2]]}, 10)
-    0.5
-    """
-    long = [(episodes, successes) for optimum, episodes, successes in result.get("by_optimum", ()) if optimum > steps]
-    return sum(successes for _, successes in long) / sum(episodes for episodes, _ in long) if long else None
-
-
 def run_numbers(
     run: RunRecords,
     *,
@@ -273,7 +262,6 @@ def run_numbers(
     held_out: bool,
     trained_at: int | None = None,
     band: tuple[float, float] | None = None,
-    start: int | None = None,
     equal_tokens: float | None = None,
 ) -> dict[str, float | None]:
     """Returns all numbers of one run that tables show. A number is None if the records do not have it.
@@ -284,7 +272,6 @@ def run_numbers(
         held_out: Whether the success during training is that of held-out evaluations; see `success_curve`.
         trained_at: The run's fixed K, for ``success_at_k``.
         band: The plateau, in steps, for ``settled_at`` and ``share_in_band``.
-        start: A K0, for ``longer_than_k0``.
         equal_tokens: The tokens for ``success_at_equal_tokens``.
 
     Returns:
@@ -301,7 +288,6 @@ def run_numbers(
         "best_at_k": after.get("best_at_k"),
         "greedy": greedy.get("mean_at_k"),
         "success_at_k": success_at(after, trained_at) if after and trained_at is not None else None,
-        "longer_than_k0": longer_than(after, start) if start is not None else None,
         "peak": top.success if top else None,
         "tokens_at_peak": top.tokens if top else None,
         "tokens_to_threshold": tokens_to(curve, threshold),

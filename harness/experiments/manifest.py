@@ -161,7 +161,7 @@ def read_manifest(path: Path) -> Manifest:
         return Manifest(**{name: content[name] for name in names}, arms=arms)
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(
-            f"{path} is no manifest of a sweep ({error!r}); run the sweep again, which writes it"
+            f"{path} is not a manifest of a sweep ({error!r}); run the sweep again, which writes it"
         ) from error
 
 

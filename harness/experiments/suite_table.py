@@ -10,10 +10,7 @@ from typing import Literal
 from harness.experiments.analysis import Arm, Spread, is_held_out, paired_difference, run_numbers, savings, spread
 from harness.experiments.plateau import Plateau, plateau
 
-__all__ = ["OFF_THE_PLATEAU", "Column", "SuiteTable", "baseline_of", "suite_table"]
-
-OFF_THE_PLATEAU = 0.7
-"""An arm must learn the tasks that do not fit into K0 with at most this share of the tokens of the largest fixed K."""
+__all__ = ["Column", "SuiteTable", "baseline_of", "suite_table"]
 
 Form = Literal["percent", "tokens", "steps", "seconds", "updates"]
 
@@ -117,15 +114,6 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "percentile": (_MEAN, _BEST, _FINAL_K, _K_STD, _TOKENS),
     "headroom": (_MEAN, _BEST, _FINAL_K, _K_STD, _PER_UPDATE, _TOKENS),
     "ema": (_MEAN, _BEST, _FINAL_K, _K_STD, _TOKENS),
-    "beyond": (
-        _MEAN,
-        _GREEDY,
-        Column("longer_than_k0", "longer than K0 %", "percent"),
-        _FINAL_K,
-        _K_STD,
-        _TOKENS,
-        Column("savings", "saved of baseline's %", "percent"),
-    ),
     "learning": _PER_TOKEN,
     "pretrained": _PER_TOKEN,
 }
@@ -146,12 +134,11 @@ def suite_table(
         suite: One of `harness.experiments.suites.SUITES`.
         arms: The arms, with the runs that have ended.
         threshold: The success rate up to which tokens are counted. Savings compare each run with the baseline's run of the
-            same seed, so a seed counts only if both reach the threshold. In beyond, learning and pretrained they compare all
+            same seed, so a seed counts only if both reach the threshold. In learning and pretrained they compare all
             tokens.
         band: The plateau that a saturation suite found. The suite convergence uses it.
     """
     columns, baseline = _COLUMNS[suite], baseline_of(arms)
-    start = min((int(k0) for arm in arms if (k0 := arm.settings.get("k0")) is not None), default=None)
     held_out = is_held_out(run.rows for arm in arms for run in arm.runs)
     least = _least_tokens(arms, held_out=held_out) if columns is _PER_TOKEN else {}
     numbers = {
@@ -162,7 +149,6 @@ def suite_table(
                 held_out=held_out,
                 trained_at=int(arm.settings["k0"]) if arm.settings.get("wrapper") == "fixed" else None,
                 band=band,
-                start=start,
                 equal_tokens=least.get(run.seed),
             )
             for run in arm.runs
@@ -170,7 +156,7 @@ def suite_table(
         for arm in arms
     }
     if baseline is not None:
-        counted = "tokens_total" if suite == "beyond" or columns is _PER_TOKEN else "tokens_to_threshold"
+        counted = "tokens_total" if columns is _PER_TOKEN else "tokens_to_threshold"
         reference = numbers[baseline.label]
         for by_seed in numbers.values():
             for seed, values in by_seed.items():
@@ -237,14 +223,6 @@ def _notes(
         baseline = baseline_of(arms)
         against = f"; savings against {baseline.label}, seed by seed" if baseline else ""
         notes.append(f"{of_threshold}{against}")
-    if suite == "beyond" and (baseline := baseline_of(arms)) is not None:
-        met = [
-            f"{arm.label} {_off_the_plateau(numbers, arm.label, baseline.label)}" for arm in arms if arm is not baseline
-        ]
-        notes.append(
-            f"seeds on which an arm leaves the false plateau (at least the success of {baseline.label} on the tasks "
-            f"longer than K0, with at most {100 * OFF_THE_PLATEAU:g} % of its tokens): {', '.join(met)}"
-        )
     if _COLUMNS[suite] is _PER_TOKEN:
         notes += _learning_notes(arms, numbers, of_threshold)
     return notes
@@ -285,18 +263,6 @@ def _learning_notes(
             f"{', '.join(against)}"
         )
     return notes
-
-
-def _off_the_plateau(numbers: Mapping[str, Mapping[int, Mapping[str, float | None]]], arm: str, baseline: str) -> str:
-    """Counts the seeds on which an arm is as good as the baseline at tasks longer than K0, and cheaper; such as "2/3"."""
-    met = known = 0
-    for seed, values in numbers[arm].items():
-        own, other = values["longer_than_k0"], numbers[baseline].get(seed, {}).get("longer_than_k0")
-        saved = values.get("savings")
-        if own is not None and other is not None and saved is not None:
-            known += 1
-            met += own >= other and saved >= 1 - OFF_THE_PLATEAU
-    return f"{met}/{known}"
 
 
 def _scale(form: Form, value: float) -> tuple[float, str, int]:

@@ -1,4 +1,4 @@
-"""The suites: the paper's six experiments and three beyond the paper. Each is a list of arms, which are settings to compare.
+"""The suites: the paper's six experiments and two of this project. Each is a list of arms, which are settings to compare.
 
 `harness.sweep` runs the suites, and `harness.experiments.suite_table` makes their tables.
 """
@@ -99,27 +99,6 @@ def _ema(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     return [SuiteArm(f"α={alpha:g}", {"wrapper": "elastic", "alpha": alpha}) for alpha in alphas]
 
 
-_KINDS = {"EH-AppWorld": "difficulty", "EH-BFCL": "category"}
-"""The key of a task's kind in the info of reset. For the cabinets the kind is the number of the expert's steps."""
-
-
-def _beyond(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
-    """Options that the paper does not have, against the largest K. All start from a K0 that is too short for long tasks."""
-    elastic = {"wrapper": "elastic", "k0": 10}
-    kinds = {
-        "horizon_key": _KINDS.get(base.env.rpartition(":")[2].rsplit("-v", 1)[0], "optimal_steps"),
-        "cold_growth": 1.0,
-        "min_successes": 8,
-    }
-    return [
-        SuiteArm(f"K={base.k_max}", {"wrapper": "fixed", "k0": base.k_max}),
-        SuiteArm("elastic", elastic),
-        SuiteArm("P90 + 15, α=0.5", elastic | {"delta": 15.0, "alpha": 0.5}),
-        SuiteArm("a K for each kind", elastic | kinds | {"alpha": 0.5, "updates": base.updates * 14 // 15}),
-        SuiteArm("budget told", elastic | {"delta": 15.0, "alpha": 0.5, "budget_hint": " {left}"}),
-    ]
-
-
 def _learning(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     """Which default learns most from its tokens: the elastic horizon under several losses and samplers, and its rivals.
 
@@ -157,11 +136,10 @@ SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
     "percentile": _percentile,
     "headroom": _headroom,
     "ema": _ema,
-    "beyond": _beyond,
     "learning": _learning,
     "pretrained": _pretrained,
 }
 """The suites by name. Each function takes the settings that all arms share, and whether the sweep is quick."""
 
-PAPER_SUITES = tuple(name for name in SUITES if name not in ("beyond", "learning", "pretrained"))
+PAPER_SUITES = tuple(name for name in SUITES if name not in ("learning", "pretrained"))
 """The paper's suites, in the order in which ``--suite all`` runs them."""

@@ -15,7 +15,6 @@ This is detected at the start and reported in `ChatFormat.notes`; nothing is rem
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,19 +109,20 @@ class ChatFormat:
         added = tokenizer.added_tokens_decoder
         self._special = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         self.stop_ids = self._find_stop_ids(stop_ids)
+        self._tool_format: ToolFormat | None = None  # until functions are on offer: a parser may need TRL
 
-    @functools.cached_property
-    def tools(self) -> ToolFormat:
-        """How the model writes function calls.
+    def tool_format(self) -> ToolFormat:
+        """How the model writes function calls. The first call of this method adds the token that ends them to `stop_ids`.
 
         Raises:
             ConfigError: Its template has none, or no parser for them is known.
             MissingExtraError: The parser needs TRL.
         """
-        tools = ToolFormat(self._tokenizer, self._template, self._special)
-        self.stop_ids |= {tools.end_id}
-        self._ends |= {tools.end_id}
-        return tools
+        if self._tool_format is None:
+            self._tool_format = ToolFormat(self._tokenizer, self._template, self._special)
+            self.stop_ids |= {self._tool_format.end_id}
+            self._ends |= {self._tool_format.end_id}
+        return self._tool_format
 
     def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
         """The ids of the first prompt, up to the place where the model starts to write.
@@ -133,7 +133,7 @@ class ChatFormat:
             tools: The functions that the model may call.
         """
         if tools:
-            self.tools  # noqa: B018 - a model without calls is refused here
+            self.tool_format()  # a model without calls is refused here
         return self._ids(self._template(self.first_messages(system_prompt, observation), tools=tools))
 
     def first_messages(self, system_prompt: str, observation: str) -> list[Message]:
@@ -198,12 +198,12 @@ class ChatFormat:
             stopped: Whether the reply ended with a stop token.
         """
         shown = [self._cut(result, share=len(results)) for result in results]
-        return self._following(self.tools.results_text(call_names(action), shown), stopped)
+        return self._following(self.tool_format().results_text(call_names(action), shown), stopped)
 
     def reply_ids(self, action: str) -> list[int]:
         """The ids of a reply that the model did not write (a demonstration), including the stop token."""
         if call_names(action):
-            return [*self._ids(self.tools.call_text(json.loads(action))), self.tools.end_id]
+            return [*self._ids(self.tool_format().call_text(json.loads(action))), self.tool_format().end_id]
         begin = self.reasoning.end if self.reasoning.name == "opened" else self.reasoning.answer
         return [*self._ids(begin + action), self._end_id]
 
@@ -225,7 +225,7 @@ class ChatFormat:
         answer = answer.lstrip() if length else answer
         if not tools:
             return Reply(answer, thought, answer, length)
-        parsed = self.tools.parse(self.text(ids), tools)
+        parsed = self.tool_format().parse(self.text(ids), tools)
         if parsed is None:
             return Reply(answer, thought, answer, length, malformed=True)
         words, calls = parsed

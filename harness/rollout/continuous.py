@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
+from harness.rollout.length_estimates import longest_first
+from harness.rollout.player import BatchRequest, Played
 from harness.rollout.slots import OnEnd, Slots
 from harness.rollout.streaming import Answers, play_streaming
-from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
 
@@ -27,7 +29,7 @@ __all__ = ["ContinuousRollout"]
 
 
 class ContinuousRollout:
-    """Plays batches in its own thread, as `play_streaming` does. Only that thread uses the sampler and the slots.
+    """A `Player` with its own thread, which plays as `play_streaming` does. Only that thread uses the sampler and the slots.
 
     Args:
         envs: The slots.
@@ -36,50 +38,44 @@ class ContinuousRollout:
     """
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
-        self._slots, self._sampler = Slots(envs, sampler, chat), sampler
+        self.envs, self._slots, self._sampler = envs, Slots(envs, sampler, chat), sampler
         self._calls: Answers = SimpleQueue()
-        self._playing: set[Future[list[Trajectory]]] = set()
+        self._playing: set[Future[Played]] = set()
         self._closed = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="eh-rollout", daemon=True)
         self._thread.start()
 
-    def begin(
-        self,
-        requests: Sequence[EpisodeRequest],
-        order: Sequence[int],
-        rules: Rules,
-        on_end: OnEnd,
-        *,
-        at_once: int | None,
-        first: bool = False,
-    ) -> Future[list[Trajectory]]:
-        """Adds a batch. The arguments are those of `Slots.add`, but `on_end` gets the trajectory alone.
+    def begin(self, batch: BatchRequest, on_end: OnEnd, *, first: bool = False) -> Future[Played]:
+        """Adds a batch beside those that play already; see `Player.begin`. Each episode gets the K with which it begins.
 
         Returns:
-            The trajectories in the order of the requests, once all have ended; or what went wrong in the thread.
+            The batch, once all of its episodes have ended, or the error of the thread.
         """
-        batch: Future[list[Trajectory]] = Future()
+        start = time.perf_counter()
+        order = longest_first(batch.episodes, batch.lengths)
+        all_played: Future[Played] = Future()
         played: dict[int, Trajectory] = {}
 
         def keep(index: int, trajectory: Trajectory) -> None:
             played[index] = trajectory
             on_end(trajectory)
-            if len(played) == len(requests):
-                self._playing.discard(batch)
-                batch.set_result([played[i] for i in range(len(requests))])
+            if len(played) == len(batch.episodes):
+                self._playing.discard(all_played)
+                trajectories = [played[i] for i in range(len(batch.episodes))]
+                all_played.set_result(Played(trajectories, time.perf_counter() - start))
 
         def add() -> None:
             if self._error is not None:
-                batch.set_exception(self._error)
-            elif not requests:
-                batch.set_result([])
+                all_played.set_exception(self._error)
+            elif not batch.episodes:
+                all_played.set_result(Played([], time.perf_counter() - start))
             else:
-                self._playing.add(batch)
-                self._slots.add(requests, order, rules, keep, at_once=at_once, first=first)
+                self._playing.add(all_played)
+                self._slots.add(batch.episodes, order, batch.rules, keep, at_once=batch.at_once, first=first)
 
         self._calls.put(add)
-        return batch
+        return all_played
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -98,7 +94,8 @@ class ContinuousRollout:
             go_on.set()
 
     def close(self) -> None:
-        """Ends the thread. The environments must have been closed before, so that no episode goes on."""
+        """Closes the slots, which ends a batch that is still being played, and then the thread."""
+        self.envs.close()
         self._closed = True
         self._calls.put(lambda: None)
         self._thread.join()

@@ -103,7 +103,7 @@ def read_episodes(path: Path) -> list[dict[str, Any]]:
             episode["task_id"], episode["turns"]
         except (ValueError, TypeError, KeyError) as error:
             raise StateError(
-                f"line {number} of {path} is no episode ({error!r}); restore or remove the file"
+                f"line {number} of {path} is not an episode ({error!r}); restore or remove the file"
             ) from error
         episodes.append(episode)
     return episodes

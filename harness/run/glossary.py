@@ -104,7 +104,7 @@ _ALL = (
         "The mean of steps / the expert's steps, over the successes whose expert length is known. An agent that guesses can "
         "need fewer steps than the expert.",
     ),
-    Metric("rollout/malformed", "share", "The share of actions that are no valid call."),
+    Metric("rollout/malformed", "share", "The share of actions that are not a valid call."),
     Metric("rollout/action_cut", "share", "The share of actions that were cut at max_action_tokens."),
     Metric(
         "rollout/unfinished_reasoning",

@@ -92,7 +92,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row["update"] = int(row["update"])
         except (ValueError, TypeError, KeyError) as error:
             raise StateError(
-                f"line {number} of {path} is no row of metrics ({error!r}); restore the file, or start a new run"
+                f"line {number} of {path} is not a row of metrics ({error!r}); restore the file, or start a new run"
             ) from error
         rows.append(row)
     return rows

@@ -22,6 +22,7 @@ def make_sampler(
     dtype: str | None = None,
     slots: int | None = None,
     sharers: int = 1,
+    version: int = 0,
 ) -> Sampler:
     """Makes the sampler of a policy; a vLLM engine or server receives the policy's weights here for the first time.
 
@@ -33,6 +34,7 @@ def make_sampler(
         adapters: Whether vLLM receives the LoRA adapters separately. Otherwise they are merged into the weights.
         slots: The most requests at once, for an engine in this process; None for the engine's default.
         sharers: The number of processes that sample with the same servers.
+        version: The number of policy updates that the weights have seen. Later versions count on from it.
         dtype: The type in which the policy computes; None for that of its weights. Shards are wider than that.
     """
     settings.check_sampler()
@@ -47,6 +49,7 @@ def make_sampler(
             sends=sends,
             sharers=sharers,
             adapters=adapters,
+            version=version,
         )
     if settings.sampler == "vllm":
         return VLLMSampler(
@@ -60,5 +63,6 @@ def make_sampler(
             adapters=adapters,
             device=device,
             slots=slots,
+            version=version,
         )
-    return TransformersSampler(policy.model, max_context=max_context)
+    return TransformersSampler(policy.model, max_context=max_context, version=version)

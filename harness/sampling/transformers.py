@@ -57,13 +57,19 @@ class TransformersSampler:
         max_context: The most tokens of an episode. The default, which is also the maximum, is the model's
             ``max_position_embeddings``.
         max_prefill_tokens: The most padded tokens of one forward pass over new prompts. It bounds the memory.
+        version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
 
     Raises:
         ConfigError: The model has other layers, such as recurrent ones, or `max_context` exceeds the model's positions.
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, max_context: int | None = None, max_prefill_tokens: int = 16_384
+        self,
+        model: PreTrainedModel,
+        *,
+        max_context: int | None = None,
+        max_prefill_tokens: int = 16_384,
+        version: int = 0,
     ) -> None:
         config = model.config.get_text_config()
         windows = attention_windows(config)
@@ -86,7 +92,7 @@ class TransformersSampler:
         self._vocab_size = int(config.vocab_size)
         self._max_context = max_context or positions
         self._max_prefill_tokens = max_prefill_tokens
-        self._version = 0
+        self._version = version
         self._cache = SlotCache(self._max_context)
         # transformers 5.24 renamed the argument, and will no longer know the old name in 5.40.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"

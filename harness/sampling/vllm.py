@@ -91,6 +91,7 @@ class VLLMSampler:
             only if the engine has lost them. Otherwise the adapters are merged into the weights.
         slots: The most requests that run at once on a GPU; None for vLLM's default, which prepares for 1024.
         device: The device of the engine, if the policy's weights are elsewhere: a copy in the host's memory. None for theirs.
+        version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
 
     Raises:
         MissingExtraError: vLLM is not installed.
@@ -111,6 +112,7 @@ class VLLMSampler:
         adapters: bool = False,
         device: str | None = None,
         slots: int | None = None,
+        version: int = 0,
     ) -> None:
         config = model.config.get_text_config()
         positions = int(config.max_position_embeddings)
@@ -120,7 +122,7 @@ class VLLMSampler:
         self._model = model
         self._vocab_size = int(config.vocab_size)
         self._max_context = max_context or positions
-        self._version = 0
+        self._version = version
         self._numbers = itertools.count()
         self._running: dict[str, _Running] = {}
         self._names: dict[Hashable, str] = {}

@@ -79,6 +79,7 @@ class VLLMServerSampler:
         sharers: The number of processes that sample with these servers.
         adapters: Whether the model's LoRA adapters are sent separately, over HTTP. Each server then gets the frozen weights
             only when it joins or comes back. Otherwise the adapters are merged into the weights.
+        version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
 
     Raises:
         ConfigError: A server can't be reached, is not set up as docs/vllm.md says, or allows less than `max_context`;
@@ -96,6 +97,7 @@ class VLLMServerSampler:
         sends: bool = True,
         sharers: int = 1,
         adapters: bool = False,
+        version: int = 0,
     ) -> None:
         if not urls:
             raise ConfigError("no server was named; give --url http://HOST:PORT, several with commas between them")
@@ -120,7 +122,7 @@ class VLLMServerSampler:
         self._max_context = max_context or min(limits)
         self._sends, self._sharers = sends, sharers
         self._sender: NCCLSender | None = None
-        self._version = 0
+        self._version = version
         self._attempts = itertools.count()
         self._numbers = itertools.count()
         self._running: dict[str, _Running] = {}

@@ -52,7 +52,6 @@ class SampledWeights:
         self._dtype = policy.model.dtype  # before it is sharded in float32
         self.updates = 0
         self._sampler: Sampler | None = None
-        self._updates_at_start = 0
 
     @property
     def behind(self) -> PreTrainedModel | None:
@@ -70,10 +69,13 @@ class SampledWeights:
         if self._copied and not self._max_staleness:
             self._ranks.copy_weights(self._trained.model, self.policy.model)
 
-    def start(self, make_sampler: Callable[[Policy], Sampler]) -> Sampler:
-        """Makes the sampler, which takes over the present weights, and returns it once every rank has one."""
-        self._sampler = make_sampler(self.policy)
-        self._updates_at_start = self.updates
+    def start(self, make_sampler: Callable[..., Sampler]) -> Sampler:
+        """Makes the sampler, which takes over the present weights, and returns it once every rank has one.
+
+        Args:
+            make_sampler: Gets the policy, and as `version` the number of policy updates that its weights have seen.
+        """
+        self._sampler = make_sampler(self.policy, version=self.updates)
         self._ranks.wait()  # for servers that rank 0 sends the weights to
         return self._sampler
 
@@ -118,10 +120,6 @@ class SampledWeights:
         """Drops the requests that run on servers. Other samplers have nothing to close."""
         if isinstance(self._sampler, VLLMServerSampler):
             self._sampler.close()
-
-    def updates_at(self, version: int) -> int:
-        """The number of policy updates behind a sampler's version, which counts from the start of this process."""
-        return self._updates_at_start + version
 
 
 @torch.no_grad()

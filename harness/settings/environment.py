@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from eh_gym.errors import ConfigError
 from envs.mixed import read_environments
+from harness.settings.ranges import Range
 
 __all__ = ["EnvironmentFlags", "read_env_args"]
 
@@ -24,15 +25,15 @@ class EnvironmentFlags:
     all, and an object under an environment's id is for this one alone."""
     split: str = ""
     """The split whose tasks are trained on. Empty takes the environment's own default."""
-    environment_retries: int = 2
+    environment_retries: Annotated[int, Range(0)] = 2
     """If an environment fails, its episode starts again up to this many times. After that the episode is dropped."""
-    env_threads: int = 64
+    env_threads: Annotated[int, Range(0)] = 64
     """The number of threads that step environments. 0 uses no threads, which is fastest if a step takes microseconds."""
     env_workers: Literal["local", "ray"] = "local"
     """Where the environments run: on this machine (local), or in Ray actors on the nodes of a cluster (ray)."""
     ray_address: str = ""
     """The Ray cluster that this machine has joined: auto or HOST:PORT. Empty starts a Ray of this run's own, on this machine."""
-    ray_actor_slots: int = 16
+    ray_actor_slots: Annotated[int, Range(1)] = 16
     """The number of environments in one Ray actor."""
     ray_actor_cpus: float = 1.0
     """The number of cores that one actor reserves on its node."""
@@ -44,8 +45,6 @@ class EnvironmentFlags:
         for name in ("ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"):
             if self.env_workers != "ray" and getattr(self, name) != getattr(EnvironmentFlags, name):
                 raise ConfigError(f"--{name.replace('_', '-')} is for --env-workers ray, got --env-workers local")
-        if self.ray_actor_slots < 1:
-            raise ConfigError(f"ray_actor_slots must be >= 1, got {self.ray_actor_slots}; raise --ray-actor-slots")
         self.environment_args()
         self.environments()
 

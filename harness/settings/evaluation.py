@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from eh_gym.errors import ConfigError
+from harness.settings.ranges import Range
 
 __all__ = ["EvaluationFlags"]
 
@@ -15,13 +17,13 @@ class EvaluationFlags:
 
     eval_split: str = "test"
     """The split of the held-out tasks."""
-    eval_tasks: int = 128
+    eval_tasks: Annotated[int, Range(0)] = 128
     """The number of held-out tasks. 0 evaluates nothing."""
-    eval_rollouts: int = 8
+    eval_rollouts: Annotated[int, Range(1)] = 8
     """The number of sampled episodes per task before and after training (the k of mean@k and best@k)."""
-    eval_every: int = 0
+    eval_every: Annotated[int, Range(0)] = 0
     """The number of updates between evaluations during training, whose results are metrics. 0 evaluates only before and after."""
-    eval_every_rollouts: int = 8
+    eval_every_rollouts: Annotated[int, Range(1)] = 8
     """The number of sampled episodes per task in the evaluations during training."""
 
     eval_horizons: str = ""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from harness.settings.horizon import HorizonSettings
 from harness.settings.loss import LossFlags
 from harness.settings.model import ModelFlags
 from harness.settings.optimizer import OptimizerFlags
+from harness.settings.ranges import check_ranges
 from harness.settings.reasoning import ReasoningFlags
 from harness.settings.rollout import RolloutFlags
 from harness.settings.run import RunFlags
@@ -29,25 +28,6 @@ from harness.types.loss_settings import LossSettings
 from harness.types.rules import Rules
 
 __all__ = ["GRPOConfig"]
-
-_ANY = math.inf
-_RANGES: dict[str, tuple[int, float]] = {
-    **dict.fromkeys(
-        ("updates", "tasks_per_update", "max_action_tokens", "minibatches", "tokens_per_microbatch"), (1, _ANY)
-    ),
-    **dict.fromkeys(("eval_rollouts", "eval_every_rollouts", "checkpoint_every", "curriculum"), (1, _ANY)),
-    **dict.fromkeys(
-        ("threads", "slots", "env_threads", "environment_retries", "max_context", "lora_rank", "dynamic_sampling"),
-        (0, _ANY),
-    ),
-    **dict.fromkeys(("warmup_updates", "fixed_length", "eval_tasks", "eval_every", "log_episodes_every"), (0, _ANY)),
-    **dict.fromkeys(("max_observation_tokens", "max_reasoning_tokens", "clip_high"), (0, _ANY)),
-    **dict.fromkeys(("learning_rate", "weight_decay", "kl_coef"), (0, sys.float_info.max)),
-    **dict.fromkeys(("final_lr_fraction", "clip_low", "truncated_weight"), (0, 1)),
-    "adam_beta2": (0, 0.99999),
-    "buffer_size": (1, sys.maxsize),
-}
-"""The least and the greatest value of each number. The groups of flags check everything else."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +52,7 @@ class GRPOConfig(
     """Behaviour cloning before the first update."""
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high:  # NaN is not
-                most = "" if high > 1 else f" and <= {high:g}"
-                mend = "raise" if value < low else "lower" if value > high else "change"
-                raise ConfigError(f"{name} must be >= {low}{most}, got {value}; {mend} --{name.replace('_', '-')}")
+        check_ranges(self)
         self.check_environment()
         self.check_adapters(self)
         self.check_compile(self)
@@ -86,7 +61,6 @@ class GRPOConfig(
         self.check_reasoning(self.max_action_tokens)
         self.check_sampler()
         self.check_loss()
-        self.check_optimizer()
         self.check_evaluation(self.max_staleness)
         if self.horizons() and self.budget_hint:
             raise ConfigError(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import eh_gym
 from eh_gym import HorizonController, KeyedHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.elastic import Rounding, Statistic
 from eh_gym.horizon.make import HORIZONS
+from harness.settings.ranges import Range
 
 __all__ = [
     "ElasticFlags",
@@ -54,7 +56,7 @@ class ElasticFlags:
     """The weight of the new target in the moving average of K."""
     delta: float = 10.0
     """The headroom above the boundary, in steps."""
-    buffer_size: int = 100
+    buffer_size: Annotated[int, Range(1, sys.maxsize)] = 100
     """The number of most recent successes that are remembered (N)."""
     min_successes: int = 20
     """K does not move before this many successes were seen (N_min)."""

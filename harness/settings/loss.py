@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from eh_gym.errors import ConfigError
+from harness.settings.ranges import Range
 from harness.types.loss_settings import Aggregation, Loss, WeightMode
 
 __all__ = ["LossFlags"]
@@ -21,40 +24,36 @@ class LossFlags:
     loss: Loss = "grpo"
     """grpo: clip each token's probability ratio. gspo: clip one ratio per episode, the geometric mean of its tokens'. cispo: use
     the clipped ratio as a weight, so that no token leaves the gradient."""
-    clip_low: float = 0.0
+    clip_low: Annotated[float, Range(0, 1)] = 0.0
     """The ratio is clipped at 1 - clip_low. 0 takes what is usual: 0.2 (grpo), 0.0003 (gspo), 1 (cispo: no bound)."""
-    clip_high: float = 0.0
+    clip_high: Annotated[float, Range(0, math.inf)] = 0.0
     """The ratio is clipped at 1 + clip_high. 0 takes what is usual: 0.2 (grpo), 0.0004 (gspo), 4 (cispo)."""
-    kl_coef: float = 0.0
+    kl_coef: Annotated[float, Range(0)] = 0.0
     """The weight of the KL estimate to the initial policy."""
     aggregation: Aggregation = "token-mean"
     """How the losses of the tokens become one number."""
-    fixed_length: int = 0
+    fixed_length: Annotated[int, Range(0)] = 0
     """With --aggregation fixed-length: the sum is divided by this many tokens per episode. 0 takes k_max x max_action_tokens."""
     normalize_std: bool = True
     """Divide the advantages by the standard deviation of their group. --no-normalize-std only subtracts the mean (Dr.GRPO)."""
-    truncated_weight: float = 1.0
+    truncated_weight: Annotated[float, Range(0, 1)] = 1.0
     """The advantages of episodes that K, the token budget or the environment's own limit stopped are multiplied by this, 0..1. 1
     is the paper's. 0 leaves them out of the loss and of what it is divided by; any other weight keeps them in both. They count
     in the mean of their group in any case. Episodes that filled the context keep weight 1."""
     train_reasoning: bool = True
     """Whether the loss is about the model's thoughts too. --no-train-reasoning trains on the answers alone."""
-    tis_cap: float = 0.0
+    tis_cap: Annotated[float, Range(1, math.inf, zero=True)] = 0.0
     """Weight each token by min(trainer's / sampler's probability, this cap), >= 1. 0 uses no weights."""
     tis_mode: WeightMode = "truncate"
     """truncate: the weights of --tis-cap. mask: a token whose weight is not in tis_floor..tis_cap gets 0 (IcePop). sequence: one
     weight per episode, min(the product of its tokens' weights, tis_cap)."""
-    tis_floor: float = 0.5
+    tis_floor: Annotated[float, Range(0, 1)] = 0.5
     """With --tis-mode mask: the smallest weight that is kept, in 0..1."""
 
     def check_loss(self) -> None:
-        """Raises ConfigError for a cap below 1 and for combinations that mean nothing."""
-        if self.tis_cap and not self.tis_cap >= 1:
-            raise ConfigError(f"tis_cap must be 0 (off) or >= 1, got {self.tis_cap}; 2 is usual")
+        """Raises ConfigError for combinations that mean nothing."""
         if self.tis_mode != "truncate" and not self.tis_cap:
             raise ConfigError(f"tis_mode {self.tis_mode} needs a cap: add --tis-cap 5 (mask) or --tis-cap 2 (sequence)")
-        if not 0 <= self.tis_floor <= 1:
-            raise ConfigError(f"tis_floor must be in 0..1, got {self.tis_floor}; 0.5 is usual")
         if self.tis_floor != LossFlags.tis_floor and self.tis_mode != "mask":
             raise ConfigError(f"tis_floor is for --tis-mode mask, got {self.tis_mode}; leave --tis-floor out")
         if self.fixed_length and self.aggregation != "fixed-length":

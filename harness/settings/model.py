@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from eh_gym.errors import ConfigError
+from harness.settings.ranges import Range
 from harness.settings.sampling import SamplingFlags, engine_rank
 
 __all__ = ["ModelFlags"]
@@ -19,7 +20,7 @@ class ModelFlags:
     """The model: tiny (made on the spot), a name that harness.models has installed, a Hugging Face folder, or a hub id."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The type of the computation and of the sampler's weights. The optimizer keeps float32 weights in either case."""
-    lora_rank: int = 0
+    lora_rank: Annotated[int, Range(0)] = 0
     """Train LoRA adapters of this rank and freeze the model's own weights. 0 trains all weights."""
     lora_handover: Literal["merged", "adapters"] = "merged"
     """What vLLM receives after an update: the weights with the adapters merged into them, or the adapters only."""

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import tyro
 
-from eh_gym.errors import ConfigError
 from harness.settings.grpo import GRPOConfig
+from harness.settings.ranges import Range, check_ranges
 
 __all__ = ["Plan"]
 
@@ -18,11 +18,11 @@ __all__ = ["Plan"]
 class GPUFlags:
     """The GPUs that the run would have."""
 
-    gpus: int = 1
+    gpus: Annotated[int, Range(0, above=True)] = 1
     """The number of GPUs of the trainer. Its state is divided among them (FSDP2)."""
-    gpu_gb: float = 80.0
+    gpu_gb: Annotated[float, Range(0, above=True)] = 80.0
     """The memory of one GPU, in 10^9 bytes."""
-    reserve_gb: float = 4.0
+    reserve_gb: Annotated[float, Range(0)] = 4.0
     """What the driver, kernels, CUDA graphs and fragments take of each GPU, in 10^9 bytes. This number is assumed."""
 
 
@@ -30,16 +30,16 @@ class GPUFlags:
 class LengthsFlags:
     """How long episodes are."""
 
-    k: int = 0
+    k: Annotated[int, Range(0)] = 0
     """The horizon with which turns are counted. 0 takes k0 for a fixed horizon, and otherwise k_max. Memory is always counted for
     the longest episode."""
-    success_rate: float = 0.5
+    success_rate: Annotated[float, Range(0, 1)] = 0.5
     """The share of episodes that succeed. The others are assumed to go on to K."""
-    prompt_tokens: int = 0
+    prompt_tokens: Annotated[int, Range(0)] = 0
     """The tokens of a task's prompt. 0 takes the environment's value from the table in docs/plan.md, as for the next two."""
-    action_tokens: int = 0
+    action_tokens: Annotated[int, Range(0)] = 0
     """The tokens that are written in one turn."""
-    observation_tokens: int = 0
+    observation_tokens: Annotated[int, Range(0)] = 0
     """The tokens that are read in one turn."""
 
 
@@ -47,13 +47,13 @@ class LengthsFlags:
 class SpeedFlags:
     """How fast the GPUs are."""
 
-    sample_tokens_per_s: float = 0.0
+    sample_tokens_per_s: Annotated[float, Range(0)] = 0.0
     """The sampled tokens per second of all GPUs together, as you measured them. 0 means not measured."""
-    train_tokens_per_s: float = 0.0
+    train_tokens_per_s: Annotated[float, Range(0)] = 0.0
     """The tokens per second of the policy update on all GPUs together, as you measured them. 0 means not measured."""
-    mfu: float = 0.0
+    mfu: Annotated[float, Range(0, 1)] = 0.0
     """The share of --peak-tflops that the update is assumed to reach if no --train-tokens-per-s is given. 0 assumes nothing."""
-    peak_tflops: float = 989.0
+    peak_tflops: Annotated[float, Range(0, above=True)] = 989.0
     """The peak of one GPU in TFLOP/s. The default is that of an H100 or H200 in bfloat16, dense."""
 
 
@@ -63,7 +63,7 @@ class StepFlags:
 
     operations: bool = False
     """Also print the seconds of each operation of the update on an H100, on paper, and the MFU that follows; docs/plan.md."""
-    episode_tokens: int = 0
+    episode_tokens: Annotated[int, Range(0)] = 0
     """With --operations: the tokens of every episode. 0 takes the plan's mean."""
 
 
@@ -83,18 +83,7 @@ class Plan(StepFlags, SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
     """The settings of the run."""
 
     def __post_init__(self) -> None:
-        for name in ("gpus", "gpu_gb", "peak_tflops"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be > 0, got {getattr(self, name)}; give --{name.replace('_', '-')}")
-        for name in ("success_rate", "mfu"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be in [0, 1], got {getattr(self, name)}; it is a share")
-        for name in ("reserve_gb", "k", "prompt_tokens", "action_tokens", "observation_tokens", "episode_tokens"):
-            if not getattr(self, name) >= 0:  # NaN is not
-                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; with 0 the plan chooses it")
-        for name in ("sample_tokens_per_s", "train_tokens_per_s"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}; 0 means not measured")
+        check_ranges(self)
         if self.gpus > 1:
             self.train.check_ranks()
 

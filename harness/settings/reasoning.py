@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from eh_gym.errors import ConfigError
+from harness.settings.ranges import Range
 from harness.types.rules import ReasoningFormat
 
 __all__ = ["ReasoningFlags", "read_template_kwargs"]
@@ -33,7 +34,7 @@ class ReasoningFlags:
     reasoning: Literal["keep", "strip"] = "keep"
     """keep: earlier thoughts stay in the conversation, which only grows. strip: they leave it as the chat template removes them,
     and an episode is several sequences of tokens with one advantage."""
-    max_reasoning_tokens: int = 0
+    max_reasoning_tokens: Annotated[int, Range(0)] = 0
     """A thought that reaches so many tokens is closed, and the model goes on with its answer. 0 closes none."""
 
     def check_reasoning(self, max_action_tokens: int) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from eh_gym.errors import ConfigError
+from harness.settings.ranges import Range
 
 __all__ = ["SamplingFlags", "engine_rank"]
 
@@ -20,7 +21,7 @@ class SamplingFlags:
     """What samples: the trained model itself (transformers), vLLM in this process (vllm), or vLLM servers (vllm-server)."""
     url: str = ""
     """The address of the vLLM server, http://HOST:PORT. Several addresses have commas between them."""
-    max_context: int = 0
+    max_context: Annotated[int, Range(0)] = 0
     """The most tokens of an episode. A longer episode ends as truncated. 0 takes the model's own limit."""
     tensor_parallel: int = 1
     """The number of GPUs over which vLLM spreads the model."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Annotated
 
-from eh_gym.errors import ConfigError
+from harness.settings.ranges import Range, check_ranges
 
 __all__ = ["LEAST_PRETRAINED", "WarmStart"]
 
@@ -46,32 +47,23 @@ class WarmStart:
             same clone of a pretrained model.
     """
 
-    episodes: int = 0
-    max_optimal_steps: int = 0
-    max_steps: int = 60
-    max_tokens: int = 4096
-    updates: int = 0
-    loss_target: float = 0.03
-    min_batches: int = 0
-    max_batches: int = 0
-    learning_rate: float = 0.0
-    batch_tokens: int = 0
-    polish_batches: int = 0
-    polish_waste: float = 0.6
-    polish_learning_rate: float = 0.0
-    seed: int = -1
+    episodes: Annotated[int, Range(0)] = 0
+    max_optimal_steps: Annotated[int, Range(0)] = 0
+    max_steps: Annotated[int, Range(1)] = 60
+    max_tokens: Annotated[int, Range(1)] = 4096
+    updates: Annotated[int, Range(0)] = 0
+    loss_target: Annotated[float, Range(0)] = 0.03
+    min_batches: Annotated[int, Range(0)] = 0
+    max_batches: Annotated[int, Range(0)] = 0
+    learning_rate: Annotated[float, Range(0)] = 0.0
+    batch_tokens: Annotated[int, Range(0)] = 0
+    polish_batches: Annotated[int, Range(0)] = 0
+    polish_waste: Annotated[float, Range(0, 1)] = 0.6
+    polish_learning_rate: Annotated[float, Range(0)] = 0.0
+    seed: Annotated[int, Range(-1)] = -1
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            least = {"max_steps": 1, "max_tokens": 1, "seed": -1}.get(field.name, 0)
-            if not least <= value < float("inf"):  # NaN is not
-                raise ConfigError(
-                    f"warm_start.{field.name} must be a finite number >= {least}, got {value}; change "
-                    f"--warm-start.{field.name.replace('_', '-')}"
-                )
-        if self.polish_waste > 1:
-            raise ConfigError(f"warm_start.polish_waste must be <= 1, got {self.polish_waste}; it is a probability")
+        check_ranges(self, "warm_start.")
 
     def seed_for(self, run: int) -> int:
         """Returns the seed of the warm start in a run whose seed is `run`."""

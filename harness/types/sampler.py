@@ -49,7 +49,7 @@ class Sample:
         logprobs: The natural log-probability of each of `ids` under the distribution that was sampled, with the
             temperature applied; for greedy samples, under temperature 1.
         finish_reason: "stop" if the last token is a stop token, else "length".
-        policy_version: The number of weight updates that the sampler had seen when it sampled the first token.
+        policy_version: The number of policy updates that the weights had seen which sampled the first token.
         versions: (policy version, number of tokens) of each span of tokens, in order. There is more than one span only if
             the weights changed while the request ran. By default the whole sample is of `policy_version`.
     """

@@ -108,7 +108,8 @@ class Trajectory:
         action_mask: For each of `ids`, 1 if the model sampled it, else 0.
         logprobs: For each of `ids` that was sampled, its log-probability when it was sampled; for any other one, 0.0.
         earlier: The sequences before the last one.
-        versions: For each sample, the policy versions that wrote it, in order: one, or more if weights changed meanwhile.
+        versions: For each sample, the number of policy updates that the weights which wrote it had seen; more than one number,
+            in order, if weights changed meanwhile.
         not_trained: Spans of ids, as (first, end), that the model sampled and the loss leaves out.
         system_prompt: The system prompt, and the functions on offer if there are any; for the log.
         tools: The functions on offer from the start; for the log.

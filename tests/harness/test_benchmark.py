@@ -77,7 +77,7 @@ def test_an_endpoint_needs_no_torch(chat_server: Any, tmp_path: Path) -> None:
         ({"k": -1}, "k must be >= 0, got -1"),
         ({"temperature": 0.0}, "--temperature 0 samples nothing; give --k 0"),
         ({"model": "m"}, "--model is for --policy openai"),
-        ({"tasks": 0}, "tasks must be >= 1, got 0"),
+        ({"tasks": 0}, "tasks: expected >= 1, got 0"),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_is_played(flags: dict[str, Any], message: str) -> None:

@@ -32,17 +32,17 @@ def quiet(**settings: Any) -> Any:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"tasks": 0}, "tasks must be >= 1, got 0; raise --tasks"),
-        ({"tasks": -3}, "tasks must be >= 1"),  # not: all but the last three
-        ({"rollouts": 0}, "rollouts must be >= 1"),
-        ({"horizon": 0}, "horizon must be >= 1"),
-        ({"slots": 0}, "slots must be >= 1"),
-        ({"every": 0}, "every must be >= 1, got 0; raise --every"),
-        ({"temperature": 3.0}, "temperature must be >= 0 and <= 2, got 3.0"),
+        ({"tasks": 0}, "tasks: expected >= 1, got 0; raise --tasks"),
+        ({"tasks": -3}, "tasks: expected >= 1"),  # not: all but the last three
+        ({"rollouts": 0}, "rollouts: expected >= 1"),
+        ({"horizon": 0}, "horizon: expected >= 1"),
+        ({"slots": 0}, "slots: expected >= 1"),
+        ({"every": 0}, "every: expected >= 1, got 0; raise --every"),
+        ({"temperature": 3.0}, "temperature: expected >= 0 and <= 2, got 3.0"),
         ({"env_args": "{bad"}, "env_args is not JSON"),
         ({"env_args": "[1]"}, "env_args must be a JSON object"),
         ({"env_args": '{"split": "train"}'}, "env_args has the split 'train'; give --split train instead"),
-        ({"threads": -1}, "threads must be >= 0, got -1"),
+        ({"threads": -1}, "threads: expected >= 0, got -1"),
         (
             {"env": "EH-Cabinet-v0:3,EH-CabinetLocked-v0"},
             "so --env has no weights, got 'EH-Cabinet-v0:3,EH-CabinetLocked-v0'",
@@ -157,10 +157,10 @@ def test_a_missing_model_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]
         (["--env-args", '{"foo": 1}'], "got an unexpected keyword argument 'foo'"),
         (["--env-args", "x"], "env_args is not JSON"),
         (["--env-args", "[]"], "env_args must be a JSON object, got '[]'"),
-        (["--tasks", "0"], "tasks must be >= 1, got 0; raise --tasks"),
-        (["--tasks", "-1"], "tasks must be >= 1, got -1; raise --tasks"),
-        (["--rollouts", "0"], "rollouts must be >= 1, got 0; raise --rollouts"),
-        (["--slots", "0"], "slots must be >= 1, got 0; raise --slots"),
+        (["--tasks", "0"], "tasks: expected >= 1, got 0; raise --tasks"),
+        (["--tasks", "-1"], "tasks: expected >= 1, got -1; raise --tasks"),
+        (["--rollouts", "0"], "rollouts: expected >= 1, got 0; raise --rollouts"),
+        (["--slots", "0"], "slots: expected >= 1, got 0; raise --slots"),
         (["--tasks", "1", "--out", f"{__file__}/x"], "can't be made (Not a directory); give another --out"),
     ],
 )

@@ -71,7 +71,12 @@ def _run(code: str, *arguments: str) -> str:
 
 
 def _imports(file: Path) -> set[str]:
-    """The folders and files of harness/ that a file imports, inside functions too; type hints need nothing at run time."""
+    """The folders and files at the top of harness/ that a file imports."""
+    return {name.split(".")[1] for name in _modules(file)}
+
+
+def _modules(file: Path) -> set[str]:
+    """The modules of harness/ that a file imports, inside functions too; type hints need nothing at run time."""
     found = set()
     tree = ast.parse(file.read_text("utf-8"))
     hints = {
@@ -84,8 +89,9 @@ def _imports(file: Path) -> set[str]:
         if node in hints:
             continue
         names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        names += [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        found |= {name.split(".")[1] for name in names if name.startswith("harness.")}
+        found |= {name for name in names if name.startswith("harness.")}
     return found
 
 
@@ -109,6 +115,23 @@ def test_a_folder_loads_only_those_below_it() -> None:
         layer, modules = json.loads(line)
         loaded = {name.split(".")[1] for name in modules}
         assert loaded <= set(LAYERS[: LAYERS.index(layer) + 1]), layer
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    def module(file: Path) -> str:
+        return ".".join(file.relative_to(ROOT.parent).with_suffix("").parts)
+
+    needs = {module(file): _modules(file) for file in ROOT.rglob("*.py")}
+    while free := [name for name, needed in needs.items() if not needed & needs.keys()]:
+        for name in free:
+            del needs[name]
+    assert not needs
+
+
+def test_two_folders_have_no_file_of_one_name() -> None:
+    """Except `settings/`, where a file has the flags of the command or the folder's file with its name."""
+    names = [file.name for file in ROOT.glob("*/**/*.py") if "settings" not in file.parts and file.stem != "__init__"]
+    assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
 
 
 def test_settings_and_commands_load_no_torch() -> None:

@@ -22,7 +22,7 @@ from harness import build
 from harness.build import teacher
 from harness.evaluation.play import play_policy
 from harness.grpo import train
-from harness.rollout import batches
+from harness.rollout import player
 from harness.run.display import Display
 from harness.run.metrics import read_metrics
 from harness.run.run_folder import prepare
@@ -91,7 +91,7 @@ def test_each_batch_is_sampled_with_the_weights_that_the_update_before_it_starte
 
     sampled: list[float] = []
     trained: list[float] = []
-    plain_rollout, plain_update = batches.rollout, learner.update_policy
+    plain_rollout, plain_update = player.rollout, learner.update_policy
 
     def rollout(envs: Any, sampler: Any, *rest: Any, **settings: Any) -> Any:
         played = plain_rollout(envs, sampler, *rest, **settings)
@@ -102,7 +102,7 @@ def test_each_batch_is_sampled_with_the_weights_that_the_update_before_it_starte
         trained.append(fingerprint(policy.model))
         return plain_update(policy, *rest, **settings)
 
-    monkeypatch.setattr(batches, "rollout", rollout)
+    monkeypatch.setattr(player, "rollout", rollout)
     monkeypatch.setattr(learner, "update_policy", update_policy)
     run(overlapped)
     assert len(set(trained)) == 4

@@ -178,7 +178,7 @@ def test_bad_input_is_named() -> None:
         Plan(gpus=0)
     with pytest.raises(ConfigError, match="take turns on a GPU"):  # as harness.grpo refuses it
         plan(SEVEN, "--gpus", "8", "--sampler", "vllm", "--max-staleness", "1", "--eval-every", "0")
-    with pytest.raises(ConfigError, match="reserve_gb must be >= 0, got nan"):
+    with pytest.raises(ConfigError, match="reserve_gb: expected >= 0, got nan"):
         plan("--reserve-gb", "nan")
     with pytest.raises(ConfigError, match="--prompt-tokens"):
         memory_of(dataclasses.replace(plan(), train=GRPOConfig(env="my:Env-v0")))

@@ -98,7 +98,6 @@ _FIGURES = {
     "percentile": ("k", "success"),
     "headroom": ("k", "success"),
     "ema": ("k", "success"),
-    "beyond": ("k", "success by tokens", "tokens"),
     "learning": ("success by tokens", "k", "tokens"),
     "pretrained": ("success by tokens", "k", "tokens", "lengths"),
 }

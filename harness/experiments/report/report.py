@@ -48,11 +48,6 @@ _ABOUT = {
         "Ablation: the smoothing α",
         "The elastic horizon with a faster or slower K. α = 1 means no smoothing. The paper uses 0.1.",
     ),
-    "beyond": (
-        "Beyond the paper",
-        "Options that the paper does not have, from K0 = 10, against the largest fixed K. The question is how many of the "
-        "tasks they solve for which the expert takes more steps than K0, and with how many tokens.",
-    ),
     "learning": (
         "Learning from each token",
         "The elastic horizon with other losses and samplers, against fixed horizons and schedules. The question is which "

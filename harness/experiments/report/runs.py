@@ -166,7 +166,7 @@ def read_run(folder: Path) -> StoredRun:
             if inside
             else "; give a folder that harness.grpo or harness.sweep wrote"
         )
-        raise ConfigError(f"{folder} is no run: it has no config.json{hint}")
+        raise ConfigError(f"{folder} is not a run: it has no config.json{hint}")
     metrics, evaluation = folder / "metrics.jsonl", folder / "evaluation.json"
     return StoredRun(
         folder,

@@ -14,7 +14,6 @@ from harness.experiments.analysis import (
     SuccessPoint,
     horizon_series,
     horizon_spread,
-    longer_than,
     mean_tokens,
     paired_difference,
     peak,
@@ -248,27 +247,6 @@ def test_convergence_tells_the_gap_between_its_starts() -> None:
     assert [values[at] and values[at].mean for _, _, values in table.rows] == [2, 3, None]
 
 
-def test_beyond_the_paper_counts_who_learns_the_long_tasks_for_fewer_tokens() -> None:
-    def run(seed: int, tokens: float, solved: int) -> RunRecords:
-        long = {"by_optimum": [[9, 10, 10], [14, 10, solved]]}
-        return RunRecords(seed, rows_of(k=[20], tokens=[tokens]), {"after": {"sampled": {"mean_at_k": 0.5} | long}})
-
-    elastic = {"wrapper": "elastic", "k0": 10}
-    arms = [
-        Arm("K=50", {"wrapper": "fixed", "k0": 50}, [run(seed, 1000, 6) for seed in (0, 1, 2)]),
-        Arm("a", elastic, [run(0, 700, 6), run(1, 701, 6), run(2, 600, 5)]),  # yes; too dear; learned too little
-        Arm("b", elastic, [run(0, 100, 10), run(3, 100, 10)]),  # seed 3 has nothing to be measured against
-    ]
-    table = suite_table("beyond", arms)
-    at = {c.key: i for i, c in enumerate(table.columns)}
-    cells = {label: values for label, _, values in table.rows}
-    assert (long := cells["a"][at["longer_than_k0"]]) is not None
-    assert long.mean == pytest.approx((0.6 + 0.6 + 0.5) / 3)
-    assert (saved := cells["b"][at["savings"]]) is not None
-    assert (saved.mean, saved.n) == (pytest.approx(0.9), 1)
-    assert table.notes[0].endswith("% of its tokens): a 1/3, b 1/1")
-
-
 def test_learning_compares_at_equal_tokens_and_with_the_best_fixed_k_seed_by_seed() -> None:
     def run(seed: int, final: float, *, tokens: float, half: float) -> RunRecords:
         rows = rows_of(k=[20, 20], tokens=[tokens / 2, tokens / 2], held_out={0: half, 1: final})
@@ -308,11 +286,6 @@ def test_the_cheapest_arm_has_a_success_at_equal_tokens_of_the_kind_that_the_not
     assert equal.mean == pytest.approx(0.4)
     assert f"threshold: 50 % {what} success" in table.notes[0]
     assert ("no held-out evaluations" in table.notes[-1]) == (held_out is None)
-
-
-def test_success_on_long_tasks_is_unknown_where_no_task_is_long() -> None:
-    assert longer_than({"by_optimum": [[9, 4, 4]]}, 9) is None
-    assert longer_than({}, 9) is None
 
 
 def test_cells_show_how_many_seeds_had_a_value() -> None:

@@ -72,7 +72,7 @@ def test_a_manifest_names_each_arm_s_runs_and_reads_back_those_that_have_ended(t
 def test_damage_is_named_with_its_mend(tmp_path: Path) -> None:
     path = write(tmp_path)
     path.write_text(path.read_text()[:50])
-    with pytest.raises(StateError, match=r"ema.json is no manifest of a sweep .*run the sweep again"):
+    with pytest.raises(StateError, match=r"ema.json is not a manifest of a sweep .*run the sweep again"):
         read_manifest(path)
     (tmp_path / "evaluation.json").write_text("{")
     (tmp_path / "metrics.jsonl").write_text("")

@@ -119,7 +119,7 @@ def chat_of(family: str) -> ChatFormat:
 
 def has_tools(family: str) -> bool:
     try:
-        chat_of(family).tools  # noqa: B018
+        chat_of(family).tool_format()
     except ConfigError:
         return False
     return True

@@ -101,9 +101,9 @@ def test_an_environment_without_an_expert_is_an_error(env: gym.Env[str, str]) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"learning_rate": float("nan")}, "learning_rate must be a finite number >= 0, got nan"),
-        ({"updates": -1}, "updates must be a finite number >= 0, got -1; change --warm-start.updates"),
-        ({"polish_waste": 1.5}, "polish_waste must be <= 1, got 1.5"),
+        ({"learning_rate": float("nan")}, "learning_rate: expected >= 0, got nan"),
+        ({"updates": -1}, "updates: expected >= 0, got -1; raise --warm-start.updates"),
+        ({"polish_waste": 1.5}, "lower --warm-start.polish-waste"),
     ],
 )
 def test_settings_out_of_range_are_refused(change: dict[str, Any], message: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from harness.grpo import train
 from harness.policy.policy import Policy
 from harness.rollout.batches import Batches
 from harness.rollout.continuous import ContinuousRollout
+from harness.rollout.length_estimates import EpisodeLengths
+from harness.rollout.player import BatchRequest, Played, Player
 from harness.rollout.rollout import rollout
 from harness.run.display import Display
 from harness.run.episode_log import read_episodes
@@ -37,24 +41,25 @@ def some(count: int, *, first: int = 0) -> list[EpisodeRequest]:
 RULES = Rules(1.0, 5)
 
 
+def begin_batch(
+    player: Player, requests: Sequence[EpisodeRequest], rules: Rules = RULES, **how: bool
+) -> Future[Played]:
+    batch = BatchRequest(episodes=requests, rules=rules, lengths=EpisodeLengths())
+    return player.begin(batch, lambda _: None, **how)
+
+
 @pytest.fixture
 def begin(fake: Any) -> Any:
     """Begins batches on slots of the fake environment; closes what a test leaves."""
-    opened: list[tuple[Any, ContinuousRollout]] = []
+    opened: list[ContinuousRollout] = []
 
-    def start(envs: Any, sampler: Any) -> tuple[ContinuousRollout, Callable[..., Any]]:
+    def start(envs: Any, sampler: Any) -> tuple[ContinuousRollout, Callable[..., Future[Played]]]:
         continuous = ContinuousRollout(envs, sampler, fake.Chat())
-        opened.append((envs, continuous))
-
-        def batch(requests: Sequence[EpisodeRequest], **settings: Any) -> Any:
-            order = list(range(len(requests)))
-            return continuous.begin(requests, order, RULES, lambda _: None, **{"at_once": None} | settings)
-
-        return continuous, batch
+        opened.append(continuous)
+        return continuous, functools.partial(begin_batch, continuous)
 
     yield start
-    for envs, continuous in opened:
-        envs.close()
+    for continuous in opened:
         continuous.close()
 
 
@@ -68,11 +73,11 @@ def test_a_batch_does_not_wait_for_the_one_before(begin: Any, fake: Any) -> None
 
     _, batch = begin(fake.envs(4, 4, delay=delay), fake.Sampler())
     first, second = batch(some(6)), batch(some(6, first=6))
-    assert [t.task_id for t in second.result(timeout=30)] == [f"task-{i}" for i in range(6, 12)]
+    assert [t.task_id for t in second.result(timeout=30).trajectories] == [f"task-{i}" for i in range(6, 12)]
     assert not first.done()
     release.set()
     envs = fake.envs(4, 4)
-    assert first.result(timeout=30) == rollout(envs, fake.Sampler(), fake.Chat(), some(6), RULES)
+    assert first.result(timeout=30).trajectories == rollout(envs, fake.Sampler(), fake.Chat(), some(6), RULES)
     envs.close()
 
 
@@ -103,8 +108,8 @@ def test_nothing_is_sampled_in_a_pause(begin: Any, fake: Any) -> None:
             sampler.weights_changed()
             assert not threading.Event().wait(0.01)
             assert steps == before
-    assert len(playing.result(timeout=60)) == 200
-    assert batch([]).result(timeout=30) == []  # a rank may have no episodes
+    assert len(playing.result(timeout=60).trajectories) == 200
+    assert batch([]).result(timeout=30).trajectories == []  # a rank may have no episodes
 
 
 def test_what_goes_wrong_reaches_whoever_waits(begin: Any, fake: Any) -> None:
@@ -114,7 +119,7 @@ def test_what_goes_wrong_reaches_whoever_waits(begin: Any, fake: Any) -> None:
         raise SamplerError("the engine is gone")
 
     continuous, batch = begin(fake.envs(4, 4), sampler)
-    assert len(batch(some(4)).result(timeout=30)) == 4
+    assert len(batch(some(4)).result(timeout=30).trajectories) == 4
     sampler.before_step = fail
     for playing in (batch(some(4)), batch(some(4))):
         with pytest.raises(SamplerError, match="the engine is gone"):
@@ -152,8 +157,7 @@ def _pause(continuous: ContinuousRollout, paused: threading.Event) -> None:
 def test_closing_in_the_middle_of_a_batch_ends_it(fake: Any) -> None:
     envs = fake.envs(4, 4, delay=lambda task, step: 0.01)
     continuous = ContinuousRollout(envs, fake.Sampler(), fake.Chat())
-    playing = continuous.begin(some(500), range(500), RULES, lambda _: None, at_once=None)
-    envs.close()
+    playing = begin_batch(continuous, some(500))
     continuous.close()
     assert playing.exception(timeout=30) is not None
 
@@ -166,15 +170,14 @@ def test_running_episodes_go_on_under_new_weights_and_know_it(trained: Policy) -
     continuous = ContinuousRollout(envs, sampler, trained.chat)
     requests = [EpisodeRequest(f"train-{i:06d}", i, seed=i) for i in range(24)]
     try:
-        playing = continuous.begin(requests, range(24), Rules(1.0, 6), lambda _: None, at_once=None)
+        playing = begin_batch(continuous, requests, Rules(1.0, 6))
         for scale in (0.5, 0.25):
             with continuous.paused():
                 for name, p in model.named_parameters():
                     p.data.copy_(plain[name] * scale)
                 sampler.weights_changed()
-        played = playing.result(timeout=60)
+        played = playing.result(timeout=60).trajectories
     finally:
-        envs.close()
         continuous.close()
         for name, p in model.named_parameters():
             p.data.copy_(plain[name])

@@ -12,7 +12,9 @@ from rich.console import Console
 
 from harness.grpo import train
 from harness.policy.ranks import Ranks
-from harness.rollout.batches import Batches, BatchPlan, useful_groups
+from harness.rollout.batch_plan import BatchPlan, useful_groups
+from harness.rollout.batches import Batches
+from harness.rollout.player import Played
 from harness.rollout.tasks import TaskStream
 from harness.run.display import Display
 from harness.run.metrics import read_metrics
@@ -33,7 +35,9 @@ def test_a_group_is_useful_if_its_rewards_differ() -> None:
 
 
 def test_one_replacement_for_each_group_that_lacks() -> None:
-    plan = BatchPlan(TaskStream([TASKS], per_update=3, seed=0), 2, updates=4, seed=0, dynamic_sampling=2)
+    plan = BatchPlan(
+        stream=TaskStream([TASKS], per_update=3, seed=0), group_size=2, updates=4, seed=0, dynamic_sampling=2
+    )
     first = plan.requests(1)
     played = [
         Trajectory(r.task_id, r.group, reward=float(r.group == 0 and i % 2)) for i, r in enumerate(first)
@@ -51,18 +55,19 @@ def test_one_replacement_for_each_group_that_lacks() -> None:
 
 
 def test_tokens_of_failed_replacements_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = BatchPlan(TaskStream([TASKS], per_update=1, seed=0), 2, updates=1, seed=0, dynamic_sampling=1)
+    plan = BatchPlan(
+        stream=TaskStream([TASKS], per_update=1, seed=0), group_size=2, updates=1, seed=0, dynamic_sampling=1
+    )
     nothing: Any = None
     batches = Batches(
-        plan,
-        nothing,
-        None,
-        nothing,
-        nothing,
-        nothing,
+        plan=plan,
+        environments=nothing,
+        controller=None,
+        sampler=nothing,
+        chat=nothing,
+        rules=nothing,
         ranks=Ranks(),
         max_staleness=0,
-        updates_at=lambda version: version,
     )
 
     def begin(update: int, requests: Any, on_begin: Any, *, first: bool = False) -> Any:
@@ -70,7 +75,7 @@ def test_tokens_of_failed_replacements_do_not_count(monkeypatch: pytest.MonkeyPa
         if first:
             played[0].fail("gone")
         future: Any = Future()
-        future.set_result((played, 0.0))
+        future.set_result(Played(played, 0.0))
         return future
 
     monkeypatch.setattr(batches, "_begin", begin)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError
 from harness.grpo import train
-from harness.rollout.batches import BatchPlan
+from harness.rollout.batch_plan import BatchPlan
 from harness.rollout.groups import TaskSuccess, group_sizes
 from harness.rollout.tasks import TaskStream
 from harness.run.display import Display
@@ -74,7 +74,15 @@ def test_more_groups_teach_something_where_tasks_come_again() -> None:
 
     def in_the_loss(success: TaskSuccess | None, *, adaptive: bool = False, curriculum: int = 1) -> tuple[int, int]:
         stream = TaskStream([list(chances)], per_update=8, seed=0)
-        plan = BatchPlan(stream, 8, 50, seed=0, success=success, adaptive_groups=adaptive, curriculum=curriculum)
+        plan = BatchPlan(
+            stream=stream,
+            group_size=8,
+            updates=50,
+            seed=0,
+            success=success,
+            adaptive_groups=adaptive,
+            curriculum=curriculum,
+        )
         played = useful = 0
         for update in range(50):
             batch = [
@@ -104,13 +112,20 @@ def test_the_curriculum_takes_the_least_certain_of_its_candidates() -> None:
     assert all(set(one[1]) <= {"x", "y", "z"} for one in updates)
     own = [task for one in updates for some in (one[0], one[2]) for task in some]
     assert sorted(own) == sorted(f"t{i}" for i in range(12))  # a whole pass: none is passed over for good
-    plan = BatchPlan(stream, 2, 3, seed=0, success=TaskSuccess(), curriculum=2)
+    plan = BatchPlan(stream=stream, group_size=2, updates=3, seed=0, success=TaskSuccess(), curriculum=2)
     assert [r.task_id for r in plan.requests(0)[::2]] == [some[0] for some in updates[0]]  # nothing is known yet
 
 
 def test_the_curriculum_comes_back_to_a_task_that_it_has_given_up() -> None:
     tasks = [f"t{i}" for i in range(12)]
-    plan = BatchPlan(TaskStream([tasks], per_update=3, seed=0), 8, 200, seed=0, success=TaskSuccess(), curriculum=4)
+    plan = BatchPlan(
+        stream=TaskStream([tasks], per_update=3, seed=0),
+        group_size=8,
+        updates=200,
+        seed=0,
+        success=TaskSuccess(),
+        curriculum=4,
+    )
     rng, met = np.random.default_rng(0), []
     for update in range(200):
         batch = [Trajectory(r.task_id, r.group, success=bool(rng.random() < 0.5)) for r in plan.requests(update)]
@@ -123,7 +138,9 @@ def test_the_curriculum_comes_back_to_a_task_that_it_has_given_up() -> None:
 
 def test_a_replacement_is_no_task_that_the_curriculum_has_chosen() -> None:
     stream = TaskStream([[f"t{i}" for i in range(40)]], per_update=8, seed=0)
-    plan = BatchPlan(stream, 2, 20, 0, dynamic_sampling=1, success=TaskSuccess(), curriculum=4)
+    plan = BatchPlan(
+        stream=stream, group_size=2, updates=20, seed=0, dynamic_sampling=1, success=TaskSuccess(), curriculum=4
+    )
     for update in range(20):
         played = [Trajectory(r.task_id, r.group) for r in plan.requests(update)]
         assert {r.task_id for r in plan.replacements(update, played)}.isdisjoint(t.task_id for t in played)

@@ -153,7 +153,7 @@ class TestReading:
     def test_a_damaged_line_is_named(self, tmp_path, line):
         path = tmp_path / "metrics.jsonl"
         path.write_text('{"update": 0}\n' + line + '\n{"update": 2}\n')
-        with pytest.raises(StateError, match=r"line 2 of .*metrics.jsonl is no row of metrics"):
+        with pytest.raises(StateError, match=r"line 2 of .*metrics.jsonl is not a row of metrics"):
             read_metrics(path)
 
     def test_a_file_that_is_a_folder_is_said(self, tmp_path):

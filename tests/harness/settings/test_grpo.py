@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import pytest
@@ -73,7 +72,9 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
     config = parse(
         "--wrapper", "eh_gym.horizon:LinearHorizon", "--wrapper-args", '{"k_min": 4, "k_max": 9, "delta": 0.5}'
     )
-    assert config.controller().state_dict() == LinearHorizon(4, 9, 0.5).state_dict()
+    controller = config.controller()
+    assert controller is not None
+    assert controller.state_dict() == LinearHorizon(4, 9, 0.5).state_dict()
     assert config.wrapper_name == "LinearHorizon"
     assert GRPOConfig.from_json(config.to_json()) == config
 
@@ -108,6 +109,7 @@ def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(set
 )
 def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) -> None:
     controller = GRPOConfig(wrapper=wrapper).controller()
+    assert controller is not None
     assert isinstance(controller, kind)
     assert controller.horizon == k
 
@@ -150,41 +152,15 @@ def test_none_is_no_controller() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"updates": 0}, "updates must be >= 1, got 0; raise --updates"),
-        ({"threads": -1}, "threads must be >= 0, got -1"),
-        ({"group_size": 1}, "group_size must be >= 2, got 1"),
-        ({"temperature": 0.0}, "temperature must be > 0 in training"),
-        ({"keep_checkpoints": 0}, "a run must be resumable"),
-        ({"environment_retries": -1}, "environment_retries must be >= 0, got -1"),
-        ({"tis_cap": 0.5}, r"tis_cap must be 0 \(off\) or >= 1, got 0.5"),
-        ({"tis_cap": -2.0}, r"tis_cap must be 0 \(off\) or >= 1, got -2"),
         ({"tis_mode": "mask"}, r"tis_mode mask needs a cap: add --tis-cap 5"),
         ({"tis_cap": 5.0, "tis_floor": 0.6}, "tis_floor is for --tis-mode mask, got truncate; leave --tis-floor out"),
         ({"fixed_length": 100}, "fixed_length is for --aggregation fixed-length, got token-mean"),
-        ({"tis_cap": 5.0, "tis_floor": 2.0}, "tis_floor must be in 0..1, got 2"),
         ({"eval_horizons": "15;30"}, "eval_horizons must be numbers with commas between, got '15;30'"),
         ({"eval_horizons": ","}, "eval_horizons names no K, got ','"),
         ({"eval_horizons": "0,5"}, "eval_horizons must be >= 1, got 0"),
         ({"eval_horizons": "60", "eval_tasks": 0}, "raise --eval-tasks"),
         ({"eval_horizons": "60", "budget_hint": "{left}"}, "drop --eval-horizons"),
         ({"loss": "gspo"}, "add --aggregation seq-mean"),
-        ({"learning_rate": -1.0}, "learning_rate must be >= 0, got -1.0; raise --learning-rate"),
-        ({"learning_rate": math.nan}, "learning_rate must be >= 0, got nan; change --learning-rate"),
-        ({"learning_rate": math.inf}, "learning_rate must be >= 0, got inf; lower --learning-rate"),
-        ({"adam_beta2": 1.5}, "adam_beta2 must be >= 0 and <= 0.99999, got 1.5; lower --adam-beta2"),
-        ({"weight_decay": -1.0}, "weight_decay must be >= 0"),
-        ({"max_grad_norm": -1.0}, "max_grad_norm must be > 0, got -1.0; inf clips nothing"),
-        ({"max_grad_norm": math.nan}, "max_grad_norm must be > 0, got nan"),
-        ({"clip_low": 2.0}, "clip_low must be >= 0 and <= 1, got 2.0"),
-        ({"clip_high": -1.0}, "clip_high must be >= 0"),
-        ({"kl_coef": -1.0}, "kl_coef must be >= 0"),
-        ({"final_lr_fraction": 2.0}, "final_lr_fraction must be >= 0 and <= 1"),
-        ({"temperature": 3.0}, "temperature must be > 0 in training, and <= 2, got 3.0"),
-        ({"tokens_per_microbatch": 0}, "tokens_per_microbatch must be >= 1"),
-        ({"slots": -1}, "slots must be >= 0"),
-        ({"eval_tasks": -1}, "eval_tasks must be >= 0"),  # of tasks without end, all but one
-        ({"eval_rollouts": 0}, "eval_rollouts must be >= 1"),
-        ({"max_observation_tokens": 3}, r"max_observation_tokens must be 0 \(all\) or >= 16, got 3"),
         ({"k0": 60}, r"k0 must be in k_min..k_max \(5..50\), got 60"),
         ({"wrapper": "fixed", "k0": 80}, r"k0 must be <= k_max \(50\), .*; raise --k-max, too"),
         ({"wrapper": "fixed", "k0": 0}, "k must be a whole number >= 1, got 0"),
@@ -195,8 +171,6 @@ def test_none_is_no_controller() -> None:
         ({"env_args": '{"EH-Cabnet-v0": {}}'}, "env_args has EH-Cabnet-v0, which --env EH-Cabinet-v0 does not name"),
         ({"env": "EH-Cabinet-v0:1.5,EH-CabinetLocked-v0"}, "with whole weights >= 1 such as"),
         ({"env": "EH-Cabinet-v0:-1"}, "with whole weights >= 1 such as"),
-        ({"rank_timeout_s": float("nan")}, "rank_timeout_s must be > 0 and finite, got nan"),
-        ({"buffer_size": 10**20}, "lower --buffer-size"),
         ({"env_args": "[1]"}, "env_args must be a JSON object"),
         ({"stages": "15,20"}, "stages must be UPDATE:K pairs"),
         ({"stages": "0:15,0:20"}, "stages must name each update once, got '0:15,0:20'"),

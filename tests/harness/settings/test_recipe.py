@@ -95,7 +95,7 @@ def test_a_recipe_s_model_and_environment_choose_the_preset(tmp_path: Path) -> N
         ('wrapper = "elastc"', r"--wrapper must be one of elastic, fixed, .*, or MODULE:CLASS, got 'elastc'"),
         ("warm_start = 3", r"warm_start must be a table, \[warm_start\], got 3"),
         ('run_dir = "x"', r"run_dir is for one run, not for a recipe; give it as --run-dir"),
-        ("updates = 0", r"mine.toml: updates must be >= 1, got 0"),
+        ("updates = 0", r"mine.toml: updates: expected >= 1, got 0"),
         ("updates", r"mine.toml can't be read as TOML"),
     ],
 )

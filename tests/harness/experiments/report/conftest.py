@@ -127,10 +127,6 @@ def write_sweep(out: Path, *, seeds: int = 3, updates: int = 12, only: tuple[str
             for d in (0, 5, 10, 15, 20)
         ],
         "ema": [(f"α={a:g}", {"wrapper": "elastic", "alpha": a}, {"k_from": 15, "k_to": 28}) for a in (0.1, 0.2, 1.0)],
-        "beyond": [
-            ("K=50", {"wrapper": "fixed", "k0": 50}, {"ceiling": 0.9, "k_from": 50, "k_to": 50}),
-            ("elastic", {"wrapper": "elastic", "k0": 10}, {"ceiling": 0.8, "k_from": 10, "k_to": 20}),
-        ],
         "learning": [
             ("K=50", {"wrapper": "fixed", "k0": 50}, {"ceiling": 0.9, "k_from": 50, "k_to": 50}),
             ("truncated x 0", {"wrapper": "elastic", "k0": 10}, {"ceiling": 0.8, "k_from": 10, "k_to": 20}),

@@ -59,7 +59,6 @@ def test_each_suite_has_its_figures(sweep: Callable[..., Path]) -> None:
     assert found["comparison"][:2] == ["Success by tokens", "Success by update"]
     assert found["percentile"] == found["headroom"] == found["ema"] == ["K by update", "Success by update"]
     assert found["learning"] == found["pretrained"][:3] == ["Success by tokens", "K by update", "Tokens per update"]
-    assert found["beyond"] == ["K by update", "Success by tokens", "Tokens per update"]
 
 
 def test_arms_differ_in_colour_line_style_and_marker(sweep: Callable[..., Path], drawn: list[Figure]) -> None:

@@ -23,7 +23,6 @@ def test_a_sweep_s_suites_come_in_the_paper_s_order(sweep: Callable[..., Path]) 
         "percentile",
         "headroom",
         "ema",
-        "beyond",
         "learning",
         "pretrained",
     ]
@@ -116,7 +115,7 @@ def test_a_run_without_metrics_is_a_run(tmp_path: Path) -> None:
     ("make", "message"),
     [
         (lambda p: None, "there is no folder .*nothing; give the folder of a run or of a sweep"),
-        (lambda p: p.mkdir(), "nothing is no run: it has no config.json; give a folder that harness.grpo"),
+        (lambda p: p.mkdir(), "nothing is not a run: it has no config.json; give a folder that harness.grpo"),
         (lambda p: write_run(p / "inside", updates=1), r"it has no config.json; it holds runs, give .*nothing/\*"),
         (lambda p: (p / "suites").mkdir(parents=True), "the sweep .*nothing has no suite yet"),
     ],

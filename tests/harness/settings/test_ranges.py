@@ -1,0 +1,62 @@
+"""The ranges that settings declare."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+import pytest
+
+from eh_gym.errors import ConfigError
+from harness.settings.grpo import GRPOConfig
+from harness.settings.ranges import Range, check_ranges
+from harness.settings.warm_start import WarmStart
+
+DECLARED: dict[tuple[type, str], Range] = {
+    (kind, name): extra
+    for kind in (GRPOConfig, WarmStart)
+    for name, hint in get_type_hints(kind, include_extras=True).items()
+    for extra in getattr(hint, "__metadata__", ())
+    if isinstance(extra, Range)
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    count: Annotated[int, Range(1, 9)] = 1
+    share: Annotated[float, Range(0, above=True)] = 1.0
+    cap: Annotated[float, Range(2, zero=True)] = 0.0
+    limit: Annotated[int | None, Range(1)] = None
+    free: int = -1
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"count": 0}, "count: expected >= 1 and <= 9, got 0; raise --count"),
+        ({"count": 10**400}, "; lower --count"),
+        ({"share": 0.0}, "share: expected > 0, got 0.0; raise --share"),
+        ({"share": math.nan}, "share: expected > 0, got nan; change --share"),
+        ({"share": math.inf}, "share: expected > 0 and finite, got inf; lower --share"),
+        ({"cap": 1.0}, "cap: expected 0 or >= 2, got 1.0; raise --cap"),
+        ({"limit": 0}, "limit: expected >= 1, got 0; raise --limit"),
+    ],
+)
+def test_the_error_is_written_from_the_range(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("+", r"\+")):
+        check_ranges(Sizes(**values))
+
+
+def test_values_inside_pass() -> None:
+    check_ranges(Sizes(count=9, share=1e-9, cap=2.0, limit=None, free=-10))
+
+
+@pytest.mark.parametrize(("kind", "name"), DECLARED, ids="{}".format)
+def test_each_setting_is_refused_outside_its_range(kind: type, name: str) -> None:
+    allowed = DECLARED[kind, name]
+    outside = [allowed.low if allowed.above else allowed.low - 1.5]  # 0 may be allowed besides
+    outside += [allowed.high * 2] if allowed.high < math.inf else []
+    for value in outside:
+        with pytest.raises(ConfigError, match=name.replace("_", "-")):
+            kind(**{name: value})
