@@ -335,7 +335,7 @@ def run(
     Raises:
         EHError: The command could not be started, failed or took too long.
     """
-    # The caller may itself run in a virtualenv, with PYTHONPATH set or under a lock. None of these may leak into the new virtualenv.
+    # The caller may run in a virtualenv, with PYTHONPATH set or under a lock. None of these may leak into the new virtualenv.
     environment = {k: v for k, v in os.environ.items() if k not in _CALLERS_OWN}
     if home is not None:
         folders = ("HOME", "APPWORLD_CACHE", "APPWORLD_ROOT", "IPYTHONDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME")
