@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["split_reply"]
 
 
-def split_reply(reply: str, *, opening: str = "<think>", closing: str = "</think>") -> tuple[str, str]:
+def split_reply(reply: str) -> tuple[str, str]:
     r"""The thought and the answer of a reply. Environments act on the answer.
 
     The thought ends at the last closing tag. Its opening tag may be missing, because many chat templates write it themselves. If
@@ -13,8 +13,6 @@ def split_reply(reply: str, *, opening: str = "<think>", closing: str = "</think
 
     Args:
         reply: What the model wrote.
-        opening: The tag at the beginning of a thought.
-        closing: The tag at its end.
 
     Returns:
         The thought without its tags, and the answer without the line ends before it. A reply without a thought is its own answer,
@@ -27,9 +25,9 @@ def split_reply(reply: str, *, opening: str = "<think>", closing: str = "</think
     >>> split_reply("<think>Should I call open(c)?")
     ('Should I call open(c)?', '')
     """
-    thought, closed, answer = reply.rpartition(closing)
+    thought, closed, answer = reply.rpartition("</think>")
     if not closed:
-        if not reply.lstrip().startswith(opening):
+        if not reply.lstrip().startswith("<think>"):
             return "", reply
         thought, answer = reply, ""
-    return thought.strip().removeprefix(opening).strip(), answer.lstrip("\r\n")
+    return thought.strip().removeprefix("<think>").strip(), answer.lstrip("\r\n")

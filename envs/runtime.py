@@ -92,7 +92,6 @@ class BackendState:
     """The result of ``check``.
 
     Attributes:
-        backend: The backend that was checked.
         ok: Whether it can be used.
         detail: The versions found, or what is wrong.
         fix: The command that fixes it; empty if ``ok``.
@@ -100,7 +99,6 @@ class BackendState:
         timed_out: Whether the interpreter did not answer in time. It may still work when the machine is less busy.
     """
 
-    backend: Backend
     ok: bool
     detail: str
     fix: str
@@ -199,7 +197,7 @@ def check(name: str) -> BackendState:
         python = backend_python(name)
     except MissingBackendError:
         detail = "its installation was interrupted" if path.exists() else "not installed"
-        return BackendState(backend, False, detail, fix, path)
+        return BackendState(False, detail, fix, path)
     fix += " --force"
     asks = "import importlib.metadata as m, json, sys; print(json.dumps([m.version(n) for n in sys.argv[1:]]))"
     try:
@@ -212,19 +210,19 @@ def check(name: str) -> BackendState:
     except subprocess.TimeoutExpired:
         detail = f"its interpreter has not answered in {_CHECK_TIMEOUT_S:g} s"
         fix = f"python -m envs doctor {name}, when the machine is less busy; if it says the same, {fix}"
-        return BackendState(backend, False, detail, fix, path, timed_out=True)
+        return BackendState(False, detail, fix, path, timed_out=True)
     except OSError as error:
-        return BackendState(backend, False, f"its interpreter does not run: {error}", fix, path)
+        return BackendState(False, f"its interpreter does not run: {error}", fix, path)
     if answer.returncode != 0:
         last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
-        return BackendState(backend, False, f"its packages are not there: {last}", fix, path)
+        return BackendState(False, f"its packages are not there: {last}", fix, path)
     found = dict(zip(backend.requirements, json.loads(answer.stdout), strict=True))
     other = [name for name, version in backend.requirements.items() if found[name] != version]
     if other:
         listed = ", ".join(f"{name} {found[name]}" for name in other)
         instead = ", ".join(f"{name} {backend.requirements[name]}" for name in other)
-        return BackendState(backend, False, f"holds {listed} instead of {instead}", fix, path)
-    return BackendState(backend, True, _wanted(backend), "", path)
+        return BackendState(False, f"holds {listed} instead of {instead}", fix, path)
+    return BackendState(True, _wanted(backend), "", path)
 
 
 def install(name: str, *, force: bool = False, say: Callable[[str], None] = print) -> Path:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eh_gym.errors import ConfigError
-from eh_gym.worker import child
 from eh_gym.worker.process import Worker
 
 __all__ = ["Session", "WorkerPool", "close_shared_pools", "shared_pool"]
@@ -64,23 +63,12 @@ class WorkerPool:
     Args:
         size: Most worker processes, >= 1.
         command: As for ``Worker``.
-        start_timeout_s: As for ``Worker``.
-        max_frame_bytes: As for ``Worker``.
     """
 
-    def __init__(
-        self,
-        size: int,
-        command: Sequence[str],
-        *,
-        start_timeout_s: float = 60.0,
-        max_frame_bytes: int = child.MAX_FRAME_BYTES,
-    ) -> None:
+    def __init__(self, size: int, command: Sequence[str]) -> None:
         if size < 1:
             raise ConfigError(f"a pool needs at least one worker, got size={size}")
         self._command = tuple(command)
-        self._start_timeout_s = start_timeout_s
-        self._max_frame_bytes = max_frame_bytes
         self._ids = itertools.count(1)
         self._closed = False
         self._begin(size)
@@ -118,9 +106,7 @@ class WorkerPool:
             with slot.starting:  # other slots go on meanwhile
                 self._refuse_if_closed()  # again: close() may have passed this slot
                 if slot.worker is None or not slot.worker.alive:
-                    worker = Worker(
-                        self._command, start_timeout_s=self._start_timeout_s, max_frame_bytes=self._max_frame_bytes
-                    )
+                    worker = Worker(self._command)
                     worker.start()
                     slot.worker = worker
                 return Session(self, slot, slot.worker, session_id)

@@ -25,6 +25,7 @@ from harness.types.trajectory import Trajectory, Turn
 __all__ = ["play_with_endpoint"]
 
 Message = dict[str, Any]
+_RETRIES = 2  # of an episode whose environment failed
 _NOT_CARRIED_OUT = "This call was not carried out."
 
 
@@ -34,7 +35,6 @@ def play_with_endpoint(
     requests: Sequence[EpisodeRequest],
     *,
     horizon: int,
-    environment_retries: int = 2,
     on_end: Callable[[Trajectory], None] = lambda _: None,
     begun: bool = False,
 ) -> tuple[list[Trajectory], Usage]:
@@ -48,7 +48,6 @@ def play_with_endpoint(
         environments: How the slots are made. The endpoint never has more requests at a time than there are slots.
         requests: The episodes.
         horizon: The fixed K.
-        environment_retries: An episode whose environment failed starts again up to this many times, >= 0.
         on_end: Called with each trajectory when it ends.
         begun: Whether an earlier call has played other episodes of the same evaluation.
 
@@ -66,7 +65,7 @@ def play_with_endpoint(
             async def play_in(slot: int) -> None:
                 for index in waiting:
                     announce(envs, [request.task_id for request in requests[index + 1 : index + 1 + envs.num_envs]])
-                    done[index] = await _play(model, envs, slot, requests[index], environment_retries)
+                    done[index] = await _play(model, envs, slot, requests[index])
                     on_end(done[index])
 
             await asyncio.gather(*(play_in(slot) for slot in range(envs.num_envs)))
@@ -86,11 +85,9 @@ def play_with_endpoint(
     return [done[index] for index in range(len(requests))], usage
 
 
-async def _play(
-    model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, retries: int
-) -> Trajectory:
+async def _play(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest) -> Trajectory:
     """Plays one episode. If its environment fails and retries are left, it is played again with the same seed."""
-    for attempt in range(retries + 1):
+    for attempt in range(_RETRIES + 1):
         trajectory = Trajectory(request.task_id, request.group, seed=request.seed, retries=attempt)
         try:
             await _play_once(model, envs, slot, trajectory)

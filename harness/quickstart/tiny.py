@@ -33,7 +33,6 @@ __all__ = [
     "new_tiny_policy",
     "tiny_model",
     "tiny_tokenizer",
-    "transcripts",
 ]
 
 _TINY_TASKS = 600  # a tiny tokenizer is built from this many tasks of the training split
@@ -124,19 +123,6 @@ def tiny_tokenizer(shape: TinyModel, texts: Iterable[str]) -> PreTrainedTokenize
     )
     fast.chat_template = _TEMPLATE
     return fast
-
-
-def transcripts(env: gym.Env[str, str], tasks: Iterable[str], *, waste: float, max_steps: int) -> Iterator[str]:
-    """The texts of one episode per task, played by an expert that wastes steps: observations and actions, in turn.
-
-    Args:
-        env: An environment with ``expert()`` and ``random_action(rng)``.
-        tasks: The ids of the tasks.
-        waste: The probability that a step is a random action.
-        max_steps: The number of steps after which an episode is stopped.
-    """
-    for played in _played(env, tasks, waste=waste, max_steps=max_steps):
-        yield from _texts(played)
 
 
 def _played(env: gym.Env[str, str], tasks: Iterable[str], *, waste: float, max_steps: int) -> Iterator[Demonstration]:

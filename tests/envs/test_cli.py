@@ -69,7 +69,7 @@ def appworlds_packages(tmp_path, monkeypatch):
     """AppWorld's virtualenv is there, its data are not."""
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("APPWORLD_ROOT", raising=False)
-    state = runtime.BackendState(runtime.BACKENDS["appworld"], True, "appworld and more", "", tmp_path)
+    state = runtime.BackendState(True, "appworld and more", "", tmp_path)
     monkeypatch.setattr(runtime, "check", lambda name: state)
     monkeypatch.setattr(runtime, "backend_python", lambda name: sys.executable)
     monkeypatch.setattr(appworld, "isolation", lambda python: ["isolation: none"])
