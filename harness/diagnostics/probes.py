@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from harness.diagnostics.lab import Lab
 from harness.diagnostics.measurement import Measurement
 from harness.planning.memory import memory_of
-from harness.planning.update_time import step_of
+from harness.planning.update_time import update_time_of
 from harness.policy.attention import PACKED
 from harness.policy.fresh import fresh_qwen2
 from harness.policy.lora import add_lora
@@ -95,7 +95,7 @@ def policy_update(lab: Lab) -> list[Measurement]:
     ]
     if lab.on_gpu:
         plan = Plan(train=train, gpu_gb=lab.gpu_bytes / 1e9)
-        paper = step_of(plan, episode_tokens=tokens)
+        paper = update_time_of(plan, episode_tokens=tokens)
         share = paper.seconds / seconds
         planned = sum(memory_of(plan).update.values())
         found += [

@@ -14,7 +14,7 @@ from harness.planning.work import work_of
 from harness.policy.shape import ModelShape, head_chunk, shape_of
 from harness.settings.plan import Plan
 
-__all__ = ["Operation", "Step", "markdown", "step_of"]
+__all__ = ["Operation", "UpdateTime", "operations_markdown", "update_time_of"]
 
 # Shares of the peak that large bfloat16 matrix products and FlashAttention-2 reach on an H100. FlashAttention-3's paper (arXiv
 # 2407.08608) gives 35 % for the latter. Elementwise kernels reach most of the memory's bandwidth.
@@ -40,7 +40,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Step:
+class UpdateTime:
     """An update on one GPU.
 
     Attributes:
@@ -64,7 +64,7 @@ class Step:
         return self.model_flops / self.seconds / self.peak
 
 
-def step_of(plan: Plan, *, episode_tokens: int = 0, fused: bool = True) -> Step:
+def update_time_of(plan: Plan, *, episode_tokens: int = 0, fused: bool = True) -> UpdateTime:
     """Counts one update of a plan in bfloat16. The transfers between several GPUs are left out.
 
     Args:
@@ -115,7 +115,7 @@ def step_of(plan: Plan, *, episode_tokens: int = 0, fused: bool = True) -> Step:
     add("sums of gradients", 0.0, micro_batches * 10 * parameters)  # a bfloat16 part is added to a float32 sum
     add("AdamW and clipping", 0.0, 42 * config.minibatches * parameters)
     model = (2 + trained + reference) / 3 * 6 * (tokens * shape.layers * shape.layer_parameters + logits * shape.width)
-    return Step(tuple(found), model + (3 + reference) * attention, peak)
+    return UpdateTime(tuple(found), model + (3 + reference) * attention, peak)
 
 
 def _elementwise(shape: ModelShape, *, fused: bool) -> dict[str, float]:
@@ -142,9 +142,9 @@ def _adapter_bytes(shape: ModelShape) -> float:
     return 2 * inputs + 12 * outputs
 
 
-def markdown(plan: Plan, *, episode_tokens: int = 0) -> str:
+def operations_markdown(plan: Plan, *, episode_tokens: int = 0) -> str:
     """The table of docs/plan.md: seconds of an update without and with fused kernels."""
-    plain, fused = (step_of(plan, episode_tokens=episode_tokens, fused=way) for way in (False, True))
+    plain, fused = (update_time_of(plan, episode_tokens=episode_tokens, fused=way) for way in (False, True))
     lines = ["| operation | PFLOP | TB moved, eager | s, eager | s, fused |", "| --- | --- | --- | --- | --- |"]
     for one, two in zip(plain.operations, fused.operations, strict=True):
         lines.append(

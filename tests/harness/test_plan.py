@@ -17,7 +17,7 @@ from harness.plan import default_for, main
 from harness.planning.episode_tokens import lengths_of
 from harness.planning.fit import ways_to_fit
 from harness.planning.memory import memory_of
-from harness.planning.update_time import markdown, step_of
+from harness.planning.update_time import operations_markdown, update_time_of
 from harness.planning.work import work_of
 from harness.policy.installed import is_installed, model_folder
 from harness.policy.shape import shape_of
@@ -66,7 +66,7 @@ def test_a_change_without_a_value_is_quoted() -> None:
 def test_operations_and_the_whole_count_the_same_with_a_reference() -> None:
     for words in ((), ("--kl-coef", "0.01"), ("--kl-coef", "0.01", "--lora-rank", "32")):
         full = plan("--model", "Qwen/Qwen2.5-7B-Instruct", "--env", "EH-BFCL-v0", "--gpus", "8", *words)
-        counted = sum(o.flops for o in step_of(full).operations if o.name != "adapters") * full.gpus
+        counted = sum(o.flops for o in update_time_of(full).operations if o.name != "adapters") * full.gpus
         assert counted == pytest.approx(work_of(full).flops, rel=0.01), words
 
 
@@ -148,7 +148,7 @@ def test_hours_come_from_what_is_given(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_documented_table_of_operations_is_the_plan_s(capsys: pytest.CaptureFixture[str]) -> None:
     main([SEVEN, "--gpus", "8", "--operations", "--episode-tokens", "16384"])
-    table = markdown(plan(SEVEN, "--gpus", "8"), episode_tokens=16_384)
+    table = operations_markdown(plan(SEVEN, "--gpus", "8"), episode_tokens=16_384)
     assert table in capsys.readouterr().out
     assert table in (ROOT / "docs" / "plan.md").read_text(), "put this table into docs/plan.md"
 
@@ -156,7 +156,7 @@ def test_the_documented_table_of_operations_is_the_plan_s(capsys: pytest.Capture
 def test_a_step_has_the_plan_s_flops_and_its_parts_have_their_price() -> None:
     given = ("--prompt-tokens", "100", "--action-tokens", "20", "--observation-tokens", "10")
     small = plan(SEVEN, *given, "--success-rate", "0", "--k", "10")
-    step = step_of(small)
+    step = update_time_of(small)
     parts = {operation.name: operation for operation in step.operations}
     tokens, layers, words = 128 * 400, 28 * 233_057_792, 152_064 * 3584
     assert sum(part.flops for part in step.operations) == pytest.approx(work_of(small).flops)
@@ -167,8 +167,8 @@ def test_a_step_has_the_plan_s_flops_and_its_parts_have_their_price() -> None:
     swiglu = 4 * 28 * tokens * 6 * 18_944  # forward, again, and backward twice; two inputs and an output of two bytes
     assert parts["SwiGLU"].moved == pytest.approx(swiglu)
     assert parts["SwiGLU"].seconds == pytest.approx(swiglu / (0.8 * 3.35e12))
-    assert step_of(small, fused=False).seconds > step.seconds
-    lora = step_of(plan(SEVEN, *given, "--success-rate", "0", "--k", "10", "--lora-rank", "32"))
+    assert update_time_of(small, fused=False).seconds > step.seconds
+    lora = update_time_of(plan(SEVEN, *given, "--success-rate", "0", "--k", "10", "--lora-rank", "32"))
     assert lora.mfu < step.mfu  # adapters read and write every output again
     assert lora.model_flops == pytest.approx(model - tokens * 2 * layers - 128 * 200 * 2 * words)
 
