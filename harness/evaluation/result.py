@@ -16,12 +16,12 @@ from rich.table import Table
 from eh_gym.errors import ConfigError
 from harness.evaluation.endpoint import Usage
 
-__all__ = ["EvalResult", "Part", "Played", "result_table", "share_text", "summarise", "wilson_interval"]
+__all__ = ["EvalResult", "Part", "PlayedEpisode", "result_table", "share_text", "summarise", "wilson_interval"]
 
 _Z = 1.959964  # two-sided 95 %
 
 
-class Played(Protocol):
+class PlayedEpisode(Protocol):
     """The parts of an episode that a result needs. A `Trajectory` has them, and so has `PlayedBefore`."""
 
     @property
@@ -161,7 +161,7 @@ def wilson_interval(p: float, n: float) -> tuple[float, float]:
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
-def summarise(episodes: Sequence[Played], *, whole_split: bool = True) -> EvalResult:
+def summarise(episodes: Sequence[PlayedEpisode], *, whole_split: bool = True) -> EvalResult:
     """Computes the result of episodes that are grouped by task.
 
     The k episodes of one task are alike, so the interval of mean@k cannot treat them as independent. It takes V, the variance of
@@ -216,11 +216,11 @@ def summarise(episodes: Sequence[Played], *, whole_split: bool = True) -> EvalRe
     )
 
 
-def _valid(episodes: Iterable[Played]) -> list[Played]:
+def _valid(episodes: Iterable[PlayedEpisode]) -> list[PlayedEpisode]:
     return [t for t in episodes if t.end != "environment-error"]
 
 
-def _by_task(episodes: Iterable[Played]) -> list[list[bool]]:
+def _by_task(episodes: Iterable[PlayedEpisode]) -> list[list[bool]]:
     """The successes of each task."""
     found: dict[int, list[bool]] = {}
     for t in episodes:
@@ -243,7 +243,7 @@ def _share(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def _scenarios_at_k(episodes: Iterable[Played]) -> float | None:
+def _scenarios_at_k(episodes: Iterable[PlayedEpisode]) -> float | None:
     """The mean over a scenario's rounds of whether all of its tasks were solved; a round has one episode of each task."""
     found: dict[str, dict[int, list[bool]]] = {}
     for t in episodes:
@@ -258,8 +258,8 @@ def _scenarios_at_k(episodes: Iterable[Played]) -> float | None:
     return _share(whole) if whole else None
 
 
-def _parts(episodes: Sequence[Played], *, whole: bool) -> tuple[Part, ...]:
-    found: dict[tuple[str, str], list[Played]] = {}
+def _parts(episodes: Sequence[PlayedEpisode], *, whole: bool) -> tuple[Part, ...]:
+    found: dict[tuple[str, str], list[PlayedEpisode]] = {}
     for kind in ("environment", "category", "difficulty"):
         for t in episodes:
             if kind in t.kinds:
@@ -268,7 +268,7 @@ def _parts(episodes: Sequence[Played], *, whole: bool) -> tuple[Part, ...]:
     return tuple(_part(*key, found[key], whole=whole) for key in played)
 
 
-def _part(kind: str, name: str, episodes: Sequence[Played], *, whole: bool) -> Part:
+def _part(kind: str, name: str, episodes: Sequence[PlayedEpisode], *, whole: bool) -> Part:
     valid = _valid(episodes)
     tasks = _by_task(valid)
     mean, interval = _mean(tasks)
@@ -277,7 +277,7 @@ def _part(kind: str, name: str, episodes: Sequence[Played], *, whole: bool) -> P
     return Part(kind, name, len(tasks), len(valid), mean, interval, best, every, scenarios)
 
 
-def _by_optimum(episodes: Sequence[Played]) -> tuple[tuple[int, int, int], ...]:
+def _by_optimum(episodes: Sequence[PlayedEpisode]) -> tuple[tuple[int, int, int], ...]:
     known: dict[int, list[bool]] = {}
     for t in episodes:
         if t.optimal_steps:
