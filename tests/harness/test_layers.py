@@ -43,7 +43,7 @@ COMMANDS = [
     "sweep",
     "warm_start",
 ]
-TORCH_FREE = {"types", "settings"}
+TORCH_FREE = {"types", "settings", "planning"}
 
 # Prints for each layer the modules of harness/ that importing all of it loads. A child process starts from the libraries alone.
 _LOADED_BY_LAYER = """
