@@ -29,7 +29,7 @@ from harness.settings.plan import Plan
 from harness.settings.presets import preset
 
 if TYPE_CHECKING:
-    from harness.build import Run
+    from harness.assembly.training_run import Run
     from harness.policy.ranks import Ranks
 
 __all__ = ["main", "train"]
@@ -52,7 +52,7 @@ def train(
     Returns:
         The evaluations ``{"before": …, "after": …}``, as in ``evaluation.json``.
     """
-    from harness.build import build  # torch takes seconds to import, and `--help` needs none of it
+    from harness.assembly.build import build  # torch takes seconds to import, and `--help` needs none of it
     from harness.rollout.outcomes import tell_controller
     from harness.run.hub import check_login
 

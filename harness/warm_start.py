@@ -76,7 +76,11 @@ def clone(cloning: Cloning, console: Console) -> dict[str, float]:
             f"{cloning.out} already holds a model or a part of one; choose another --out, or delete the folder"
         )
 
-    from harness.build import clone_expert, environment, load, teacher  # slow to import, and `--help` needs none of it
+    from harness.assembly.environments import (  # torch takes seconds to import, and `--help` needs none of it
+        environment,
+        teacher,
+    )
+    from harness.assembly.first_policy import clone_expert, load
     from harness.policy.lora import check_peft
     from harness.policy.ranks import Ranks
     from harness.run.display import Display

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError, MissingBackendError
 from envs.actors import RemoteEnv, close_shared_actors
-from harness import build
+from harness.assembly import environments as build
 from harness.grpo import train
 from harness.policy.ranks import Ranks
 from harness.run.display import Display
@@ -37,7 +37,7 @@ def run(config: GRPOConfig) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eh_gym.errors import StateError
-from harness.build import load, teacher
+from harness.assembly.environments import teacher
+from harness.assembly.first_policy import load
 from harness.grpo import _planned, main, train
 from harness.policy.policy import Policy, load_policy
 from harness.policy.ranks import Ranks
@@ -53,7 +54,7 @@ def metrics_of(config: GRPOConfig) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
 
 
 def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
@@ -338,7 +339,7 @@ def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
     value: str,
     message: str,
 ) -> None:
-    monkeypatch.setattr("harness.build.load_policy", lambda *_: pytest.fail("a model was made"))
+    monkeypatch.setattr("harness.assembly.first_policy.load_policy", lambda *_: pytest.fail("a model was made"))
     monkeypatch.setattr("harness.run.trackers.find_spec", lambda name: None if name == "wandb" else name)
     with pytest.raises(SystemExit) as exit_:
         main([flag, value, "--run-dir", str(tmp_path / "x")])
@@ -369,7 +370,7 @@ def test_a_full_disk_is_said_in_a_sentence_and_the_run_goes_on(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("harness.build.write_training_state", full)
+        patch.setattr("harness.assembly.training_run.write_training_state", full)
         with pytest.raises(SystemExit) as exit_:
             main(["--resume", str(folder)])
     assert exit_.value.code == 2

@@ -25,6 +25,7 @@ LAYERS = [
     "quickstart",
     "evaluation",
     "planning",
+    "assembly",
     "diagnostics",
     "experiments",
 ]
@@ -95,9 +96,9 @@ def _modules(file: Path) -> set[str]:
     return found
 
 
-def test_every_file_is_a_command_or_builds_a_run_and_every_folder_has_its_place() -> None:
+def test_every_file_is_a_command_and_every_folder_has_its_place() -> None:
     files = {p.stem for p in ROOT.glob("*.py")} - {"__init__"}
-    assert files == {*COMMANDS, "build"}
+    assert files == set(COMMANDS)
     assert {p.parent.name for p in ROOT.glob("*/__init__.py")} == set(LAYERS)
     for name in COMMANDS:
         assert 'if __name__ == "__main__":' in (ROOT / f"{name}.py").read_text("utf-8")

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from eh_gym.errors import WorkerDied, WorkerError
 from envs.cabinet.env import CabinetEnv
-from harness import build
-from harness.build import teacher
+from harness.assembly import environments as build
+from harness.assembly.environments import teacher
 from harness.evaluation.play import play_policy
 from harness.grpo import train
 from harness.rollout import player
@@ -47,7 +47,7 @@ def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ PLAIN, LOCKED = "EH-Cabinet-v0", "EH-CabinetLocked-v0"
 
 @pytest.fixture
 def mixed(quick: GRPOConfig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GRPOConfig:
-    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
     start = dataclasses.replace(quick.warm_start, max_batches=150, polish_batches=0)
     return dataclasses.replace(
         quick, env=f"{PLAIN}:2,{LOCKED}", updates=3, tasks_per_update=6, alpha=1.0, eval_every=2, warm_start=start

@@ -78,7 +78,7 @@ def untimed(config: GRPOConfig) -> list[dict[str, Any]]:
 @pytest.fixture
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails where a model is made."""
-    monkeypatch.setattr("harness.build.load", lambda *_: pytest.fail("a model was loaded first"))
+    monkeypatch.setattr("harness.assembly.build.load", lambda *_: pytest.fail("a model was loaded first"))
 
 
 def lora_run(folder: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_run_with_adapters_resumes_from_them_and_the_frozen_weights_that_it_ke
     quick: GRPOConfig, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("peft")
-    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
     config = dataclasses.replace(
         quick, lora_rank=4, kl_coef=0.1, learning_rate=3e-3, updates=2, eval_tasks=0, max_staleness=1
     )

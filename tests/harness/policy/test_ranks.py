@@ -245,7 +245,7 @@ def slow(quick: GRPOConfig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GRP
 
     AdamW's steps are near their full size also where a gradient is all rounding.
     """
-    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
     return dataclasses.replace(quick, learning_rate=1e-5, eval_tasks=0, keep_checkpoints=9)
 
 
@@ -253,7 +253,7 @@ def slow(quick: GRPOConfig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GRP
 def alone(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[GRPOConfig, list[dict[str, Any]]]:
     """A run of one process and its metrics."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.build.cache_dir", lambda: cache)
+        patch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
         config = dataclasses.replace(
             preset([]),
             updates=3,
@@ -327,7 +327,7 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
             return make_sampler(config, policy, **rest)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("harness.build.make_sampler", spy)
+            patch.setattr("harness.assembly.build.make_sampler", spy)
             if ranks.first:
                 (tmp_path / "run").mkdir()
             return played(served, ranks), where[0]

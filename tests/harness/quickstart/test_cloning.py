@@ -18,7 +18,8 @@ from rich.console import Console
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
-from harness.build import clone_expert, teacher
+from harness.assembly.environments import teacher
+from harness.assembly.first_policy import clone_expert
 from harness.policy.policy import load_policy
 from harness.quickstart import cloning
 from harness.quickstart.cloning import cached_warm_start, demonstrations, text_perplexity, warm_start
@@ -218,7 +219,9 @@ def test_runs_of_other_seeds_can_share_a_clone(
 ) -> None:
     if "lora_rank" in flags:
         pytest.importorskip("peft")
-        monkeypatch.setattr("harness.build.is_pretrained", lambda policy: True)  # its clone is in the adapters
+        monkeypatch.setattr(
+            "harness.assembly.first_policy.is_pretrained", lambda policy: True
+        )  # its clone is in the adapters
     losses = set()
     for run in (0, 1):
         config = GRPOConfig(seed=run, warm_start=dataclasses.replace(FEW, seed=seed), **flags)

@@ -17,7 +17,7 @@ from rich.console import Console
 import eh_gym
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, SamplerError
-from harness.build import Run
+from harness.assembly.training_run import Run
 from harness.grpo import train
 from harness.policy.policy import Policy
 from harness.rollout.batches import Batches
@@ -188,7 +188,7 @@ def test_running_episodes_go_on_under_new_weights_and_know_it(trained: Policy) -
 
 @pytest.fixture
 def stale(quick: GRPOConfig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GRPOConfig:
-    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
     return dataclasses.replace(
         quick,
         max_staleness=3,

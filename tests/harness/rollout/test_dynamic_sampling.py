@@ -86,7 +86,7 @@ def test_tokens_of_failed_replacements_do_not_count(monkeypatch: pytest.MonkeyPa
 def test_a_run_has_its_groups_and_the_controller_hears_every_episode(
     quick: GRPOConfig, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
 
     def run(name: str, **changes: Any) -> list[dict[str, Any]]:
         config = dataclasses.replace(quick, run_dir=tmp_path / name, eval_tasks=0, updates=1, **changes)

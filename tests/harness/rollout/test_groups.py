@@ -149,8 +149,10 @@ def test_a_replacement_is_no_task_that_the_curriculum_has_chosen() -> None:
 def test_a_run_adapts_its_groups_also_after_a_resume(
     quick: GRPOConfig, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.build.cache_dir", lambda: cache)
-    monkeypatch.setattr("harness.build.parts_of", lambda env: [env.unwrapped.task_ids[:6]])  # so that tasks come again
+    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
+    monkeypatch.setattr(
+        "harness.assembly.build.parts_of", lambda env: [env.unwrapped.task_ids[:6]]
+    )  # so that tasks come again
 
     def run(config: GRPOConfig, *, resume: bool = False) -> list[dict[str, Any]]:
         assert config.run_dir is not None

@@ -17,7 +17,7 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import eh_gym  # noqa: F401 - registers the environments
-from harness.build import clone_expert
+from harness.assembly.first_policy import clone_expert
 from harness.evaluate import Evaluation
 from harness.evaluate import run as evaluate
 from harness.evaluation.play import evaluation_requests, play_policy

@@ -1,0 +1,60 @@
+"""The environments of a training run: those of its rollouts, and one for tasks and demonstrations."""
+
+from __future__ import annotations
+
+import math
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+import eh_gym
+from eh_gym.errors import MissingBackendError
+from envs.actors import in_actors, shared_actors
+from envs.mixed import mixed
+from harness.policy.ranks import Ranks
+from harness.rollout.environment import make_environment, spec_of
+from harness.settings.grpo import GRPOConfig
+from harness.types.seeding import derive_seed
+
+__all__ = ["environment", "slot_count", "teacher"]
+
+
+def slot_count(config: GRPOConfig, ranks: Ranks) -> int:
+    """Returns the number of environments of this rank."""
+    episodes = config.episodes_per_update
+    return -(-min(config.slots or episodes, episodes) // ranks.size)
+
+
+def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
+    """Returns the id or spec from which `gym.make` makes an environment, on this machine or in Ray actors."""
+    if config.env_workers == "local":
+        return spec_of(config.env)
+    actors = shared_actors(
+        math.ceil(slot_count(config, ranks) / config.ray_actor_slots),
+        address=config.ray_address,
+        cpus=config.ray_actor_cpus,
+        timeout_s=config.ray_timeout_s,
+    )
+    there = {name: in_actors(name, actors) for name in config.environments()}
+    return mixed(there) if len(there) > 1 else next(iter(there.values()))
+
+
+def teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
+    """Makes an environment for tasks and demonstrations. It is on this machine if possible, because that is faster."""
+    try:
+        env = make_environment(config.env, config.environment_args())
+    except MissingBackendError:
+        if config.env_workers == "local":
+            raise
+        env = make_environment(env_id, config.environment_args())
+    return _hinted(env, config) if config.budget_hint else env
+
+
+def _hinted(env: gym.Env[str, str], config: GRPOConfig) -> gym.Env[str, str]:
+    """Adds the budget hint, for the tiny model's tokenizer and demonstrations. Each episode gets its own K, as K will move."""
+    low = min(config.k0, config.k_max)
+    seed = derive_seed(config.warm_start.seed_for(config.seed), "hints")
+    draws = np.random.default_rng(seed).integers(low, config.k_max + 1, size=2000)
+    controller = eh_gym.StagedHorizon({episode: int(k) for episode, k in enumerate(draws)})
+    return eh_gym.BudgetHint(eh_gym.ElasticTimeLimit(env, controller, update_every=1), config.budget_hint)

@@ -1,0 +1,99 @@
+"""A training run that is ready to go on, and its checkpoints."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from eh_gym import HorizonController
+from harness.evaluation.held_out import HeldOut
+from harness.policy.ranks import Ranks
+from harness.rollout.batches import Batches
+from harness.run.clock import Clock
+from harness.run.log import RunLog
+from harness.sampling.weights import SampledWeights
+from harness.settings.grpo import GRPOConfig
+from harness.training.checkpoint import CheckpointWriter, training_state, write_training_state
+from harness.training.learner import Learner
+
+__all__ = ["Run"]
+
+
+@dataclass
+class Run:
+    """A training run that is ready to go on; a context manager that closes what it opened.
+
+    Attributes:
+        config: The settings.
+        folder: Everything that the run leaves is in this folder.
+        ranks: The processes that train together.
+        next_update: The index of the first update that is still to be done.
+        batches: Plays the episodes.
+        controller: Chooses the horizon; None for no limit.
+        learner: Improves the policy.
+        weights: What the sampler samples with.
+        held_out: Evaluates the policy.
+        evaluations: The results before and after training, if they are known already.
+        clock: The seconds and tokens so far.
+        log: The metrics and the episodes.
+        checkpoints: Writes the checkpoints.
+    """
+
+    config: GRPOConfig
+    folder: Path
+    ranks: Ranks
+    next_update: int
+    batches: Batches
+    controller: HorizonController | None
+    learner: Learner
+    weights: SampledWeights
+    held_out: HeldOut
+    evaluations: dict[str, Any]
+    clock: Clock
+    log: RunLog
+    checkpoints: CheckpointWriter
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.batches.close()
+        if error is not None:  # after its last update a run still evaluates
+            self.weights.close()
+        self.log.close()
+        self.checkpoints.close()
+
+    def save(self, next_update: int) -> None:
+        """Begins to write a checkpoint. A run that is resumed from it continues with `next_update`.
+
+        The first one is waited for, because a run with metrics and no checkpoint cannot be resumed.
+        """
+        model = self.learner.policy.model
+        state = training_state(
+            model=model, optimizer=self.learner.optimizer, sampled=self.weights.behind, ranks=self.ranks
+        )
+        extra = copy.deepcopy(
+            {
+                "next_update": next_update,
+                "totals": self.clock.state_dict(),
+                "controller": self.controller.state_dict() if self.controller is not None else None,
+                "lengths": self.batches.state_dict(),
+                "sampled_at": self.weights.updates,
+                "evaluations": self.evaluations,
+            }
+        )
+
+        def write(folder: Path, copied: Mapping[str, Any], ranks: Ranks) -> None:
+            write_training_state(folder, copied, model=model, extra=extra, ranks=ranks)
+            if ranks.first:
+                self.learner.policy.tokenizer.save_pretrained(folder)
+
+        self.checkpoints.save(next_update, state, write)
+        if not next_update:
+            self.checkpoints.wait()
