@@ -161,8 +161,8 @@ _ALL = (
     Metric(
         "rollout/useful_groups",
         "groups",
-        "The number of groups with at least two different rewards, in the end. Only with an option that is to raise it: "
-        "--dynamic-sampling, --adaptive-groups or --curriculum.",
+        "The number of groups with at least two different rewards, after replacements. Only with --dynamic-sampling, "
+        "--adaptive-groups or --curriculum.",
     ),
     Metric(
         "rollout/largest_group", "episodes", "The most episodes of one task. With --adaptive-groups or --curriculum."

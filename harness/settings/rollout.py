@@ -36,12 +36,12 @@ class RolloutFlags:
     dynamic_sampling: Annotated[int, Range(0)] = 0
     """How many times an update replaces groups whose rewards are all equal by groups of other tasks (DAPO). All count for K."""
     adaptive_groups: bool = False
-    """Give tasks that are neither nearly always nor nearly never solved more of an update's episodes (VIP): in proportion to
-    sqrt(p (1 - p)), where p is the share of successes in a task's earlier episodes. The sum stays."""
+    """Give more of an update's episodes to tasks of medium difficulty (VIP): in proportion to sqrt(p (1 - p)), where p is the
+    share of successes in a task's earlier episodes. The number of episodes stays the same."""
 
     curriculum: Annotated[int, Range(1)] = 1
-    """Each task of an update is the one of so many candidates whose outcome is least certain: whose p (1 - p) is largest. 1 takes
-    every task as it comes."""
+    """The number of candidates for each task of an update. The candidate with the most uncertain outcome, the largest p (1 - p),
+    is played. 1 takes every task as it comes."""
 
     @property
     def episodes_per_update(self) -> int:

@@ -90,7 +90,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page in [path for path in linked if path.endswith(".md")]:  # and the files next to them: figures, scripts
         for target in _BESIDE.findall((ROOT / page).read_text()):
             beside = Path(page).parent / target
-            if (ROOT / beside).is_file() and ".." not in beside.parts:
+            if (ROOT / beside).is_file() and ".." not in beside.parts and beside.parts[0] != "docs":
                 linked.add(beside.as_posix())
     for path in sorted(linked):
         files.append(File.generated(config, f"repository/{path}", abs_src_path=str(ROOT / path)))
@@ -102,7 +102,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     uri = page.file.src_uri
     up = "../" * uri.count("/")
     if uri.startswith("repository/"):
-        return markdown.replace("](../docs/", f"]({up}")
+        return re.sub(r"\]\((\.\./)?docs/", f"]({up}", markdown)
     return _outside(uri).sub(rf"]({up}repository/\g<path>", markdown)
 
 
