@@ -10,7 +10,7 @@ served    the same behind AppWorld's own FastAPI application, over one kept HTTP
           serve environment` runs that application on uvicorn, and so does this script: the command needs packages that the pinned
           virtualenv leaves out
 cold      a Python process that imports AppWorld, plays one episode and exits
-ours      EH-AppWorld-v0 as an agent has it: confined as far as this host allows, with every adaptation on, and with the verdict
+ours      EH-AppWorld-v0 as an agent has it: confined as far as this host allows, and with the verdict
           from the judge's process
 
 The players take turns in every round, because the speed of a machine drifts. A ratio is taken within its round. Figures are
@@ -252,27 +252,6 @@ class Ours:
     def end(self) -> None:
         """Ends the processes."""
         self.env.close()
-
-
-class Adapted(Ours):
-    """Plays with ours without some adaptations, on a separate host."""
-
-    def __init__(self, without: str, confined: bool) -> None:
-        from envs.appworld import data
-        from envs.appworld.hosts import ADAPTATIONS, LocalHost, Settings
-        from envs.runtime import backend_python
-
-        super().__init__()
-        chosen = tuple(name for name in ADAPTATIONS if name != without)
-        self.host = LocalHost(
-            backend_python("appworld"), data.roots("mini"), Settings(adaptations=chosen, confined=confined)
-        )
-        self.env._host = self.host
-
-    def end(self) -> None:
-        """Ends the processes."""
-        super().end()
-        self.host.close()
 
 
 def play(player: Any, task_id: str, judged: bool = True) -> float:
@@ -605,27 +584,6 @@ def _run(player: Any, tasks: Sequence[str]) -> None:
         play(player, task_id)
 
 
-def one_by_one(tasks: Sequence[str], rounds: int) -> None:
-    """Leaves out each adaptation in turn, and compares with all of them."""
-    from envs.appworld.hosts import ADAPTATIONS
-
-    heading(
-        f"What the confinement costs and each adaptation saves, {rounds} rounds",
-        "unconfined, all, ms",
-        "this instead, ms",
-    )
-    titles = {"reset": "reset, unprepared", "call": "step, 1 API call", "evaluate": "verdict"}
-    cases = {"confined": ("", True), **{f"without {name}": (name, False) for name in ADAPTATIONS}}
-    # Confinement needs some adaptations, so only the first case is confined.
-    with ended([Adapted("", False)]) as (whole,):
-        for title, (without, confined) in cases.items():
-            with ended([Adapted(without, confined)]) as (other,):
-                samples = in_rounds({"whole": whole, "other": other}, tasks, rounds, ["first", "call"])
-            print(title)
-            for measure, name in titles.items():
-                compare(f"  {name}", samples[measure]["whole"], samples[measure]["other"])
-
-
 @contextmanager
 def ended(players: list[Any]) -> Iterator[list[Any]]:
     """Ends the players at the end of its with block."""
@@ -650,7 +608,7 @@ def main() -> None:
     from envs.runtime import BACKENDS
     from harness.run.versions import cpu_name
 
-    parts = ("fresh", "latencies", "throughput", "memory", "endurance", "adaptations")
+    parts = ("fresh", "latencies", "throughput", "memory", "endurance")
     parser = new_parser(__doc__)
     parser.add_argument("--only", choices=parts, nargs="+", help="print only these tables")
     options = parse(parser, only=["latencies", "memory"])  # the other tables take minutes
@@ -672,8 +630,6 @@ def main() -> None:
             footprint(folder, tasks)
         if "endurance" in chosen:
             endurance(folder, tasks, 1000)
-        if "adaptations" in chosen:
-            one_by_one(tasks, 12)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -44,12 +44,11 @@ class Zygote:
         python: The interpreter of AppWorld's virtualenv.
         root: The data folder, what AppWorld calls its root.
         role: "world" or "judge".
-        adaptations: Names from backend/adaptations.py.
         confined: Whether to confine the worlds (backend/confine.py).
     """
 
-    def __init__(self, python: Path, root: Path, role: str, adaptations: Sequence[str], confined: bool) -> None:
-        self._start = {"root": str(root), "role": role, "adaptations": list(adaptations), "confined": confined}
+    def __init__(self, python: Path, root: Path, role: str, confined: bool) -> None:
+        self._start = {"root": str(root), "role": role, "confined": confined}
         self._lock = threading.Lock()
         command = backend_command(python, Path(__file__).parent / "backend" / "zygote.py")
         kept = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]

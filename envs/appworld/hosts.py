@@ -20,12 +20,11 @@ from eh_gym.errors import ConfigError, EHError, WorkerError, WorkerProtocolError
 from envs.appworld import data
 from envs.appworld.ahead import Ahead
 from envs.appworld.backend import wire
-from envs.appworld.backend.adaptations import ALL as ADAPTATIONS
 from envs.appworld.data import Roots
 from envs.appworld.forks import Fork, Zygote
 from envs.appworld.record import Record
 
-__all__ = ["ADAPTATIONS", "Host", "LocalHost", "Settings", "World", "close_hosts", "local_host"]
+__all__ = ["Host", "LocalHost", "Settings", "World", "close_hosts", "local_host"]
 
 _OPEN_TIMEOUT_S = 120.0
 _GRACE_S = 5.0  # gives the engine's own timeout time to answer before the process is killed
@@ -47,7 +46,6 @@ class Settings:
         max_observation_chars: Longer outputs lose their middle.
         memory_mb: The address space that a world may take in addition to what it starts with, in MiB. A judge may take 512 MiB
             more.
-        adaptations: The names of the time-saving changes to the engine that are applied.
         confined: Whether to confine worlds as far as the host allows. If not, the agent's code can do what the user can.
     """
 
@@ -56,7 +54,6 @@ class Settings:
     max_api_calls: int = 1000
     max_observation_chars: int = 20_000
     memory_mb: int = 1024
-    adaptations: tuple[str, ...] = tuple(ADAPTATIONS)
     confined: bool = True
 
     def __post_init__(self) -> None:
@@ -72,15 +69,6 @@ class Settings:
             value, kinds = getattr(self, name), (int, float) if name.endswith("_s") else int
             if isinstance(value, bool) or not isinstance(value, kinds) or not (value >= bound and value % 1 == 0):
                 raise ConfigError(f"{name} must be a whole number >= {bound}, without quotes, got {value!r}")
-        unknown = sorted(set(self.adaptations) - set(ADAPTATIONS))
-        if unknown:
-            raise ConfigError(f"unknown adaptations {', '.join(unknown)}; choose from {', '.join(ADAPTATIONS)}")
-        missing = sorted({"call_inline", "save_nothing"} - set(self.adaptations))
-        if self.confined and missing:
-            raise ConfigError(
-                f"a confined world can have no threads and write no files, so it needs the adaptations {', '.join(missing)}; "
-                "add them or pass confined=False"
-            )
 
     @property
     def cpu_s(self) -> int:
@@ -225,8 +213,8 @@ class LocalHost:
     def __init__(self, python: Path, roots: Roots, settings: Settings = Settings()) -> None:
         self.settings = settings
         self._roots = roots
-        self._worlds = Zygote(python, roots.agent, "world", settings.adaptations, settings.confined)
-        self._judges = Zygote(python, roots.judge, "judge", settings.adaptations, False)
+        self._worlds = Zygote(python, roots.agent, "world", settings.confined)
+        self._judges = Zygote(python, roots.judge, "judge", False)
         self._ahead = Ahead(self._make)
 
     @property

@@ -1,4 +1,4 @@
-"""Small changes to AppWorld's engine that save time. Each is for one version of AppWorld and can be switched on by name.
+"""Small changes to one version of AppWorld's engine that save time.
 
 None of them changes an app, an evaluation or a world's answers; tests/envs/appworld/test_adaptations.py compares the
 results. Anything that could change a result, such as skipping the safety guard, is not done. The adaptations rely on there
@@ -13,27 +13,26 @@ import inspect
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 VERSION = "0.1.3.post1"
 
 
-def apply(names: Iterable[str], version: str) -> None:
-    """Applies adaptations. Call it in the zygote, before its first world.
+def apply(version: str, *, warm: bool) -> None:
+    """Applies the adaptations for before the zygote's warm-up, or those for after it.
+
+    Args:
+        version: The installed AppWorld's version.
+        warm: Whether the zygote is warm.
 
     Raises:
-        ValueError: An adaptation is unknown, or they were written for another version than the installed AppWorld.
+        ValueError: The adaptations were written for another version.
     """
-    chosen = list(names)
-    unknown = sorted(set(chosen) - set(ALL))
-    if unknown:
-        raise ValueError(f"unknown adaptations {', '.join(unknown)}; choose from {', '.join(ALL)}")
-    if chosen and version != VERSION:
-        raise ValueError(f"the adaptations are for appworld {VERSION}, this is {version}; pass adaptations=()")
-    for name in ALL:  # in the order of ALL, because later ones build on earlier ones
-        if name in chosen:
-            ALL[name]()
+    if version != VERSION:
+        raise ValueError(f"expected appworld {VERSION}, got {version}; run: python -m envs install appworld --force")
+    for adapt in _AFTER_WARM_UP if warm else _BEFORE_WARM_UP:
+        adapt()
 
 
 def keep_app() -> None:
@@ -66,7 +65,7 @@ def call_inline() -> None:
                 return stop.value
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
-            raise RuntimeError("an endpoint waits for something; run without the adaptation call_inline")
+            raise RuntimeError("an endpoint waits for something, which the adaptation call_inline does not allow")
 
     class Client(requester.TestClient):  # type: ignore[misc]
         @contextlib.contextmanager
@@ -260,18 +259,6 @@ def flush(world: Any) -> None:
     (_save_state or type(world)._save_state)(world, world.output_db_home_path_on_disk)
 
 
-ALL: dict[str, Callable[[], None]] = {
-    f.__name__: f
-    for f in (
-        keep_app,
-        call_inline,
-        load_databases_once,
-        inherit_databases,
-        keep_details,
-        keep_patterns,
-        keep_guard,
-        save_nothing,
-        keep_shell,
-        stay_frozen,
-    )
-}
+# Later ones build on earlier ones.
+_BEFORE_WARM_UP = (keep_app, call_inline, keep_details, keep_patterns, keep_guard)
+_AFTER_WARM_UP = (load_databases_once, inherit_databases, save_nothing, keep_shell, stay_frozen)

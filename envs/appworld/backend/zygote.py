@@ -35,7 +35,7 @@ _IMPORTED_LATE = (
 class _Zygote:
     """The state that ``start`` sets up. The other requests use it."""
 
-    def __init__(self, root: str, role: str, chosen: list[str], folder: str, confined: bool) -> None:
+    def __init__(self, root: str, role: str, folder: str, confined: bool) -> None:
         self.role, self.confined = role, confined
         if role == "judge":
             confine.isolate_judges()
@@ -53,9 +53,9 @@ class _Zygote:
         from appworld.task import load_task_ids
 
         appworld.update_root(own)
-        adaptations.apply([n for n in chosen if n not in _AFTER_WARM_UP], appworld.__version__)
+        adaptations.apply(appworld.__version__, warm=False)
         _warm_up(_any_task(root, load_task_ids), judged=role == "judge")
-        adaptations.apply([n for n in chosen if n in _AFTER_WARM_UP], appworld.__version__)
+        adaptations.apply(appworld.__version__, warm=True)
         self.find: Callable[[str, str], tuple[str, str] | None] = calls.public_routes()
         self.layers = confine.isolate_host() if confined else []
         self.readable = confine.interpreter_folders()
@@ -86,7 +86,6 @@ class _Zygote:
         shutil.rmtree(outputs, ignore_errors=True)
 
 
-_AFTER_WARM_UP = ("inherit_databases", "keep_shell", "stay_frozen", "load_databases_once", "save_nothing")
 _zygote: _Zygote | None = None
 
 
@@ -95,7 +94,7 @@ def handle(method: str, params: dict[str, Any]) -> Any:
     global _zygote
     if method == "start":
         assert _zygote is None, "start comes once"
-        _zygote = _Zygote(params["root"], params["role"], params["adaptations"], params["folder"], params["confined"])
+        _zygote = _Zygote(params["root"], params["role"], params["folder"], params["confined"])
         return {"layers": _zygote.layers}
     assert _zygote is not None, "start comes first"
     if method == "spawn":

@@ -3,7 +3,7 @@
 A job warms up once, as "stock", as a "world" or as a "judge", and then plays its requests in several lanes at once. Every
 request has a process of its own: the engine, used for one task after the other in one process, lets some of an episode
 through to the next. A request has a mode. "stock" uses the engine as its README says, without a line of this project; "world"
-plays as an episode's process does, with some adaptations; "confined" likewise, confined as on the strictest host; "judge"
+plays as an episode's process does, with the adaptations; "confined" likewise, confined as on the strictest host; "judge"
 evaluates recorded calls as a judge's process does.
 """
 
@@ -105,7 +105,7 @@ def main():
             with appworld.AppWorld(task_id=job["requests"][0]["task_id"], experiment_name="warm-up") as opened:
                 opened.execute("print(1)")  # some seconds of imports, which the forks need not repeat
         else:
-            backend("zygote")._Zygote(job["root"], job["role"], job["adaptations"], folder, False)
+            backend("zygote")._Zygote(job["root"], job["role"], folder, False)
         count = min(os.cpu_count() or 1, len(job["requests"]))
         with ProcessPoolExecutor(count, mp_context=get_context("fork")) as lanes:
             played = list(lanes.map(lane, [job["requests"][i::count] for i in range(count)]))

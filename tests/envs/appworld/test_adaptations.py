@@ -115,10 +115,10 @@ def play(appworld_python, tmp_path_factory):
     """Plays requests, each a dict with its mode, after one warm-up in a role (see play.py)."""
     home = str(tmp_path_factory.mktemp("home"))
 
-    def run(role, root, requests, chosen=()):
+    def run(role, root, requests):
         environment = {"PATH": os.environ["PATH"], "HOME": home, "IPYTHONDIR": home, "APPWORLD_CACHE": home}
         environment["PYTHONHASHSEED"] = "0"  # as worlds have it: solutions print sets
-        job = {"role": role, "root": str(root), "adaptations": list(chosen), "requests": requests}
+        job = {"role": role, "root": str(root), "requests": requests}
         done = subprocess.run(
             [str(appworld_python), "-B", str(PLAY)],
             input=json.dumps(job), capture_output=True, text=True, timeout=1200, cwd=home, env=environment,
@@ -163,7 +163,7 @@ def confinable(requests):
 def worlds(play, roots, requests, confinable):
     """The results of adapted worlds: of all requests, and confined, of some."""
     jobs = in_mode("world", requests) + in_mode("confined", [requests[i] for i in confinable])
-    results = play("world", roots.agent, jobs, adaptations.ALL)
+    results = play("world", roots.agent, jobs)
     return results[: len(requests)], results[len(requests) :]
 
 
@@ -175,7 +175,7 @@ def adapted(worlds):
 @pytest.fixture(scope="module")
 def judged(play, roots, requests, adapted):
     replays = [{"task_id": r["task_id"], "calls": a["calls"]} for r, a in zip(requests, adapted, strict=True)]
-    return play("judge", roots.judge, in_mode("judge", replays), adaptations.ALL)
+    return play("judge", roots.judge, in_mode("judge", replays))
 
 
 def test_every_step_prints_the_same(requests, plain, adapted):
@@ -217,17 +217,6 @@ def test_the_random_calls_do_something(requests, plain):
     assert len(changed) > 6, changed
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize("name", adaptations.ALL)
-def test_each_adaptation_may_be_used_alone(play, roots, requests, plain, confinable, name):
-    few = confinable[:: max(1, len(confinable) // 6)]
-    results = play("world", roots.agent, in_mode("world", [requests[i] for i in few]), [name])
-    for i, found in zip(few, results, strict=True):
-        assert (found["said"], found["state"]) == (plain[i]["said"], plain[i]["state"]), requests[i]
-
-
-def test_another_version_and_an_unknown_adaptation_are_refused():
+def test_another_version_of_appworld_is_refused():
     with pytest.raises(ValueError, match=r"0\.1\.4"):
-        adaptations.apply(["keep_app"], "0.1.4")
-    with pytest.raises(ValueError, match=r"keep_ap; .*keep_app"):
-        adaptations.apply(["keep_ap"], adaptations.VERSION)
+        adaptations.apply("0.1.4", warm=False)

@@ -17,7 +17,7 @@ import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError, WorkerDied, WorkerTimeout
 from envs.appworld import data, forks, hosts
 from envs.appworld.backend import wire
-from envs.appworld.hosts import LocalHost, Settings
+from envs.appworld.hosts import Settings
 
 FINISH = "apis.supervisor.complete_task()"
 LOG_IN = """\
@@ -252,26 +252,11 @@ def test_without_a_reference_solution_there_is_no_expert(env, monkeypatch):
         *(({"step_timeout_s": s}, "step_timeout_s must be") for s in (0.4, 2.5, float("inf"), float("nan"))),
         ({"memory_mb": "1024"}, "memory_mb must be .*'1024'"),
         ({"max_observation_chars": 10}, "max_observation_chars must be"),
-        ({"adaptations": ("keep_ap",)}, "keep_ap; .*keep_app"),
-        ({"adaptations": ()}, "call_inline, save_nothing.*confined=False"),
     ],
 )
 def test_wrong_settings_are_refused_by_their_name(changes, message):
     with pytest.raises(ConfigError, match=message):
         Settings(**changes)
-
-
-@pytest.mark.campaign
-def test_the_engine_runs_unadapted_too(appworld_python):
-    host = LocalHost(appworld_python, data.roots("mini"), Settings(adaptations=(), confined=False))
-    try:
-        task_id = data.task_ids("mini")[0]
-        world = host.open(task_id)
-        for code in data.reference("mini", task_id):
-            world.execute(code)
-        assert world.verdict()["success"] is True
-    finally:
-        host.close()
 
 
 @pytest.fixture

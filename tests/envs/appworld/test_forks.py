@@ -186,7 +186,7 @@ def lose(name):
 def test_a_zygote_keeps_its_folder_or_is_replaced(monkeypatch, tmp_path, happens, survives):
     fake, command = Path(__file__).with_name("fake_zygote.py"), forks.backend_command
     monkeypatch.setattr(forks, "backend_command", lambda python, backend: command(python, fake))
-    zygote = forks.Zygote(Path(sys.executable), tmp_path, "world", (), True)
+    zygote = forks.Zygote(Path(sys.executable), tmp_path, "world", True)
     zygote.start()
     first = zygote.pid
     happens(zygote)
