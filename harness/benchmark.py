@@ -6,162 +6,65 @@ stop, says what it costs, prints the scores with the published ones, and writes 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import dataclasses
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING
 
-import tyro
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
-from harness.evaluate import Evaluation, RolloutFlags
 from harness.evaluate import run as evaluate
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.environment import read_env_args
-from harness.settings.sampling import SamplingFlags
+from harness.settings.evaluate import Evaluation, official
+from harness.settings.old_flags import with_current_names
+from harness.settings.presets import flag_of
 
 if TYPE_CHECKING:
     from harness.evaluation.cost import Cost
     from harness.evaluation.result import EvalResult
 
-__all__ = ["Benchmark", "Run", "benchmark", "main"]
+__all__ = ["Run", "benchmark", "main", "preset", "runs_of"]
 
 _SCRIPTS = ("expert", "empty")
+_WHAT = "Plays a benchmark's official tasks once greedily and --rollouts times sampled, and writes scores that can be compared."
 
 
-@dataclass(frozen=True)
-class Official:
-    """How a benchmark is run by its own conventions.
+def runs_of(config: Evaluation) -> list[Run]:
+    """Returns the evaluations that a benchmark plays, in their order.
 
-    Attributes:
-        splits: The splits that its scores are about.
-        args: Further arguments of ``gym.make``.
-        horizon: K. It is so large that the benchmark's own limits apply first, if it has any.
+    Args:
+        config: What they share. `rollouts` 0 plays greedily only. Without a `split` they are about the benchmark's own ones.
+
+    Raises:
+        ConfigError: A flag is wrong, or has no effect on this policy.
     """
-
-    splits: tuple[str, ...]
-    args: Mapping[str, Any] = field(default_factory=dict)
-    horizon: int = 50
-
-
-_OFFICIAL = {
-    # 8 turns of 21 steps at most; after the 21st step of a turn BFCL ends the entry.
-    "EH-BFCL": Official(("all",), {"prompt": "official"}, horizon=200),
-    "EH-AppWorld": Official(("test_normal", "test_challenge")),
-}
-
-
-@dataclass(frozen=True)
-class TasksFlags:
-    """Who plays, and what."""
-
-    player: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL_OR_ENDPOINT")] = ""
-    """A run's checkpoint, a Hugging Face folder or a hub id; an OpenAI-compatible endpoint's address, http://HOST:PORT/v1; or
-    expert or empty, which need no model."""
-    env: str = "EH-BFCL-v0"
-    """The id of the environment."""
-    out: Path = Path("benchmark")
-    """The folder for episodes, scores, result files and page. After a stop, the same command plays the missing episodes."""
-    split: str = ""
-    """The split of the tasks. Empty takes those of the benchmark's own scores: all for BFCL, both test splits for AppWorld."""
-    env_args: str = "{}"
-    """Further arguments of gym.make, as a JSON object. One given here replaces the official one of the same name."""
-    tasks: int | None = None
-    """The number of tasks of each split. By default all: scores of fewer tasks are not official."""
-    every: int = 1
-    """Take only every N-th task of the split: for BFCL, 40 takes 5 entries of each category."""
-    k: int = 8
-    """The number of sampled episodes per task, at --temperature. 0 plays greedily only."""
-    horizon: int = 0
-    """K, in steps. 0 takes one that leaves the benchmark's own limits in force: 200 for BFCL, and 50 for the others."""
-    seed: int = 0
-    """The seed. Every sampled token is derived from it."""
-    keep_tokens: bool = False
-    """Also keep the token ids of the episodes, for harness.export tokens. An endpoint gives none."""
-
-
-@dataclass(frozen=True)
-class ModelFlags:
-    """A model on this machine."""
-
-    device: str = "auto"
-    """The device of a model: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """The type of the model's weights."""
-    threads: int = 1
-    """The number of torch threads. 0 leaves torch's default."""
-
-
-@dataclass(frozen=True)
-class EndpointFlags:
-    """An endpoint."""
-
-    model: str = ""
-    """The name of the model at the endpoint."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key. A server of your own may need none."""
-    retries: int = 4
-    """How often a request is sent again, with backoff, after a lost connection or a temporary error."""
-    deadline_s: float = 300.0
-    """The most seconds that a request may take, its retries included."""
-
-
-@dataclass(frozen=True)
-class Benchmark(SamplingFlags, RolloutFlags, EndpointFlags, ModelFlags, TasksFlags):
-    """Plays a benchmark's official tasks once greedily and k times sampled, and writes scores that can be compared."""
-
-    @property
-    def official(self) -> Official:
-        """The conventions of the environment's benchmark."""
-        return _OFFICIAL.get(self.env.rpartition(":")[2].rsplit("-v", 1)[0], Official(("test",)))
-
-    @property
-    def name(self) -> str:
-        """The name of the player, for tables."""
-        return self.model or self.player
-
-    def runs(self) -> list[Run]:
-        """Returns the evaluations to play, in their order.
-
-        Raises:
-            ConfigError: A flag is wrong, or has no effect on this player.
-        """
-        if self.k < 0:
-            raise ConfigError(f"k must be >= 0, got {self.k}; 0 plays greedily only")
-        if self.k and not self.temperature:
-            raise ConfigError("--temperature 0 samples nothing; give --k 0 to play greedily only")
-        endpoint = self.player.startswith(("http://", "https://"))
-        if endpoint and not self.model:
-            raise ConfigError(f"{self.player} needs --model NAME, the model's name at the endpoint")
-        flags = {
-            "policy": "openai" if endpoint else self.player,
-            "base_url": self.player if endpoint else "",
-            "env": self.env,
-            "env_args": json.dumps({**self.official.args, **read_env_args(self.env_args)}),
-            "horizon": self.horizon or self.official.horizon,
-        }
-        shared = asdict(self) | flags
-        shared = {name: shared[name] for name in Evaluation.__dataclass_fields__ if name in shared}
-        kinds = [("greedy", 0.0, 1)] + ([("sampled", self.temperature, self.k)] if self.k else [])
-        if self.player in _SCRIPTS:
-            kinds = [("greedy", self.temperature, 1)]
-        if self.player == "random":  # its actions are never greedy
-            kinds = [("sampled", self.temperature, self.k or 1)]
-        found = []
-        for split in [self.split] if self.split else self.official.splits:
-            for name, temperature, rollouts in kinds:
-                chosen = {
-                    "split": split,
-                    "temperature": temperature,
-                    "rollouts": rollouts,
-                    "out": self.out / f"{split}-{name}",
-                }
-                evaluation = Evaluation(**{**shared, **chosen})
-                evaluation.checked_environment_args()
-                found.append(Run(split, name, evaluation))
-        return found
+    if config.out is None:
+        raise ConfigError("a benchmark writes files; give --out FOLDER")
+    if config.rollouts and not config.temperature:
+        raise ConfigError("--temperature 0 samples nothing; give --rollouts 0 to play greedily only")
+    if config.policy == "openai" and not config.model:
+        raise ConfigError(f"{config.base_url or 'an endpoint'} needs --model NAME, the model's name at the endpoint")
+    conventions = official(config.env)
+    shared = conventions.with_args(config)
+    kinds = [("greedy", 0.0, 1)] + ([("sampled", config.temperature, config.rollouts)] if config.rollouts else [])
+    if config.policy in _SCRIPTS:
+        kinds = [("greedy", config.temperature, 1)]
+    if config.policy == "random":  # its actions are never greedy
+        kinds = [("sampled", config.temperature, config.rollouts or 1)]
+    found = []
+    for split in [config.split] if config.split else conventions.splits:
+        for name, temperature, rollouts in kinds:
+            folder = config.out / f"{split}-{name}"
+            evaluation = dataclasses.replace(
+                shared, split=split, temperature=temperature, rollouts=rollouts, out=folder
+            )
+            evaluation.checked_environment_args()
+            found.append(Run(split, name, evaluation))
+    return found
 
 
 @dataclass(frozen=True)
@@ -185,7 +88,7 @@ class Run:
         return self.evaluation.out
 
 
-def benchmark(config: Benchmark, console: Console) -> dict[str, EvalResult]:
+def benchmark(config: Evaluation, console: Console) -> dict[str, EvalResult]:
     """Plays the benchmark and writes its files. Returns the result of each evaluation by the name of its folder.
 
     Raises:
@@ -194,7 +97,7 @@ def benchmark(config: Benchmark, console: Console) -> dict[str, EvalResult]:
     """
     from harness.evaluation.scores import benchmark_markdown
 
-    runs = config.runs()
+    runs = runs_of(config)
     say = console.print
     estimate = _estimate(config, runs)
     say(f"about {estimate} in all: the expert's steps, and 4 characters a token", highlight=False, soft_wrap=True)
@@ -202,12 +105,12 @@ def benchmark(config: Benchmark, console: Console) -> dict[str, EvalResult]:
     cost = _spent(runs)
     say(f"spent: {cost}", highlight=False)
     scores = [(asdict(run.evaluation), asdict(results[run.folder.name])) for run in runs]
-    table = benchmark_markdown(config.name, scores, str(cost))
-    _write(config, runs, table, console)
+    table = benchmark_markdown(config.model or config.policy, scores, str(cost))
+    _write(config.env, runs, table, console)
     return results
 
 
-def _estimate(config: Benchmark, runs: Sequence[Run]) -> Cost:
+def _estimate(config: Evaluation, runs: Sequence[Run]) -> Cost:
     from harness.evaluation.cost import Cost, estimated_cost
     from harness.evaluation.play import held_out_tasks
     from harness.rollout.environment import Environments
@@ -230,27 +133,58 @@ def _spent(runs: Sequence[Run]) -> Cost:
     return spent(line for run in runs for line in read_episodes(read_evaluation(run.folder).episodes))
 
 
-def _write(config: Benchmark, runs: Sequence[Run], table: str, console: Console) -> None:
+def _write(env: str, runs: Sequence[Run], table: str, console: Console) -> None:
     """Writes the table, the benchmark's own result files of the greedy episodes, and the pages."""
     from harness.export import Export, export
     from harness.report import Report, report
     from harness.run.files import write_whole
 
+    out = runs[0].folder.parent
     console.print(table, highlight=False, soft_wrap=True, markup=False)
-    write_whole(config.out / "scores.md", table)
-    kind = {"EH-BFCL": "bfcl", "EH-AppWorld": "appworld"}.get(config.env.rpartition(":")[2].rsplit("-v", 1)[0])
+    write_whole(out / "scores.md", table)
+    kind = {"EH-BFCL": "bfcl", "EH-AppWorld": "appworld"}.get(env.rpartition(":")[2].rsplit("-v", 1)[0])
     if kind:
         for run in runs:
             if run.name == "greedy":
-                export(Export(what=kind, folder=run.folder, out=config.out / kind), console)  # type: ignore[arg-type]
-    report(Report(runs=tuple(run.folder for run in runs), out=config.out / "report.html"), console)
+                export(Export(what=kind, folder=run.folder, out=out / kind), console)  # type: ignore[arg-type]
+    report(Report(runs=tuple(run.folder for run in runs), out=out / "report.html"), console)
+
+
+def preset(words: Sequence[str]) -> Evaluation:
+    """Returns the defaults of a command line: the conventions of the benchmark that ``--env`` names."""
+    env = flag_of(words, "env", "EH-BFCL-v0")
+    return official(env).settings(env)
+
+
+def with_policy(words: Sequence[str]) -> list[str]:
+    """Returns a command line as flags: its first word, if it is none, is the policy, or the address of an endpoint.
+
+    >>> with_policy(["http://localhost:8000/v1", "--model", "m"])
+    ['--policy', 'openai', '--base-url', 'http://localhost:8000/v1', '--model', 'm']
+
+    Raises:
+        ConfigError: Nothing says who plays.
+    """
+    if words and not words[0].startswith("-"):
+        endpoint = words[0].startswith(("http://", "https://"))
+        return [*(["--policy", "openai", "--base-url"] if endpoint else ["--policy"]), *words]
+    if not {"-h", "--help", "--help-all"} & {*words} and not flag_of(words, "policy", ""):
+        raise ConfigError(
+            "the first word must be a model, the address of an endpoint (http://HOST:PORT/v1), expert, random or empty"
+        )
+    return list(words)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """The command line. Its first word is the value of ``--policy``, or the address of an endpoint."""
+    words = with_current_names(sys.argv[1:] if argv is None else argv, "benchmark")
     console = Console()
     with errors_in_one_line(console):
-        benchmark(parse(Benchmark(player=tyro.MISSING), argv, prog="python -m harness.benchmark"), console)
+        words = with_policy(words)
+        benchmark(
+            parse(preset(words), words, prog="python -m harness.benchmark MODEL_OR_ENDPOINT", description=_WHAT),
+            console,
+        )
 
 
 if __name__ == "__main__":

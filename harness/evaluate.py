@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import Progress
 
 from eh_gym.errors import ConfigError, EHError, SamplerError
-from envs.mixed import read_environments
 from harness.settings.command_line import errors_in_one_line, parse
-from harness.settings.environment import read_env_args
-from harness.settings.ranges import Range, check_ranges
-from harness.settings.reasoning import ReasoningFlags, read_template_kwargs
-from harness.settings.sampling import SamplingFlags
-from harness.types.rules import EpisodeRequest, RolloutMode, Rules
+from harness.settings.evaluate import Evaluation
+from harness.settings.reasoning import read_template_kwargs
+from harness.types.rules import EpisodeRequest, Rules
 from harness.types.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -32,138 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Evaluation", "main", "run"]
 
-# These say which episodes are played, where, and how fast. An evaluation may continue with other values of them.
-_NOT_DECISIVE = (
-    *("tasks", "every", "rollouts", "out", "keep_tokens", "device", "threads", "slots", "rollout"),
-    *("base_url", "api_key_env", "retries", "deadline_s"),
-    *("url", "tensor_parallel", "gpu_memory_utilization"),
-)
-
 _SMALL = 50_000_000  # parameters
-
-
-@dataclass(frozen=True)
-class TasksFlags:
-    """Which tasks are played, and how often."""
-
-    env: str = "EH-Cabinet-v0"
-    """The id of the environment."""
-    env_args: str = "{}"
-    """Further arguments of gym.make, as a JSON object."""
-    split: str | None = None
-    """The split of the tasks. The default is test for a model and all for the others; for AppWorld, test_normal and dev."""
-    tasks: Annotated[int | None, Range(1)] = None
-    """The number of tasks, in the order of the split. By default all of a finite split, and 128 of a generated one."""
-    every: Annotated[int, Range(1)] = 1
-    """Take only every N-th task of the split. BFCL's categories follow each other: 40 takes 5 entries of each one."""
-    rollouts: Annotated[int | None, Range(1)] = None
-    """The number of episodes per task (k). By default 8, and 1 if all would be alike (expert, empty, greedy)."""
-    horizon: Annotated[int, Range(1)] = 50
-    """The fixed K, in steps."""
-    budget_hint: str = ""
-    """A text that is appended to every observation, with {left} and {horizon} filled in. Empty appends nothing."""
-    seed: int = 0
-    """The seed of the evaluation. Every sampled token is derived from it."""
-
-
-@dataclass(frozen=True)
-class PolicyFlags:
-    """Who plays."""
-
-    policy: str = "expert"
-    """expert, random, empty, openai (an endpoint), or a model: an installed one's name, a folder, or a hub id."""
-    device: str = "auto"
-    """The device of a model: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """The type of the model's weights."""
-    threads: Annotated[int | None, Range(0)] = None
-    """The number of torch threads. 0 leaves torch's default, which a model of 50 million parameters or more also has without
-    this flag. A smaller one has one thread, since more would slow it down."""
-
-
-@dataclass(frozen=True)
-class EndpointFlags:
-    """The endpoint, for --policy openai."""
-
-    base_url: str = ""
-    """The address of the server, usually http://HOST:PORT/v1. Empty takes OPENAI_BASE_URL, or OpenAI itself."""
-    model: str = ""
-    """The name of the model at the endpoint."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key. A server of your own may need none."""
-    retries: int = 4
-    """How often a request is sent again, with backoff, after a lost connection or a temporary error."""
-    deadline_s: float = 300.0
-    """The most seconds that a request may take, its retries included."""
-
-
-@dataclass(frozen=True)
-class RolloutFlags:
-    """How episodes are played."""
-
-    rollout: RolloutMode = "lockstep"
-    """lockstep gives the same result every time, to the last bit. In streaming no episode waits for another's environment."""
-    slots: Annotated[int, Range(1)] = 64
-    """The number of environments that are played at once. An endpoint gets no more requests than this at a time."""
-    temperature: Annotated[float, Range(0, 2)] = 1.0
-    """The temperature of the sampled actions. 0 is greedy."""
-    max_action_tokens: Annotated[int, Range(1)] = 1024
-    """The most tokens of one action."""
-    max_observation_tokens: int = 0
-    """A longer observation loses its middle. 0 keeps all of it."""
-
-
-@dataclass(frozen=True)
-class OutputFlags:
-    """Where the episodes are kept."""
-
-    out: Path | None = None
-    """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it, only
-    the episodes of a stopped evaluation are kept, in a new folder under runs/."""
-    keep_tokens: bool = False
-    """Also keep the token ids of the episodes, for harness.export tokens. An endpoint gives none."""
-
-
-@dataclass(frozen=True)
-class Evaluation(OutputFlags, SamplingFlags, ReasoningFlags, RolloutFlags, EndpointFlags, PolicyFlags, TasksFlags):
-    """Measures a policy on held-out tasks: mean@k, best@k and their 95 % intervals."""
-
-    def decisive(self) -> dict[str, Any]:
-        """Returns the settings that an episode depends on, besides its task and seed."""
-        return {name: value for name, value in asdict(self).items() if name not in _NOT_DECISIVE}
-
-    def checked_environment_args(self) -> dict[str, Any]:
-        """Returns the arguments of the environment.
-
-        Raises:
-            ConfigError: A flag is wrong, or has no effect on this policy.
-        """
-        if self.policy != "openai":
-            unused, why = {"base_url", "model"}, "is for --policy openai"
-        else:
-            unused = {
-                "sampler",
-                "url",
-                "max_context",
-                "max_observation_tokens",
-                "reasoning_format",
-                "reasoning",
-                "max_reasoning_tokens",
-            }
-            why = "is not for --policy openai, whose server has limits of its own and renders the messages"
-        for name in sorted(unused):
-            if getattr(self, name) != getattr(Evaluation, name):
-                raise ConfigError(f"--{name.replace('_', '-')} {why}, got --policy {self.policy}")
-        check_ranges(self)
-        self.check_reasoning(self.max_action_tokens)
-        if any(weight > 1 for weight in read_environments(self.env).values()):
-            raise ConfigError(
-                f"an evaluation plays the tasks of all environments, so --env has no weights, got {self.env!r}"
-            )
-        args = read_env_args(self.env_args)
-        if "split" in args:
-            raise ConfigError(f"env_args has the split {args['split']!r}; give --split {args['split']} instead")
-        return args
 
 
 def run(config: Evaluation, console: Console) -> EvalResult:

@@ -18,14 +18,14 @@ from typing import Any
 import tyro
 from markdown_it import MarkdownIt
 
-from harness.benchmark import Benchmark
-from harness.evaluate import Evaluation
+from harness.benchmark import preset as benchmark_defaults
 from harness.export import Export
 from harness.gpu_check import GPUCheck
 from harness.plan import default_for as plan_defaults
 from harness.report import Report
 from harness.run.glossary import glossary_markdown
 from harness.settings.command_line import parser_of
+from harness.settings.evaluate import Evaluation
 from harness.settings.presets import preset
 from harness.simulate import Simulation
 from harness.sweep import Sweep
@@ -143,6 +143,15 @@ def flags_markdown() -> str:
         own = [flag for name, flag in flags(default).items() if not hasattr(default, "train") or name not in paper]
         lines += ["", f"## {command}"]
         lines += ["", "In addition to all flags of harness.grpo:"] if hasattr(default, "train") else []
+        if command == "harness.benchmark":
+            evaluate = flags(Evaluation())
+            own = [flag for flag in own if flag.default != evaluate[flag.name].default]
+            lines += [
+                "",
+                "The first word is the value of `--policy`, or the address of an endpoint. The command takes every flag of "
+                "harness.evaluate. These have other defaults, some of which depend on `--env`. "
+                "`--rollouts 0` plays greedily only.",
+            ]
         lines += _tables(own, lambda flag: f"`{flag.default}`" if flag.default else "")
     return "\n".join(lines) + "\n"
 
@@ -179,7 +188,7 @@ def pages() -> list[Path]:
 COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
     "harness.grpo": preset,
     "harness.evaluate": lambda _: Evaluation(),
-    "harness.benchmark": lambda _: Benchmark(player=tyro.MISSING),
+    "harness.benchmark": benchmark_defaults,
     "harness.export": lambda _: Export(what=tyro.MISSING, folder=tyro.MISSING, out=tyro.MISSING),
     "harness.sweep": lambda words: Sweep(suite=tyro.MISSING, train=preset(words)),
     "harness.plan": plan_defaults,

@@ -21,7 +21,7 @@ __all__ = ["end_with_error", "errors_in_one_line", "given_flags", "parse", "pars
 T = TypeVar("T")
 
 
-def parse(default: T, argv: Sequence[str] | None, *, prog: str) -> T:
+def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str = "") -> T:
     """Reads the settings of a command from its command line.
 
     ``--help`` shows each group of flags in a panel of its own. The groups of a dataclass are its base classes; a dataclass
@@ -32,6 +32,7 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str) -> T:
         default: The settings with their defaults. `tyro.MISSING` marks what the command line must give.
         argv: The command line; None for that of the process.
         prog: How the command is called; the help begins with it.
+        description: What the command does. By default the first paragraph of the settings' docstring.
 
     Raises:
         ConfigError: The settings refuse a value.
@@ -40,7 +41,7 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str) -> T:
     groups = _groups(default)
     if not groups:
         return tyro.cli(type(default), args=argv, default=default, prog=prog)
-    found: Any = tyro.cli(_flags(groups), args=argv, prog=prog, description=_description(type(default)))
+    found: Any = tyro.cli(_flags(groups), args=argv, prog=prog, description=description or _description(type(default)))
     values: dict[str, Any] = {}
     for name, group in groups.items():
         read = getattr(found, name)

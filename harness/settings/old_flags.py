@@ -7,7 +7,7 @@ from collections.abc import Sequence
 __all__ = ["with_current_names"]
 
 _TRAINING = {"--tti-stages": "--stages"}
-_OLD = dict.fromkeys(("grpo", "sweep", "plan", "warm_start"), _TRAINING)
+_OLD = dict.fromkeys(("grpo", "sweep", "plan", "warm_start"), _TRAINING) | {"benchmark": {"--k": "--rollouts"}}
 
 
 def with_current_names(words: Sequence[str], command: str) -> list[str]:

@@ -5,7 +5,6 @@ learning_rate: Annotated[float, Range(0)] = 1e-6
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections.abc import Mapping
@@ -67,7 +66,6 @@ def check_ranges(settings: Any, group: str = "") -> None:
         raise ConfigError(f"{group}{name}: expected {allowed}{finite}, got {value}; {change} {flag}")
 
 
-@functools.cache
 def _ranges(settings: type) -> Mapping[str, Range]:
     hints = get_type_hints(settings, include_extras=True)
     return {

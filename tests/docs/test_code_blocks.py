@@ -25,6 +25,7 @@ from markdown_it import MarkdownIt
 from torch.distributed.run import get_args_parser
 
 from eh_gym.errors import MissingBackendError
+from harness.benchmark import with_policy
 from harness.plan import default_for
 from harness.planning.fit import refusal
 from harness.planning.memory import memory_of
@@ -234,6 +235,7 @@ def _module(module: str, words: list[str]) -> None:
     if "--help" in words:
         words.remove("--help")
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        words = with_policy(words) if module == "harness.benchmark" else words
         if module in REFERENCE["COMMANDS"]:
             parse(REFERENCE["COMMANDS"][module](words), words, prog=module)
         elif module in ("envs", "harness.models"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -12,20 +13,25 @@ import pytest
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
-from harness.benchmark import Benchmark, benchmark, main
+from harness.benchmark import benchmark, main, runs_of
 from harness.evaluation.scores import benchmark_markdown
 from harness.run.episode_log import read_episodes
+from harness.settings.evaluate import Evaluation, official
 
 QUIET = Console(quiet=True)
 
 
+def wanted(env: str = "EH-BFCL-v0", **settings: Any) -> Evaluation:
+    return dataclasses.replace(official(env).settings(env), **settings)
+
+
 def play(**settings: Any) -> Any:
-    return benchmark(Benchmark(**settings), QUIET)
+    return benchmark(wanted(**settings), QUIET)
 
 
 @pytest.mark.usefixtures("bfcl_python")
 def test_the_expert_scores_100_on_bfcl_and_the_files_are_there(tmp_path: Path) -> None:
-    results = play(player="expert", tasks=3, out=tmp_path / "b", env_args='{"categories": ["miss_func"], "workers": 1}')
+    results = play(policy="expert", tasks=3, out=tmp_path / "b", env_args='{"categories": ["miss_func"], "workers": 1}')
     assert results["all-greedy"].category_mean == 1.0
     page = (tmp_path / "b" / "scores.md").read_text()
     assert "| expert | mean of the categories | 100.0 |" in page
@@ -40,12 +46,19 @@ def test_the_expert_scores_100_on_bfcl_and_the_files_are_there(tmp_path: Path) -
 
 def test_an_endpoint_plays_greedily_and_sampled_and_goes_on_after_a_stop(chat_server: Any, tmp_path: Path) -> None:
     pytest.importorskip("openai")
-    settings = {"env": "EH-Cabinet-v0", "model": "cabinet-7b", "tasks": 3, "k": 2, "out": tmp_path / "b", "slots": 2}
+    settings = {
+        "env": "EH-Cabinet-v0",
+        "model": "cabinet-7b",
+        "tasks": 3,
+        "rollouts": 2,
+        "out": tmp_path / "b",
+        "slots": 2,
+    }
     with chat_server.serve(chat_server.cabinet_agent) as server:
-        first = play(player=server.url, **settings)
+        first = play(policy="openai", base_url=server.url, **settings)
         asked = len(server.requests)
         temperatures = {request["temperature"] for request in server.requests}
-        assert play(player=server.url, **settings) is not None
+        assert play(policy="openai", base_url=server.url, **settings) is not None
         assert len(server.requests) == asked  # nothing is played twice
     assert temperatures == {0.0, 1.0}
     assert {name: (r.mean_at_k, r.rollouts) for name, r in first.items()} == {
@@ -64,7 +77,7 @@ def test_an_endpoint_needs_no_torch(chat_server: Any, tmp_path: Path) -> None:
         "import sys; from harness.benchmark import main; main(sys.argv[1:]); "
         "print(sorted(m for m in ('torch', 'transformers') if m in sys.modules))"
     )
-    words = ["--model", "m", "--env", "EH-Cabinet-v0", "--tasks", "1", "--k", "0", "--out", str(tmp_path / "b")]
+    words = ["--model", "m", "--env", "EH-Cabinet-v0", "--tasks", "1", "--rollouts", "0", "--out", str(tmp_path / "b")]
     with chat_server.serve(chat_server.cabinet_agent) as server:
         result = subprocess.run([sys.executable, "-c", code, server.url, *words], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -74,32 +87,32 @@ def test_an_endpoint_needs_no_torch(chat_server: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"k": -1}, "k must be >= 0, got -1"),
-        ({"temperature": 0.0}, "--temperature 0 samples nothing; give --k 0"),
+        ({"rollouts": -1}, "rollouts: expected >= 1, got -1"),
+        ({"temperature": 0.0}, "--temperature 0 samples nothing; give --rollouts 0"),
         ({"model": "m"}, "--model is for --policy openai"),
         ({"tasks": 0}, "tasks: expected >= 1, got 0"),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_is_played(flags: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        play(player="/no/such/model", env="EH-Cabinet-v0", **flags)
+        play(policy="/no/such/model", env="EH-Cabinet-v0", **flags)
 
 
 def test_an_endpoint_needs_the_name_of_its_model() -> None:
     with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:1/v1 needs --model NAME"):
-        Benchmark(player="http://127.0.0.1:1/v1").runs()
+        runs_of(wanted(policy="openai", base_url="http://127.0.0.1:1/v1"))
 
 
 def test_the_official_sets_are_the_benchmarks_own() -> None:
-    bfcl = Benchmark(player="m").runs()
+    bfcl = runs_of(wanted(policy="m"))
     assert [(run.split, run.name, run.evaluation.rollouts) for run in bfcl] == [
         ("all", "greedy", 1),
         ("all", "sampled", 8),
     ]
     assert (bfcl[0].evaluation.horizon, json.loads(bfcl[0].evaluation.env_args)) == (200, {"prompt": "official"})
-    chance = Benchmark(player="random", env="EH-Cabinet-v0").runs()
+    chance = runs_of(wanted("EH-Cabinet-v0", policy="random"))
     assert [(run.name, run.evaluation.rollouts) for run in chance] == [("sampled", 8)]  # no action of its is greedy
-    appworld = Benchmark(player="http://127.0.0.1:1/v1", model="m", env="EH-AppWorld-v0", k=0).runs()
+    appworld = runs_of(wanted("EH-AppWorld-v0", policy="openai", model="m", rollouts=0))
     assert [run.split for run in appworld] == ["test_normal", "test_challenge"]
 
 
@@ -117,5 +130,5 @@ def test_appworld_s_measures_have_its_names() -> None:
 
 def test_the_player_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main([])
-    assert "MODEL_OR_ENDPOINT" in capsys.readouterr().err
+        main(["--rollouts", "0"])
+    assert "the first word must be a model" in capsys.readouterr().out

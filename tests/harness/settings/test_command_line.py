@@ -16,9 +16,9 @@ from harness.settings.command_line import errors_in_one_line, parse
 
 COMMANDS: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "reference.py"))["COMMANDS"]
 PANELS = {
-    "harness.benchmark": "tasks model endpoint rollout sampling",
+    "harness.benchmark": "tasks policy endpoint rollout sampling output",
     "harness.export": "",
-    "harness.grpo": "environment model horizon rollout sampling loss optimizer evaluation run warm-start",
+    "harness.grpo": "environment model horizon elastic linear staged rollout sampling loss optimizer evaluation run warm-start",
     "harness.evaluate": "tasks policy endpoint rollout sampling output",
     "harness.gpu_check": "",
     "harness.plan": "gpu lengths speed environment horizon",

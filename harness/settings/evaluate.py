@@ -1,0 +1,189 @@
+"""The settings of harness.evaluate, and its preset for a benchmark's own conventions, which harness.benchmark plays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from eh_gym.errors import ConfigError
+from envs.mixed import read_environments
+from harness.settings.environment import read_env_args
+from harness.settings.ranges import Range, check_ranges
+from harness.settings.reasoning import ReasoningFlags
+from harness.settings.sampling import SamplingFlags
+from harness.types.rules import RolloutMode
+
+__all__ = ["Evaluation", "Official", "official"]
+
+# These say which episodes are played, where, and how fast. An evaluation may continue with other values of them.
+_NOT_DECISIVE = (
+    *("tasks", "every", "rollouts", "out", "keep_tokens", "device", "threads", "slots", "rollout"),
+    *("base_url", "api_key_env", "retries", "deadline_s"),
+    *("url", "tensor_parallel", "gpu_memory_utilization"),
+)
+
+
+@dataclass(frozen=True)
+class TasksFlags:
+    """Which tasks are played, and how often."""
+
+    env: str = "EH-Cabinet-v0"
+    """The id of the environment."""
+    env_args: str = "{}"
+    """Further arguments of gym.make, as a JSON object."""
+    split: str | None = None
+    """The split of the tasks. The default is test for a model and all for the others; for AppWorld, test_normal and dev."""
+    tasks: Annotated[int | None, Range(1)] = None
+    """The number of tasks, in the order of the split. By default all of a finite split, and 128 of a generated one."""
+    every: Annotated[int, Range(1)] = 1
+    """Take only every N-th task of the split. BFCL's categories follow each other: 40 takes 5 entries of each one."""
+    rollouts: Annotated[int | None, Range(1)] = None
+    """The number of episodes per task (k). By default 8, and 1 if all would be alike (expert, empty, greedy)."""
+    horizon: Annotated[int, Range(1)] = 50
+    """The fixed K, in steps."""
+    budget_hint: str = ""
+    """A text that is appended to every observation, with {left} and {horizon} filled in. Empty appends nothing."""
+    seed: int = 0
+    """The seed of the evaluation. Every sampled token is derived from it."""
+
+
+@dataclass(frozen=True)
+class PolicyFlags:
+    """Who plays."""
+
+    policy: str = "expert"
+    """expert, random, empty, openai (an endpoint), or a model: an installed one's name, a folder, or a hub id."""
+    device: str = "auto"
+    """The device of a model: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """The type of the model's weights."""
+    threads: Annotated[int | None, Range(0)] = None
+    """The number of torch threads. 0 leaves torch's default, which a model of 50 million parameters or more also has without
+    this flag. A smaller one has one thread, since more would slow it down."""
+
+
+@dataclass(frozen=True)
+class EndpointFlags:
+    """The endpoint, for --policy openai."""
+
+    base_url: str = ""
+    """The address of the server, usually http://HOST:PORT/v1. Empty takes OPENAI_BASE_URL, or OpenAI itself."""
+    model: str = ""
+    """The name of the model at the endpoint."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the key. A server of your own may need none."""
+    retries: int = 4
+    """How often a request is sent again, with backoff, after a lost connection or a temporary error."""
+    deadline_s: float = 300.0
+    """The most seconds that a request may take, its retries included."""
+
+
+@dataclass(frozen=True)
+class RolloutFlags:
+    """How episodes are played."""
+
+    rollout: RolloutMode = "lockstep"
+    """lockstep gives the same result every time, to the last bit. In streaming no episode waits for another's environment."""
+    slots: Annotated[int, Range(1)] = 64
+    """The number of environments that are played at once. An endpoint gets no more requests than this at a time."""
+    temperature: Annotated[float, Range(0, 2)] = 1.0
+    """The temperature of the sampled actions. 0 is greedy."""
+    max_action_tokens: Annotated[int, Range(1)] = 1024
+    """The most tokens of one action."""
+    max_observation_tokens: int = 0
+    """A longer observation loses its middle. 0 keeps all of it."""
+
+
+@dataclass(frozen=True)
+class OutputFlags:
+    """Where the episodes are kept."""
+
+    out: Path | None = None
+    """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it, only
+    the episodes of a stopped evaluation are kept, in a new folder under runs/."""
+    keep_tokens: bool = False
+    """Also keep the token ids of the episodes, for harness.export tokens. An endpoint gives none."""
+
+
+@dataclass(frozen=True)
+class Evaluation(OutputFlags, SamplingFlags, ReasoningFlags, RolloutFlags, EndpointFlags, PolicyFlags, TasksFlags):
+    """Measures a policy on held-out tasks: mean@k, best@k and their 95 % intervals."""
+
+    def decisive(self) -> dict[str, Any]:
+        """Returns the settings that an episode depends on, besides its task and seed."""
+        return {name: value for name, value in asdict(self).items() if name not in _NOT_DECISIVE}
+
+    def checked_environment_args(self) -> dict[str, Any]:
+        """Returns the arguments of the environment.
+
+        Raises:
+            ConfigError: A flag is wrong, or has no effect on this policy.
+        """
+        if self.policy != "openai":
+            unused, why = {"base_url", "model"}, "is for --policy openai"
+        else:
+            unused = {
+                "sampler",
+                "url",
+                "max_context",
+                "max_observation_tokens",
+                "reasoning_format",
+                "reasoning",
+                "max_reasoning_tokens",
+            }
+            why = "is not for --policy openai, whose server has limits of its own and renders the messages"
+        for name in sorted(unused):
+            if getattr(self, name) != getattr(Evaluation, name):
+                raise ConfigError(f"--{name.replace('_', '-')} {why}, got --policy {self.policy}")
+        check_ranges(self)
+        self.check_reasoning(self.max_action_tokens)
+        if any(weight > 1 for weight in read_environments(self.env).values()):
+            raise ConfigError(
+                f"an evaluation plays the tasks of all environments, so --env has no weights, got {self.env!r}"
+            )
+        args = read_env_args(self.env_args)
+        if "split" in args:
+            raise ConfigError(f"env_args has the split {args['split']!r}; give --split {args['split']} instead")
+        return args
+
+
+@dataclass(frozen=True)
+class Official:
+    """How a benchmark is run by its own conventions.
+
+    Attributes:
+        splits: The splits that its scores are about.
+        args: Further arguments of ``gym.make``.
+        horizon: K. It is so large that the benchmark's own limits apply first, if it has any.
+    """
+
+    splits: tuple[str, ...] = ("test",)
+    args: Mapping[str, Any] = field(default_factory=dict)
+    horizon: int = 50
+
+    def settings(self, env: str) -> Evaluation:
+        """Returns the preset of an evaluation of `env` by these conventions."""
+        return Evaluation(env=env, horizon=self.horizon, rollouts=8, out=Path("benchmark"), threads=1)
+
+    def with_args(self, config: Evaluation) -> Evaluation:
+        """Returns `config` with the benchmark's own arguments of the environment, except those that it gives itself."""
+        return replace(config, env_args=json.dumps({**self.args, **read_env_args(config.env_args)}))
+
+
+_OFFICIAL = {
+    # 8 turns of 21 steps at most; after the 21st step of a turn BFCL ends the entry.
+    "EH-BFCL": Official(("all",), {"prompt": "official"}, horizon=200),
+    "EH-AppWorld": Official(("test_normal", "test_challenge")),
+}
+
+
+def official(env: str) -> Official:
+    """Returns the conventions of an environment's benchmark.
+
+    >>> official("EH-BFCL-v0").horizon, official("my_package:Number-v0").splits
+    (200, ('test',))
+    """
+    return _OFFICIAL.get(env.rpartition(":")[2].rsplit("-v", 1)[0], Official())
