@@ -36,6 +36,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs in this process keep their warm starts there."""
+    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
+    return cache
+
+
+@pytest.fixture
 def quick(tmp_path: Path) -> GRPOConfig:
     """A run of a few seconds that still has successes, failures and truncations."""
     return dataclasses.replace(

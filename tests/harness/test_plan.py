@@ -176,9 +176,9 @@ def test_a_step_has_the_plan_s_flops_and_its_parts_have_their_price() -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(ConfigError, match="--gpus"):
         Plan(gpus=0)
-    with pytest.raises(ConfigError, match="take turns on a GPU"):  # as harness.grpo refuses it
+    with pytest.raises(ConfigError, match="turns"):  # as harness.grpo refuses it
         plan(SEVEN, "--gpus", "8", "--sampler", "vllm", "--max-staleness", "1", "--eval-every", "0")
-    with pytest.raises(ConfigError, match="reserve_gb: expected >= 0, got nan"):
+    with pytest.raises(ConfigError, match="reserve_gb"):
         plan("--reserve-gb", "nan")
     with pytest.raises(ConfigError, match="--prompt-tokens"):
         memory_of(dataclasses.replace(plan(), train=GRPOConfig(env="my:Env-v0")))

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from quiet_run import metrics_of
+from quiet_run import run as run_in
 
 from harness.evaluate import main as evaluate
-from harness.grpo import train
 from harness.planning.episode_tokens import lengths_of
-from harness.run.display import Display
 from harness.run.glossary import GLOSSARY
-from harness.run.metrics import read_metrics
-from harness.run.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
 from harness.settings.presets import preset
@@ -26,8 +23,7 @@ PLAIN, LOCKED = "EH-Cabinet-v0", "EH-CabinetLocked-v0"
 
 
 @pytest.fixture
-def mixed(quick: GRPOConfig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GRPOConfig:
-    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
+def mixed(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
     start = dataclasses.replace(quick.warm_start, max_batches=150, polish_batches=0)
     return dataclasses.replace(
         quick, env=f"{PLAIN}:2,{LOCKED}", updates=3, tasks_per_update=6, alpha=1.0, eval_every=2, warm_start=start
@@ -36,11 +32,8 @@ def mixed(quick: GRPOConfig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GR
 
 def run(config: GRPOConfig, folder: Path, *, resume: bool = False) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     config = dataclasses.replace(config, run_dir=folder)
-    if not resume:
-        prepare(config)
-    evaluations = train(config, folder, Display(Console(quiet=True)), resume=resume)
-    rows = read_metrics(folder / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows], evaluations
+    evaluations = run_in(config, resume=resume)
+    return metrics_of(config), evaluations
 
 
 def test_a_run_has_the_shares_the_metrics_and_a_k_of_each_also_resumed(mixed: GRPOConfig, tmp_path: Path) -> None:

@@ -17,10 +17,8 @@ import pytest
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
-from harness.experiments.jobs import Job
 from harness.experiments.manifest import read_manifest
 from harness.experiments.suites import SUITES, SuiteArm, quick_settings
-from harness.experiments.sweep_display import SweepDisplay
 from harness.run.metrics import read_metrics
 from harness.settings.presets import preset
 from harness.sweep import Sweep, main, parse, read_tables, sweep
@@ -56,10 +54,10 @@ def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -
     assert begun == [f"start   ema α={alpha} seed {seed}" for seed in (0, 1) for alpha in ("0.1", "0.2", "1")]
     assert "(6 of 6)" in shown
     assert "37.5 ± 17.7" in shown  # seeds 0.25 and 0.5
-    assert "the paper, Table 'Ablation on EMA coefficient'" in shown
+    assert "EMA coefficient" in shown
 
 
-def test_what_is_done_is_skipped_and_suites_share_runs(tmp_path: Path) -> None:
+def test_finished_runs_are_skipped_and_suites_share_runs(tmp_path: Path) -> None:
     go(tmp_path, seeds=1)
     _, shown = go(tmp_path, seeds=2)
     assert "3 done, 0 to continue, 3 to begin" in shown
@@ -80,8 +78,9 @@ def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_wit
     assert len(failed) == 3
     assert all(name.endswith("-seed1") for name in failed)
     assert "FAILED  ema α=1 seed 1" in shown
-    assert "        the stand-in fails, as it was told" in shown
-    assert "3 of 6 runs failed; start the same command again" in shown
+    assert "the stand-in fails" in shown
+
+    assert "3 of 6 runs failed" in shown
     [row] = [line for line in shown.splitlines() if "α=0.2" in line and "25.0" in line]
     assert "1" in row.split()[3]  # one run in the table
     monkeypatch.delenv("FAIL")
@@ -116,27 +115,27 @@ def test_a_folder_keeps_the_seeds_of_a_suite_and_refuses_other_settings(tmp_path
     go(tmp_path, seeds=1)
     assert [runs for _, runs, _ in read_tables(tmp_path, ["ema"])[0].rows] == [2, 2, 2]
     other = Sweep(suite="ema", quick=True, out=tmp_path, train=dataclasses.replace(TRAIN, k_max=60))
-    with pytest.raises(ConfigError, match=r"has the suite ema with other settings \(k_max\); choose another --out"):
+    with pytest.raises(ConfigError, match=r"k_max.*--out"):
         sweep(other, Console(quiet=True), STAND_IN)
     (tmp_path / "suites" / "ema.json").write_text("{")
     go(tmp_path, seeds=1)  # a damaged list is written again
 
 
 @pytest.mark.parametrize(
-    ("before", "ranks", "fix"),
+    ("before", "ranks", "names"),
     [
-        ("", 2, r"was begun without --ranks N, and can't go on otherwise; leave it out"),
-        ("shards", 1, r"was begun with --ranks N, and can't go on otherwise; give it, any N above 1"),
+        ("", 2, "without --ranks"),
+        ("shards", 1, "with --ranks"),
     ],
 )
-def test_runs_go_on_with_ranks_if_they_began_with_them(tmp_path: Path, before: str, ranks: int, fix: str) -> None:
+def test_runs_go_on_with_ranks_if_they_began_with_them(tmp_path: Path, before: str, ranks: int, names: str) -> None:
     go(tmp_path, seeds=1)
     begun, *_ = sorted(tmp_path.glob("runs/*"))
     (begun / "checkpoints" / "update-000001" / before).mkdir(parents=True)
     settings = Sweep(suite="ema", quick=True, seeds=1, ranks=ranks, out=tmp_path, train=TRAIN)
     sweep(settings, Console(quiet=True), STAND_IN)  # it has ended
     (begun / "evaluation.json").unlink()
-    with pytest.raises(ConfigError, match=fix):
+    with pytest.raises(ConfigError, match=names):
         sweep(settings, Console(quiet=True), STAND_IN)
 
 
@@ -223,88 +222,46 @@ def test_the_pretrained_suite_sweeps_two_environments_or_the_given_one(
     assert swept == folders
 
 
-def test_a_wrong_environment_ends_it_before_any_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--suite", "ema", "--quick", "--env", "EH-Nope-v0", "--out", str(tmp_path / "out")])
-    assert "EH-Nope-v0 can't be made" in " ".join(capsys.readouterr().out.split())
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "names"),
     [
-        (["--k0", "20"], "--k0 is set by the suite saturation itself; leave it out"),
-        (["--wrapper=fixed"], "--wrapper is set by the suite saturation itself"),
-        (["--run-dir", "x"], "--run-dir is for a single run; the folder of a sweep is --out"),
-        (["--seeds", "0"], "seeds: expected >= 1, got 0; raise --seeds"),
-        (["--jobs", "-1"], "jobs: expected >= 0, got -1"),
-        (["--ranks", "0"], "ranks: expected >= 1, got 0; raise --ranks"),
-        (["--threshold", "50"], "; lower --threshold"),
-        (["--push-to-hub", "me/agent"], "--push-to-hub is for a single run"),
-        (["--budget-hint", "{left}"], "saturation can't count the success at each K from longer episodes"),
+        (["--k0", "20"], "--k0.*saturation"),
+        (["--wrapper=fixed"], "--wrapper"),
+        (["--run-dir", "x"], "--run-dir.*--out"),
+        (["--seeds", "0"], "seeds"),
+        (["--threshold", "50"], "threshold"),
+        (["--push-to-hub", "me/agent"], "--push-to-hub"),
+        (["--budget-hint", "{left}"], "saturation"),
     ],
 )
-def test_flags_that_can_not_be_are_refused(words: list[str], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
+def test_flags_that_no_sweep_takes_are_refused(words: list[str], names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
         parse(["--suite", "saturation", *words])
-    assert message in str(error.value)
-
-
-def test_a_flag_from_which_a_suite_derives_its_own_can_be_given() -> None:
-    assert parse(["--suite", "saturation", "--k-max", "50"]).train.k_max == 50
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "names"),
     [
-        (["--device", "cuda:1"], "use --device cuda and CUDA_VISIBLE_DEVICES"),
-        (["--k-max", "30"], "k0 must be in k_min..k_max (5..30), got 50"),
-        (
-            ["--sampler", "vllm-server", "--url", "http://127.0.0.1:1", "--jobs", "2"],
-            "--jobs 2: the runs would overwrite each other's weights on the servers; use --jobs 1",
-        ),
-        (
-            ["--sampler", "vllm", "--ranks", "2", "--tensor-parallel", "2"],
-            "with torchrun each rank has an engine of its own, got --tensor-parallel 2; leave it out",
-        ),
-        (
-            ["--sampler", "vllm", "--ranks", "2", "--max-staleness", "1"],
-            "with torchrun an engine and a rank take turns on a GPU",
-        ),
-        (["--env-workers", "ray", "--ranks", "2"], "run `ray start --head` and give --ray-address auto"),
+        (["--env", "EH-Nope-v0"], "EH-Nope-v0"),
+        (["--device", "cuda:1"], "CUDA_VISIBLE_DEVICES"),
+        (["--k-max", "30"], "5..30"),
+        (["--sampler", "vllm-server", "--url", "http://127.0.0.1:1", "--jobs", "2"], "--jobs 1"),
+        (["--sampler", "vllm", "--ranks", "2", "--tensor-parallel", "2"], "--tensor-parallel"),
+        (["--env-workers", "ray", "--ranks", "2"], "--ray-address"),
     ],
 )
-def test_settings_that_no_run_can_have_begin_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+def test_settings_that_no_run_can_have_end_a_sweep_before_its_first_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], names: str
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(["--suite", "convergence", "--quick", "--out", str(tmp_path), *words])
     assert exit_.value.code == 2
-    assert message in " ".join(capsys.readouterr().out.split())
+    assert names in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_terminal_gets_a_bar_per_run_with_its_k_and_success(tmp_path: Path) -> None:
-    shown, job = StringIO(), Job("a", (), tmp_path / "log")
-    metrics = tmp_path / "metrics.jsonl"
-    console = Console(file=shown, force_terminal=True, width=120)
-    with SweepDisplay(
-        console, total=2, done=1, words={"a": "ema α=1 seed 0"}, metrics={"a": metrics}, updates=60
-    ) as display:
-        display.started(job)
-        display.running([job])
-        metrics.write_text('{"update": 0}\n{"update": 6, "horizon/k": 12.0, "rollout/success": 0.5}\n{"upda')
-        display.running([job])
-        display.ended(job, 3.0, 0)
-    text = shown.getvalue()
-    assert "ema α=1 seed 0 starting" in text
-    assert "K 12 success 0.50" in text
-    assert "7/60" in text
-    assert "in 3 s (2 of 2)" in text
-
-
 @pytest.mark.campaign
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [2])
 def test_a_real_sweep_is_killed_and_goes_on(
     tmp_path: Path, child_env: dict[str, str], cache: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:

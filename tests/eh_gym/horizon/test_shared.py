@@ -283,7 +283,7 @@ def test_a_deep_copy_is_the_same_object(shared):
     assert copy.deepcopy({"controller": shared})["controller"] is shared
 
 
-def test_a_full_disk_is_said(shared, monkeypatch):
+def test_a_full_disk_is_an_error(shared, monkeypatch):
     monkeypatch.setattr(os, "write", lambda fd, line: len(line) - 1)
     with pytest.raises(OSError, match="free some space"):
         shared.record(EpisodeOutcome(4, 15, True))

@@ -201,7 +201,7 @@ def test_an_answer_or_call_longer_than_a_frame_is_an_error_and_the_worker_lives_
         ("sys.exit('no such module')", WorkerDied, r"status 1\n.*\nno such module"),
     ],
 )
-def test_a_bad_start_is_told_apart(tmp_path, script, error, message):
+def test_a_start_that_fails_is_reported_by_its_cause(tmp_path, script, error, message):
     path = tmp_path / "fake.py"
     path.write_text(textwrap.dedent(FAKE) + script)
     worker = Worker([sys.executable, "-I", str(path)], start_timeout_s=120)

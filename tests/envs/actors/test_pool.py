@@ -57,7 +57,7 @@ class TestAnEnvironmentInAnActor(ExpertEnvContract):
     # Its pool is this process's, and cannot be pickled.
     test_the_spec_survives_pickling = test_the_environment_survives_pickling = None
 
-    def test_it_is_what_it_is_here(self, kept):
+    def test_it_plays_as_the_environment_in_this_process(self, kept):
         remote, local = self.new(), gym.make("EH-Cabinet-v0", split="dev")
         assert (remote.spec.id, remote.spec.kwargs) == (local.spec.id, local.spec.kwargs)
         assert remote.unwrapped.task_ids[-1] == local.unwrapped.task_ids[-1]
@@ -93,7 +93,7 @@ def test_k_and_hints_are_those_of_the_trainer_s_controller(kept):
         controller.update()
 
 
-def test_bfcl_in_actors_is_bfcl_here(kept, bfcl_python):
+def test_bfcl_in_actors_plays_as_in_this_process(kept, bfcl_python):
     remote = gym.make(in_actors("EH-BFCL-v0", kept), split="dev", workers=1)
     local = gym.make("EH-BFCL-v0", split="dev", workers=1)
     for seed in range(3):
@@ -222,7 +222,7 @@ def test_a_node_without_the_backend_says_which_and_how(ray_nodes, monkeypatch, t
         ray_nodes.remove(bare)
 
 
-def test_actors_without_room_say_what_there_is(ray_nodes, monkeypatch):
+def test_too_few_cores_for_an_actor_is_an_error_that_counts_them(ray_nodes, monkeypatch):
     monkeypatch.setattr(pool_module, "_BEGIN_TIMEOUT_S", 1.0)
     with pytest.raises(ConfigError, match=r"3 actors of 4 CPUs.*8 CPUs"):
         ActorPool(3, cpus=4)

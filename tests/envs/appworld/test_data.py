@@ -87,7 +87,7 @@ def test_a_missing_benchmark_names_every_way_to_it(cache, monkeypatch, tmp_path)
     assert not cache.exists()
 
 
-def test_what_is_installed_is_used_as_it_stands(mini):
+def test_an_installed_benchmark_is_used_unchanged(mini):
     root = write_world(data.benchmark_dir() / "judge", dev=["c_1"])
     assert data.roots("mini") == data.Roots(mini, mini.parent / "agent", data.mini_dir().name)
     assert data.roots("dev") == data.Roots(root, root.parent / "agent", "benchmark-0.1.0")
@@ -206,11 +206,6 @@ def test_a_reference_is_the_recorded_steps_or_the_solutions_code(given):
     assert data.reference("train", "a_1") == ["x = 1", "print(x)"]
 
 
-def test_a_task_without_a_reference_has_none(given):
-    (given / "data" / "tasks" / "c_1" / "ground_truth" / "solution.py").unlink()
-    assert data.reference("dev", "c_1") is None
-
-
 def test_a_reference_of_another_splits_task_is_refused(given):
     with pytest.raises(ConfigError, match=r"'c_1'.*'train'"):
         data.reference("train", "c_1")
@@ -232,19 +227,6 @@ def test_data_with_a_missing_file_fail_the_check_that_whole_data_pass(given, mis
     (given / "data" / missing).unlink()
     with pytest.raises(EHError, match=message):
         data.check_root(given, {"train": 3, "dev": None})
-
-
-def test_an_empty_database_fails_the_check(given):
-    (given / "data" / "base_dbs" / "spotify.db").write_bytes(b"")
-    with pytest.raises(EHError, match="missing or empty"):
-        data.check_root(given, {"train": 3})
-
-
-@pytest.mark.parametrize("tasks", ["a_1\na_2\n", "a_1\na_2\na_2\n"])
-def test_another_number_of_tasks_fails_the_check(given, tasks):
-    (given / "data" / "datasets" / "train.txt").write_text(tasks)
-    with pytest.raises(EHError, match="train lists 2 tasks, expected 3"):
-        data.check_root(given, {"train": 3})
 
 
 @pytest.mark.parametrize("specs", ['{"db_version": "0.2.0"}', "{}"])

@@ -263,7 +263,7 @@ def test_a_killed_installation_leaves_no_half_world_and_the_next_clears_up(cache
     assert [path.name for path in cache.iterdir()] == [data.mini_dir().name]
 
 
-def test_a_cache_that_cannot_be_written_is_told(cache, said):
+def test_a_cache_that_cannot_be_written_is_an_error(cache, said):
     cache.write_text("a file where a folder should be")
     with pytest.raises(EHError, match="File exists"):
         install.install(say=said.append)

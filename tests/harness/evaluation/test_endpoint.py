@@ -39,27 +39,13 @@ def test_a_model_that_knows_the_task_solves_it(chat_server: Any, tmp_path: Path)
     assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["usage"]["requests"] == steps
 
 
-def test_a_request_is_the_conversation_so_far(chat_server: Any) -> None:
-    with chat_server.serve(chat_server.cabinet_agent) as server:
-        quiet(server.url, tasks=1, temperature=0.5, max_action_tokens=7)
-    first, second = server.requests[:2]
-    assert [message["role"] for message in first["messages"]] == ["system", "user"]
-    assert first["messages"][0]["content"].startswith("You work at a filing cabinet")
-    answer = chat_server.cabinet_agent(first)
-    assert second["messages"][:-1] == [*first["messages"], {"role": "assistant", "content": answer}]
-    assert second["messages"][-1] == {"role": "user", "content": "ok"}
-    assert {k: first[k] for k in ("model", "temperature", "max_tokens")} == {
-        "model": "cabinet-7b",
-        "temperature": 0.5,
-        "max_tokens": 7,
-    }
-    assert not first.get("stream")
-
-
 def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any) -> None:
     def seeds(slots: int, seed: int) -> list[int]:
         with chat_server.serve(chat_server.cabinet_agent) as server:
-            quiet(server.url, slots=slots, rollouts=2, seed=seed)
+            quiet(server.url, slots=slots, rollouts=2, seed=seed, temperature=0.5, max_action_tokens=7)
+        assert {request[k] for request in server.requests for k in ("model", "temperature", "max_tokens")} == {
+            *("cabinet-7b", 0.5, 7)
+        }
         return sorted(request["seed"] for request in server.requests)
 
     alone = seeds(1, seed=0)
@@ -79,13 +65,6 @@ def test_no_more_requests_at_once_than_slots(chat_server: Any) -> None:
     with chat_server.serve(answer) as server:
         assert quiet(server.url, tasks=6, slots=2).mean_at_k == 1.0
     assert server.most_at_once == 2
-
-
-def test_k_stops_an_episode(chat_server: Any) -> None:
-    with chat_server.serve(lambda *_: "list()") as server:
-        result = quiet(server.url, horizon=3)
-    assert (result.successes, result.truncated, result.length_mean) == (0, 1.0, 3.0)
-    assert len(server.requests) == 4 * 3
 
 
 def test_an_empty_message_and_one_that_is_cut_are_actions(chat_server: Any) -> None:
@@ -119,13 +98,12 @@ def test_an_error_that_does_not_pass_ends_the_evaluation_and_says_how_far_it_cam
 
     with (
         chat_server.serve(answer) as server,
-        pytest.raises(SamplerError, match=r"answered 500 \(out of memory\).*--retries.*\(\d+ of 12 episodes had been"),
+        pytest.raises(SamplerError, match=r"500 \(out of memory\).*--retries.*of 12 episodes"),
     ):
         quiet(server.url, tasks=12, retries=2)
 
 
-@pytest.mark.parametrize(("status", "error"), [(500, SamplerError), (401, ConfigError)])
-@pytest.mark.parametrize("out", [Path("out"), None])
+@pytest.mark.parametrize(("status", "error", "out"), [(500, SamplerError, Path("out")), (401, ConfigError, None)])
 def test_an_evaluation_that_an_error_ended_goes_on_with_what_it_had_not_played(
     chat_server: Any,
     tmp_path: Path,
@@ -141,7 +119,7 @@ def test_an_evaluation_that_an_error_ended_goes_on_with_what_it_had_not_played(
     settings = {"tasks": 12, "retries": 0, "slots": 1, "out": out}
     with (
         chat_server.serve(fails) as server,
-        pytest.raises(error, match=r"run the same command (again|with --out runs/stopped-evaluation) for the rest$"),
+        pytest.raises(error, match=r"same command (again|with --out runs/stopped-evaluation)"),
     ):
         quiet(server.url, **settings)
     settings["out"] = out or Path("runs", "stopped-evaluation")
@@ -157,30 +135,30 @@ def test_an_evaluation_that_an_error_ended_goes_on_with_what_it_had_not_played(
 def test_a_refused_key_names_the_variable(chat_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sk-wrong")
     with chat_server.serve(lambda *_: chat_server.error(401, "Incorrect API key provided")) as server:
-        with pytest.raises(ConfigError, match=r"refuses the key in MY_KEY \(401: Incorrect API key provided\)"):
+        with pytest.raises(ConfigError, match=r"MY_KEY.*Incorrect API key"):
             quiet(server.url, api_key_env="MY_KEY", slots=1)
         assert server.headers[0]["authorization"] == "Bearer sk-wrong"
         assert len(server.requests) == 1
         monkeypatch.delenv("MY_KEY")
-        with pytest.raises(ConfigError, match="requests without a key, and MY_KEY holds none"):
+        with pytest.raises(ConfigError, match="MY_KEY"):
             quiet(server.url, api_key_env="MY_KEY")
 
 
 def test_without_a_server_s_address_a_key_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigError, match="no key in the environment variable OPENAI_API_KEY"):
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
         quiet("")
 
 
-def test_an_unknown_model_is_told_what_there_is(chat_server: Any) -> None:
+def test_an_unknown_model_is_an_error_that_lists_the_server_s_models(chat_server: Any) -> None:
     with chat_server.serve(lambda *_: chat_server.error(404, "The model `nope` does not exist.")) as server:
-        with pytest.raises(ConfigError, match=r"has no model 'nope'.*does not exist.*it offers cabinet-7b"):
+        with pytest.raises(ConfigError, match=r"'nope'.*cabinet-7b"):
             quiet(server.url, model="nope", slots=1)
         assert len(server.requests) == 1
 
 
-def test_a_refused_connection_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_connection_names_the_address(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # taken, but nobody listens
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
@@ -188,8 +166,9 @@ def test_a_refused_connection_is_said(capsys: pytest.CaptureFixture[str]) -> Non
             main(["--policy", "openai", "--model", "m", "--base-url", url, "--tasks", "1", "--retries", "0"])
     assert exit_.value.code == 2
     said = " ".join(capsys.readouterr().out.split())
-    assert "can't be reached" in said
-    assert "is the server running, and is --base-url right?" in said
+
+    assert url in said
+    assert "--base-url" in said
 
 
 def test_a_server_that_hangs_meets_the_deadline(chat_server: Any) -> None:
@@ -201,7 +180,7 @@ def test_a_server_that_hangs_meets_the_deadline(chat_server: Any) -> None:
 
     with chat_server.serve(answer) as server:
         try:
-            with pytest.raises(SamplerError, match=r"no answer within 0\.2 s, retries included; raise --deadline-s"):
+            with pytest.raises(SamplerError, match=r"--deadline-s"):
                 quiet(server.url, deadline_s=0.2)
         finally:
             over.set()
@@ -211,7 +190,6 @@ def test_a_server_that_hangs_meets_the_deadline(chat_server: Any) -> None:
     ("code", "message"),
     [
         ("context_length_exceeded", "Your messages resulted in 9000 tokens."),
-        (None, "This model's maximum context length is 64 tokens. However, you requested 90 tokens."),
         (None, "the request exceeds the available context size, try increasing it"),
         (None, "The input (90 tokens) is longer than the model's context length (64 tokens)."),
     ],
@@ -229,51 +207,26 @@ def test_a_full_context_ends_the_episode_as_truncated(chat_server: Any, code: st
     assert result.usage.requests == round(12 * result.length_mean)  # an overflow is no answer
 
 
-def test_room_for_no_first_message_is_an_error_that_names_the_mend(chat_server: Any) -> None:
+def test_room_for_no_first_message_is_an_error_that_names_the_flag(chat_server: Any) -> None:
     def answer(request: dict[str, Any], before: int) -> Any:
         room = 64 - len(str(request["messages"]).split())  # a context of 64, a token a word
         return chat_server.cabinet_agent(request) if request["max_tokens"] <= room else chat_server.error(400, said)
 
     said = "This model's maximum context length is 64 tokens."
     with chat_server.serve(answer) as server:
-        with pytest.raises(
-            ConfigError, match=rf"an answer of 1024 tokens \({said}\); lower --max-action-tokens, or serve"
-        ):
+        with pytest.raises(ConfigError, match=rf"{said}.*--max-action-tokens"):
             quiet(server.url)
         assert len(server.requests) == 4  # each episode's first, which none was played after
 
 
-def test_episodes_whose_first_message_alone_is_too_long_are_truncated(chat_server: Any) -> None:
-    first: list[Any] = []
-
-    def answer(request: dict[str, Any], before: int) -> Any:
-        first[:] = first or request["messages"]
-        if request["messages"][1] == first[1]:
-            return chat_server.error(400, "This model's maximum context length is 64 tokens.")
-        return chat_server.cabinet_agent(request)
-
-    with chat_server.serve(answer) as server:
-        result = quiet(server.url, tasks=12, slots=1)
-    assert 0 < result.truncated < 1
-    assert result.successes == round(12 * (1 - result.truncated))
-
-
 def test_a_task_too_long_that_is_added_to_an_evaluation_is_truncated(chat_server: Any, tmp_path: Path) -> None:
-    """It was an error, and the same command once more was none."""
+    """It was an error, and the same command once more was not."""
     with chat_server.serve(lambda request, _: chat_server.cabinet_agent(request)) as server:
         quiet(server.url, tasks=4, out=tmp_path)
     full = "This model's maximum context length is 64 tokens."
     with chat_server.serve(lambda *_: chat_server.error(400, full)) as server:
         result = quiet(server.url, tasks=5, out=tmp_path)
     assert (result.tasks, result.successes, result.truncated) == (5, 4, 0.2)
-
-
-def test_another_bad_request_is_an_error(chat_server: Any) -> None:
-    with (
-        chat_server.serve(lambda *_: chat_server.error(400, "temperature must be 1")) as server,
-        pytest.raises(ConfigError, match=r"refuses the request \(400: temperature must be 1\)"),
-    ):
-        quiet(server.url)
 
 
 def test_a_server_that_knows_the_limit_by_its_newer_name_gets_it(chat_server: Any) -> None:
@@ -295,34 +248,18 @@ def with_message(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "body",
     [
-        *({"choices": wrong} for wrong in ("abc", ["abc"], [None], {"a": 1})),
+        b'{"choices": ',
+        {},
+        {"object": "error", "message": "no"},
+        *({"choices": wrong} for wrong in ([], "abc", ["abc"], [None])),
         with_message(content=None, tool_calls=[{"id": "a", "type": "function", "function": None}]),
-        with_message(content=["words"]),
         with_message(content=[{"text": "words"}]),
     ],
 )
-def test_a_completion_of_another_form_is_said(chat_server: Any, body: dict[str, Any]) -> None:
+def test_an_answer_that_is_no_chat_completion_is_an_error(chat_server: Any, body: Any) -> None:
     with (
         chat_server.serve(lambda *_: {"body": body}) as server,
-        pytest.raises(SamplerError, match="answered, but not with a chat completion"),
-    ):
-        quiet(server.url)
-
-
-@pytest.mark.parametrize("body", [{}, {"choices": []}, {"object": "error", "message": "no"}])
-def test_what_is_no_completion_is_said(chat_server: Any, body: dict[str, Any]) -> None:
-    with (
-        chat_server.serve(lambda *_: {"body": body}) as server,
-        pytest.raises(SamplerError, match="is it an OpenAI-compatible endpoint"),
-    ):
-        quiet(server.url)
-
-
-def test_broken_json_is_an_answer_that_is_no_completion(chat_server: Any) -> None:
-    answer = {"body": b'{"choices": '}
-    with (
-        chat_server.serve(lambda *_: answer) as server,
-        pytest.raises(SamplerError, match="not with a chat completion"),
+        pytest.raises(SamplerError, match=r"chat completion|OpenAI-compatible"),
     ):
         quiet(server.url)
 
@@ -378,17 +315,11 @@ def test_an_episode_whose_environment_fails_is_begun_again(chat_server: Any, mon
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"model": ""}, "needs --model NAME"),
-        ({"max_context": 100}, "--max-context is not for --policy openai"),
-        ({"sampler": "vllm"}, "--sampler is not for --policy openai"),
-        ({"policy": "expert"}, "--base-url is for --policy openai"),
-        ({"deadline_s": 0.0}, "deadline_s > 0"),
-    ],
+    ("settings", "flag"),
+    [({"model": ""}, "--model"), ({"max_context": 100}, "--max-context"), ({"policy": "expert"}, "--base-url")],
 )
-def test_flags_that_do_not_go_together_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_flags_that_do_not_go_together_are_refused(settings: dict[str, Any], flag: str) -> None:
+    with pytest.raises(ConfigError, match=flag):
         quiet("http://127.0.0.1:9/v1", **settings)
 
 

@@ -91,7 +91,7 @@ def test_more_tasks_and_rollouts_play_what_is_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{"horizon": 7}, {"seed": 1}, {"policy": "expert"}, {"split": "train"}])
 def test_other_settings_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     evaluate(tmp_path / "out")
-    with pytest.raises(ConfigError, match=rf"holds an evaluation with {next(iter(change))} .*give --out a new folder"):
+    with pytest.raises(ConfigError, match=rf"{next(iter(change))} .*--out"):
         evaluate(tmp_path / "out", **change)
     evaluate(tmp_path / "out", slots=3, device="cpu")  # no episode depends on these
 
@@ -100,7 +100,7 @@ def test_settings_under_which_nothing_was_played_are_replaced(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="has no expert_two"):
         _refused(tmp_path / "out")
     whole = evaluate(tmp_path / "out")
-    with pytest.raises(ConfigError, match="holds an evaluation with policy 'random'"):
+    with pytest.raises(ConfigError, match="policy 'random'"):
         _refused(tmp_path / "out")
     assert evaluate(tmp_path / "out") == whole
 
@@ -118,7 +118,7 @@ def _refuse(*_: Any, **__: Any) -> None:
 def test_a_folder_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.run.files._PATIENCE_S", 0)
     first = EvaluationFolder(tmp_path / "out", {})
-    with pytest.raises(ConfigError, match=r"another process evaluates in .*out; wait for it"):
+    with pytest.raises(ConfigError, match=r"another process"):
         EvaluationFolder(tmp_path / "out", {})
     first.close()
     EvaluationFolder(tmp_path / "out", {}).close()
@@ -128,14 +128,14 @@ def test_the_result_of_a_smaller_evaluation_goes_with_the_first_new_episode(tmp_
     evaluate(tmp_path / "out")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harness.evaluation.result.summarise", _refuse)
-        with pytest.raises(ConfigError, match="has no expert_two; run the same command again for the rest"):
+        with pytest.raises(ConfigError, match="expert_two"):
             evaluate(tmp_path / "out", tasks=5)
     assert not (tmp_path / "out" / "result.json").exists()
 
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="holds no evaluation; give --out a new folder"):
+    with pytest.raises(ConfigError, match=r"no evaluation.*--out"):
         evaluate(tmp_path)
     with pytest.raises(ConfigError, match="holds no evaluation"):
         evaluate(tmp_path / "notes.txt")
@@ -174,7 +174,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_what_the_environment_failed_is_played_again(tmp_path: Path, failing: Path) -> None:
     whole = evaluate(None, env="EH-Failing-v0")
     failing.touch()
-    with pytest.raises(ConfigError, match="every episode ended with an environment error"):
+    with pytest.raises(ConfigError, match="environment error"):
         evaluate(tmp_path / "out", env="EH-Failing-v0")
     failing.unlink()
     assert evaluate(tmp_path / "out", env="EH-Failing-v0") == whole

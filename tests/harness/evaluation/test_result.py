@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from harness.evaluation.result import result_table, summarise, wilson_interval
+from harness.evaluation.result import summarise, wilson_interval
 from harness.types.trajectory import Trajectory, Turn
 
 
@@ -62,20 +61,6 @@ def test_episodes_of_one_task_do_not_count_as_independent() -> None:
     assert mixed.mean_interval == pytest.approx(wilson_interval(0.5, 160))  # all tasks have the same share
     nearly = summarise([episode(g, success=m < 4 + (g == 0) - (g == 1)) for g in range(20) for m in range(8)])
     assert width(nearly) == pytest.approx(width(mixed))
-
-
-def test_the_table_counts_the_episodes_that_were_played(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of three tasks' two episodes each, one is lost in two tasks and both in the third."""
-    lost = [episode(g, success=False, end="environment-error") for g in (0, 1, 2, 2)]
-    result = summarise([episode(0, success=True), episode(1, success=False), *lost])
-    assert (result.episodes, result.environment_errors) == (2, 4)
-    Console().print(result_table("title", result))
-    assert "1/2" in capsys.readouterr().out
-
-
-def test_only_environment_errors_is_an_error_with_a_reason() -> None:
-    with pytest.raises(ValueError, match="every episode ended with an environment error"):
-        summarise([episode(0, success=False, end="environment-error")])
 
 
 def part(group: int, *, success: bool, **info: Any) -> Trajectory:
@@ -140,11 +125,3 @@ def test_a_scenario_with_a_lost_task_does_not_count() -> None:
     assert summarise([played[0], lost, *played[2:]]).scenarios_at_k == pytest.approx(1 / 2)
     lost.info = {}  # its reset failed, so it may be a task of any scenario
     assert summarise([played[0], lost, *played[2:]]).scenarios_at_k is None
-
-
-def test_the_table_has_a_row_for_each_part(capsys: pytest.CaptureFixture[str]) -> None:
-    played = [part(g, success=g % 2 == 0, category="base", scenario="a", difficulty=2) for g in (0, 0, 1, 1)]
-    Console(width=120).print(result_table("title", summarise(played)))
-    printed = capsys.readouterr().out
-    for text in ("pass^2", "category base", "difficulty 2", "mean of the categories", "scenarios solved (SGC)"):
-        assert text in printed

@@ -86,7 +86,7 @@ def test_slots_are_gpus_or_cores() -> None:
     assert pairs == ["0,1", "2,5"]
     shared = [s["CUDA_VISIBLE_DEVICES"] for s in job_slots(3, gpus=["0", "1"], per_job=1, cores=1, threads=1)]
     assert shared == ["0", "1", "0"]
-    with pytest.raises(ConfigError, match=r"a run needs 4 GPUs .* and 2 are visible; lower that flag"):
+    with pytest.raises(ConfigError, match=r"4 GPUs .*2 are visible"):
         job_slots(0, gpus=["0", "1"], per_job=4, cores=1, threads=1)
 
 

@@ -69,12 +69,12 @@ def test_a_manifest_names_each_arm_s_runs_and_reads_back_those_that_have_ended(t
     assert second.runs[0].rows == [{"update": 0, "horizon/k": 7.0}]
 
 
-def test_damage_is_named_with_its_mend(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = write(tmp_path)
     path.write_text(path.read_text()[:50])
-    with pytest.raises(StateError, match=r"ema.json is not a manifest of a sweep .*run the sweep again"):
+    with pytest.raises(StateError, match=r"ema\.json"):
         read_manifest(path)
     (tmp_path / "evaluation.json").write_text("{")
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(StateError, match=r"evaluation.json is damaged .*delete it and start the sweep again"):
+    with pytest.raises(StateError, match=r"evaluation\.json .*delete"):
         read_records(tmp_path, 0)

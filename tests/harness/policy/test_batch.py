@@ -88,18 +88,8 @@ def test_packed_is_padded(kind: str) -> None:
         assert_close(a, b, rtol=1e-5, atol=1e-5 * max(1.0, float(b.detach().abs().max())))
 
 
-def test_an_episode_sees_no_other() -> None:
-    policy = small("grouped heads", PACKED)
-    episodes = some_episodes()
-    together, _ = policy.score(pack(episodes), 1.0)
-    for t, row in zip(episodes, together, strict=True):
-        alone, _ = policy.score(pack([t]), 1.0)
-        assert_close(row[: t.action_tokens], alone[0], rtol=1e-5, atol=1e-5)
-        assert row[t.action_tokens :].tolist() == [0.0] * (len(row) - t.action_tokens)
-
-
 @pytest.mark.parametrize("layout", [pack, lambda t: collate(t, pad_id=9)], ids=["packed", "padded"])
-def test_what_is_scored_are_the_written_tokens(layout: Any) -> None:
+def test_the_tokens_that_the_model_wrote_are_scored(layout: Any) -> None:
     a, b = Trajectory("a", 0), Trajectory("b", 1)
     a.add_prompt([1])
     a.add_sample(Sample([2, 3], [-1.0, -2.0], "stop", 0))

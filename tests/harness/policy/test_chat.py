@@ -181,5 +181,5 @@ def test_a_template_without_an_end_needs_an_eos_token() -> None:
 
 
 def test_a_tiny_limit_is_refused() -> None:
-    with pytest.raises(ConfigError, match="max_observation_tokens must be >= 16, got 3"):
+    with pytest.raises(ConfigError, match="max_observation_tokens"):
         ChatFormat(tokenizer(CHATML), max_observation_tokens=3)

@@ -17,7 +17,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import eh_gym  # noqa: F401 - registers the environments
@@ -359,9 +359,29 @@ def test_thoughts_are_those_of_the_template_without_functions() -> None:
 def test_variables_of_the_template() -> None:
     tokenizer = tokenizer_of("Qwen3")
     quiet = ChatFormat(tokenizer, template_kwargs={"enable_thinking": False})
-    assert quiet.text(quiet.prompt_ids("", "start")).endswith("<think>\n\n</think>\n\n")
-    with pytest.raises(ConfigError, match="has 'enable_thinkin', which the chat template of"):
+    for ids in (quiet.prompt_ids("", "start"), quiet.observation_ids("ok", stopped=True)):
+        assert quiet.text(ids).endswith("<think>\n\n</think>\n\n")
+    with pytest.raises(ConfigError, match="enable_thinkin"):
         ChatFormat(tokenizer, template_kwargs={"enable_thinkin": False})
+
+
+def test_a_text_begins_once_where_the_tokenizer_begins_each_of_its_own() -> None:
+    """As Llama's: the template writes the beginning, and whoever encodes with special tokens gets a second one."""
+    tokenizer = tokenizer_for(template_of("llama3_2"))
+    begin = [("<s>", tokenizer.convert_tokens_to_ids("<s>"))]
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=begin)
+    chat = ChatFormat(tokenizer)
+    ids = chat.prompt_ids("be good", "start c") + chat.reply_ids("read()") + chat.observation_ids("ok", stopped=True)
+    assert chat.text(ids).count("<s>") == 1
+    assert chat.text(ids).startswith("<s>")
+    assert any("strips blanks" in note for note in chat.notes)
+
+
+def test_a_default_system_prompt_stands_once() -> None:
+    chat = chat_of("Qwen2.5")
+    ids = chat.prompt_ids("", "start c") + chat.reply_ids("read()") + chat.observation_ids("ok", stopped=True)
+    assert chat.text(ids).count("You are Qwen") == 1
+    assert "You are Qwen" not in chat.text(chat.prompt_ids("be good", "start c"))
 
 
 @pytest.mark.parametrize(
@@ -371,7 +391,7 @@ def test_the_family_of_thoughts_can_be_given(wanted: Any, name: str) -> None:
     assert ChatFormat(tokenizer_of("Qwen2.5"), reasoning_format=wanted).reasoning.name == name
 
 
-def test_a_system_prompt_that_moves_is_said() -> None:
+def test_a_template_that_moves_the_system_prompt_is_noted() -> None:
     """As in Mistral-Nemo's template, the system prompt is part of the latest question."""
     template = (
         "{{ bos_token }}{% if messages[0].role == 'system' %}{% set system = messages[0].content + '\n\n' %}"
@@ -393,14 +413,14 @@ def test_arguments_nested_too_deeply_for_the_template_are_an_error_of_ours() -> 
     template = ChatFormat(
         tokenizer_for("{% for m in messages %}{{ m.content | tojson }}{{ eos_token }}{% endfor %}")
     )._template
-    with pytest.raises(ConfigError, match="can't render a conversation of the roles user"):
+    with pytest.raises(ConfigError, match="roles user"):
         template([{"role": "user", "content": nested}])
 
 
-def test_an_error_names_the_model_and_the_mend() -> None:
+def test_a_template_that_fails_is_named_with_its_model() -> None:
     tokenizer = tokenizer_for("{{ raise_exception('no such thing') }}")
     tokenizer.name_or_path = "some/model"
-    with pytest.raises(ConfigError, match=r"chat template of some/model .*no such thing.*instruction-tuned"):
+    with pytest.raises(ConfigError, match=r"some/model.*no such thing"):
         ChatFormat(tokenizer)
 
 
@@ -409,7 +429,7 @@ def test_an_error_names_the_model_and_the_mend() -> None:
     [
         ("Qwen3", 20),
         *(
-            pytest.param(family, 1 if family == "Qwen3" else 8, marks=pytest.mark.campaign)
+            pytest.param(family, 1 if family == "Qwen3" else 20, marks=pytest.mark.campaign)
             for family in ("Qwen3", "Qwen3.5", "Llama 3.1", "gpt-oss", "Gemma 4", "GLM-4.5", "Nemotron 3")
         ),
     ],

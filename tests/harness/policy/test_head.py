@@ -184,18 +184,18 @@ def test_another_way_to_make_logits_is_refused() -> None:
             output.logits = 2 * output.logits
             return output
 
-    with pytest.raises(ConfigError, match="Doubled computes its logits with something other than"):
+    with pytest.raises(ConfigError, match="Doubled"):
         Head.check(Doubled(MODELS["tied"]))
     model = Qwen2ForCausalLM(MODELS["untied"])
     model.lm_head = torch.nn.Sequential(model.lm_head)
-    with pytest.raises(ConfigError, match=r"must be a torch.nn.Linear, got Sequential"):
+    with pytest.raises(ConfigError, match=r"Linear.*Sequential"):
         Head.check(model)
 
 
 def test_a_model_without_hidden_states_of_their_own_is_refused() -> None:
     sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "intermediate_size_mlp": 48, "head_dim": 8}
     heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 2}
-    with pytest.raises(ConfigError, match="computes no hidden states apart from its logits"):
+    with pytest.raises(ConfigError, match="hidden states"):
         Head.check(Llama4ForCausalLM(Llama4TextConfig(**sizes, **heads)))
 
 
@@ -203,5 +203,5 @@ def test_rejects_temperature_zero_and_other_shapes() -> None:
     hidden, targets, head = head_of("plain")
     with pytest.raises(ConfigError, match="temperature must be > 0, got 0"):
         token_scores(hidden, targets, head, 0)
-    with pytest.raises(ConfigError, match=r"targets \(N,\), got \(11, 6\) and \(10,\)"):
+    with pytest.raises(ConfigError, match=r"targets.*\(10,\)"):
         token_scores(hidden, targets[1:], head, 1.0)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from quiet_run import metrics_of, run
 from rich.console import Console
 from safetensors.torch import load_file
 from transformers import (
@@ -29,12 +30,8 @@ from transformers import (
 )
 
 from eh_gym.errors import ConfigError, MissingExtraError, StateError
-from harness.grpo import train
 from harness.policy.lora import _FITTING, add_lora, fold_lora, frozen_parameters, plain_parameters, without_lora
 from harness.policy.policy import Policy
-from harness.run.display import Display
-from harness.run.metrics import read_metrics
-from harness.run.run_folder import prepare
 from harness.sampling.transfer import adapters_folder, weights_file
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
@@ -61,20 +58,6 @@ def episode(policy: Policy, group: int, reply: str, *, reward: float) -> Traject
     return t
 
 
-def run(config: GRPOConfig, *, resume: bool = False) -> None:
-    assert config.run_dir is not None
-    if not resume:
-        prepare(config)
-    train(config, config.run_dir, Display(Console(quiet=True)), resume=resume)
-
-
-def untimed(config: GRPOConfig) -> list[dict[str, Any]]:
-    """The run's metrics, less those that a clock makes."""
-    assert config.run_dir is not None
-    rows = read_metrics(config.run_dir / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
-
-
 @pytest.fixture
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails where a model is made."""
@@ -99,7 +82,7 @@ def test_without_peft_the_message_names_the_command(
     begin: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(MissingExtraError, match=r"--lora-rank needs peft .*; run pip install -e '.\[train,lora\]'"):
+    with pytest.raises(MissingExtraError, match=r"--lora-rank.*\[train,lora\]"):
         begin(tmp_path)
 
 
@@ -127,25 +110,17 @@ def test_the_versions_to_install_are_those_of_the_package() -> None:
     assert shlex.split(_FITTING) == fitting
 
 
-def test_a_negative_rank_is_refused() -> None:
-    with pytest.raises(ConfigError, match="lora_rank must be >= 0, got -1"):
-        dataclasses.replace(preset([]), lora_rank=-1)
-
-
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "names"),
     [
-        ({}, "needs --lora-rank and --sampler vllm or vllm-server, got --lora-rank 0 and --sampler transformers"),
-        ({"sampler": "vllm"}, "got --lora-rank 0 and --sampler vllm; leave it out"),
-        ({"lora_rank": 8}, "got --lora-rank 8 and --sampler transformers; leave it out"),
-        (
-            {"lora_rank": 513, "sampler": "vllm"},
-            "adapters of rank 512 at most, got 513; lower --lora-rank or use --lora-handover merged",
-        ),
+        ({}, "needs --lora-rank and --sampler"),
+        ({"sampler": "vllm"}, "--lora-rank 0"),
+        ({"lora_rank": 8}, "--sampler transformers"),
+        ({"lora_rank": 513, "sampler": "vllm"}, "512.*--lora-handover merged"),
     ],
 )
-def test_adapters_are_handed_over_apart_where_vllm_takes_them(flags: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_adapters_are_handed_over_apart_where_vllm_takes_them(flags: dict[str, Any], names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
         dataclasses.replace(preset([]), lora_handover="adapters", **flags)
     assert dataclasses.replace(preset([]), lora_handover="adapters", lora_rank=512, sampler="vllm").lora_rank == 512
     assert [engine_rank(rank) for rank in (1, 2, 8, 9, 257, 321)] == [1, 8, 8, 16, 320, 512]
@@ -298,14 +273,14 @@ def test_a_model_that_peft_does_not_take_is_refused() -> None:
     model = AutoModelForCausalLM.from_config(
         FalconH1Config(vocab_size=99, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     )
-    with pytest.raises(ConfigError, match=r"peft can't adapt FalconH1ForCausalLM .*leave --lora-rank out"):
+    with pytest.raises(ConfigError, match=r"FalconH1.*--lora-rank"):
         add_lora(model, 4, seed=0)
 
 
 def test_experts_that_peft_would_adapt_are_refused() -> None:
     pytest.importorskip("peft")
     model = mixture(DeepseekV3Config, n_group=1, topk_group=1, q_lora_rank=4, kv_lora_rank=4, first_k_dense_replace=0)
-    with pytest.raises(ConfigError, match="peft would adapt the experts of DeepseekV3ForCausalLM, too; leave it out"):
+    with pytest.raises(ConfigError, match="experts of DeepseekV3"):
         add_lora(model, 4, seed=0)
 
 
@@ -330,10 +305,9 @@ def test_the_kl_term_needs_no_second_model(trained: Policy, dtype: str) -> None:
 
 
 def test_a_run_with_adapters_resumes_from_them_and_the_frozen_weights_that_it_kept_once(
-    quick: GRPOConfig, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    quick: GRPOConfig, tmp_path: Path, own_cache: Path
 ) -> None:
     pytest.importorskip("peft")
-    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
     config = dataclasses.replace(
         quick, lora_rank=4, kl_coef=0.1, learning_rate=3e-3, updates=2, eval_tasks=0, max_staleness=1
     )
@@ -348,11 +322,9 @@ def test_a_run_with_adapters_resumes_from_them_and_the_frozen_weights_that_it_ke
         assert {weight.split(".")[-3] for weight in adapters} == {"lora_A", "lora_B"}
         assert not adapters.keys() & load_file(folder / "frozen.safetensors").keys()
     run(config, resume=True)  # does update 1 again
-    assert [untimed(config), len(untimed(config))] == [untimed(whole), 2]
+    assert [metrics_of(config), len(metrics_of(config))] == [metrics_of(whole), 2]
     found: Any = AutoModelForCausalLM.from_pretrained(folder / "model")
     assert found.num_parameters() > 0
     (folder / "frozen.safetensors").write_bytes(b"half")
-    with pytest.raises(
-        StateError, match=r"frozen.safetensors, the run's frozen weights, can't be loaded .*restore the file"
-    ):
+    with pytest.raises(StateError, match=r"frozen.safetensors.*restore"):
         run(config, resume=True)

@@ -132,10 +132,8 @@ def test_experts_are_not_drawn_at_random_in_training() -> None:
 
 def test_damaged_weights_are_an_error_of_one_line(folder: Path) -> None:
     change(folder, hidden_size=32)
-    with pytest.raises(
-        ConfigError, match=r"can't be loaded \(.*\); if its files are damaged, copy or download them again$"
-    ):
+    with pytest.raises(ConfigError, match=r"damaged, copy or download"):
         load_policy(folder)
     (folder / "model.safetensors").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"can't be loaded \(.*header too small\); if its files"):
+    with pytest.raises(ConfigError, match=r"header too small"):
         load_policy(folder)

@@ -65,14 +65,14 @@ def test_a_folder_is_read(kind: str, tmp_path: Path) -> None:
         assert shape_of(str(tmp_path)).parameters == make(wanted).num_parameters()
 
 
-def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_shape_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Qwen2\.5-7B"):
         shape_of("someone/else")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
     with pytest.raises(ConfigError, match="mamba"):
         shape_of(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "mlp_bias": True}))
-    with pytest.raises(ConfigError, match="has the model_type 'llama' with mlp_bias; plans support"):
+    with pytest.raises(ConfigError, match=r"llama.*mlp_bias"):
         shape_of(str(tmp_path))
 
 

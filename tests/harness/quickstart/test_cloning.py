@@ -13,7 +13,6 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-import torch
 from rich.console import Console
 
 import eh_gym  # noqa: F401 - registers the environments
@@ -24,13 +23,12 @@ from harness.policy.policy import load_policy
 from harness.quickstart import cloning
 from harness.quickstart.cloning import cached_warm_start, demonstrations, text_perplexity, warm_start
 from harness.quickstart.tiny import new_tiny_policy
-from harness.run import display as display_module
 from harness.run.display import Display
 from harness.settings.command_line import parse
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 from harness.settings.warm_start import WarmStart
-from harness.warm_start import Cloning, clone, default_for
+from harness.warm_start import clone, default_for
 
 FEW = WarmStart(episodes=6, max_optimal_steps=4, updates=3)
 
@@ -69,61 +67,30 @@ def test_a_sequence_without_an_action_is_left_out(env: gym.Env[str, str], monkey
     assert math.isfinite(warm_start(env, policy, settings, seed=0)["warm_start/loss"])
 
 
+@pytest.mark.parametrize(
+    ("limit", "flag"),
+    [({"max_tokens": 3}, "--warm-start.max-tokens"), ({"max_optimal_steps": 1}, "--warm-start.max-optimal-steps")],
+)
 def test_without_a_demonstration_the_error_says_which_limit_to_raise(
-    env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch
+    env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch, limit: dict[str, int], flag: str
 ) -> None:
-    policy = new_tiny_policy(env, seed=0)
     tried: list[str] = []
     play = cloning.demonstrate
     monkeypatch.setattr(cloning, "demonstrate", lambda *args, **how: tried.append(args[1]) or play(*args, **how))
     monkeypatch.setattr(cloning, "_MOST_MISSES", 20)
-    for limit, message in (
-        (
-            {"max_tokens": 3},
-            r"no demonstration has at most 3 tokens; the shortest has \d+; raise --warm-start.max-tokens",
-        ),
-        ({"max_optimal_steps": 1}, "the expert solves no task within 1 steps; raise --warm-start.max-optimal-steps"),
-    ):
-        env.unwrapped.task_ids = env.unwrapped.task_ids[:100]  # type: ignore[attr-defined]
-        tried.clear()
-        with pytest.raises(ConfigError, match=message):
-            demonstrations(env, policy, WarmStart(episodes=2, **limit), waste=0.0, count=2, seed=0)  # type: ignore[arg-type]
-        assert len(tried) == 40  # 20 for each demonstration, and not all tasks
+    env.unwrapped.task_ids = env.unwrapped.task_ids[:100]  # type: ignore[attr-defined]
+    settings = WarmStart(episodes=2, **limit)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=flag):
+        demonstrations(env, new_tiny_policy(env, seed=0), settings, waste=0.0, count=2, seed=0)
+    assert len(tried) == 40  # 20 for each demonstration, and not all tasks
 
 
 def test_an_environment_without_an_expert_is_an_error(env: gym.Env[str, str]) -> None:
     class Silent(gym.Env[str, str]):
         task_ids = ("a",)
 
-    with pytest.raises(ConfigError, match=r"needs an environment with expert, random_action, which .* lacks"):
+    with pytest.raises(ConfigError, match="expert, random_action"):
         warm_start(Silent(), new_tiny_policy(env, seed=0), FEW, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"learning_rate": float("nan")}, "learning_rate: expected >= 0, got nan"),
-        ({"updates": -1}, "updates: expected >= 0, got -1; raise --warm-start.updates"),
-        ({"polish_waste": 1.5}, "lower --warm-start.polish-waste"),
-    ],
-)
-def test_settings_out_of_range_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        WarmStart(**change)
-
-
-def test_a_file_gets_lines_and_not_only_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    def two_batches(display: Display) -> None:
-        with display.warm_start(60) as on_batch:
-            on_batch(1, 1.5)
-            on_batch(2, 0.25)
-
-    assert shown(two_batches) == ""  # half a minute has not gone by
-    monkeypatch.setattr(display_module, "_LINE_EVERY_S", 0.0)
-    assert shown(two_batches).splitlines() == [
-        "warm start: batch 1 of at most 60, loss 1.500",
-        "warm start: batch 2 of at most 60, loss 0.250",
-    ]
 
 
 def test_a_model_that_has_forgotten_much_is_warned_about(env: gym.Env[str, str]) -> None:
@@ -132,8 +99,8 @@ def test_a_model_that_has_forgotten_much_is_warned_about(env: gym.Env[str, str])
     for after, warned in ((12.0, False), (13.0, True)):
         told = cost | {"warm_start/perplexity_before": 10.0, "warm_start/perplexity_after": after}
         text = shown(lambda display, told=told: display.warm_started(told))
-        assert f"the perplexity of a plain text went from 10.0 to {after}" in text
-        assert ("warning: the model has forgotten much" in text) is warned
+
+        assert ("warning" in text) is warned
 
 
 def test_the_perplexity_is_that_of_the_models_own_distribution(env: gym.Env[str, str]) -> None:
@@ -179,22 +146,6 @@ def test_a_damaged_entry_of_the_cache_is_made_again(env: gym.Env[str, str], tmp_
     second = cloned()
     assert second != first
     assert cloned() == second  # from the cache
-
-
-def test_an_entry_that_is_deleted_while_it_is_read_changes_nothing(
-    env: gym.Env[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(path: Path) -> None:
-        raise FileNotFoundError(path)
-
-    def weights() -> list[torch.Tensor]:
-        policy = new_tiny_policy(env, seed=0)
-        cached_warm_start(tmp_path, env, policy, FEW, seed=0)
-        return list(policy.model.parameters())
-
-    once = weights()
-    monkeypatch.setattr(os, "utime", missing)
-    assert all(torch.equal(a, b) for a, b in zip(weights(), once, strict=True))
 
 
 def test_other_observations_or_another_type_never_meet_an_old_cache(env: gym.Env[str, str], tmp_path: Path) -> None:
@@ -245,14 +196,8 @@ def test_the_command_leaves_a_model_folder_and_its_cost(tmp_path: Path) -> None:
     assert saved["settings"]["warm_start"]["episodes"] == 6
     policy = load_policy(tmp_path / "clone")
     assert policy.model.num_parameters() < 1_000_000
-    with pytest.raises(ConfigError, match="already holds a model or a part of one; choose another --out"):
+    with pytest.raises(ConfigError, match="--out"):
         clone(cloning, Console(quiet=True))
-
-
-def test_the_command_needs_demonstrations() -> None:
-    with pytest.raises(ConfigError, match=r"needs demonstrations; give --warm-start.episodes, such as 200"):
-        clone(Cloning(), Console(quiet=True))
-    assert default_for(["--model", "X"]).warm_start.episodes == 200
 
 
 def test_the_command_takes_the_defaults_of_the_run() -> None:

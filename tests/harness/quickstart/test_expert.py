@@ -55,7 +55,7 @@ def test_demonstrations_are_the_same_where_the_environment_fails(env: gym.Env[st
 
 def test_an_environment_that_always_fails_is_an_error(env: gym.Env[str, str]) -> None:
     task = env.unwrapped.task_ids[0]  # type: ignore[attr-defined]
-    with pytest.raises(WorkerError, match=f"task {task}: the environment failed 5 times, the last time with: killed"):
+    with pytest.raises(WorkerError, match=f"{task}.*5 times.*killed"):
         demonstrate(Failing(env, every=1), task, waste=0.0, max_steps=9, rng=np.random.default_rng(0))
 
 

@@ -270,13 +270,6 @@ def test_an_order_of_starts_changes_no_trajectory(fake: Any) -> None:
     assert play(fake, mode="streaming", slots=3, lengths=lengths) == expected
 
 
-def test_bad_settings_are_refused(fake: Any) -> None:
-    with pytest.raises(ConfigError, match="mode must be one of streaming, lockstep, got 'barrier'"):
-        play(fake, mode="barrier")
-    with pytest.raises(ConfigError, match="environment_retries must be >= 0, got -1"):
-        play(fake, mode="lockstep", environment_retries=-1)
-
-
 @BOTH
 def test_the_driver_s_memory_does_not_grow_with_the_updates(fake: Any, mode: str) -> None:
     """200 updates of a rollout with new tasks in each, some of which fail; kept are the lengths of 10,000 tasks at most."""

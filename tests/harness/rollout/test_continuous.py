@@ -12,23 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from quiet_run import rows_of_run as run
 
 import eh_gym
 from eh_gym import FixedHorizon
-from eh_gym.errors import ConfigError, SamplerError
+from eh_gym.errors import SamplerError
 from harness.assembly.training_run import Run
-from harness.grpo import train
 from harness.policy.policy import Policy
 from harness.rollout.batches import Batches
 from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.length_estimates import EpisodeLengths
 from harness.rollout.player import BatchRequest, Played, Player
 from harness.rollout.rollout import rollout
-from harness.run.display import Display
 from harness.run.episode_log import read_episodes
-from harness.run.metrics import read_metrics
-from harness.run.run_folder import prepare
 from harness.sampling.transformers import TransformersSampler
 from harness.settings.grpo import GRPOConfig
 from harness.types.rules import EpisodeRequest, Rules
@@ -112,7 +108,7 @@ def test_nothing_is_sampled_in_a_pause(begin: Any, fake: Any) -> None:
     assert batch([]).result(timeout=30).trajectories == []  # a rank may have no episodes
 
 
-def test_what_goes_wrong_reaches_whoever_waits(begin: Any, fake: Any) -> None:
+def test_an_error_of_the_sampling_thread_reaches_whoever_waits(begin: Any, fake: Any) -> None:
     sampler = fake.Sampler()
 
     def fail() -> None:
@@ -187,8 +183,7 @@ def test_running_episodes_go_on_under_new_weights_and_know_it(trained: Policy) -
 
 
 @pytest.fixture
-def stale(quick: GRPOConfig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GRPOConfig:
-    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
+def stale(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
     return dataclasses.replace(
         quick,
         max_staleness=3,
@@ -199,14 +194,6 @@ def stale(quick: GRPOConfig, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GR
         slots=6,
         log_episodes_every=1,
     )
-
-
-def run(config: GRPOConfig, *, resume: bool = False) -> list[dict[str, Any]]:
-    assert config.run_dir is not None
-    if not resume:
-        prepare(config)
-    train(config, config.run_dir, Display(Console(quiet=True)), resume=resume)
-    return read_metrics(config.run_dir / "metrics.jsonl")
 
 
 def episodes_of(config: GRPOConfig) -> list[dict[str, Any]]:
@@ -266,8 +253,3 @@ def test_a_stopped_run_goes_on(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatc
     rows = run(stale, resume=True)
     assert [row["update"] for row in rows] == list(range(6))
     assert [row["rollout/episodes"] for row in rows] == [16.0] * 6
-
-
-def test_episodes_of_several_updates_cannot_take_turns_in_lockstep(quick: GRPOConfig) -> None:
-    with pytest.raises(ConfigError, match="drop one of --max-staleness and --rollout"):
-        dataclasses.replace(quick, max_staleness=2, rollout="lockstep", eval_every=0)

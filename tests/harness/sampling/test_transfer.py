@@ -287,13 +287,11 @@ class Tokenizer:
 
 
 @pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("CUDA out of memory")])
-def test_an_engine_that_does_not_start_says_how_to_mend_it(
+def test_an_engine_that_does_not_start_names_the_flag_to_lower(
     fresh: Fresh, started: SimpleNamespace, error: Exception | None
 ) -> None:
     started.error = error or started.error
-    with pytest.raises(
-        ConfigError, match=r"vLLM does not start: .*; python -m harness.plan .* lower --gpu-memory-util"
-    ):
+    with pytest.raises(ConfigError, match=r"harness.plan.*--gpu-memory-util"):
         VLLMSampler(fresh(), Tokenizer())  # type: ignore[arg-type]
 
 
@@ -345,15 +343,8 @@ def test_a_server_that_fails_inside_the_group_ends_the_run(
         assert len(Engine.made) == 4
         assert [server.version for server in servers] == ["5", "5"]
         servers[1].refuse["/start_weight_update"] = 500
-        with pytest.raises(Exception, match="start all servers again and --resume the run"):
+        with pytest.raises(Exception, match=r"start all servers.*--resume"):
             sampler.weights_changed()
     finally:
         for server in servers:
             server.close()
-
-
-def test_tied_and_untied_models_have_the_same_order_in_both_channels(fresh: Fresh) -> None:
-    for tied in (True, False):
-        model: Qwen2ForCausalLM = fresh(tied=tied)
-        source = PolicySource(model, torch.device("cpu"), merged=True)
-        assert [m.name for m in source.metadata] == [name for name, _ in source]

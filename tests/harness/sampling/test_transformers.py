@@ -163,7 +163,7 @@ def test_new_weights_are_fed_in_passes_of_bounded_size(
 
 def test_a_model_without_a_number_of_positions_is_refused() -> None:
     model = BloomForCausalLM(BloomConfig(vocab_size=97, hidden_size=32, n_layer=1, n_head=2))
-    with pytest.raises(ConfigError, match="max_position_embeddings in the model's config, and 'bloom' has none"):
+    with pytest.raises(ConfigError, match=r"max_position_embeddings.*'bloom'"):
         TransformersSampler(model)
 
 

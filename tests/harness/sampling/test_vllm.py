@@ -15,13 +15,11 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
+from quiet_run import rows_of_run
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from harness.grpo import train
 from harness.policy.lora import add_lora
 from harness.policy.policy import load_policy
-from harness.run.display import Display
 from harness.sampling.vllm import VLLMSampler
 from harness.settings.grpo import GRPOConfig
 from harness.types.sampler import Sampler, SampleRequest, sample_all
@@ -201,9 +199,7 @@ def test_training_samples_from_the_policy_that_it_trains(
 ) -> None:
     made("vllm")
     config = dataclasses.replace(quick, sampler="vllm", updates=3, run_dir=tmp_path / "run", **changes)
-    (tmp_path / "run").mkdir()
-    train(config, tmp_path / "run", Display(Console(quiet=True)))
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of_run(config)
     assert len(rows) == 3
     trained_on = [row for row in rows if row["train/episodes_in_loss"]]
     assert len(trained_on) > 1
@@ -217,9 +213,7 @@ def test_episodes_go_on_in_the_engine_while_the_policy_is_trained(
     made("vllm")
     ahead = {"max_staleness": 3, "rollout": "streaming", "env_threads": 4, "slots": 8, "eval_tasks": 0}
     config = dataclasses.replace(quick, sampler="vllm", learning_rate=0.0, run_dir=tmp_path / "run", **ahead)
-    (tmp_path / "run").mkdir()
-    train(config, tmp_path / "run", Display(Console(quiet=True)))
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of_run(config)
     assert [row["rollout/episodes"] for row in rows] == [16.0] * 4
     assert 0 < max(row["rollout/policy_lag"] for row in rows) <= 3
     assert all(row["train/logp_difference_max"] < 1e-3 for row in rows if row["train/episodes_in_loss"])

@@ -190,7 +190,7 @@ def test_late_answers_of_a_lost_server_are_not_taken_twice(sampler: VLLMServerSa
 def test_without_a_server_left_the_run_ends_with_a_sentence(sampler: VLLMServerSampler, pair: Pair, ask: Ask) -> None:
     for server in pair:
         server.dead = True
-    with pytest.raises(SamplerError, match=r"none of the servers .* is left; start them again and --resume the run"):
+    with pytest.raises(SamplerError, match=r"servers.*--resume"):
         sample_all(sampler, [ask(s, [s + 1]) for s in range(3)])
     with pytest.raises(SamplerError, match="received the weights"):
         sampler.weights_changed()
@@ -282,7 +282,7 @@ def test_adapters_are_sent_alone_once_a_server_has_the_weights(adapted: Qwen2For
     assert asked == [ADAPTERS] * 4
 
 
-def test_what_is_sent_are_the_adapters(adapted: Qwen2ForCausalLM, pair: Pair) -> None:
+def test_the_adapters_are_sent(adapted: Qwen2ForCausalLM, pair: Pair) -> None:
     VLLMServerSampler(adapted, [pair[0].url], adapters=True)
     [body] = [body for path, body in pair[0].calls if path == "/collective_rpc"]
     assert body["method"] == "load_policy_adapters"
@@ -296,58 +296,50 @@ def test_what_is_sent_are_the_adapters(adapted: Qwen2ForCausalLM, pair: Pair) ->
 
 
 @pytest.mark.parametrize(
-    ("part", "value", "message"),
+    ("part", "value", "names"),
     [
-        (
-            "lora_config",
-            None,
-            "start it with --enable-lora --max-lora-rank 8, see docs/vllm.md, or use --lora-handover merged",
-        ),
-        (
-            "lora_config",
-            {"max_lora_rank": 1},
-            "takes no adapters of rank 4; start it with --enable-lora --max-lora-rank 8",
-        ),
-        ("parallel_config", {"worker_extension_cls": ""}, "with --worker-extension-cls harness.sampling.vllm_worker"),
-        ("environment", {}, "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"),
+        ("lora_config", None, "--max-lora-rank 8"),
+        ("lora_config", {"max_lora_rank": 1}, "rank 4.*--max-lora-rank 8"),
+        ("parallel_config", {"worker_extension_cls": ""}, "--worker-extension-cls"),
+        ("environment", {}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
     ],
 )
 def test_a_server_that_is_not_set_up_for_adapters_is_refused(
-    adapted: Qwen2ForCausalLM, pair: Pair, part: str, value: object, message: str
+    adapted: Qwen2ForCausalLM, pair: Pair, part: str, value: object, names: str
 ) -> None:
     if part == "environment":
         pair[0].environment = value
     else:
         pair[0].settings[part] = value
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=names):
         VLLMServerSampler(adapted, [pair[0].url], adapters=True)
     VLLMServerSampler(adapted, [pair[0].url])  # merged adapters ask nothing of it
 
 
 @pytest.mark.parametrize(
-    ("part", "key", "value", "message"),
+    ("part", "key", "value", "names"),
     [
-        ("model_config", "logprobs_mode", "raw_logprobs", "start it with --logprobs-mode processed_logprobs"),
-        ("weight_transfer_config", "backend", "nccl", "over 'nccl', but the policy's device needs 'file'"),
-        ("scheduler_config", "enable_chunked_prefill", True, "start it with --no-enable-chunked-prefill"),
+        ("model_config", "logprobs_mode", "raw_logprobs", "--logprobs-mode processed_logprobs"),
+        ("weight_transfer_config", "backend", "nccl", "'nccl'.*'file'"),
+        ("scheduler_config", "enable_chunked_prefill", True, "--no-enable-chunked-prefill"),
     ],
 )
 def test_a_server_set_up_otherwise_is_refused(
-    model: Qwen2ForCausalLM, pair: Pair, part: str, key: str, value: object, message: str
+    model: Qwen2ForCausalLM, pair: Pair, part: str, key: str, value: object, names: str
 ) -> None:
     pair[0].settings[part][key] = value
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=names):
         VLLMServerSampler(model, [pair[0].url])
 
 
 def test_addresses_and_lengths_are_checked(model: Qwen2ForCausalLM, pair: Pair) -> None:
     for wrong in ("gpu1:8000", "http://gpu1:8000/v1"):
-        with pytest.raises(ConfigError, match="expected a server's address such as http://gpu1:8000"):
+        with pytest.raises(ConfigError, match=r"address.*http://gpu1:8000"):
             VLLMServerSampler(model, [wrong])
     for wrong in ("http://gpu1:80a0", "http://gpu1:99999"):
         with pytest.raises(ConfigError, match=f"'{wrong}' has no valid port"):
             VLLMServerSampler(model, [wrong])
-    with pytest.raises(ConfigError, match=r"max_context must be in 2..100, which the servers allow, got 101"):
+    with pytest.raises(ConfigError, match=r"max_context.*2..100"):
         VLLMServerSampler(model, [pair[0].url], max_context=101)
     pair[0].refuse["/server_info"] = 404
     with pytest.raises(ConfigError, match="VLLM_SERVER_DEV_MODE=1"):
@@ -367,15 +359,15 @@ def test_a_model_whose_weights_vllm_would_not_know_is_refused(pair: Pair) -> Non
     }
     model = MixtralForCausalLM(MixtralConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
     assert "model.layers.0.mlp.experts.down_proj" in model.state_dict()  # vLLM has block_sparse_moe there
-    with pytest.raises(ConfigError, match="the experts of 'mixtral' after an update; use --sampler transformers"):
+    with pytest.raises(ConfigError, match=r"'mixtral'.*--sampler transformers"):
         VLLMServerSampler(model, [pair[0].url])
 
 
 @pytest.mark.parametrize(
     ("max_context", "limit", "message"),
     [
-        (50, 100, "with --max-model-len 100 takes LongRoPE's frequencies for long texts, .* at most 64 tokens"),
-        (0, 50, "with --max-model-len 50 takes LongRoPE's frequencies for short texts, .* more than 64 tokens"),
+        (50, 100, "--max-model-len 100.*at most 64"),
+        (0, 50, "--max-model-len 50.*more than 64"),
         (100, 100, ""),
         (50, 64, ""),
     ],

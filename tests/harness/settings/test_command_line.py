@@ -72,7 +72,7 @@ def test_defaults_are_the_given_ones() -> None:
     assert parse(given, ["--colour", "green"], prog="thing") == Thing(width=7, colour="green", inner=Inner(5))
 
 
-def test_what_must_be_given_and_what_is_unknown_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_or_unknown_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([], ["--width", "1", "--colou", "red"], ["--width", "many"]):
         with pytest.raises(SystemExit) as end:
             parse(Thing(width=tyro.MISSING), words, prog="thing")

@@ -80,19 +80,18 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "names"),
     [
-        ({"wrapper": "none", "budget_hint": "{left}"}, "--wrapper none has no limit; leave one out"),
-        ({"wrapper": "elastc"}, r"--wrapper must be one of elastic, fixed, .*none, or MODULE:CLASS, got 'elastc'"),
-        ({"wrapper": "no_module:Seeking"}, "no_module:Seeking can't be imported"),
-        ({"wrapper": "eh_gym:FixedHorizon"}, "eh_gym:FixedHorizon takes k, got {}"),
-        ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": "5"}, "wrapper_args must be a JSON object, got '5'"),
-        ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": "k=5"}, "wrapper_args is not JSON"),
-        ({"wrapper_args": '{"k0": 5}'}, "--wrapper-args is for --wrapper MODULE:CLASS, got --wrapper elastic"),
+        ({"wrapper": "none", "budget_hint": "{left}"}, "--wrapper none"),
+        ({"wrapper": "elastc"}, "elastic, fixed, .*MODULE:CLASS.*'elastc'"),
+        ({"wrapper": "no_module:Seeking"}, "no_module:Seeking"),
+        ({"wrapper": "eh_gym:FixedHorizon"}, "takes k"),
+        ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": "5"}, "wrapper_args"),
+        ({"wrapper_args": '{"k0": 5}'}, "--wrapper-args"),
     ],
 )
-def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(settings: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(settings: Any, names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
         GRPOConfig(**settings)
 
 
@@ -122,15 +121,9 @@ def test_options_beyond_the_paper_reach_the_controller() -> None:
     assert (inner["key"], inner["settings"]["cold_growth"]) == ("category", 2.0)
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"horizon_key": "x"},
-        {"cold_growth": 1.0},
-    ],
-)
+@pytest.mark.parametrize("option", [{"horizon_key": "x"}, {"cold_growth": 1.0}])
 def test_an_option_of_elastic_is_refused_elsewhere(option: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="is about the elastic horizon, got --wrapper fixed; leave one out"):
+    with pytest.raises(ConfigError, match=r"elastic.*--wrapper fixed"):
         GRPOConfig(wrapper="fixed", **option)
 
 
@@ -141,43 +134,49 @@ def test_no_stage_is_above_k_max() -> None:
     assert controller.horizon == 30
 
 
-def test_an_id_with_its_module_has_the_id_s_settings() -> None:
-    assert preset(["--env", "eh_gym:EH-BFCL-v0"]) == preset(["--env", "EH-BFCL-v0"])
-
-
-def test_none_is_no_controller() -> None:
-    assert GRPOConfig(wrapper="none").controller() is None
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fixed_length", 100),
+        ("eval_horizons", "15;30"),
+        ("eval_horizons", ","),
+        ("eval_horizons", "0,5"),
+        ("k0", 60),
+        ("env_args", "{split: train}"),
+        ("env_args", '{"split": "dev"}'),
+        ("env_args", '{"EH-Cabnet-v0": {}}'),
+        ("env_args", "[1]"),
+        ("env", "EH-Cabinet-v0:1.5,EH-CabinetLocked-v0"),
+        ("env", "EH-Cabinet-v0:-1"),
+        ("stages", "15,20"),
+        ("stages", "0:15,0:20"),
+    ],
+)
+def test_a_value_that_means_nothing_is_refused_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name}|--{name.replace('_', '-')}"):
+        GRPOConfig(**{name: value})
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "names"),
     [
-        ({"tis_mode": "mask"}, r"tis_mode mask needs a cap: add --tis-cap 5"),
-        ({"tis_cap": 5.0, "tis_floor": 0.6}, "tis_floor is for --tis-mode mask, got truncate; leave --tis-floor out"),
-        ({"fixed_length": 100}, "fixed_length is for --aggregation fixed-length, got token-mean"),
-        ({"eval_horizons": "15;30"}, "eval_horizons must be numbers with commas between, got '15;30'"),
-        ({"eval_horizons": ","}, "eval_horizons names no K, got ','"),
-        ({"eval_horizons": "0,5"}, "eval_horizons must be >= 1, got 0"),
-        ({"eval_horizons": "60", "eval_tasks": 0}, "raise --eval-tasks"),
-        ({"eval_horizons": "60", "budget_hint": "{left}"}, "drop --eval-horizons"),
-        ({"loss": "gspo"}, "add --aggregation seq-mean"),
-        ({"k0": 60}, r"k0 must be in k_min..k_max \(5..50\), got 60"),
-        ({"wrapper": "fixed", "k0": 80}, r"k0 must be <= k_max \(50\), .*; raise --k-max, too"),
-        ({"wrapper": "fixed", "k0": 0}, "k must be a whole number >= 1, got 0"),
-        ({"wrapper": "tti", "stages": "5:10"}, "stages must say K at update 0"),
-        ({"wrapper": "linear", "linear_increment": 0.0}, r"--linear-increment \(delta\): delta must be > 0"),
-        ({"env_args": "{split: train}"}, "env_args is not JSON"),
-        ({"env_args": '{"split": "dev"}'}, "env_args has the split 'dev'; give --split dev instead"),
-        ({"env_args": '{"EH-Cabnet-v0": {}}'}, "env_args has EH-Cabnet-v0, which --env EH-Cabinet-v0 does not name"),
-        ({"env": "EH-Cabinet-v0:1.5,EH-CabinetLocked-v0"}, "with whole weights >= 1 such as"),
-        ({"env": "EH-Cabinet-v0:-1"}, "with whole weights >= 1 such as"),
-        ({"env_args": "[1]"}, "env_args must be a JSON object"),
-        ({"stages": "15,20"}, "stages must be UPDATE:K pairs"),
-        ({"stages": "0:15,0:20"}, "stages must name each update once, got '0:15,0:20'"),
+        ({"tis_mode": "mask"}, "--tis-cap"),
+        ({"tis_cap": 5.0, "tis_floor": 0.6}, "--tis-mode mask"),
+        ({"eval_horizons": "60", "eval_tasks": 0}, "--eval-tasks"),
+        ({"eval_horizons": "60", "budget_hint": "{left}"}, "--eval-horizons"),
+        ({"loss": "gspo"}, "--aggregation seq-mean"),
+        ({"wrapper": "fixed", "k0": 80}, "--k-max"),
+        ({"wrapper": "fixed", "k0": 0}, "k must be"),
+        ({"wrapper": "tti", "stages": "5:10"}, "stages"),
+        ({"wrapper": "linear", "linear_increment": 0.0}, "--linear-increment"),
+        ({"max_staleness": 2, "rollout": "lockstep", "eval_every": 0}, "--max-staleness.*--rollout"),
+        ({"ray_address": "auto"}, "--env-workers ray"),
+        ({"push_public": True}, "--push-to-hub"),
+        ({"push_to_hub": "https://huggingface.co/me/agent"}, "OWNER/NAME"),
     ],
 )
-def test_bad_settings_say_the_mend(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_settings_that_do_not_go_together_name_the_flag_to_change(changes: dict[str, Any], names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
         GRPOConfig(**changes)
 
 
@@ -198,23 +197,19 @@ def test_appworld_is_evaluated_on_a_split_that_it_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("settings", "names"),
     [
-        ({"sampler": "vllm", "tensor_parallel": 2}, "--tensor-parallel 2; leave it out, or start vLLM servers"),
-        (
-            {"sampler": "vllm", "max_staleness": 1, "eval_every": 0},
-            "leave out --max-staleness, or start vLLM servers on other GPUs",
-        ),
-        ({"env_workers": "ray"}, "run `ray start --head` and give --ray-address auto"),
+        ({"sampler": "vllm", "tensor_parallel": 2}, "--tensor-parallel"),
+        ({"sampler": "vllm", "max_staleness": 1, "eval_every": 0}, "--max-staleness"),
+        ({"env_workers": "ray"}, "--ray-address auto"),
     ],
 )
-def test_what_ranks_cannot_do_is_said(settings: dict[str, Any], expected: str) -> None:
-    with pytest.raises(ConfigError) as error:
+def test_what_several_ranks_cannot_do_is_refused(settings: dict[str, Any], names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
         GRPOConfig(**settings).check_ranks()
-    assert expected in str(error.value)
 
 
-def test_what_ranks_can_do_is_not_refused() -> None:
+def test_settings_that_several_ranks_can_have_pass() -> None:
     GRPOConfig(sampler="vllm").check_ranks()
     GRPOConfig(sampler="vllm-server", url="http://127.0.0.1:1", max_staleness=1, eval_every=0).check_ranks()
     GRPOConfig(env_workers="ray", ray_address="auto").check_ranks()

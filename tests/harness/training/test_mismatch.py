@@ -40,7 +40,7 @@ def test_by_hand() -> None:
     assert [m[f"train/tis_capped_{name}"] for name, _ in LENGTH_BINS][:2] == [0.0, 1.0]
 
 
-def test_a_difference_that_is_no_number_is_not_hidden() -> None:
+def test_a_difference_of_nan_is_reported() -> None:
     mismatch, mask = filled(), torch.ones(1, 1, dtype=torch.bool)
     mismatch.add(torch.tensor([[math.nan]]), torch.tensor([[-1.0]]), mask, [1])
     found = mismatch.merged([filled()])
@@ -52,5 +52,5 @@ def test_every_name_is_in_the_glossary_and_weights_are_named_only_where_there_ar
     assert not any("tis" in name for name in filled().metrics(weighted=False))
 
 
-def test_where_nothing_was_compared_there_is_no_difference_and_not_one_of_0() -> None:
+def test_without_tokens_to_compare_the_difference_is_unknown_and_not_0() -> None:
     assert all(math.isnan(value) for value in Mismatch().metrics(weighted=True).values())

@@ -36,9 +36,19 @@ def episode(policy: Policy, group: int, reply: str, *, reward: float, end: Any =
     return t
 
 
+def copied(policy: Policy) -> Policy:
+    return Policy(copy.deepcopy(policy.model), policy.tokenizer, policy.chat)
+
+
 @pytest.fixture
 def policy(trained: Policy) -> Policy:
-    return Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+    return copied(trained)
+
+
+def two_groups(policy: Policy) -> list[Trajectory]:
+    """Of three episodes each, of which the first succeeds."""
+    replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
+    return [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
 
 
 def choose(trajectories: list[Trajectory], **changes: Any) -> tuple[list[tuple[str, float]], float]:
@@ -60,7 +70,7 @@ def test_a_kl_term_is_about_episodes_without_an_advantage_too(policy: Policy) ->
 
 
 def test_the_kl_term_alone_trains(trained: Policy) -> None:
-    learner = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+    learner = copied(trained)
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter += 0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
@@ -91,7 +101,7 @@ def test_truncated_episodes_count_in_the_mean_and_have_the_weight_that_they_are_
 
 
 @pytest.mark.parametrize(("end", "weight"), [("horizon", 0.5), ("truncated", 0.5), ("context", 1.0)])
-def test_what_filled_the_context_keeps_its_weight(policy: Policy, end: Any, weight: float) -> None:
+def test_an_episode_that_filled_the_context_keeps_its_weight(policy: Policy, end: Any, weight: float) -> None:
     """With less, writing much would take a failure out of the loss."""
     group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0, end=end)]
     assert choose(group, truncated_weight=0.5)[0] == [("open(a)", 0.5), ("open(b)", -0.5 * weight)]
@@ -146,7 +156,7 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
         tokens_per_microbatch=tokens,
         max_grad_norm=1e9,
     )
-    policies = [Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat) for _ in range(2)]
+    policies = [copied(trained) for _ in range(2)]
     good = without_thoughts(policies[0], 0, ["open(a)", "read()", "submit(73)"], reward=1.0)
     bad = without_thoughts(policies[0], 0, ["list()"], reward=0.0)
     assert [len(t.sequences) for t in (good, bad)] == [3, 1]
@@ -178,9 +188,9 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
 @pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean", "fixed-length"])
 def test_the_micro_batch_split_changes_nothing(trained: Policy, aggregation: Any) -> None:
     def weights_after(tokens: int) -> list[torch.Tensor]:
-        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
-        replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
-        episodes = [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
+        policy = copied(trained)
+        episodes = two_groups(policy)
+
         settings = dataclasses.replace(SETTINGS, aggregation=aggregation, tokens_per_microbatch=tokens)
         update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1), episodes, settings, seed=0)
         return list(policy.model.parameters())
@@ -194,9 +204,9 @@ def test_the_micro_batch_split_changes_nothing(trained: Policy, aggregation: Any
 @pytest.mark.parametrize("change", ["padded", "gradient checkpointing"])
 def test_how_it_is_computed_changes_nothing(trained: Policy, change: str) -> None:
     def weights_after(*, changed: bool) -> list[torch.Tensor]:
-        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
-        replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
-        episodes = [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
+        policy = copied(trained)
+        episodes = two_groups(policy)
+
         if changed and change == "padded":
             policy.model.set_attn_implementation("sdpa")
             assert policy.batch(episodes).ids.shape[0] == len(episodes)
@@ -218,8 +228,8 @@ def test_in_bfloat16_a_small_step_is_not_lost_and_the_split_changes_nothing(trai
         policy = Policy(copy.deepcopy(trained.model).to(torch.bfloat16), trained.tokenizer, trained.chat)
         optimizer = make_optimizer(policy.model, learning_rate=1e-6, betas=(0.9, 0.999), weight_decay=0.0)
         before = [p.clone() for p in parameters_of(optimizer)]
-        replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
-        episodes = [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
+        episodes = two_groups(policy)
+
         settings = dataclasses.replace(SETTINGS, tokens_per_microbatch=tokens)
         metrics = update_policy(policy, optimizer, episodes, settings, seed=0)
         return [b - a for a, b in zip(before, parameters_of(optimizer), strict=True)], metrics
@@ -247,7 +257,7 @@ def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
     assert all(math.isfinite(metrics[name]) for name in metrics.keys() - nothing)
 
 
-def test_a_gradient_that_is_not_finite_is_no_step_and_is_counted(policy: Policy) -> None:
+def test_a_gradient_that_is_not_finite_is_counted_and_steps_nothing(policy: Policy) -> None:
     pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
     pair[0].reward = math.nan  # stands for whatever overflows
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-3)
@@ -272,7 +282,7 @@ def moved(
     trained: Policy, by: float, *, minibatches: int = 1, **changes: Any
 ) -> tuple[list[torch.Tensor], dict[str, float]]:
     """The change of the weights in one update whose sampler was off by `by`, and the metrics."""
-    policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+    policy = copied(trained)
     replies = ["open(a)", "read()", "submit(73)", "list()"]
     episodes = [skewed(episode(policy, i // 2, r, reward=float(i % 2)), by) for i, r in enumerate(replies)]
     settings = dataclasses.replace(SETTINGS, minibatches=minibatches, max_grad_norm=1e9, **changes)
@@ -330,7 +340,7 @@ def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained: Policy, aggreg
     """Episodes without an advantage are in the KL term alone; they made the policy gradient smaller."""
 
     def norm(kl_coef: float) -> float:
-        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+        policy = copied(trained)
         replies = ["open(a)", "open(b)", "open(c)", "open(d)"]
         episodes = [episode(policy, i // 2, r, reward=float(i == 0)) for i, r in enumerate(replies)]
         settings = dataclasses.replace(SETTINGS, kl_coef=kl_coef, aggregation=aggregation)
@@ -344,19 +354,6 @@ def test_the_kl_is_that_of_the_policy_that_sampled(trained: Policy) -> None:
     """k3 with the ratio now / sampled, because the sampler drew the tokens: here it is 1 / 4 for each."""
     _, metrics = moved(trained, math.log(4))
     assert metrics["train/approx_kl"] == pytest.approx(1 / 4 + math.log(4) - 1, rel=1e-3)
-
-
-def test_the_kl_term_pulls_back_to_the_reference(trained: Policy) -> None:
-    def drift(kl_coef: float) -> float:
-        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
-        optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.05)
-        settings = dataclasses.replace(SETTINGS, kl_coef=kl_coef)
-        for _ in range(4):
-            pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
-            metrics = update_policy(policy, optimizer, pair, settings, seed=0, reference=trained)
-        return metrics["train/kl_ref"]
-
-    assert drift(5.0) < drift(1e-9)
 
 
 @pytest.mark.parametrize("changes", [{}, {"tis_cap": 2.0, "minibatches": 2}])

@@ -25,7 +25,7 @@ def test_an_episode_grows_with_its_mask() -> None:
     ("end", "truncated"),
     [("terminated", False), ("horizon", True), ("truncated", True), ("context", True), ("environment-error", False)],
 )
-def test_the_controller_is_told_why(end: Any, truncated: bool) -> None:
+def test_the_outcome_has_the_reason_of_the_end(end: Any, truncated: bool) -> None:
     t = Trajectory("task", 0, horizon=6, success=end == "terminated", end=end)
     t.turns = [Turn("a", "o", cut=False, malformed=False)] * 4
     outcome = t.outcome()
@@ -63,7 +63,7 @@ def test_the_first_message_and_an_answer_are_recorded() -> None:
         ({"reward": math.inf, "terminated": True, "success": True}, "environment-error", False),
     ],
 )
-def test_what_ended_an_episode(answer: dict[str, Any], end: str, success: bool) -> None:
+def test_the_end_of_an_episode_is_recorded_with_its_reason(answer: dict[str, Any], end: str, success: bool) -> None:
     t = answered(**answer)
     assert (t.end, t.success, t.error is not None) == (end, success, end == "environment-error")
     assert math.isfinite(t.reward)
@@ -71,7 +71,7 @@ def test_what_ended_an_episode(answer: dict[str, Any], end: str, success: bool) 
 
 @pytest.mark.parametrize("verdict", ["False", math.nan, None])
 def test_a_verdict_that_is_no_bool_is_refused(verdict: Any) -> None:
-    with pytest.raises(ConfigError, match=r"info\['success'\] must be True or False \(or 0 or 1\).*got"):
+    with pytest.raises(ConfigError, match=r"info\['success'\]"):
         answered(terminated=True, success=verdict)
 
 

@@ -117,13 +117,6 @@ def test_the_report_fits_the_screen_and_shows_its_figures(browser: Any, made: Pa
     visit.close()
 
 
-def test_the_report_s_tables_stay_within_the_screen_of_a_small_laptop(browser: Any, made: Path) -> None:
-    visit = Visit(browser, made / "report.html", "desktop")
-    visit.page.set_viewport_size({"width": 1024, "height": 700})
-    assert visit.width() == 1024
-    visit.close()
-
-
 @pytest.mark.parametrize("width", WIDTHS)
 def test_ten_thousand_episodes_are_listed_without_reading_or_building_them(
     browser: Any, made: Path, width: str
@@ -146,16 +139,6 @@ def test_ten_thousand_episodes_are_listed_without_reading_or_building_them(
     visit.page.wait_for_selector(".turn")
     assert visit.page.evaluate("inflated") == 3  # the episode's part and its system prompt
     assert visit.width() == WIDTHS[width][0]
-    visit.close()
-
-
-def test_scrolling_to_the_end_shows_the_last_episode(browser: Any, made: Path) -> None:
-    visit = Visit(browser, made / "many.episodes.html", "desktop")
-    visit.page.wait_for_selector(".row")
-    visit.page.evaluate("document.getElementById('list').scrollTop = 1e9")
-    visit.page.wait_for_selector("[aria-posinset='10048']")
-    assert "train-156-07" in visit.page.inner_text("[aria-posinset='10048']")
-    assert visit.page.locator(".row").count() <= ROWS_IN_SIGHT
     visit.close()
 
 
@@ -272,23 +255,8 @@ def test_keys_and_the_browser_s_own_back_and_reload(browser: Any, made: Path) ->
     visit.close()
 
 
-def test_on_a_phone_list_and_episode_take_turns(browser: Any, made: Path) -> None:
-    visit = Visit(browser, made / "many.episodes.html", "phone")
-    visit.page.wait_for_selector(".row")
-    assert not visit.page.is_visible("main")
-    visit.page.locator(".row").nth(2).tap()
-    visit.page.wait_for_selector(".turn")
-    assert not visit.page.is_visible("#list")
-    visit.page.click("text=← List")
-    visit.page.wait_for_selector("#list", state="visible")
-    assert not visit.page.is_visible("main")
-    visit.page.evaluate("document.getElementById('filters').open = true")
-    assert visit.width() == 390
-    visit.close()
-
-
 @pytest.mark.parametrize("width", WIDTHS)
-def test_what_an_environment_says_is_shown_and_not_run(browser: Any, made: Path, width: str) -> None:
+def test_html_in_an_observation_is_shown_and_not_run(browser: Any, made: Path, width: str) -> None:
     visit = Visit(browser, made / "report.episodes.html", width, "#episode=" + "0.0.0")
     visit.page.wait_for_selector(".row", state="attached")
     runs = visit.page.locator("[name=run] option").count() - 1
@@ -322,18 +290,4 @@ def test_the_page_s_policy_stops_a_script_that_was_missed(browser: Any, made: Pa
     assert "owned" not in visit.page.title()
     assert any("Content Security Policy" in words for words in visit.complaints)
     visit.complaints.clear()
-    visit.close()
-
-
-@pytest.mark.parametrize("name", ["report.html", "many.episodes.html"])
-def test_in_print_the_page_is_ink_on_paper(browser: Any, made: Path, name: str) -> None:
-    visit = Visit(browser, made / name, "desktop", "#episode=0.3.1" if "episodes" in name else "")
-    visit.page.wait_for_selector("h2")
-    visit.page.emulate_media(media="print", color_scheme="dark")
-    colours = visit.page.evaluate(
-        "['background-color', 'color'].map((p) => getComputedStyle(document.documentElement).getPropertyValue(p))"
-    )
-    assert colours == ["rgb(255, 255, 255)", "rgb(0, 0, 0)"]
-    hidden = "#finder" if "episodes" in name else "nav"
-    assert not visit.page.is_visible(hidden)
     visit.close()

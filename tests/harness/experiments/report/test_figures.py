@@ -61,23 +61,6 @@ def test_each_suite_has_its_figures(sweep: Callable[..., Path]) -> None:
     assert found["learning"] == found["pretrained"][:3] == ["Success by tokens", "K by update", "Tokens per update"]
 
 
-def test_arms_differ_in_colour_line_style_and_marker(sweep: Callable[..., Path], drawn: list[Figure]) -> None:
-    (suite,) = read_suites([sweep(seeds=1, updates=6, only=("comparison",))])
-    draw(suite)
-    for figure in drawn:
-        lines = named_lines(figure).values()
-        assert len(lines) == 5
-        for look in ("get_color", "get_marker"):
-            assert len({str(getattr(line, look)()) for line in lines}) == 5
-        assert len({str(line._unscaled_dash_pattern) for line in lines}) == 5
-
-
-def test_nine_arms_still_differ(tmp_path: Path, drawn: list[Figure]) -> None:
-    draw(read_suites([write_run(tmp_path / str(k), updates=2, wrapper="fixed", k0=k) for k in range(10, 19)])[0])
-    looks = {(line.get_color(), line.get_marker()) for line in named_lines(drawn[0]).values()}
-    assert len(looks) == 9
-
-
 def test_the_mean_over_seeds_is_the_thick_line(tmp_path: Path, drawn: list[Figure]) -> None:
     folders = [
         write_run(tmp_path / str(seed), updates=3, seed=seed, k_from=k, k_to=k) for seed, k in ((0, 10), (1, 30))
@@ -93,15 +76,10 @@ def test_the_mean_over_seeds_is_the_thick_line(tmp_path: Path, drawn: list[Figur
 def test_the_band_is_shaded_and_said(sweep: Callable[..., Path], drawn: list[Figure]) -> None:
     (suite,) = read_suites([sweep(seeds=1, updates=3, only=("convergence",))])
     k = draw(suite, (20.0, 30.0))["K by update"]
-    assert "plateau band from 20 to 30 steps is shaded" in k.alternative
+    assert "from 20 to 30 steps is shaded" in k.alternative
     (patch,) = drawn[0].axes[0].patches
     assert (patch.get_y(), patch.get_y() + patch.get_height()) == (20, 30)
     assert "shaded" not in draw(suite)["K by update"].caption.lower()
-
-
-def test_the_alternative_says_where_each_arm_ends(tmp_path: Path) -> None:
-    suite = read_suites([write_run(tmp_path / "r", updates=3, k_from=10.0, k_to=10.0)])[0]
-    assert draw(suite)["K by update"].alternative == "Line chart of K (steps) by update. elastic: from 10.0 to 10.0."
 
 
 def test_noisy_metrics_are_the_mean_of_five_updates(tmp_path: Path, drawn: list[Figure]) -> None:
@@ -113,12 +91,6 @@ def test_noisy_metrics_are_the_mean_of_five_updates(tmp_path: Path, drawn: list[
     (line,) = named_lines(drawn[3]).values()
     assert list(line.get_xdata()) == [0, 1, 2, 4, 5, 6]
     assert list(line.get_ydata()) == [10, 15, 20, 25, 30, 40]  # the last: (20 + 30 + 40 + 50 + 60) / 5
-
-
-def test_a_band_of_one_k_can_be_seen(sweep: Callable[..., Path], drawn: list[Figure]) -> None:
-    (suite,) = read_suites([sweep(seeds=1, updates=2, only=("ema",))])
-    draw(suite, (30.0, 30.0))
-    assert drawn[0].axes[0].patches[0].get_height() == 1
 
 
 def test_runs_without_metrics_are_not_drawn(tmp_path: Path, drawn: list[Figure]) -> None:
@@ -138,16 +110,6 @@ def test_held_out_success_has_no_line_for_a_run_that_was_not_evaluated_yet(tmp_p
     assert "updates=2: not recorded" in draw(suites[0])["Success by update"].alternative
     table = run_table(all_runs(suites), "")
     assert [row[table.headings.index("success %")] == "—" for row in table.rows] == [False, True]
-
-
-def test_one_update_and_missing_columns(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", updates=1, ended=False)
-    (folder / "metrics.jsonl").write_text(
-        '{"update": 0, "rollout/success": null, "tokens/update": 5, "tokens/total": 5}\n'
-    )
-    drawings = draw(read_suites([folder])[0])
-    assert "elastic: not recorded" in drawings["Success by update"].alternative
-    assert "elastic: not recorded" in drawings["K by update"].alternative
 
 
 @pytest.mark.parametrize("label", ["$x^$", HOSTILE, "Δ={a}"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import json
 import re
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import harness.report
 from harness.report import main
 
 from .conftest import HOSTILE, write_log, write_run, write_sweep
@@ -98,7 +96,7 @@ def test_runs_that_were_killed_are_reported_as_far_as_they_got(
 
 
 @pytest.mark.parametrize(("split", "told"), [("mini", True), ("all", True), ("train", False)])
-def test_a_split_that_is_trained_on_is_said(tmp_path: Path, split: str, told: bool) -> None:
+def test_an_evaluation_on_the_training_split_is_labelled(tmp_path: Path, split: str, told: bool) -> None:
     """AppWorld's mini world has one split, and the page called its tasks held-out without a word."""
     run = write_run(tmp_path / "run", split=split, eval_split="mini")
     evaluation = json.loads((run / "evaluation.json").read_text())
@@ -109,44 +107,22 @@ def test_a_split_that_is_trained_on_is_said(tmp_path: Path, split: str, told: bo
     assert ("of the split that the runs train on" in text) == told
 
 
-def test_runs_that_have_not_begun_make_a_page_without_figures(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", updates=6, ended=False)
-    (folder / "metrics.jsonl").unlink()
-    page = report(folder, out=tmp_path / "report.html")
-    assert "img" not in [tag for tag, _ in page.elements]
-    assert "run: no metrics yet" in page.text
-
-
-def test_a_run_whose_settings_name_no_k0_is_reported(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", updates=2)
-    settings = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({k: v for k, v in settings.items() if k != "k0"}))
-    report(folder, out=tmp_path / "report.html")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere"], r"error: there is no folder nowhere; give the folder of a run or of a sweep"),
-        (["nowhere", "--out", "/"], r"error: out must be a file, got the folder /; add a name: /report.html"),
-        (["nowhere", "--out", "metrics.jsonl"], r"error: out must end in \.html, got metrics\.jsonl; change --out"),
-        ([], r"error: no run is given; name run folders or sweep folders: python -m harness.report runs/EH-\*"),
+        (["nowhere"], "no folder nowhere"),
+        (["nowhere", "--out", "/"], "out must be a file"),
+        (["nowhere", "--out", "metrics.jsonl"], r"out must .*\.html.*--out"),
+        ([], "name run folders"),
     ],
 )
-def test_errors_say_the_mend(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_end_the_command_with_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 2
     assert re.search(message, capsys.readouterr().out)
-
-
-def test_the_templates_are_packaged() -> None:
-    root = Path(harness.__file__).parents[1]
-    packaged = configparser.ConfigParser()
-    packaged.read(root / "setup.cfg")
-    patterns = packaged["options.package_data"]["harness"].split()
-    for template in (root / "harness" / "experiments" / "report" / "templates").iterdir():
-        assert any(template.relative_to(root / "harness").match(pattern) for pattern in patterns), template
 
 
 def test_two_sweeps_keep_their_own_bands(tmp_path: Path) -> None:

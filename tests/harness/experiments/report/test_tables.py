@@ -48,13 +48,6 @@ def test_every_suite_of_the_paper_has_its_table(sweep: Callable[..., Path]) -> N
             assert {len(row) for row in table.rows} == {len(table.headings)} == {1 + sum(n for _, n in table.groups)}
 
 
-def test_runs_that_have_not_ended_are_in_no_mean(sweep: Callable[..., Path]) -> None:
-    out = sweep(seeds=3, updates=6, only=("ema",))
-    (out / "runs" / "ema-0-seed0" / "evaluation.json").unlink()
-    (table,) = tables(out)
-    assert [cell(table, label, "n") for label in ("α=0.1", "α=0.2", "α=1")] == ["2", "3", "3"]
-
-
 def test_runs_given_one_by_one_have_no_paper_beside_them(tmp_path: Path) -> None:
     success, _ = tables(write_run(tmp_path / "run", updates=3))
     assert success.groups == ()

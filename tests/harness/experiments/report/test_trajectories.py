@@ -89,7 +89,7 @@ def test_of_too_many_episodes_whole_updates_are_left_out_evenly(tmp_path: Path) 
     assert sorted({*zip(columns["run"], columns["update"], strict=True)}) == [(0, 0), (0, 4), (0, 8), (1, 2)]
     assert 'data-logged="96"' in text
     assert page(*folders, most=1)[0].shown == 16  # at least the last update of every run
-    with pytest.raises(ConfigError, match="the most episodes must be >= 1, got 0"):
+    with pytest.raises(ConfigError, match="most episodes must be"):
         page(*folders, most=0)
 
 
@@ -108,21 +108,7 @@ def test_a_torn_line_is_dropped_and_a_damaged_one_named(run: Path) -> None:
     assert not list(run.parent.glob("*.part")) or data((run.parent / "page.html").read_text(), "index")
 
 
-def test_logs_of_older_versions_are_read(run: Path) -> None:
-    for log in run.glob("episodes/*.jsonl"):
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
-        for line in lines:
-            for name in ("advantage", "prompt_tokens", "system_prompt"):
-                del line[name]
-            for turn in line["turns"]:
-                del turn["action_tokens"], turn["observation_tokens"]
-        log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    _, text = page(run)
-    assert set(data(text, "index")["columns"]["in_loss"]) == {None}
-    assert 'id="system-' not in text
-
-
-def test_a_reward_that_is_not_finite_is_not_known(run: Path) -> None:
+def test_a_reward_that_is_not_finite_is_shown_as_unknown(run: Path) -> None:
     log = run / "episodes" / "update-000000.jsonl"
     log.write_text(log.read_text().replace('"reward": 1.0', '"reward": NaN', 1))
     assert data(page(run)[1], "index")["columns"]["reward"][:2] == [None, 0.0]
