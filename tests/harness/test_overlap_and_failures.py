@@ -19,7 +19,7 @@ from quiet_run import rows_of_run as run
 
 from eh_gym.errors import WorkerDied, WorkerError
 from envs.cabinet.env import CabinetEnv
-from harness.assembly import environments as build
+from harness.assembly import build
 from harness.assembly.environments import teacher
 from harness.evaluation.play import play_policy
 from harness.rollout import player
