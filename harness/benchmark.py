@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from harness.evaluation.cost import Cost
     from harness.evaluation.result import EvalResult
 
-__all__ = ["Run", "benchmark", "main", "preset", "runs_of"]
+__all__ = ["BenchmarkPart", "benchmark", "main", "preset", "runs_of"]
 
 _SCRIPTS = ("expert", "empty")
 _WHAT = "Plays a benchmark's official tasks once greedily and --rollouts times sampled, and writes scores that can be compared."
 
 
-def runs_of(config: Evaluation) -> list[Run]:
+def runs_of(config: Evaluation) -> list[BenchmarkPart]:
     """Returns the evaluations that a benchmark plays, in their order.
 
     Args:
@@ -63,12 +63,12 @@ def runs_of(config: Evaluation) -> list[Run]:
                 shared, split=split, temperature=temperature, rollouts=rollouts, out=folder
             )
             evaluation.checked_environment_args()
-            found.append(Run(split, name, evaluation))
+            found.append(BenchmarkPart(split, name, evaluation))
     return found
 
 
 @dataclass(frozen=True)
-class Run:
+class BenchmarkPart:
     """One evaluation of a benchmark.
 
     Attributes:
@@ -110,7 +110,7 @@ def benchmark(config: Evaluation, console: Console) -> dict[str, EvalResult]:
     return results
 
 
-def _estimate(config: Evaluation, runs: Sequence[Run]) -> Cost:
+def _estimate(config: Evaluation, runs: Sequence[BenchmarkPart]) -> Cost:
     from harness.evaluation.cost import Cost, estimated_cost
     from harness.evaluation.play import held_out_tasks
     from harness.rollout.environment import Environments
@@ -125,7 +125,7 @@ def _estimate(config: Evaluation, runs: Sequence[Run]) -> Cost:
     return total
 
 
-def _spent(runs: Sequence[Run]) -> Cost:
+def _spent(runs: Sequence[BenchmarkPart]) -> Cost:
     from harness.evaluation.cost import spent
     from harness.evaluation.folder import read_evaluation
     from harness.run.episode_log import read_episodes
@@ -133,7 +133,7 @@ def _spent(runs: Sequence[Run]) -> Cost:
     return spent(line for run in runs for line in read_episodes(read_evaluation(run.folder).episodes))
 
 
-def _write(env: str, runs: Sequence[Run], table: str, console: Console) -> None:
+def _write(env: str, runs: Sequence[BenchmarkPart], table: str, console: Console) -> None:
     """Writes the table, the benchmark's own result files of the greedy episodes, and the pages."""
     from harness.export import Export, export
     from harness.report import Report, report
