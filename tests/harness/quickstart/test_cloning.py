@@ -19,7 +19,7 @@ import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
 from harness.assembly.environments import teacher
 from harness.assembly.first_policy import clone_expert
-from harness.policy.policy import load_policy
+from harness.policy.policy import Policy, load_policy
 from harness.quickstart import cloning
 from harness.quickstart.cloning import cached_warm_start, demonstrations, text_perplexity, warm_start
 from harness.quickstart.tiny import new_tiny_policy
@@ -207,3 +207,19 @@ def test_the_command_takes_the_defaults_of_the_run() -> None:
     assert run.warm_start.seed == 0
     assert cloning.warm_start == dataclasses.replace(run.warm_start, seed=-1)  # so that --seed decides
     assert default_for(["--model", "Qwen/Qwen2.5-7B-Instruct"]).warm_start.episodes == 200
+
+
+def test_another_vocabulary_never_meets_an_old_cache(env: gym.Env[str, str], tmp_path: Path) -> None:
+    settings = WarmStart(episodes=5, max_batches=1)
+    policy = new_tiny_policy(env, seed=0)
+    cached_warm_start(tmp_path, env, policy, settings, seed=0)
+    other = new_tiny_policy(env, seed=0)
+    vocabulary = other.tokenizer.get_vocab()
+    a, b = vocabulary["open("], vocabulary["read("]
+    text = other.tokenizer.backend_tokenizer.to_str()
+    text = text.replace(f'"open(":{a}', f'"open(":{b}').replace(f'"read(":{b}', f'"read(":{a}')
+    other.tokenizer._tokenizer = type(other.tokenizer.backend_tokenizer).from_str(text)
+    assert other.tokenizer.get_vocab()["open("] == b
+    for one, entries in ((new_tiny_policy(env, seed=0), 1), (other, 2)):
+        cached_warm_start(tmp_path, env, Policy(one.model, one.tokenizer, one.chat), settings, seed=0)
+        assert len(list((tmp_path / "warm_start").iterdir())) == entries
