@@ -88,16 +88,13 @@ def test_without_peft_the_message_names_the_command(
 
 @pytest.mark.usefixtures("no_model")
 @pytest.mark.parametrize("begin", [lora_run, lora_clone, lora_model])
-def test_a_transformers_that_refuses_this_peft_is_told_before_a_model_is_loaded(
+def test_a_peft_that_transformers_refuses_is_an_error_before_a_model_is_loaded(
     begin: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """transformers 5.24.0 needs peft 0.22, and came out before it."""
     peft = pytest.importorskip("peft")
     monkeypatch.setattr("harness.policy.lora.MIN_PEFT_VERSION", "99.1")
-    told = (
-        rf"--lora-rank needs .*, got transformers {version('transformers')}, which needs peft >= 99.1, and peft "
-        rf"{peft.__version__}; run pip install 'transformers>=.*' 'peft>=.*', or train all weights"
-    )
+    told = rf"transformers {version('transformers')}.*peft >= 99.1.*{peft.__version__}"
     with pytest.raises(ConfigError, match=told):
         begin(tmp_path)
 

@@ -186,7 +186,7 @@ def test_servers_of_another_vllm_are_refused_before_they_are_asked_to_join(
     """Between 0.32 and 0.33, the second update would never end."""
     server = Server(1, calls, threading.Barrier(1))
     server.vllm = "0.31.2"
-    with pytest.raises(ConfigError, match=r"expected vLLM 0\.3\d\.0, .* got 0\.31\.2; install the same version"):
+    with pytest.raises(ConfigError, match=r"vLLM 0\.3\d\.0.*0\.31\.2"):
         NCCLSender(fresh(), [server], META, merged=True)  # type: ignore[list-item]
     assert not calls
 
