@@ -54,11 +54,8 @@ def train(
     """
     from harness.assembly.build import build  # torch takes seconds to import, and `--help` needs none of it
     from harness.rollout.outcomes import tell_controller
-    from harness.run.hub import check_login
 
     started = time.perf_counter()
-    if config.push_to_hub and not resume:
-        check_login()
     with build(config, run_dir, display, resume=resume, ranks=ranks) as run:
         if not run.evaluations:
             run.evaluations["before"] = run.held_out.sampled_and_greedy(display, "before training")
@@ -108,21 +105,6 @@ def _finish(run: Run, display: Display, started: float) -> None:
         draw_run(folder / "metrics.jsonl", folder / "figure.png", title=title)
         write_whole(folder / "evaluation.json", json.dumps(run.evaluations, indent=2))
         display.summary(config, folder, run.evaluations, training_s, time.perf_counter() - started)
-        if config.push_to_hub:
-            _push(folder / "model", config, run.evaluations, display)
-
-
-def _push(model: Path, config: GRPOConfig, evaluations: dict[str, Any], display: Display) -> None:
-    """Uploads the model. The run has ended well, whatever comes of it."""
-    from harness.run.hub import push
-
-    try:
-        display.note(f"hub:         {push(model, config, evaluations)}")
-    except Exception as error:  # a service that fails must not make a finished run look failed
-        display.note(
-            f"warning: the model was not pushed ({error}); it is whole in {model}; "
-            f"push it with: hf upload {config.push_to_hub} {model}{'' if config.push_public else ' --private'}"
-        )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

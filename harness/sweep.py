@@ -319,10 +319,6 @@ def parse(words: list[str]) -> Sweep:
         raise ConfigError(
             f"--{name.replace('_', '-')} is for a single run; the folder of a sweep is --out, and a sweep resumes by itself"
         )
-    if settings.train.push_to_hub:
-        raise ConfigError(
-            "--push-to-hub is for a single run; all runs of a sweep would upload to the same repository: leave it out"
-        )
     for suite in PAPER_SUITES if settings.suite == "all" else [settings.suite]:
         if suite == "saturation" and settings.train.budget_hint:
             raise ConfigError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,6 @@ from harness.settings.ranges import Range
 
 __all__ = ["RunFlags"]
 
-_REPOSITORY = re.compile(r"([\w.-]+/)?[\w.-]+", re.ASCII)
 _TRACKERS = ("tensorboard", "wandb", "trackio")
 
 
@@ -49,20 +47,12 @@ class RunFlags:
     """Where the metrics go beside metrics.jsonl: some of tensorboard, wandb and trackio, with commas between. Empty: nowhere."""
     log_project: str = "elastic-horizon"
     """The run's project in wandb and trackio."""
-    push_to_hub: str = ""
-    """After the last update, upload the model to this repository of the Hugging Face hub, such as me/my-agent. Empty: nowhere."""
-    push_public: bool = False
-    """Make a new repository of --push-to-hub public. It is private otherwise."""
 
     def trackers(self) -> tuple[str, ...]:
         """`log` as names, each once."""
         return tuple(dict.fromkeys(name.strip() for name in self.log.split(",") if name.strip()))
 
     def check_run(self) -> None:
-        """Raises ConfigError if the metrics or the model would go to no known place."""
-        if self.push_to_hub and not _REPOSITORY.fullmatch(self.push_to_hub):
-            raise ConfigError(f"push_to_hub must be NAME or OWNER/NAME, got {self.push_to_hub!r}; change --push-to-hub")
-        if self.push_public and not self.push_to_hub:
-            raise ConfigError("push_public needs a repository; give --push-to-hub, or drop --push-public")
+        """Raises ConfigError if the metrics would go to no known place."""
         if unknown := set(self.trackers()) - set(_TRACKERS):
             raise ConfigError(f"log can be {', '.join(_TRACKERS)}, not {', '.join(sorted(unknown))}; change --log")

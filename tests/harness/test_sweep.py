@@ -230,7 +230,6 @@ def test_the_pretrained_suite_sweeps_two_environments_or_the_given_one(
         (["--run-dir", "x"], "--run-dir.*--out"),
         (["--seeds", "0"], "seeds"),
         (["--threshold", "50"], "threshold"),
-        (["--push-to-hub", "me/agent"], "--push-to-hub"),
         (["--budget-hint", "{left}"], "saturation"),
     ],
 )

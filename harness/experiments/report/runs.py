@@ -31,7 +31,7 @@ _NO_MATTER = (
     *("seed", "recipe", "run_dir", "resume", "device", "threads", "slots", "env_threads", "tokens_per_microbatch"),
     *("checkpoint_every", "keep_checkpoints", "log_episodes_every", "sampler", "url", "rank_timeout_s"),
     *("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"),
-    *("log", "log_project", "push_to_hub", "push_public", "plan"),
+    *("log", "log_project", "plan"),
 )
 # Settings that only some kinds of horizon read. For other kinds their values mean nothing. Evaluations read k_max, too.
 _ONLY = {kind: settings_of(kind) - {"k_max"} for kind in (*HORIZONS, "tti")}

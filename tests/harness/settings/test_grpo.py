@@ -171,8 +171,6 @@ def test_a_value_that_means_nothing_is_refused_by_its_name(name: str, value: Any
         ({"wrapper": "linear", "linear_increment": 0.0}, "--linear-increment"),
         ({"max_staleness": 2, "rollout": "lockstep", "eval_every": 0}, "--max-staleness.*--rollout"),
         ({"ray_address": "auto"}, "--env-workers ray"),
-        ({"push_public": True}, "--push-to-hub"),
-        ({"push_to_hub": "https://huggingface.co/me/agent"}, "OWNER/NAME"),
     ],
 )
 def test_settings_that_do_not_go_together_name_the_flag_to_change(changes: dict[str, Any], names: str) -> None:
