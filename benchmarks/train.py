@@ -99,8 +99,6 @@ def settings(tokens: int) -> LossSettings:
         tokens_per_microbatch=tokens,
         max_grad_norm=1e9,
         tis_cap=0.0,
-        tis_mode="truncate",
-        tis_floor=0.0,
     )
 
 

@@ -242,7 +242,7 @@ _ALL = (
     Metric(
         "train/tis_weight_mean",
         "ratio",
-        "The mean importance weight of the trained tokens: trainer's / sampler's probability, bounded as tis_mode says.",
+        "The mean importance weight of the trained tokens: trainer's / sampler's probability, at most tis_cap.",
     ),
     Metric("train/tis_capped", "share", "The share of trained tokens whose weight was out of bounds."),
     *(

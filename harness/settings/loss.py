@@ -8,7 +8,7 @@ from typing import Annotated
 
 from eh_gym.errors import ConfigError
 from harness.settings.ranges import Range
-from harness.types.loss_settings import Aggregation, Loss, WeightMode
+from harness.types.loss_settings import Aggregation, Loss
 
 __all__ = ["LossFlags"]
 
@@ -44,18 +44,9 @@ class LossFlags:
     """Whether the loss is about the model's thoughts too. --no-train-reasoning trains on the answers alone."""
     tis_cap: Annotated[float, Range(1, math.inf, zero=True)] = 0.0
     """Weight each token by min(trainer's / sampler's probability, this cap), >= 1. 0 uses no weights."""
-    tis_mode: WeightMode = "truncate"
-    """truncate: the weights of --tis-cap. mask: a token whose weight is not in tis_floor..tis_cap gets 0 (IcePop). sequence: one
-    weight per episode, min(the product of its tokens' weights, tis_cap)."""
-    tis_floor: Annotated[float, Range(0, 1)] = 0.5
-    """With --tis-mode mask: the smallest weight that is kept, in 0..1."""
 
     def check_loss(self) -> None:
         """Raises ConfigError for combinations that mean nothing."""
-        if self.tis_mode != "truncate" and not self.tis_cap:
-            raise ConfigError(f"tis_mode {self.tis_mode} needs a cap: add --tis-cap 5 (mask) or --tis-cap 2 (sequence)")
-        if self.tis_floor != LossFlags.tis_floor and self.tis_mode != "mask":
-            raise ConfigError(f"tis_floor is for --tis-mode mask, got {self.tis_mode}; leave --tis-floor out")
         if self.fixed_length and self.aggregation != "fixed-length":
             raise ConfigError(
                 f"fixed_length is for --aggregation fixed-length, got {self.aggregation}; leave --fixed-length out"

@@ -10,8 +10,6 @@ The sources are:
 - k3: Schulman, "Approximating KL Divergence", 2020.
 - Truncated importance weights of tokens, between an engine and its trainer: Yao et al., "Your Efficient RL Framework Secretly
   Brings You Off-Policy RL Training", 2025. Keeping the ratio separate from these weights: "decoupled PPO", arXiv 2110.00641.
-- Masked importance weights (IcePop): arXiv 2510.18855. Truncated importance weights of sequences: Liu et al., "When
-  Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch", 2025.
 
 B is the number of episodes, S the number of tokens. `mask` marks the tokens that the model wrote. `harness.training.update`
 chooses the episodes and forms the batches.
@@ -23,7 +21,7 @@ import torch
 from torch import Tensor
 
 from eh_gym.errors import ConfigError
-from harness.types.loss_settings import Aggregation, WeightMode
+from harness.types.loss_settings import Aggregation
 
 __all__ = [
     "LOSSES",
@@ -119,49 +117,31 @@ def cispo_loss(
 LOSSES = {"grpo": policy_loss, "gspo": sequence_policy_loss, "cispo": cispo_loss}
 
 
-def importance_weights(
-    logp: Tensor, sampled_logp: Tensor, mask: Tensor, *, cap: float, floor: float = 0.0, mode: WeightMode = "truncate"
-) -> tuple[Tensor, Tensor]:
-    """Importance weights of tokens, from the ratio of the trainer's to the sampler's probability, without gradient.
+def importance_weights(logp: Tensor, sampled_logp: Tensor, mask: Tensor, *, cap: float) -> tuple[Tensor, Tensor]:
+    """Importance weights of tokens, min(trainer's / sampler's probability, cap), without gradient.
 
     Args:
         logp: float [B, S], the trainer's log-probabilities under the weights that the update starts from.
         sampled_logp: float [B, S], the sampler's log-probabilities at the time of sampling.
         mask: bool [B, S], True for tokens that the model wrote.
         cap: The largest weight, >= 1.
-        floor: In 0..1. With "mask", the smallest weight that is kept.
-        mode: "truncate": min(ratio, cap) of each token. "mask": the ratio of a token if it is in floor..cap, else 0 (IcePop).
-            "sequence": min(product of the sequence's ratios, cap), for each of its tokens.
 
     Returns:
-        The weights, float [B, S], 1 outside the mask; and whether the weight is not the ratio itself, bool [B, S].
+        The weights, float [B, S], 1 outside the mask; and whether the ratio exceeds the cap, bool [B, S].
 
     >>> logp, sampled = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]])  # ratios e^0, e^2
     >>> written = torch.tensor([[True, True]])
     >>> importance_weights(logp, sampled, written, cap=2.0)
     (tensor([[1., 2.]]), tensor([[False,  True]]))
-    >>> importance_weights(logp, sampled, written, cap=2.0, floor=0.5, mode="mask")
-    (tensor([[1., 0.]]), tensor([[False,  True]]))
     """
     _check_rank("logp", logp, 2)
     _check_same("sampled_logp", sampled_logp, logp)
     _check_same("mask", mask, logp)
     if not cap >= 1:
         raise ConfigError(f"cap must be >= 1, got {cap}; a lower one would scale down tokens on which both sides agree")
-    if not 0 <= floor <= 1:
-        raise ConfigError(
-            f"floor must be in 0..1, got {floor}; a higher one would drop tokens on which both sides agree"
-        )
     log_ratio = (logp - sampled_logp).detach().masked_fill(~mask, 0.0)
-    if mode == "sequence":
-        log_ratio = log_ratio.sum(dim=1, keepdim=True).expand_as(logp).masked_fill(~mask, 0.0)
     ratio = log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
-    if mode == "mask":
-        outside = (ratio < floor) | (ratio > cap)
-        return ratio.masked_fill(outside, 0.0), outside
-    if mode in ("truncate", "sequence"):
-        return ratio.clamp(max=cap), ratio > cap
-    raise ConfigError(f"mode must be one of truncate, mask, sequence, got {mode!r}")
+    return ratio.clamp(max=cap), ratio > cap
 
 
 def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:

@@ -201,9 +201,7 @@ def _accumulate_gradients(
             logp, old_logp, advantages, mask, clip_low=settings.clip_low, clip_high=settings.clip_high
         )
         if settings.tis_cap:
-            weights, capped = importance_weights(
-                old_logp, sampled_logp, mask, cap=settings.tis_cap, floor=settings.tis_floor, mode=settings.tis_mode
-            )
+            weights, capped = importance_weights(old_logp, sampled_logp, mask, cap=settings.tis_cap)
             mismatch.add_weights(weights, capped, mask, lengths)
             per_token = per_token * weights
         mean = functools.partial(

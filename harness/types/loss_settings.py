@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Aggregation", "Loss", "LossSettings", "WeightMode"]
+__all__ = ["Aggregation", "Loss", "LossSettings"]
 
 Aggregation = Literal["seq-mean", "token-mean", "fixed-length"]
 Loss = Literal["grpo", "gspo", "cispo"]
-WeightMode = Literal["truncate", "mask", "sequence"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,6 @@ class LossSettings:
         tokens_per_microbatch: The most tokens in one forward pass. It changes the memory, not the result.
         max_grad_norm: Gradients are clipped to this norm.
         tis_cap: The cap of the importance weights, >= 1; 0 for none.
-        tis_mode: What happens to weights out of bounds, and whether a weight is a token's or a sequence's.
-        tis_floor: With "mask", the smallest weight that is kept.
     """
 
     temperature: float
@@ -49,5 +46,3 @@ class LossSettings:
     tokens_per_microbatch: int
     max_grad_norm: float
     tis_cap: float
-    tis_mode: WeightMode
-    tis_floor: float

@@ -160,8 +160,6 @@ def test_a_value_that_means_nothing_is_refused_by_its_name(name: str, value: Any
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"tis_mode": "mask"}, "--tis-cap"),
-        ({"tis_cap": 5.0, "tis_floor": 0.6}, "--tis-mode mask"),
         ({"eval_horizons": "60", "eval_tasks": 0}, "--eval-tasks"),
         ({"eval_horizons": "60", "budget_hint": "{left}"}, "--eval-horizons"),
         ({"loss": "gspo"}, "--aggregation seq-mean"),

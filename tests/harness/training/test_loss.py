@@ -154,31 +154,11 @@ class TestImportanceWeights:
         assert_close(weights, tensor([[2, 1, 0.25, 1]]))
         assert capped.tolist() == [[True, False, False, False]]
 
-    def test_masked_by_hand(self):
-        # Ratios 3, 2, 1, 1/2, 1/4: kept in 0.5..2, bounds included; the last is no token of the model's.
-        ratios = tensor([[3, 2, 1, 0.5, 0.25, 7]])
-        mask = torch.tensor([[True] * 5 + [False]])
-        weights, out = importance_weights(ratios.log(), torch.zeros_like(ratios), mask, cap=2.0, floor=0.5, mode="mask")
-        assert_close(weights, tensor([[0, 2, 1, 0.5, 0, 1]]))
-        assert out.tolist() == [[True, False, False, False, True, False]]
-
-    def test_of_sequences_by_hand(self):
-        # 3 * 1/2 = 1.5 for both tokens; 3 * 2 = 6 > 4, so 4. The third tokens are not the model's.
-        ratios = tensor([[3, 0.5, 9], [3, 2, 9]])
-        mask = torch.tensor([[True, True, False]] * 2)
-        weights, out = importance_weights(ratios.log(), torch.zeros_like(ratios), mask, cap=4.0, mode="sequence")
-        assert_close(weights, tensor([[1.5, 1.5, 1], [4, 4, 1]]))
-        assert out.tolist() == [[False, False, False], [True, True, False]]
-
-    @pytest.mark.parametrize(
-        ("mode", "expected"),
-        [("truncate", [5.0, 0.0, 1.0]), ("mask", [0.0, 0.0, 1.0]), ("sequence", [1.0, 1.0, 1.0])],
-    )
-    def test_finite_and_without_gradient_whatever_it_holds(self, mode, expected):
+    def test_finite_and_without_gradient_whatever_it_holds(self):
         logp = torch.tensor([[0.0, -500.0, 0.0]], requires_grad=True)
         sampled = torch.tensor([[-500.0, 0.0, math.nan]])
-        weights, _ = importance_weights(logp, sampled, torch.tensor([[True, True, False]]), cap=5.0, mode=mode)
-        assert weights.tolist() == [expected]
+        weights, _ = importance_weights(logp, sampled, torch.tensor([[True, True, False]]), cap=5.0)
+        assert weights.tolist() == [[5.0, 0.0, 1.0]]
         assert not weights.requires_grad
 
 
@@ -256,8 +236,6 @@ def aggregated(mask, mode):
             (lambda cap=cap: importance_weights(LOGP, LOGP, ALL, cap=cap), "cap must be")
             for cap in (0.0, 0.9, math.nan)
         ),
-        (lambda: importance_weights(LOGP, LOGP, ALL, cap=2.0, floor=1.5, mode="mask"), "floor must be"),
-        (lambda: importance_weights(LOGP, LOGP, ALL, cap=2.0, mode="clip"), "truncate, mask, sequence"),
         (lambda: kl_k3(LOGP, LOGP[:, :1]), "ref_logp must have shape"),
         (lambda: aggregated(ALL, "mean"), "seq-mean, token-mean, fixed-length"),
         (lambda: aggregated(ALL[:, :1], "token-mean"), "mask must have shape"),
