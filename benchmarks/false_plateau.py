@@ -99,7 +99,7 @@ def train(folder: Path, seed: int, flags: list[str], tasks: int) -> Result:
     done = folder / "result.json"
     if not done.exists():
         begun = (folder / "config.json").exists()
-        new = ["--run-dir", str(folder), "--env", ENV, "--seed", str(seed), "--eval-tasks", "0", *PAPER, *flags]
+        new = ["--out", str(folder), "--env", ENV, "--seed", str(seed), "--eval-tasks", "0", *PAPER, *flags]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, "-m", "harness.grpo", *(["--resume", str(folder)] if begun else new)]
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)

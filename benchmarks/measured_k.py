@@ -73,7 +73,7 @@ def trained(folder: Path, words: Sequence[str]) -> tuple[float, float]:
     """
     if not (folder / "evaluation.json").exists():
         begun = (folder / "config.json").exists()
-        arguments = ["--resume", str(folder)] if begun else ["--run-dir", str(folder), *words]
+        arguments = ["--resume", str(folder)] if begun else ["--out", str(folder), *words]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         subprocess.run(
             [sys.executable, "-m", "harness.grpo", *arguments], check=True, env=environment, stdout=subprocess.DEVNULL

@@ -168,7 +168,7 @@ def memory(updates: int) -> None:
                 eval_tasks=0,
                 checkpoint_every=25,
                 rollout=mode,
-                run_dir=Path(folder),
+                out=Path(folder),
             )
             watch = Watch()
             train(config, Path(folder), watch)

@@ -29,7 +29,7 @@ def trained(folder: Path, *flags: str) -> Path:
     """Trains one run, unless it is finished; returns the run's folder."""
     if not (folder / "evaluation.json").exists():
         begun = (folder / "config.json").exists()
-        own = ["--run-dir", str(folder), "--truncated-weight", "1", *flags]  # the paper's
+        own = ["--out", str(folder), "--truncated-weight", "1", *flags]  # the paper's
         arguments = ["--resume", str(folder)] if begun else own
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, "-m", "harness.grpo", "--wrapper", "elastic", *arguments]

@@ -52,7 +52,7 @@ def settings(options: argparse.Namespace) -> GRPOConfig:
         gradient_checkpointing=True,
         threads=options.threads,
         seed=options.seed,
-        run_dir=options.run_dir,
+        out=options.out,
         updates=options.updates,
         warm_start=WarmStart(episodes=len(TASKS), loss_target=options.loss_target),
         tasks_per_update=options.tasks_per_update,
@@ -87,18 +87,18 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=2e-5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--run-dir", type=Path, default=Path("runs/smollm2-bfcl"))
-    options = parse(parser, updates=1, group_size=2, loss_target=3.0, run_dir=Path("runs/smollm2-bfcl-smoke"))
+    parser.add_argument("--out", type=Path, default=Path("runs/smollm2-bfcl"))
+    options = parse(parser, updates=1, group_size=2, loss_target=3.0, out=Path("runs/smollm2-bfcl-smoke"))
     print(command(), flush=True)
     gym.register(ENV, entry_point=ShortestTasks, disable_env_checker=True)
     config = settings(options)
-    if (options.run_dir / "config.json").exists():  # a run that was stopped goes on
-        config = dataclasses.replace(config, resume=options.run_dir)
+    if (options.out / "config.json").exists():  # a run that was stopped goes on
+        config = dataclasses.replace(config, resume=options.out)
     config, run_dir, resume = prepare(config)
     display = Display(Console(width=140))
     display.plan(config, run_dir, resume=resume)
     train(config, run_dir, display, resume=resume)
-    rows = read_metrics(options.run_dir / "metrics.jsonl")
+    rows = read_metrics(options.out / "metrics.jsonl")
     whole = len(TASKS) // options.tasks_per_update or 1  # updates in which every task comes once
     for first in range(0, len(rows), whole):
         part = rows[first : first + whole]

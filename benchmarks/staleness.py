@@ -60,11 +60,11 @@ def measure(latency_ms: float, staleness: int, folder: Path, *, updates: int, sm
     flags += ["--rollout", "streaming", "--env-threads", "64", "--max-staleness", str(staleness), "--tis-cap", "2"]
     flags += SMALL_RUN if small else ["--updates", str(updates), "--k0", "30", "--wrapper", "fixed"]
     config = parse_flags(preset(flags), flags, prog="benchmarks/staleness.py")
-    config = dataclasses.replace(config, run_dir=folder / f"{latency_ms:g}-{staleness}")
-    assert config.run_dir is not None
+    config = dataclasses.replace(config, out=folder / f"{latency_ms:g}-{staleness}")
+    assert config.out is not None
     prepare(config)
-    train(config, config.run_dir, Display(Console(quiet=True)))
-    return read_metrics(config.run_dir / "metrics.jsonl")
+    train(config, config.out, Display(Console(quiet=True)))
+    return read_metrics(config.out / "metrics.jsonl")
 
 
 def main() -> None:

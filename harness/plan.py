@@ -63,7 +63,7 @@ def show(plan: Plan, console: Console) -> None:
     if memory.sequences is not None:
         say(f"the sampler's cache holds {max(0.0, memory.sequences):.1f} of the longest episodes at once")
     say(
-        f"an update: {config.tasks_per_update} x {config.group_size} episodes, {work.turns:.1f} turns at K = {plan.horizon}, "
+        f"an update: {config.tasks_per_update} x {config.group_size} episodes, {work.turns:.1f} turns at K = {plan.counted_k}, "
         f"{work.tokens / 1e6:.2f} M tokens, of which {work.sampled / 1e6:.2f} M are sampled"
     )
     say(

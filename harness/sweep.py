@@ -47,6 +47,9 @@ from harness.settings.recipe import read_recipe
 __all__ = ["Sweep", "main", "parse", "read_tables", "sweep"]
 
 
+_FOLDER = Path("runs/sweep")
+
+
 @dataclass(frozen=True)
 class SweepFlags:
     """Which experiments are run, and how many runs go on at once."""
@@ -75,8 +78,6 @@ class SweepFlags:
     cores. With --sampler vllm-server it is 1."""
     ranks: Annotated[int, Range(1)] = 1
     """The number of processes of a run, under torchrun, each with a GPU of its own. The paper's recipes need 8."""
-    out: Path = Path("runs/sweep")
-    """The folder of the sweep. Several suites in one folder share their runs."""
     threshold: Annotated[float, Range(0, 1)] = 0.0
     """The success rate up to which tokens are counted. 0 takes 0.5, and 0.8 with --quick."""
 
@@ -89,7 +90,12 @@ class Sweep(SweepFlags):
     """
 
     train: GRPOConfig = field(default_factory=GRPOConfig)
-    """The settings that all runs share."""
+    """The settings that all runs share. Its `out` is the folder of the sweep; several suites in one folder share their runs."""
+
+    @property
+    def out(self) -> Path:
+        """The folder of the sweep."""
+        return self.train.out or _FOLDER
 
 
 _PRETRAINED_ENVS = ("EH-CabinetLocked-v0", "EH-BFCL-v0")
@@ -211,7 +217,7 @@ def _runs(
                 config = dataclasses.replace(settings.train, seed=seed, **arm.settings)
                 config.controller()  # impossible settings raise an error here, not in every run
                 run = run_name(config)
-                config = dataclasses.replace(config, run_dir=settings.out / "runs" / run)
+                config = dataclasses.replace(config, out=settings.out / "runs" / run)
                 runs.setdefault(run, (config, f"{name} {arm.label} seed {seed}"))
     return runs
 
@@ -244,8 +250,8 @@ def _job(out: Path, name: str, config: GRPOConfig, program: Sequence[str]) -> Jo
 
 
 def _folder(config: GRPOConfig) -> Path:
-    assert config.run_dir is not None
-    return config.run_dir
+    assert config.out is not None
+    return config.out
 
 
 def _slots(settings: Sweep) -> list[dict[str, str]]:
@@ -315,7 +321,7 @@ def parse(words: list[str]) -> Sweep:
     recipe = read_recipe(train.recipe, GRPOConfig) if train.recipe is not None else {}
     settings = dataclasses.replace(settings, train=_settled(settings.train, given | recipe.keys(), quick=quick))
     check_ranges(settings)
-    for name in sorted(given & {"run_dir", "resume"}):
+    for name in sorted(given & {"resume"}):
         raise ConfigError(
             f"--{name.replace('_', '-')} is for a single run; the folder of a sweep is --out, and a sweep resumes by itself"
         )
@@ -360,7 +366,7 @@ def _sweeps(words: list[str]) -> list[list[str]]:
     """Returns the command line of each sweep: the given one, or one for each environment of the suite `pretrained`."""
     if flag_of(words, "suite", "") != "pretrained" or flag_of(words, "env", "") or flag_of(words, "recipe", ""):
         return [words]
-    out = Path(flag_of(words, "out", str(Sweep.out)))
+    out = Path(flag_of(words, "out", str(_FOLDER)))
     return [[*words, "--env", env, "--out", str(out / env)] for env in _PRETRAINED_ENVS]
 
 

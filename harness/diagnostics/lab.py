@@ -61,7 +61,7 @@ class Lab:
         dtype = "bfloat16" if self.on_gpu else "float32"
         flags = [*_SETTINGS.split(), "--dtype", dtype, "--device", device or self.device, *words]
         if "--resume" not in words:
-            flags += ["--run-dir", str(run_dir)]
+            flags += ["--out", str(run_dir)]
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
         ended = subprocess.run([sys.executable, *launcher, "-m", "harness.grpo", *flags], check=False)
         if ended.returncode:

@@ -34,7 +34,7 @@ __all__ = [
     "write_manifest",
 ]
 
-_NOT_SETTINGS = ("recipe", "resume", "run_dir", "seed")
+_NOT_SETTINGS = ("recipe", "resume", "out", "seed")
 
 
 def run_name(config: GRPOConfig) -> str:
@@ -42,7 +42,7 @@ def run_name(config: GRPOConfig) -> str:
 
     The digest covers the settings that differ from `GRPOConfig`'s defaults. So a new setting does not rename earlier runs.
 
-    >>> run_name(GRPOConfig(updates=3)) == run_name(GRPOConfig(updates=3, run_dir=Path("x")))
+    >>> run_name(GRPOConfig(updates=3)) == run_name(GRPOConfig(updates=3, out=Path("x")))
     True
     """
     differing = _differing(json.loads(config.to_json()), json.loads(type(config)().to_json()))

@@ -77,7 +77,8 @@ def lengths_of(plan: Plan) -> Lengths:
     known = [_known(plan.train, env) for env in plan.train.environments()]
     if all(known):
         found = max(
-            (one for one in known if one), key=lambda one: one.prompt + plan.horizon * (one.action + one.observation)
+            (one for one in known if one),
+            key=lambda one: one.prompt + plan.counted_k * (one.action + one.observation),
         )
         longest = "of the environment with the longest episodes: " if len(known) > 1 else ""
         source = f"{', '.join(given)} as given; otherwise {longest}{found.source}" if given else longest + found.source
@@ -129,7 +130,7 @@ def _cabinet(config: GRPOConfig) -> Lengths:
 def turns_of(plan: Plan) -> float:
     """Returns the mean number of turns of an episode. Successes follow the law, cut off at K; the others take K turns."""
     law = PAPER.get(lengths_of(plan).law or "")
-    k = plan.horizon
+    k = plan.counted_k
     if law is None:
         return float(k)
     success = float(np.minimum(np.arange(1, len(law.p) + 1), k) @ law.p)

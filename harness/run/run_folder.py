@@ -51,14 +51,14 @@ def prepare(config: GRPOConfig, words: Sequence[str] = ()) -> tuple[GRPOConfig, 
     """
     if config.resume is not None:
         return saved_config(config.resume, config, words), config.resume, True
-    run_dir = config.run_dir or free_folder(Path("runs") / f"{config.env_name}-{config.wrapper_name}-seed{config.seed}")
+    run_dir = config.out or free_folder(Path("runs") / f"{config.env_name}-{config.wrapper_name}-seed{config.seed}")
     if run_dir == Path():  # also for an empty text
-        raise ConfigError("run_dir is the current folder; give the run one of its own: --run-dir runs/NAME")
+        raise ConfigError("out is the current folder; give the run one of its own: --out runs/NAME")
     if (run_dir / "config.json").exists():
         raise ConfigError(
-            f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --run-dir"
+            f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --out"
         )
-    make_folder(run_dir, "--run-dir")
+    make_folder(run_dir, "--out")
     (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
     write_whole(run_dir / "config.json", config.to_json())
     return config, run_dir, False

@@ -127,7 +127,7 @@ class GRPOConfig(
         """Returns the settings that may be shown elsewhere: those of `to_json` without this machine's folders."""
         shown: dict[str, Any] = json.loads(self.to_json())
         model = Path(self.model)
-        return {k: v for k, v in shown.items() if k not in ("run_dir", "resume", "recipe")} | {
+        return {k: v for k, v in shown.items() if k not in ("out", "resume", "recipe")} | {
             "model": model.name if model.is_dir() else self.model
         }
 
@@ -141,7 +141,7 @@ class GRPOConfig(
         try:
             values = json.loads(text)
             values["warm_start"] = WarmStart(**values["warm_start"])
-            for name in ("run_dir", "resume", "recipe"):
+            for name in ("out", "resume", "recipe"):
                 values[name] = Path(values[name]) if values.get(name) else None
             return GRPOConfig(**values)
         except ConfigError:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 __all__ = ["with_current_names"]
 
-_TRAINING = {"--tti-stages": "--stages"}
+_TRAINING = {"--tti-stages": "--stages", "--run-dir": "--out", "--lr": "--learning-rate"}
 _OLD = dict.fromkeys(("grpo", "sweep", "plan", "warm_start"), _TRAINING) | {"benchmark": {"--k": "--rollouts"}}
+_OLD["plan"] = _TRAINING | {"--k": "--horizon"}
 
 
 def with_current_names(words: Sequence[str], command: str) -> list[str]:

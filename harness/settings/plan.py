@@ -30,7 +30,7 @@ class GPUFlags:
 class LengthsFlags:
     """How long episodes are."""
 
-    k: Annotated[int, Range(0)] = 0
+    horizon: Annotated[int, Range(0)] = 0
     """The horizon with which turns are counted. 0 takes k0 for a fixed horizon, and otherwise k_max. Memory is always counted for
     the longest episode."""
     success_rate: Annotated[float, Range(0, 1)] = 0.5
@@ -88,16 +88,16 @@ class Plan(StepFlags, SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
             self.train.check_ranks()
 
     @property
-    def horizon(self) -> int:
+    def counted_k(self) -> int:
         """The K with which turns are counted, for work and hours."""
-        return self.k or (self.train.k0 if self.train.wrapper == "fixed" else self.train.k_max)
+        return self.horizon or (self.train.k0 if self.train.wrapper == "fixed" else self.train.k_max)
 
     @property
     def trained_horizon(self) -> float:
         """The largest K that a training episode may have; inf without a limit."""
         if self.train.wrapper == "none":
             return math.inf
-        return max(self.k, self.train.k0 if self.train.wrapper == "fixed" else self.train.k_max)
+        return max(self.horizon, self.train.k0 if self.train.wrapper == "fixed" else self.train.k_max)
 
     @property
     def played_horizon(self) -> float:

@@ -24,7 +24,7 @@ __all__ = ["read_recipe", "with_recipe"]
 
 T = TypeVar("T")
 
-_ONE_RUN = ("recipe", "resume", "run_dir")  # they belong to one run, so they are only flags
+_ONE_RUN = ("recipe", "resume", "out")  # they belong to one run, so they are only flags
 
 
 def read_recipe(path: Path, settings: type) -> dict[str, Any]:

@@ -22,8 +22,9 @@ class RunFlags:
     """The number of policy updates."""
     seed: int = 0
     """The seed of the initial weights (tiny), the tasks, and every sampled token."""
-    run_dir: Path | None = None
-    """The folder of the run. It must hold no run yet. The default is runs/ENV-WRAPPER-seedSEED, numbered if that is taken."""
+    out: Path | None = None
+    """The folder of the run. It must hold no run yet. The default is runs/ENV-WRAPPER-seedSEED, numbered if that is taken. For a
+    sweep it is the folder of all its runs, runs/sweep."""
     resume: Path | None = None
     """Continue the run in this folder with its own settings. Of other flags, --device, --threads, --url and --no-plan count."""
     recipe: Path | None = None

@@ -53,7 +53,7 @@ def quick(tmp_path: Path) -> GRPOConfig:
         eval_tasks=8,
         checkpoint_every=1,
         min_successes=2,
-        run_dir=tmp_path / "run",
+        out=tmp_path / "run",
     )
 
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def in_ray(quick: GRPOConfig, ray_nodes: Any, tmp_path: Path) -> Iterator[GRPOConfig]:
     """`quick` in two actors, one on each node."""
     yield dataclasses.replace(
-        quick, env_workers="ray", ray_address="auto", ray_actor_slots=8, ray_actor_cpus=3.0, run_dir=tmp_path / "ray"
+        quick, env_workers="ray", ray_address="auto", ray_actor_slots=8, ray_actor_cpus=3.0, out=tmp_path / "ray"
     )
     close_shared_actors()
 
@@ -43,10 +43,10 @@ def test_metrics_are_those_of_local_environments(quick: GRPOConfig, in_ray: GRPO
     assert 0 < rows[0]["rollout/success"] < 1
     for name in env.split(",") if "," in env else []:
         assert rows[0][f"rollout/episodes_of/{name}"] == 8
-    assert in_ray.run_dir is not None
-    assert quick.run_dir is not None
+    assert in_ray.out is not None
+    assert quick.out is not None
     for name in ("evaluation.json", "episodes/update-000001.jsonl"):
-        assert (in_ray.run_dir / name).read_text() == (quick.run_dir / name).read_text()
+        assert (in_ray.out / name).read_text() == (quick.out / name).read_text()
 
 
 @pytest.mark.campaign

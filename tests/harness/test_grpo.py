@@ -39,9 +39,9 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
-    threads = dataclasses.replace(quick, run_dir=tmp_path / "threads", env_threads=8)
+    threads = dataclasses.replace(quick, out=tmp_path / "threads", env_threads=8)
     no_start = dataclasses.replace(quick.warm_start, max_batches=1, polish_batches=0)
-    other = dataclasses.replace(quick, run_dir=tmp_path / "other", seed=1, updates=2, warm_start=no_start)
+    other = dataclasses.replace(quick, out=tmp_path / "other", seed=1, updates=2, warm_start=no_start)
     evaluations = [run(config) for config in (quick, threads, other)]
     assert metrics_of(quick) == metrics_of(threads)
     assert evaluations[0] == evaluations[1]
@@ -57,7 +57,7 @@ def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
     assert at["50"] == pytest.approx(
         evaluations["after"]["sampled"]["mean_at_k"], abs=0.05
     )  # other batches round otherwise
-    folder = quick.run_dir
+    folder = quick.out
     assert folder is not None
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["update"] for row in rows] == [0, 1, 2, 3]
@@ -88,11 +88,11 @@ def test_a_killed_run_resumes_to_the_same_metrics(
     """SIGKILL in the middle of training, at whatever it is doing, then --resume, twice."""
     whole = dataclasses.replace(quick, updates=8, checkpoint_every=3)
     run(whole)
-    killed = dataclasses.replace(whole, run_dir=tmp_path / "killed")
-    assert killed.run_dir is not None
+    killed = dataclasses.replace(whole, out=tmp_path / "killed")
+    assert killed.out is not None
     prepare(killed)
-    log = killed.run_dir / "metrics.jsonl"
-    resume = ["--resume", str(killed.run_dir)]
+    log = killed.out / "metrics.jsonl"
+    resume = ["--resume", str(killed.out)]
     held = [sys.executable, str(Path(__file__).with_name("held_run.py")), *resume]
     environment = {**child_env, "EH_CACHE_DIR": str(cache)}
     for updates in (2, 5):  # after update 2: before the first periodic checkpoint; after 5: past one
@@ -109,16 +109,16 @@ def test_a_killed_run_resumes_to_the_same_metrics(
     subprocess.run(whole_run, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
     assert metrics_of(killed) == metrics_of(whole)
     for file in sorted((tmp_path / "run" / "episodes").glob("*.jsonl")):
-        assert (killed.run_dir / "episodes" / file.name).read_text() == file.read_text()
-    assert (killed.run_dir / "evaluation.json").read_text() == (tmp_path / "run" / "evaluation.json").read_text()
+        assert (killed.out / "episodes" / file.name).read_text() == file.read_text()
+    assert (killed.out / "evaluation.json").read_text() == (tmp_path / "run" / "evaluation.json").read_text()
 
 
 def test_held_out_evaluations_are_logged_change_no_other_metric_and_come_again_after_a_resume(
     quick: GRPOConfig, tmp_path: Path
 ) -> None:
-    plain = dataclasses.replace(quick, eval_tasks=4, run_dir=tmp_path / "plain")
+    plain = dataclasses.replace(quick, eval_tasks=4, out=tmp_path / "plain")
     run(plain)
-    config = dataclasses.replace(plain, run_dir=tmp_path / "run", eval_every=2, eval_every_rollouts=2)
+    config = dataclasses.replace(plain, out=tmp_path / "run", eval_every=2, eval_every_rollouts=2)
     evaluations = run(config)
     rows = metrics_of(config)
     assert [row.get("evaluation/mean_at_k") is not None for row in rows] == [False, True, False, True]
@@ -146,10 +146,10 @@ def test_episodes_have_the_k_of_their_kind(quick: GRPOConfig) -> None:
     config = dataclasses.replace(quick, updates=3, eval_tasks=0, k0=7, horizon_key="optimal_steps", alpha=1.0)
     run(config)
     rows = metrics_of(config)
-    assert config.run_dir is not None
+    assert config.out is not None
     kinds, seen = {7.0}, set()
     for update, row in enumerate(rows):
-        path = config.run_dir / "episodes" / f"update-{update:06d}.jsonl"
+        path = config.out / "episodes" / f"update-{update:06d}.jsonl"
         horizons = [json.loads(line)["horizon"] for line in path.read_text().splitlines()]
         assert set(horizons) <= kinds
         assert row["horizon/k_mean"] == pytest.approx(sum(horizons) / len(horizons))
@@ -172,10 +172,10 @@ def test_a_budget_of_tokens_follows_the_successes(quick: GRPOConfig) -> None:
     )
     run(config)
     rows = metrics_of(config)
-    assert config.run_dir is not None
+    assert config.out is not None
     assert (rows[0]["horizon/token_budget"], rows[0]["horizon/k"]) == (60, 50)
     for update, row in enumerate(rows):
-        path = config.run_dir / "episodes" / f"update-{update:06d}.jsonl"
+        path = config.out / "episodes" / f"update-{update:06d}.jsonl"
         episodes = [json.loads(line) for line in path.read_text().splitlines()]
         spent = [sum(t["action_tokens"] + t["observation_tokens"] for t in e["turns"]) for e in episodes]
         assert max(spent) <= row["horizon/token_budget"]
@@ -194,25 +194,25 @@ def test_a_tiny_model_reads_the_steps_left(quick: GRPOConfig, capsys: pytest.Cap
         warm_start=WarmStart(episodes=20, max_batches=2),
     )
     run(config)
-    assert config.run_dir is not None
-    episodes = [json.loads(line) for line in (config.run_dir / "episodes" / "update-000000.jsonl").open()]
+    assert config.out is not None
+    episodes = [json.loads(line) for line in (config.out / "episodes" / "update-000000.jsonl").open()]
     assert all(e["prompt"].endswith(" 7 left") for e in episodes)
-    policy = load_policy(config.run_dir / "model", dtype=torch.float32, device="cpu")
+    policy = load_policy(config.out / "model", dtype=torch.float32, device="cpu")
     assert policy.tokenizer.unk_token_id not in policy.tokenizer("ok 6 left")["input_ids"]
 
 
 def test_the_kl_term_keeps_its_reference_over_a_resume(quick: GRPOConfig, tmp_path: Path) -> None:
     config = dataclasses.replace(quick, kl_coef=0.1, updates=2, eval_tasks=0)
-    whole = dataclasses.replace(config, run_dir=tmp_path / "whole")
+    whole = dataclasses.replace(config, out=tmp_path / "whole")
     run(whole)
     assert metrics_of(whole)[1]["train/kl_ref"] > 0
     run(dataclasses.replace(config, updates=2))
-    assert config.run_dir is not None
-    newest = config.run_dir / "checkpoints" / "update-000002"
-    newest.rename(config.run_dir / "gone")
+    assert config.out is not None
+    newest = config.out / "checkpoints" / "update-000002"
+    newest.rename(config.out / "gone")
     run(config, resume=True)  # does update 1 again
     assert metrics_of(config) == metrics_of(whole)
-    shutil.rmtree(config.run_dir / "reference")
+    shutil.rmtree(config.out / "reference")
     with pytest.raises(StateError, match=r"reference"):
         run(config, resume=True)
 
@@ -223,7 +223,7 @@ def test_a_second_process_is_kept_out_of_a_run(
     """Else it cuts off the metrics that the first still writes, and each deletes the other's checkpoints."""
     monkeypatch.setattr("harness.run.files._PATIENCE_S", 0.0)
     monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
-    folder = quick.run_dir
+    folder = quick.out
     assert folder is not None
     prepare(quick)
     with lock_folder(folder, "the first"), pytest.raises(SystemExit) as exit_:
@@ -246,7 +246,7 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
     monkeypatch.setattr("harness.policy.ranks.join", spy)
     prepare(dataclasses.replace(quick, device="cuda:9", rank_timeout_s=7200.0))
     words = ["--k0", str(quick.k0), "--updates=400", "--no-packing", "--warm-start.episodes", "3", "--no-plan"]
-    main(["--resume", str(quick.run_dir), *words, "--device", "cpu"])
+    main(["--resume", str(quick.out), *words, "--device", "cpu"])
     out = capsys.readouterr().out
     assert "ignored: --no-packing, --updates, --warm-start.episodes\n" in out  # --no-plan and --device count
     assert joined == [{"device": "cpu", "timeout_s": 7200.0}]  # the run's own too
@@ -254,10 +254,10 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
 
 def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) -> None:
     run(dataclasses.replace(quick, updates=1, eval_tasks=0))
-    assert quick.run_dir is not None
+    assert quick.out is not None
     with pytest.raises(StateError, match="--curriculum"):
         run(dataclasses.replace(quick, updates=2, eval_tasks=0, curriculum=2), resume=True)
-    shutil.rmtree(quick.run_dir / "checkpoints")
+    shutil.rmtree(quick.out / "checkpoints")
     with pytest.raises(StateError, match=r"no checkpoint"):
         run(dataclasses.replace(quick, updates=1, eval_tasks=0), resume=True)
     assert len(metrics_of(quick)) == 1
@@ -289,7 +289,7 @@ def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
     monkeypatch.setattr("harness.assembly.first_policy.load_policy", lambda *_: pytest.fail("a model was made"))
     monkeypatch.setattr("harness.run.trackers.find_spec", lambda name: None if name == "wandb" else name)
     with pytest.raises(SystemExit) as exit_:
-        main([flag, value, "--run-dir", str(tmp_path / "x")])
+        main([flag, value, "--out", str(tmp_path / "x")])
     assert exit_.value.code == 2
     out = " ".join(capsys.readouterr().out.split())
     assert message in out
@@ -308,7 +308,7 @@ def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
 def test_a_full_disk_ends_the_command_and_the_run_can_be_resumed(
     quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
-    folder = quick.run_dir
+    folder = quick.out
     assert folder is not None
     prepare(dataclasses.replace(quick, updates=1, eval_tasks=0, warm_start=WarmStart()))
 
@@ -341,7 +341,7 @@ def test_a_model_folder_trains_like_any_hub_model(
     run(config)
     [row] = metrics_of(config)
     if dtype == "float32":  # the very policy that the tiny run starts from, so the very same episodes
-        tiny = dataclasses.replace(quick, run_dir=tmp_path / "tiny", updates=1, eval_tasks=2)
+        tiny = dataclasses.replace(quick, out=tmp_path / "tiny", updates=1, eval_tasks=2)
         run(tiny)
         assert row == metrics_of(tiny)[0]
     # bfloat16 keeps 8 bits: sampler and trainer sum in another order, so their log-probabilities differ by percents.
@@ -386,7 +386,7 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_made(
 ) -> None:
     folder = tmp_path / "run"
     with pytest.raises(SystemExit) as end:
-        main([*SEVEN, "--run-dir", str(folder)])
+        main([*SEVEN, "--out", str(folder)])
     assert end.value.code == 2
     said = " ".join(capsys.readouterr().out.split())
 

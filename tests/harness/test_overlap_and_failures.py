@@ -42,10 +42,10 @@ def test_overlapped_training_is_one_update_behind_and_the_same_every_time(
 ) -> None:
     rows = run(overlapped)
     assert [row["rollout/policy_lag"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
-    threads = dataclasses.replace(overlapped, run_dir=tmp_path / "again", env_threads=8)
+    threads = dataclasses.replace(overlapped, out=tmp_path / "again", env_threads=8)
     assert run(threads) == rows
 
-    apart = run(dataclasses.replace(overlapped, run_dir=tmp_path / "apart", max_staleness=0))
+    apart = run(dataclasses.replace(overlapped, out=tmp_path / "apart", max_staleness=0))
     assert [row["rollout/policy_lag"] for row in apart] == [0.0] * 4
     # Update 1's episodes are sampled with the weights that update 0 started from: the trainer's have moved on.
     assert rows[0] == apart[0]
@@ -98,8 +98,8 @@ def test_an_overlapped_run_resumes_with_the_batch_that_was_on_its_way(
 ) -> None:
     config = dataclasses.replace(overlapped, keep_checkpoints=9)
     rows = run(config)
-    assert config.run_dir is not None
-    for checkpoint in (config.run_dir / "checkpoints").iterdir():
+    assert config.out is not None
+    for checkpoint in (config.out / "checkpoints").iterdir():
         if int(checkpoint.name[7:]) > stop:
             checkpoint.rename(tmp_path / checkpoint.name)
     assert run(config, resume=True) == rows
@@ -111,11 +111,11 @@ def test_a_killed_overlapped_run_resumes_to_the_same_metrics(
 ) -> None:
     whole = dataclasses.replace(overlapped, updates=7, checkpoint_every=2)
     rows = run(whole)
-    killed = dataclasses.replace(whole, run_dir=tmp_path / "killed")
-    assert killed.run_dir is not None
+    killed = dataclasses.replace(whole, out=tmp_path / "killed")
+    assert killed.out is not None
     prepare(killed)
-    log = killed.run_dir / "metrics.jsonl"
-    resume = ["--resume", str(killed.run_dir)]
+    log = killed.out / "metrics.jsonl"
+    resume = ["--resume", str(killed.out)]
     held = [sys.executable, str(Path(__file__).with_name("held_run.py")), *resume]
     environment = {**child_env, "EH_CACHE_DIR": str(cache)}
     process = subprocess.Popen(held, env=environment, stdout=subprocess.DEVNULL)
@@ -136,9 +136,9 @@ def test_streaming_in_one_thread_resumes_to_the_same_metrics(quick: GRPOConfig, 
     """Fewer slots than episodes: the order of starts follows the lengths of earlier updates, which a checkpoint keeps."""
     config = dataclasses.replace(quick, rollout="streaming", slots=5, eval_tasks=0, env_threads=0, keep_checkpoints=9)
     rows = run(config)
-    assert config.run_dir is not None
+    assert config.out is not None
     for update in (3, 4):
-        (config.run_dir / "checkpoints" / f"update-{update:06d}").rename(tmp_path / str(update))
+        (config.out / "checkpoints" / f"update-{update:06d}").rename(tmp_path / str(update))
     assert run(config, resume=True) == rows
 
 
@@ -196,7 +196,7 @@ def test_training_goes_on_when_environments_fail(
     config = dataclasses.replace(
         quick, updates=2, eval_tasks=0, max_staleness=max_staleness, slots=4, warm_start=NO_SUCCESS
     )
-    sound = run(dataclasses.replace(config, run_dir=tmp_path / "sound", env="EH-Cabinet-v0"))
+    sound = run(dataclasses.replace(config, out=tmp_path / "sound", env="EH-Cabinet-v0"))
     rows = run(dataclasses.replace(config, env=flaky))
     for row, expected in zip(rows, sound, strict=True):
         assert row["rollout/environment_errors"] == 0
@@ -263,8 +263,8 @@ def test_an_environment_that_stays_dead_ends_the_run(quick: GRPOConfig) -> None:
             )
     finally:
         del gym.registry["Dead-Cabinet-v0"]
-    assert quick.run_dir is not None
-    assert len(read_metrics(quick.run_dir / "metrics.jsonl")) == 2
+    assert quick.out is not None
+    assert len(read_metrics(quick.out / "metrics.jsonl")) == 2
 
 
 def test_episodes_that_fail_after_every_retry_are_counted_and_training_goes_on(quick: GRPOConfig, flaky: str) -> None:

@@ -71,7 +71,9 @@ def test_operations_and_the_whole_count_the_same_with_a_reference() -> None:
 
 
 def test_a_context_beyond_the_model_s_positions_adds_no_tokens() -> None:
-    full = plan("--model", "Qwen/Qwen2.5-7B-Instruct", "--env", "EH-BFCL-v0", "--max-context", "100000", "--k", "500")
+    full = plan(
+        "--model", "Qwen/Qwen2.5-7B-Instruct", "--env", "EH-BFCL-v0", "--max-context", "100000", "--horizon", "500"
+    )
     assert work_of(full).tokens <= full.train.episodes_per_update * shape_of(full.train.model).positions
 
 
@@ -128,7 +130,7 @@ def test_adapters_apart_are_held_at_the_rank_that_vllm_takes() -> None:
 
 def test_work() -> None:
     given = ("--prompt-tokens", "100", "--action-tokens", "20", "--observation-tokens", "10")
-    found = work_of(plan(SEVEN, *given, "--success-rate", "0", "--k", "10"))
+    found = work_of(plan(SEVEN, *given, "--success-rate", "0", "--horizon", "10"))
     assert (found.turns, found.tokens, found.sampled) == (10, 128 * 400, 128 * 200)
     layers, words = 28 * 233_057_792, 152_064 * 3584
     attention = 16 * 28 * 3584 * 200
@@ -155,7 +157,7 @@ def test_the_documented_table_of_operations_is_the_plan_s(capsys: pytest.Capture
 
 def test_a_step_has_the_plan_s_flops_and_its_parts_have_their_price() -> None:
     given = ("--prompt-tokens", "100", "--action-tokens", "20", "--observation-tokens", "10")
-    small = plan(SEVEN, *given, "--success-rate", "0", "--k", "10")
+    small = plan(SEVEN, *given, "--success-rate", "0", "--horizon", "10")
     step = update_time_of(small)
     parts = {operation.name: operation for operation in step.operations}
     tokens, layers, words = 128 * 400, 28 * 233_057_792, 152_064 * 3584
@@ -168,7 +170,7 @@ def test_a_step_has_the_plan_s_flops_and_its_parts_have_their_price() -> None:
     assert parts["SwiGLU"].moved == pytest.approx(swiglu)
     assert parts["SwiGLU"].seconds == pytest.approx(swiglu / (0.8 * 3.35e12))
     assert update_time_of(small, fused=False).seconds > step.seconds
-    lora = update_time_of(plan(SEVEN, *given, "--success-rate", "0", "--k", "10", "--lora-rank", "32"))
+    lora = update_time_of(plan(SEVEN, *given, "--success-rate", "0", "--horizon", "10", "--lora-rank", "32"))
     assert lora.mfu < step.mfu  # adapters read and write every output again
     assert lora.model_flops == pytest.approx(model - tokens * 2 * layers - 128 * 200 * 2 * words)
 

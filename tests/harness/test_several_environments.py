@@ -31,7 +31,7 @@ def mixed(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
 
 
 def run(config: GRPOConfig, folder: Path, *, resume: bool = False) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    config = dataclasses.replace(config, run_dir=folder)
+    config = dataclasses.replace(config, out=folder)
     evaluations = run_in(config, resume=resume)
     return metrics_of(config), evaluations
 

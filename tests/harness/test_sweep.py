@@ -32,7 +32,7 @@ TRAIN = dataclasses.replace(preset([], quick_settings), updates=3)
 def go(out: Path, suite: str = "ema", *, seeds: int = 2, jobs: int = 2) -> tuple[list[str], str]:
     """A sweep of stand-ins; returns the failed runs and what was shown."""
     shown = StringIO()
-    settings = Sweep(suite=suite, quick=True, seeds=seeds, jobs=jobs, out=out, train=TRAIN)  # type: ignore[arg-type]
+    settings = Sweep(suite=suite, quick=True, seeds=seeds, jobs=jobs, train=dataclasses.replace(TRAIN, out=out))  # type: ignore[arg-type]
     failed = sweep(settings, Console(file=shown, width=200), STAND_IN)
     return failed, shown.getvalue()
 
@@ -114,7 +114,7 @@ def test_a_folder_keeps_the_seeds_of_a_suite_and_refuses_other_settings(tmp_path
     go(tmp_path, seeds=2)
     go(tmp_path, seeds=1)
     assert [runs for _, runs, _ in read_tables(tmp_path, ["ema"])[0].rows] == [2, 2, 2]
-    other = Sweep(suite="ema", quick=True, out=tmp_path, train=dataclasses.replace(TRAIN, k_max=60))
+    other = Sweep(suite="ema", quick=True, train=dataclasses.replace(TRAIN, out=tmp_path, k_max=60))
     with pytest.raises(ConfigError, match=r"k_max.*--out"):
         sweep(other, Console(quiet=True), STAND_IN)
     (tmp_path / "suites" / "ema.json").write_text("{")
@@ -132,7 +132,7 @@ def test_runs_go_on_with_ranks_if_they_began_with_them(tmp_path: Path, before: s
     go(tmp_path, seeds=1)
     begun, *_ = sorted(tmp_path.glob("runs/*"))
     (begun / "checkpoints" / "update-000001" / before).mkdir(parents=True)
-    settings = Sweep(suite="ema", quick=True, seeds=1, ranks=ranks, out=tmp_path, train=TRAIN)
+    settings = Sweep(suite="ema", quick=True, seeds=1, ranks=ranks, train=dataclasses.replace(TRAIN, out=tmp_path))
     sweep(settings, Console(quiet=True), STAND_IN)  # it has ended
     (begun / "evaluation.json").unlink()
     with pytest.raises(ConfigError, match=names):
@@ -227,7 +227,7 @@ def test_the_pretrained_suite_sweeps_two_environments_or_the_given_one(
     [
         (["--k0", "20"], "--k0.*saturation"),
         (["--wrapper=fixed"], "--wrapper"),
-        (["--run-dir", "x"], "--run-dir.*--out"),
+        (["--resume", "x"], "--resume is for a single run"),
         (["--seeds", "0"], "seeds"),
         (["--threshold", "50"], "threshold"),
         (["--budget-hint", "{left}"], "saturation"),

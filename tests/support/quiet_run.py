@@ -15,16 +15,16 @@ from harness.settings.grpo import GRPOConfig
 
 def run(config: GRPOConfig, *, resume: bool = False) -> dict[str, Any]:
     """Trains; returns the evaluations."""
-    assert config.run_dir is not None
+    assert config.out is not None
     if not resume:
         prepare(config)
-    return train(config, config.run_dir, Display(Console(quiet=True)), resume=resume)
+    return train(config, config.out, Display(Console(quiet=True)), resume=resume)
 
 
 def metrics_of(config: GRPOConfig) -> list[dict[str, Any]]:
     """The run's metrics, less those that a clock makes."""
-    assert config.run_dir is not None
-    rows = read_metrics(config.run_dir / "metrics.jsonl")
+    assert config.out is not None
+    rows = read_metrics(config.out / "metrics.jsonl")
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 

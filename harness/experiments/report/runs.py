@@ -28,7 +28,8 @@ _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 
 # No result depends on these settings, or they identify the run.
 _NO_MATTER = (
-    *("seed", "recipe", "run_dir", "resume", "device", "threads", "slots", "env_threads", "tokens_per_microbatch"),
+    *("seed", "recipe", "out", "run_dir", "resume", "device", "threads", "slots", "env_threads"),
+    *("tokens_per_microbatch",),
     *("checkpoint_every", "keep_checkpoints", "log_episodes_every", "sampler", "url", "rank_timeout_s"),
     *("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"),
     *("log", "log_project", "plan"),

@@ -21,7 +21,7 @@ def test_a_run_is_named_for_its_settings_and_seed_alone() -> None:
     name = run_name(BASE)
     assert name.startswith("EH-Cabinet-v0-elastic-")
     assert name.endswith("-seed0")
-    same = dataclasses.replace(BASE, run_dir=Path("a"), recipe=Path("b"), resume=Path("c"))
+    same = dataclasses.replace(BASE, out=Path("a"), recipe=Path("b"), resume=Path("c"))
     assert run_name(same) == name
     assert run_name(dataclasses.replace(BASE, seed=1)) == name.replace("seed0", "seed1")
     start = dataclasses.replace(BASE.warm_start, episodes=7)

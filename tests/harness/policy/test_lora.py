@@ -65,7 +65,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lora_run(folder: Path) -> None:
-    run(dataclasses.replace(preset([]), lora_rank=4, run_dir=folder / "run"))
+    run(dataclasses.replace(preset([]), lora_rank=4, out=folder / "run"))
 
 
 def lora_clone(folder: Path) -> None:
@@ -308,10 +308,10 @@ def test_a_run_with_adapters_resumes_from_them_and_the_frozen_weights_that_it_ke
     config = dataclasses.replace(
         quick, lora_rank=4, kl_coef=0.1, learning_rate=3e-3, updates=2, eval_tasks=0, max_staleness=1
     )
-    whole = dataclasses.replace(config, run_dir=tmp_path / "whole")
+    whole = dataclasses.replace(config, out=tmp_path / "whole")
     run(whole)
     run(config)
-    folder = config.run_dir
+    folder = config.out
     assert folder is not None
     (folder / "checkpoints" / "update-000002").rename(folder / "gone")
     for name in ("model.safetensors", "sampled.safetensors"):

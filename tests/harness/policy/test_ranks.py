@@ -230,13 +230,13 @@ def test_a_rank_holds_its_share_and_rank_0_s_values(trained: Policy) -> None:
 
 def played(config: GRPOConfig, ranks: Ranks = Ranks(), *, resume: bool = False) -> list[dict[str, Any]]:  # noqa: B008
     """Trains; the rows of the metrics, and on any rank last the success after training."""
-    assert config.run_dir is not None
+    assert config.out is not None
     if ranks.first and not resume:
         prepare(config)
-    evaluations = train(config, config.run_dir, Display(Console(quiet=True)), resume=resume, ranks=ranks)
+    evaluations = train(config, config.out, Display(Console(quiet=True)), resume=resume, ranks=ranks)
     ranks.wait()  # the last line is rank 0's
     after = evaluations["after"].get("sampled", {}).get("mean_at_k")
-    return [*read_metrics(config.run_dir / "metrics.jsonl"), {"after": after}]
+    return [*read_metrics(config.out / "metrics.jsonl"), {"after": after}]
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[GRPOCo
             checkpoint_every=1,
             min_successes=2,
             learning_rate=1e-5,
-            run_dir=tmp_path_factory.mktemp("alone") / "run",
+            out=tmp_path_factory.mktemp("alone") / "run",
         )
         return config, played(config)
 
@@ -273,22 +273,22 @@ def test_a_run_is_the_same_on_two_and_four_ranks_and_each_had_the_same_k(
     one, expected = alone
     assert [row["horizon/k"] for row in expected[:-1]] != [one.k0] * one.updates
     for size in (2, 4):
-        config = dataclasses.replace(one, run_dir=tmp_path / str(size))
+        config = dataclasses.replace(one, out=tmp_path / str(size))
         for found in on_ranks(size, lambda ranks, c=config: played(c, ranks)):
             for row, other in zip(found, expected, strict=True):
                 assert_close(row, other)
             # Every rank's episodes had the K of the one controller.
             assert all(row["horizon/k"] == row["horizon/k_mean"] for row in found[:-1])
-    assert one.run_dir is not None
+    assert one.out is not None
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "4" / "model")
-    plain = AutoModelForCausalLM.from_pretrained(one.run_dir / "model")
+    plain = AutoModelForCausalLM.from_pretrained(one.out / "model")
     for a, b in zip(saved.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=0)
 
 
 def test_two_ranks_sample_while_they_train_and_resume(slow: GRPOConfig, tmp_path: Path) -> None:
     config = dataclasses.replace(slow, updates=3, max_staleness=1)
-    expected = played(dataclasses.replace(config, run_dir=tmp_path / "alone"))
+    expected = played(dataclasses.replace(config, out=tmp_path / "alone"))
 
     def twice(ranks: Ranks) -> list[list[dict[str, Any]]]:
         rows = played(config, ranks)
@@ -312,7 +312,7 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
     if rank:
         pytest.importorskip("peft")
     config = dataclasses.replace(slow, updates=3, tasks_per_update=2, k0=6, max_staleness=1, lora_rank=rank)
-    expected = played(dataclasses.replace(config, run_dir=tmp_path / "alone"))
+    expected = played(dataclasses.replace(config, out=tmp_path / "alone"))
     server = stand_in_server.ModelStandIn(trained.model)
     server.take_adapters()
     handover = "adapters" if rank else "merged"
@@ -468,11 +468,11 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
     cache: Path,
     child_env: dict[str, str],
 ) -> None:
-    killed = dataclasses.replace(alone[0], run_dir=tmp_path / "killed")
+    killed = dataclasses.replace(alone[0], out=tmp_path / "killed")
     prepare(killed)
     log = tmp_path / "killed" / "metrics.jsonl"
     process = subprocess.Popen(
-        torchrun(2, str(Path(__file__).parents[1] / "held_run.py"), "--resume", str(killed.run_dir)),
+        torchrun(2, str(Path(__file__).parents[1] / "held_run.py"), "--resume", str(killed.out)),
         env={**child_env, "EH_CACHE_DIR": str(cache)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -495,7 +495,7 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
 def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(
     slow: GRPOConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = f"--updates 2 --eval-tasks 0 --run-dir {tmp_path / 'run'} --rank-timeout-s 7 --device cpu".split()
+    words = f"--updates 2 --eval-tasks 0 --out {tmp_path / 'run'} --rank-timeout-s 7 --device cpu".split()
 
     def work(ranks: Ranks) -> Any:
         if not ranks.first:

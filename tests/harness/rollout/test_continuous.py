@@ -197,8 +197,8 @@ def stale(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
 
 
 def episodes_of(config: GRPOConfig) -> list[dict[str, Any]]:
-    assert config.run_dir is not None
-    return [e for path in sorted((config.run_dir / "episodes").glob("*.jsonl*")) for e in read_episodes(path)]
+    assert config.out is not None
+    return [e for path in sorted((config.out / "episodes").glob("*.jsonl*")) for e in read_episodes(path)]
 
 
 def tasks(config: GRPOConfig) -> list[list[str]]:
@@ -210,7 +210,7 @@ def test_a_run_has_each_update_s_own_episodes(stale: GRPOConfig, tmp_path: Path)
     rows = run(stale)
     assert [row["rollout/episodes"] for row in rows] == [16.0] * 6
     assert {e["update"] - v for e in episodes_of(stale) for v in e["versions"]} <= {0, 1, 2, 3}
-    in_turns = dataclasses.replace(stale, run_dir=tmp_path / "turns", max_staleness=0)
+    in_turns = dataclasses.replace(stale, out=tmp_path / "turns", max_staleness=0)
     run(in_turns)
     assert tasks(stale) == tasks(in_turns)
 
@@ -232,7 +232,7 @@ def test_no_batch_begins_further_ahead_than_allowed(stale: GRPOConfig, monkeypat
 def test_without_learning_it_plays_what_taking_turns_plays(stale: GRPOConfig, tmp_path: Path) -> None:
     still = dataclasses.replace(stale, learning_rate=0.0, wrapper="fixed", k0=12, updates=4)
     rows = run(still)
-    in_turns = run(dataclasses.replace(still, run_dir=tmp_path / "turns", max_staleness=0))
+    in_turns = run(dataclasses.replace(still, out=tmp_path / "turns", max_staleness=0))
     same = ("rollout/success", "rollout/length_mean", "rollout/truncated", "tokens/update")
     for row, expected in zip(rows, in_turns, strict=True):
         assert {name: row[name] for name in same} == {name: expected[name] for name in same}

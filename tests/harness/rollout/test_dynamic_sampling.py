@@ -84,7 +84,7 @@ def test_a_run_has_its_groups_and_the_controller_hears_every_episode(
 ) -> None:
 
     def run(name: str, **changes: Any) -> list[dict[str, Any]]:
-        config = dataclasses.replace(quick, run_dir=tmp_path / name, eval_tasks=0, updates=1, **changes)
+        config = dataclasses.replace(quick, out=tmp_path / name, eval_tasks=0, updates=1, **changes)
         return rows_of_run(config)
 
     plain, sampled, again = run("plain"), run("a", dynamic_sampling=3), run("b", dynamic_sampling=3, env_threads=4)

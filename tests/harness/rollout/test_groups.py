@@ -154,10 +154,10 @@ def test_a_run_adapts_its_groups_also_after_a_resume(
     assert {row["rollout/episodes"] for row in rows} == {16}
     assert rows[0]["rollout/largest_group"] == 4
     assert max(row["rollout/largest_group"] for row in rows) > 4
-    assert config.run_dir is not None
-    for checkpoint in sorted((config.run_dir / "checkpoints").iterdir())[1:]:
+    assert config.out is not None
+    for checkpoint in sorted((config.out / "checkpoints").iterdir())[1:]:
         shutil.rmtree(checkpoint)
-    (config.run_dir / "evaluation.json").unlink()
+    (config.out / "evaluation.json").unlink()
     assert run(config, resume=True) == rows
     with pytest.raises(ConfigError, match="group_size"):
         dataclasses.replace(quick, group_size=2, adaptive_groups=True)

@@ -23,7 +23,7 @@ def test_the_default_folder_is_numbered_when_it_is_taken(
     quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = [prepare(dataclasses.replace(quick, run_dir=None))[1].name for _ in range(3)]
+    names = [prepare(dataclasses.replace(quick, out=None))[1].name for _ in range(3)]
     assert names == [f"EH-Cabinet-v0-elastic-seed0{end}" for end in ("", "-2", "-3")]
 
 
@@ -54,13 +54,13 @@ def test_settings_that_can_t_be_read_are_refused(quick: GRPOConfig, text: str) -
 def test_the_current_folder_is_refused(quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="current folder"):
-        prepare(dataclasses.replace(quick, run_dir=Path("")))
+        prepare(dataclasses.replace(quick, out=Path("")))
 
 
 def test_a_folder_that_can_not_be_made_is_refused(quick: GRPOConfig, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"--run-dir"):
-        prepare(dataclasses.replace(quick, run_dir=tmp_path / "file"))
+    with pytest.raises(ConfigError, match=r"--out"):
+        prepare(dataclasses.replace(quick, out=tmp_path / "file"))
 
 
 def test_a_run_that_never_began_leaves_nothing_and_one_with_a_checkpoint_everything(quick: GRPOConfig) -> None:

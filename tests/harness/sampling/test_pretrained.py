@@ -155,17 +155,17 @@ def run_of(tmp_path: Path, **changes: Any) -> GRPOConfig:
         "env_threads": 0,
         "rollout": "lockstep",
         "kl_coef": 0.01,  # a gradient even if both episodes fail
-        "run_dir": tmp_path / "run",
+        "out": tmp_path / "run",
     }
     return GRPOConfig(**{**few, **changes})
 
 
 def train_and_load(config: GRPOConfig) -> Policy:
     """Trains, and loads the saved model."""
-    assert config.run_dir is not None
+    assert config.out is not None
     (row,) = rows_of_run(config)
     assert row["train/logp_difference_max"] < 3e-4
-    return load_policy(config.run_dir / "model")
+    return load_policy(config.out / "model")
 
 
 def test_adapters_are_trained_saved_and_loaded(smollm2: Policy, tmp_path: Path) -> None:

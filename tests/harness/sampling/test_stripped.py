@@ -113,7 +113,7 @@ def test_a_run_trains_on_it(folder: Path, tmp_path: Path) -> None:
         eval_tasks=0,
         env_threads=0,
         warm_start=WarmStart(episodes=0),
-        run_dir=tmp_path / "run",
+        out=tmp_path / "run",
         **few,
         **lengths,
     )

@@ -158,7 +158,7 @@ def test_each_rank_may_have_an_engine_of_its_own(real_vllm: None, tmp_path: Path
         "harness.grpo",
         "--device",
         "cpu",
-        "--run-dir",
+        "--out",
         str(tmp_path / "run"),
     ]
     done = subprocess.run([*launch, *words.split(), *changes], capture_output=True, text=True, timeout=900)
@@ -198,7 +198,7 @@ def test_training_samples_from_the_policy_that_it_trains(
     made: Made, quick: GRPOConfig, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     made("vllm")
-    config = dataclasses.replace(quick, sampler="vllm", updates=3, run_dir=tmp_path / "run", **changes)
+    config = dataclasses.replace(quick, sampler="vllm", updates=3, out=tmp_path / "run", **changes)
     rows = rows_of_run(config)
     assert len(rows) == 3
     trained_on = [row for row in rows if row["train/episodes_in_loss"]]
@@ -212,7 +212,7 @@ def test_episodes_go_on_in_the_engine_while_the_policy_is_trained(
     """The rate is 0, so the weights that are handed over in the middle of requests are always the same."""
     made("vllm")
     ahead = {"max_staleness": 3, "rollout": "streaming", "env_threads": 4, "slots": 8, "eval_tasks": 0}
-    config = dataclasses.replace(quick, sampler="vllm", learning_rate=0.0, run_dir=tmp_path / "run", **ahead)
+    config = dataclasses.replace(quick, sampler="vllm", learning_rate=0.0, out=tmp_path / "run", **ahead)
     rows = rows_of_run(config)
     assert [row["rollout/episodes"] for row in rows] == [16.0] * 4
     assert 0 < max(row["rollout/policy_lag"] for row in rows) <= 3

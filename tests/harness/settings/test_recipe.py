@@ -69,7 +69,7 @@ def test_a_recipe_stands_between_the_preset_and_the_flags(tmp_path: Path, capsys
     assert config.warm_start == dataclasses.replace(preset([]).warm_start, episodes=5)
     assert config.tasks_per_update == preset([]).tasks_per_update
     with pytest.raises(SystemExit):
-        main(["--recipe", str(path), "--k0", "60", "--run-dir", str(tmp_path / "run")])
+        main(["--recipe", str(path), "--k0", "60", "--out", str(tmp_path / "run")])
     said = capsys.readouterr()  # by us or by tyro, depending on its version
     assert "5..50" in said.out + said.err
 
@@ -92,7 +92,7 @@ def test_a_recipe_s_model_and_environment_choose_the_preset(tmp_path: Path) -> N
         ("learning_rate = true", "learning_rate must be float"),
         ("normalize_std = 1", "normalize_std must be bool"),
         ("warm_start = 3", "warm_start must be a table"),
-        ('run_dir = "x"', "--run-dir"),
+        ('out = "x"', "--out"),
         ("updates = 0", "mine.toml.*updates"),
         ("updates", "mine.toml.*TOML"),
     ],

@@ -23,7 +23,7 @@ HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"
 
 
 def a_config(folder: Path, **settings: Any) -> GRPOConfig:
-    return dataclasses.replace(preset([]), run_dir=folder, **settings)
+    return dataclasses.replace(preset([]), out=folder, **settings)
 
 
 def write_run(
