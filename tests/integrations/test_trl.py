@@ -85,7 +85,7 @@ def train(rows, agent, folder, *, environment, controller, group=2, updates=None
         report_to="none",
         use_cpu=True,
         bf16=False,
-        gradient_checkpointing=False,
+        gradient_checkpointing=None,  # off, without the warning that transformers 5.23 has for False
         shuffle_dataset=False,
         disable_tqdm=True,
         save_strategy="steps",
