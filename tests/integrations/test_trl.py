@@ -18,6 +18,9 @@ from eh_gym.errors import ConfigError
 from eh_gym.integrations.tools import ToolEnvironment
 from eh_gym.integrations.trl import ElasticToolCalls
 
+# Each GRPOTrainer with environments says so.
+pytestmark = pytest.mark.filterwarnings("ignore:You are using 'environment_factory', which is an experimental")
+
 
 class Countdown:
     """Not ours: rewards the agent that presses exactly `goal` times, and never ends by itself."""
