@@ -221,7 +221,7 @@ def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str,
                 seed=seed,
                 use_cpu=not torch.cuda.is_available(),
                 bf16=False,
-                gradient_checkpointing=False,
+                gradient_checkpointing=None,  # off, without the warning that transformers 5.23 has for False
                 logging_steps=1,
                 report_to="none",
                 save_strategy="no",

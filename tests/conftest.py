@@ -4,6 +4,7 @@ A test that needs a backend, or Ray, is skipped where it is missing, and fails t
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -144,8 +145,17 @@ LONGEST = (
 )
 
 
+class LoggedDeprecations(logging.Handler):
+    """Raises what transformers only logs: `warning_once` is no warning that setup.cfg's filters could make an error."""
+
+    def emit(self, record):
+        if "deprecated" in record.getMessage():
+            raise DeprecationWarning(record.getMessage())
+
+
 def pytest_configure(config):
     config.option.loadscopereorder = False  # pytest-xdist would begin with the files that have the most tests
+    logging.getLogger("transformers").addHandler(LoggedDeprecations(logging.WARNING))
 
 
 @pytest.hookimpl(optionalhook=True)

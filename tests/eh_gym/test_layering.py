@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,18 @@ def test_the_worker_protocol_needs_the_standard_library_alone():
         ("envs", {"harness", "torch", "transformers", "bfcl_eval", "ray"}),
     ],
 )
-def test_a_fresh_interpreter_loads_nothing_of_another_layer(package, forbidden):
+def test_a_fresh_interpreter_loads_nothing_of_another_layer_and_warns_of_nothing(package, forbidden):
     code = _WALK.format(package=package, forbidden=forbidden)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", ["eh_gym", "envs", "harness"])
+def test_every_file_compiles_without_a_warning(package):
+    """Python warns once of an invalid escape or a `return` in `finally`, when it compiles; then it takes the compiled file."""
+    for file in sorted((ROOT / package).rglob("*.py")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            compile(file.read_bytes(), file, "exec", dont_inherit=True)

@@ -106,7 +106,8 @@ def test_a_killed_run_resumes_to_the_same_metrics(
         process.wait()
         assert len(metrics_of(killed)) < whole.updates
     whole_run = [sys.executable, "-m", "harness.grpo", *resume]
-    subprocess.run(whole_run, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
+    ended = subprocess.run(whole_run, env=environment, capture_output=True, text=True, timeout=600)
+    assert (ended.returncode, ended.stderr) == (0, "")  # no warning of another package reaches the screen
     assert metrics_of(killed) == metrics_of(whole)
     for file in sorted((tmp_path / "run" / "episodes").glob("*.jsonl")):
         assert (killed.out / "episodes" / file.name).read_text() == file.read_text()

@@ -133,9 +133,9 @@ def test_two_installations_at_once_leave_one_model_that_equals_the_installed_one
     before = load_file(installed_dir(NAME) / "model.safetensors")
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
     command = [sys.executable, "-m", "harness.models", "install", NAME]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=600)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said, others = zip(*(process.communicate(timeout=600) for process in both), strict=True)
+    assert ([process.returncode for process in both], others) == ([0, 0], ("", ""))
     assert sum("converting" in text for text in said) == 1
     after = load_file(installed_dir(NAME) / "model.safetensors")
     assert before.keys() == after.keys()

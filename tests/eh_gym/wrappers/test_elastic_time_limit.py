@@ -275,6 +275,7 @@ def test_a_copy_in_another_process_warns_once_that_nobody_hears_it(scripted, mon
     assert "SharedHorizon" in str(there[0].message)
 
 
+@pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")  # Gymnasium tells of the child's exception, too
 def test_a_real_child_process_warns_and_a_shared_controller_does_not():
     with SharedHorizon(FixedHorizon(1)) as shared:
         for controller, warned in ((FixedHorizon(1), True), (shared, False)):

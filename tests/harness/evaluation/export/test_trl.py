@@ -80,6 +80,7 @@ def prepared(folder: Path, tokenizer: PreTrainedTokenizerFast, out: Path, **sett
     """The training data that TRL's SFT trainer makes of the exported conversations."""
     main(["messages", str(folder), "--out", str(out / "messages.jsonl")])
     data = datasets.load_dataset("json", data_files=str(out / "messages.jsonl"), split="train", cache_dir=str(out))
+    settings |= {"gradient_checkpointing": None}  # off, without the warning that transformers 5.23 has for False
     args = trl.SFTConfig(
         str(out), max_length=None, report_to=[], use_cpu=True, bf16=False, shuffle_dataset=False, **settings
     )
