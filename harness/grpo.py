@@ -22,7 +22,7 @@ from harness.planning.fit import refusal
 from harness.planning.memory import GB, memory_of
 from harness.run.display import Display
 from harness.settings.command_line import end_with_error, errors_in_one_line, given_flags, parse
-from harness.settings.grpo import GRPOConfig
+from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
 from harness.settings.horizon import settings_of
 from harness.settings.old_flags import with_current_names
 from harness.settings.plan import Plan
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = with_current_names(sys.argv[1:] if argv is None else argv, "grpo")
     console = Console()
     with errors_in_one_line(console):
-        wanted = parse(preset(words), words, prog="python -m harness.grpo")
+        wanted = parse(preset(words), words, prog="python -m harness.grpo", first=FIRST_FLAGS)
         if wanted.resume is None:
             _check_effects(wanted, words)
         _carry_out(wanted, words, console)

@@ -21,7 +21,7 @@ from harness.planning.update_time import operations_markdown
 from harness.planning.work import Work, work_of
 from harness.policy.shape import ModelShape, shape_of
 from harness.settings.command_line import errors_in_one_line, parse
-from harness.settings.grpo import GRPOConfig
+from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
 from harness.settings.old_flags import with_current_names
 from harness.settings.plan import Plan
 from harness.settings.presets import preset
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console()
     with errors_in_one_line(console):
         default = default_for(words)
-        plan = parse(default, words, prog="python -m harness.plan")
+        plan = parse(default, words, prog="python -m harness.plan", first=(*FIRST_FLAGS, *vars(default)))
         if plan.file != default.file:
             raise ConfigError(f"the recipe {plan.file} must come first: python -m harness.plan {plan.file} --gpus 8")
         if plan.file and plan.train.recipe != Path(plan.file):

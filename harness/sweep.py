@@ -38,7 +38,7 @@ from harness.run.files import lock_folder
 from harness.run.run_folder import SHARDS, latest_checkpoint, prepare
 from harness.settings.command_line import errors_in_one_line
 from harness.settings.command_line import parse as parse_flags
-from harness.settings.grpo import GRPOConfig
+from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
 from harness.settings.old_flags import with_current_names
 from harness.settings.presets import SMALL_CHAT_MODEL, flag_of, preset
 from harness.settings.ranges import Range, check_ranges
@@ -317,7 +317,7 @@ def parse(words: list[str]) -> Sweep:
     train = preset(words, _quick_defaults if quick else lambda config: config)
     given = {w.split("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_") for w in words if w[:2] == "--"}
     default: Any = Sweep(suite=tyro.MISSING, train=train)
-    settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep")
+    settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep", first=(*FIRST_FLAGS, *vars(default)))
     recipe = read_recipe(train.recipe, GRPOConfig) if train.recipe is not None else {}
     settings = dataclasses.replace(settings, train=_settled(settings.train, given | recipe.keys(), quick=quick))
     check_ranges(settings)

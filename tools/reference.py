@@ -133,7 +133,7 @@ def flags_markdown() -> str:
         "## harness.grpo",
         "",
         "With a real model the defaults are the paper's. With `--model tiny` they are the quick start's. EH-BFCL and EH-AppWorld "
-        "have other quick-start defaults: `python -m harness.grpo --env EH-BFCL-v0 --help` shows them.",
+        "have other quick-start defaults: `python -m harness.grpo --env EH-BFCL-v0 --help-all` shows them.",
         *_tables(paper.values(), defaults),
     ]
     for command, default_for in COMMANDS.items():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar, cast, get_type_hints
 
 import tyro
 from rich.console import Console
@@ -21,7 +21,9 @@ __all__ = ["end_with_error", "errors_in_one_line", "given_flags", "parse", "pars
 T = TypeVar("T")
 
 
-def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str = "") -> T:
+def parse(
+    default: T, argv: Sequence[str] | None, *, prog: str, description: str = "", first: Collection[str] = ()
+) -> T:
     """Reads the settings of a command from its command line.
 
     ``--help`` shows each group of flags in a panel of its own. The groups of a dataclass are its base classes; a dataclass
@@ -33,15 +35,25 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
         argv: The command line; None for that of the process.
         prog: How the command is called; the help begins with it.
         description: What the command does. By default the first paragraph of the settings' docstring.
+        first: The settings that ``--help`` shows, such as ``"updates"`` and ``"warm_start.episodes"``; ``--help-all`` shows the
+            others, too. By default ``--help`` shows all.
 
     Raises:
         ConfigError: The settings refuse a value.
         SystemExit: tyro refuses a flag or the type of its value, and has printed why.
     """
+    given = list(sys.argv[1:] if argv is None else argv)
+    words = ["--help" if word == "--help-all" else word for word in given]
     groups = _groups(default)
     if not groups:
-        return tyro.cli(type(default), args=argv, default=default, prog=prog)
-    found: Any = tyro.cli(_flags(groups), args=argv, prog=prog, description=description or _description(type(default)))
+        return tyro.cli(type(default), args=words, default=default, prog=prog)
+    shown, text = groups, description or _description(type(default))
+    if first and words == given and {"-h", "--help"} & {*words}:
+        shown, text = (
+            _shortened(groups, first),
+            f"{text} These are the flags that most runs need; --help-all shows all.",
+        )
+    found: Any = tyro.cli(_flags(shown), args=words, prog=prog, description=text)
     values: dict[str, Any] = {}
     for name, group in groups.items():
         read = getattr(found, name)
@@ -108,6 +120,26 @@ def _groups(default: Any) -> dict[str, _Group]:
             found |= _groups(value)
         else:
             found[field.name] = _Group(value, prefixed=True)
+    return found
+
+
+def _shortened(groups: Mapping[str, _Group], first: Collection[str]) -> dict[str, _Group]:
+    """The panels with the settings in `first` alone, for the help. No command line can be read with them."""
+    found, suppress = {}, cast(Any, tyro.conf.Suppress)
+    for name, group in groups.items():
+        prefix, kind = f"{name}." if group.prefixed else "", type(group.values)
+        hints = get_type_hints(kind, include_extras=True)
+        hidden = [field.name for field in dataclasses.fields(kind) if prefix + field.name not in first]
+        if len(hidden) == len(hints):
+            continue
+        suppressed: list[Any] = [
+            (each, suppress[hints[each]], dataclasses.field(default=getattr(group.values, each))) for each in hidden
+        ]
+        shorter = dataclasses.make_dataclass(
+            kind.__name__, suppressed, bases=(kind,), frozen=True, namespace={"__doc__": kind.__doc__}
+        )
+        values = {field.name: getattr(group.values, field.name) for field in dataclasses.fields(kind)}
+        found[name] = _Group(shorter(**values), group.prefixed)
     return found
 
 

@@ -27,7 +27,23 @@ from harness.settings.warm_start import WarmStart
 from harness.types.loss_settings import LossSettings
 from harness.types.rules import Rules
 
-__all__ = ["GRPOConfig"]
+__all__ = ["FIRST_FLAGS", "GRPOConfig"]
+
+FIRST_FLAGS = (
+    *("env", "env_args", "split", "model", "dtype", "lora_rank", "wrapper", "k0", "k_min", "k_max", "alpha", "delta"),
+    *(
+        "tasks_per_update",
+        "group_size",
+        "max_action_tokens",
+        "sampler",
+        "url",
+        "learning_rate",
+        "eval_tasks",
+        "eval_rollouts",
+    ),
+    *("updates", "seed", "out", "resume", "recipe", "device", "warm_start.episodes"),
+)
+"""The settings that ``--help`` shows; ``--help-all`` shows all."""
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ IN_RECIPES = [
 )
 def test_commands_fit_their_gpus(command: list[str]) -> None:
     """Each is planned for the GPUs that it names: torchrun's ranks, or one; of 24 GB if a recipe's name says so, else 80 GB."""
-    if "…" in command or "--help" in command or "--resume" in command:
+    if "…" in command or {"--help", "--help-all"} & {*command} or "--resume" in command:
         return
     gpus, words = 1, command[command.index("-m") + 2 :]
     if command[0] == "torchrun":
@@ -232,8 +232,7 @@ def test_every_recipe_of_a_real_model_names_its_command() -> None:
 
 def _module(module: str, words: list[str]) -> None:
     words = [word if word not in ("FOLDER", "X") else "folder" for word in words]
-    if "--help" in words:
-        words.remove("--help")
+    words = [word for word in words if word not in ("--help", "--help-all")]
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         words = with_policy(words) if module == "harness.benchmark" else words
         if module in REFERENCE["COMMANDS"]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError
 from harness.settings.command_line import errors_in_one_line, parse
+from harness.settings.grpo import FIRST_FLAGS
 
-COMMANDS: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "reference.py"))["COMMANDS"]
+REFERENCE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "reference.py"))
+COMMANDS: dict[str, Any] = REFERENCE["COMMANDS"]
 PANELS = {
     "harness.benchmark": "tasks policy endpoint rollout sampling output",
     "harness.export": "",
@@ -101,3 +105,22 @@ def test_the_help_of_every_command_has_its_panels(command: str, capsys: pytest.C
     if command == "harness.report":
         assert "positional arguments" in titles
         assert "FOLDER [FOLDER ...]" in out
+
+
+@pytest.mark.parametrize("command", ["harness.grpo", "harness.plan"])
+def test_help_shows_the_first_flags_and_help_all_shows_every_one(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown(word: str) -> set[str]:
+        with pytest.raises(SystemExit) as end:
+            import_module(command).main([word])
+        assert end.value.code == 0
+        return set(re.findall(r"^\W*(--(?:no-)?[a-z0-9][\w.-]+)", capsys.readouterr().out, re.MULTILINE))
+
+    everything = {name.split("`")[1] for name in REFERENCE["flags"](COMMANDS[command]([])) if name.startswith("`--")}
+    first, full = shown("--help"), shown("--help-all")
+    assert everything <= full
+    assert first < full
+    assert {f"--{name.replace('_', '-')}" for name in FIRST_FLAGS} <= first
+    if command == "harness.grpo":
+        assert len(first) == len(FIRST_FLAGS)
