@@ -1,7 +1,7 @@
 """`python -m harness.benchmark`: plays a benchmark's official tasks with one model, and writes scores that can be compared.
 
 It plays every task once greedily and k times sampled, with the benchmark's own prompt where there is one. It continues after a
-stop, says what it costs, prints the scores with the published ones, and writes the benchmark's own result files and a page.
+stop, says what it cost, prints the scores with the published ones, and writes the benchmark's own result files and a page.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from rich.console import Console
 from eh_gym.errors import ConfigError
 from harness.evaluate import run as evaluate
 from harness.settings.command_line import errors_in_one_line, parse
-from harness.settings.environment import read_env_args
 from harness.settings.evaluate import Evaluation, official
 from harness.settings.old_flags import with_current_names
 from harness.settings.presets import flag_of
@@ -98,31 +97,13 @@ def benchmark(config: Evaluation, console: Console) -> dict[str, EvalResult]:
     from harness.evaluation.scores import benchmark_markdown
 
     runs = runs_of(config)
-    say = console.print
-    estimate = _estimate(config, runs)
-    say(f"about {estimate} in all: the expert's steps, and 4 characters a token", highlight=False, soft_wrap=True)
     results = {run.folder.name: evaluate(run.evaluation, console) for run in runs}
     cost = _spent(runs)
-    say(f"spent: {cost}", highlight=False)
+    console.print(f"spent: {cost}", highlight=False)
     scores = [(asdict(run.evaluation), asdict(results[run.folder.name])) for run in runs]
     table = benchmark_markdown(config.model or config.policy, scores, str(cost))
     _write(config.env, runs, table, console)
     return results
-
-
-def _estimate(config: Evaluation, runs: Sequence[BenchmarkPart]) -> Cost:
-    from harness.evaluation.cost import Cost, estimated_cost
-    from harness.evaluation.play import held_out_tasks
-    from harness.rollout.environment import Environments
-
-    total = Cost()
-    for split in dict.fromkeys(run.split for run in runs):
-        args = read_env_args(runs[0].evaluation.env_args)
-        environments = Environments(config.env, {"split": split, **args}, slots=1, threads=0)
-        tasks = held_out_tasks(environments, config.tasks, every=config.every)
-        episodes = sum(run.evaluation.rollouts or 1 for run in runs if run.split == split) * len(tasks)
-        total += estimated_cost(environments, tasks, episodes)
-    return total
 
 
 def _spent(runs: Sequence[BenchmarkPart]) -> Cost:
