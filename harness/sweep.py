@@ -146,11 +146,8 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
             total=len(runs),
             done=len(done),
             words={name: words for name, (_, words) in runs.items()},
-            metrics={name: _folder(config) / "metrics.jsonl" for name, (config, _) in runs.items()},
-            updates=settings.train.updates,
         )
-        with display:
-            codes = run_jobs(jobs, slots, display, lock=lock)
+        codes = run_jobs(jobs, slots, display, lock=lock)
     for table in read_tables(settings.out, names):
         print_table(table, console)
     failed = [name for name, code in codes.items() if code]

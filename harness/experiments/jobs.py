@@ -46,9 +46,6 @@ class JobObserver(Protocol):
     def started(self, job: Job) -> None:
         """Called when the process of a job was started."""
 
-    def running(self, jobs: Sequence[Job]) -> None:
-        """Called several times a second, with the jobs that run."""
-
     def ended(self, job: Job, seconds: float, exit_code: int) -> None:
         """Called when the process of a job has ended. If the exit code is below 0, it is the negative number of a signal."""
 
@@ -123,7 +120,6 @@ def run_jobs(
                 job, slot = waiting.pop(0), free.pop(0)
                 running[slot] = job, _start(job, slots[slot], lock), time.monotonic()
                 observer.started(job)
-            observer.running([job for job, _, _ in running.values()])
             for slot, (job, process, since) in list(running.items()):
                 code = process.poll()
                 if code is not None:

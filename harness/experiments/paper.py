@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["PAPER", "PAPER_BANDS", "PaperTable"]
+__all__ = ["PAPER", "PaperTable"]
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,6 @@ class PaperTable:
     columns: tuple[str, ...]
     rows: Mapping[str, tuple[str, ...]]
 
-
-PAPER_BANDS: Mapping[str, tuple[int, int]] = {"AppWorld": (30, 60), "BFCL": (20, 50)}
-"""The plateau bands that the paper draws (Figure "Training dynamics under fixed horizons", 7B)."""
 
 PAPER: Mapping[str, tuple[PaperTable, ...]] = {
     "saturation": (

@@ -76,12 +76,8 @@ DEFINITIONS = (
         "the training tokens until the success first reaches the threshold, interpolated linearly",
     ),
     (
-        "longer than K0 %",
-        "the success on those held-out tasks for which the expert takes more steps than the smallest K0 of the arms",
-    ),
-    (
         "saved",
-        "1 - tokens to threshold / the baseline's tokens to threshold, per seed; negative if more tokens were needed; beyond, "
+        "1 - tokens to threshold / the baseline's tokens to threshold, per seed; negative if more tokens were needed; "
         "learning and pretrained count all tokens instead",
     ),
     ("in the middle, at the end", "tokens per update between 50 and 85 % of the run, and in its last 10 %"),
