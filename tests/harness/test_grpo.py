@@ -7,16 +7,14 @@ import errno
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from quiet_run import metrics_of, run
+from quiet_run import kill_and_resume, metrics_of, run
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -89,26 +87,10 @@ def test_a_killed_run_resumes_to_the_same_metrics(
     whole = dataclasses.replace(quick, updates=8, checkpoint_every=3)
     run(whole)
     killed = dataclasses.replace(whole, out=tmp_path / "killed")
-    assert killed.out is not None
-    prepare(killed)
-    log = killed.out / "metrics.jsonl"
-    resume = ["--resume", str(killed.out)]
-    held = [sys.executable, str(Path(__file__).with_name("held_run.py")), *resume]
-    environment = {**child_env, "EH_CACHE_DIR": str(cache)}
-    for updates in (2, 5):  # after update 2: before the first periodic checkpoint; after 5: past one
-        process = subprocess.Popen(held, env=environment, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 600
-        while not log.exists() or len(log.read_text().splitlines()) < updates:
-            assert process.poll() is None, "the run failed"
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        assert len(metrics_of(killed)) < whole.updates
-    whole_run = [sys.executable, "-m", "harness.grpo", *resume]
-    ended = subprocess.run(whole_run, env=environment, capture_output=True, text=True, timeout=600)
-    assert (ended.returncode, ended.stderr) == (0, "")  # no warning of another package reaches the screen
+    # After update 2: before the first periodic checkpoint; after 5: past one.
+    kill_and_resume(killed, (2, 5), {**child_env, "EH_CACHE_DIR": str(cache)})
     assert metrics_of(killed) == metrics_of(whole)
+    assert killed.out is not None
     for file in sorted((tmp_path / "run" / "episodes").glob("*.jsonl")):
         assert (killed.out / "episodes" / file.name).read_text() == file.read_text()
     assert (killed.out / "evaluation.json").read_text() == (tmp_path / "run" / "evaluation.json").read_text()

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
-from quiet_run import metrics_of
+from quiet_run import kill_and_resume, metrics_of
 from quiet_run import rows_of_run as run
 
 from eh_gym.errors import WorkerDied, WorkerError
@@ -24,7 +19,6 @@ from harness.assembly.environments import teacher
 from harness.evaluation.play import play_policy
 from harness.rollout import player
 from harness.run.metrics import read_metrics
-from harness.run.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
 from harness.settings.warm_start import WarmStart
 from harness.training import learner
@@ -112,23 +106,7 @@ def test_a_killed_overlapped_run_resumes_to_the_same_metrics(
     whole = dataclasses.replace(overlapped, updates=7, checkpoint_every=2)
     rows = run(whole)
     killed = dataclasses.replace(whole, out=tmp_path / "killed")
-    assert killed.out is not None
-    prepare(killed)
-    log = killed.out / "metrics.jsonl"
-    resume = ["--resume", str(killed.out)]
-    held = [sys.executable, str(Path(__file__).with_name("held_run.py")), *resume]
-    environment = {**child_env, "EH_CACHE_DIR": str(cache)}
-    process = subprocess.Popen(held, env=environment, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 600
-    while not log.exists() or len(log.read_text().splitlines()) < 3:
-        assert process.poll() is None, "the run failed"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert len(metrics_of(killed)) < whole.updates
-    whole_run = [sys.executable, "-m", "harness.grpo", *resume]
-    subprocess.run(whole_run, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
+    kill_and_resume(killed, (3,), {**child_env, "EH_CACHE_DIR": str(cache)})
     assert metrics_of(killed) == rows
 
 

@@ -1,7 +1,13 @@
-"""A run without a terminal, and its metrics."""
+"""A run without a terminal, and its metrics; one that is killed and goes on."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -32,3 +38,24 @@ def rows_of_run(config: GRPOConfig, *, resume: bool = False) -> list[dict[str, A
     """Trains; returns the metrics, less those that a clock makes."""
     run(config, resume=resume)
     return metrics_of(config)
+
+
+def kill_and_resume(config: GRPOConfig, kills: tuple[int, ...], environment: dict[str, str]) -> None:
+    """Trains in processes of their own: SIGKILL each time that so many updates are logged, then to the end."""
+    assert config.out is not None
+    prepare(config)
+    log, resume = config.out / "metrics.jsonl", ["--resume", str(config.out)]
+    held = [sys.executable, str(Path(__file__).parents[1] / "harness" / "held_run.py"), *resume]
+    for updates in kills:
+        process = subprocess.Popen(held, env=environment, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 600
+        while not log.exists() or len(log.read_text().splitlines()) < updates:
+            assert process.poll() is None, "the run failed"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert len(metrics_of(config)) < config.updates
+    whole_run = [sys.executable, "-m", "harness.grpo", *resume]
+    ended = subprocess.run(whole_run, env=environment, capture_output=True, text=True, timeout=600)
+    assert (ended.returncode, ended.stderr) == (0, "")  # no warning of another package reaches the screen

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from one_step import copied
+from one_step import one_step as episode
 from quiet_run import metrics_of, run
 from rich.console import Console
 from safetensors.torch import load_file
@@ -39,23 +41,9 @@ from harness.settings.sampling import engine_rank
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.training.update import update_policy
 from harness.types.loss_settings import LossSettings
-from harness.types.sampler import Sample
-from harness.types.trajectory import Trajectory, Turn
 from harness.warm_start import clone, default_for
 
 SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
-
-
-def episode(policy: Policy, group: int, reply: str, *, reward: float) -> Trajectory:
-    """A one-step episode with the log-probabilities that the policy gives it now."""
-    t = Trajectory(f"t{group}", group, reward=reward)
-    t.add_prompt(policy.chat.prompt_ids("", "start c"))
-    ids = policy.chat.reply_ids(reply)
-    t.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
-    t.turns = [Turn(reply, "", cut=False, malformed=False)]
-    with torch.no_grad():
-        t.logprobs[-len(ids) :] = policy.score(policy.batch([t]), 1.0)[0][0].tolist()
-    return t
 
 
 @pytest.fixture
@@ -152,7 +140,7 @@ def test_without_adapters_the_plain_weights_are_the_model_s_own(trained: Policy)
 def adapted(trained: Policy) -> Policy:
     """A policy after some updates of its adapters."""
     pytest.importorskip("peft")
-    policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+    policy = copied(trained)
     add_lora(policy.model, 4, seed=0)
     optimizer = make_optimizer(policy.model, learning_rate=3e-3, betas=(0.9, 0.999), weight_decay=0.0)
     assert sum(p.numel() for p in parameters_of(optimizer)) < 0.3 * trained.model.num_parameters()

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from one_step import copied
+from one_step import one_step as episode
 
 from harness.policy.policy import Policy
 from harness.settings.presets import preset
@@ -21,23 +23,6 @@ from harness.types.sampler import Sample
 from harness.types.trajectory import LENGTH_BINS, Trajectory, Turn
 
 SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
-
-
-def episode(policy: Policy, group: int, reply: str, *, reward: float, end: Any = "terminated") -> Trajectory:
-    """A one-step episode with the log-probabilities that the policy gives it now."""
-    t = Trajectory(f"t{group}", group, reward=reward, success=reward > 0, end=end)
-    t.add_prompt(policy.chat.prompt_ids("", "start c"))
-    ids = policy.chat.reply_ids(reply)
-    t.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
-    t.turns = [Turn(reply, "", cut=False, malformed=False)]
-    with torch.no_grad():
-        logp = policy.score(policy.batch([t]), 1.0)[0][0].tolist()
-    t.logprobs = [0.0] * (len(t.ids) - len(ids)) + logp
-    return t
-
-
-def copied(policy: Policy) -> Policy:
-    return Policy(copy.deepcopy(policy.model), policy.tokenizer, policy.chat)
 
 
 @pytest.fixture
