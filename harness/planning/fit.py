@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,13 +46,11 @@ def ways_to_fit(plan: Plan, more_gpus: str = "--gpus {}") -> list[str]:
         rest.append([lora])
     servers: list[tuple[str, dict[str, Any]]] = []
     if config.sampler == "vllm":
-        own = ("tensor_parallel", "gpu_memory_utilization", "sampler_dtype", "quantization")
+        own = ("tensor_parallel", "gpu_memory_utilization")
         defaults = {name: getattr(GRPOConfig, name) for name in own}
         there = {"sampler": "vllm-server", "url": "http://127.0.0.1:8000", **defaults}
         back = [
-            f" --{name.replace('_', '-')} {shlex.quote(str(defaults[name]))}"
-            for name in own
-            if getattr(config, name) != defaults[name]
+            f" --{name.replace('_', '-')} {defaults[name]}" for name in own if getattr(config, name) != defaults[name]
         ]
         servers = [(f"--sampler vllm-server --url URL{''.join(back)}", there)]
         rest += [[share], servers]

@@ -99,11 +99,10 @@ def memory_of(plan: Plan) -> Memory:
     slots = math.ceil(min(config.slots or config.episodes_per_update, config.episodes_per_update) / plan.gpus)
     kv = float(shape.kv_bytes(b) * longest)
     if config.sampler == "vllm":
-        width = _BYTES[config.dtype if config.sampler_dtype == "auto" else config.sampler_dtype]
-        weights = width * (shape.parameters / config.tensor_parallel + apart)
-        working = _engine_step(config, shape, width, slots)
+        weights = b * (shape.parameters / config.tensor_parallel + apart)
+        working = _engine_step(config, shape, b, slots)
         cache = config.gpu_memory_utilization * plan.gpu_gb * GB - weights - working
-        sequences = cache / (shape.kv_bytes(width) / config.tensor_parallel * longest)
+        sequences = cache / (shape.kv_bytes(b) / config.tensor_parallel * longest)
         engine = {"engine's weights": weights, "engine's step": working, "engine's KV cache": max(0.0, cache)}
         rollout |= engine
         if config.max_staleness:

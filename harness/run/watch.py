@@ -9,7 +9,7 @@ from collections.abc import Mapping
 __all__ = ["Watch"]
 
 _UPDATES = 10  # compared with as many before them
-_APART = 0.3  # nats; in bfloat16 it is about 0.01, and with fp8 or an update behind a little more
+_APART = 0.3  # nats; in bfloat16 it is about 0.01, and an update behind a little more
 _SHORTER, _WORSE = 0.8, 0.1  # the factor on the lengths, and the loss of success, from which it is a collapse
 
 

@@ -83,7 +83,6 @@ class VLLMSampler:
         max_context: The most tokens of an episode. The default, which is also the maximum, is the model's
             ``max_position_embeddings``.
         dtype: The type of the engine's weights, "float32" or "bfloat16"; by default that of the policy.
-        quantization: One of vLLM's online methods, such as "fp8"; None for none.
         tensor_parallel: The number of GPUs that share the model.
         gpu_memory_utilization: The engine's share of the GPU's memory. What the trainer holds during sampling must fit into
             the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
@@ -106,7 +105,6 @@ class VLLMSampler:
         *,
         max_context: int | None = None,
         dtype: str | None = None,
-        quantization: str | None = None,
         tensor_parallel: int = 1,
         gpu_memory_utilization: float = 0.5,
         adapters: bool = False,
@@ -165,7 +163,6 @@ class VLLMSampler:
             self._engine = _start_engine(
                 model=folder,
                 dtype=name,
-                quantization=quantization,
                 max_model_len=self._max_context,
                 tensor_parallel_size=tensor_parallel,
                 device=place,

@@ -27,10 +27,6 @@ class SamplingFlags:
     """The number of GPUs over which vLLM spreads the model."""
     gpu_memory_utilization: float = 0.5
     """The share of the GPU's memory that vLLM takes while it samples. The trainer has that memory during the policy update."""
-    sampler_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """The type of vLLM's weights. auto takes the policy's own."""
-    quantization: str = ""
-    """The format that vLLM quantizes the weights to when it receives them, such as fp8. Empty keeps them as they are."""
 
     def check_sampler(self) -> None:
         """Raises ConfigError for flags that the chosen sampler does not have."""
@@ -38,7 +34,7 @@ class SamplingFlags:
             raise ConfigError(
                 f"--url goes with --sampler vllm-server, got --sampler {self.sampler} and --url {self.url!r}"
             )
-        for name in ("tensor_parallel", "gpu_memory_utilization", "sampler_dtype", "quantization"):
+        for name in ("tensor_parallel", "gpu_memory_utilization"):
             if self.sampler != "vllm" and getattr(self, name) != getattr(SamplingFlags, name):
                 raise ConfigError(
                     f"--{name.replace('_', '-')} is for --sampler vllm, got --sampler {self.sampler}; "

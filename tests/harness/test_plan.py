@@ -55,14 +55,6 @@ def test_every_recipe_fits_or_is_refused_with_changes_that_make_it_fit(
         assert memory_of(plan(*words, *shlex.split(way))).fits, way
 
 
-def test_a_change_without_a_value_is_quoted() -> None:
-    words = ["--model", "Qwen/Qwen3-8B", "--env", "EH-BFCL-v0", "--sampler", "vllm"]
-    words += ["--quantization", "fp8", "--gpu-memory-utilization", "0.3"]
-    way = next(way for way in ways_to_fit(plan(*words)) if "vllm-server" in way)
-    assert "--quantization ''" in way
-    assert memory_of(plan(*words, *shlex.split(way))).fits
-
-
 def test_operations_and_the_whole_count_the_same_with_a_reference() -> None:
     for words in ((), ("--kl-coef", "0.01"), ("--kl-coef", "0.01", "--lora-rank", "32")):
         full = plan("--model", "Qwen/Qwen2.5-7B-Instruct", "--env", "EH-BFCL-v0", "--gpus", "8", *words)
