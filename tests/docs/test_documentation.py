@@ -40,7 +40,13 @@ def test_flags_in_the_docs_exist(page: Path) -> None:
     The changelog names flags that are gone."""
     found = {name for default_for in REFERENCE["COMMANDS"].values() for name in REFERENCE["flags"](default_for([]))}
     known = {flag for name in found for flag in re.findall(r"--([a-z][a-z0-9.-]*[a-z0-9])", name)}
-    known |= {f"no-{name}" for name in known} | {"help", "logprobs-mode", "tensor-parallel-size", "max-model-len"}
+    known |= {f"no-{name}" for name in known} | {
+        "help",
+        "help-all",
+        "logprobs-mode",
+        "tensor-parallel-size",
+        "max-model-len",
+    }
     known |= set(re.findall(r'"--([a-z-]+)"', (ROOT / "envs" / "serve.py").read_text()))
     spans = re.findall(r"`(--[^`\n]+)`", page.read_text())
     used = {flag for span in spans for flag in re.findall(r"--([a-z][a-z0-9.-]*[a-z0-9])", span)}
