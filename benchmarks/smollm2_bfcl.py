@@ -46,6 +46,7 @@ def settings(options: argparse.Namespace) -> GRPOConfig:
     """The settings of the run."""
     return GRPOConfig(
         env=ENV,
+        env_args="{}",
         model="smollm2-135m",
         split="train",
         dtype="bfloat16",
@@ -64,6 +65,9 @@ def settings(options: argparse.Namespace) -> GRPOConfig:
         env_threads=8,
         learning_rate=options.learning_rate,
         warmup_updates=2,
+        rollout="streaming",
+        eval_rollouts=8,
+        alpha=0.1,
         k0=8,
         k_min=5,
         k_max=10,

@@ -38,9 +38,10 @@ from harness.run.files import lock_folder
 from harness.run.run_folder import SHARDS, latest_checkpoint, prepare
 from harness.settings.command_line import errors_in_one_line
 from harness.settings.command_line import parse as parse_flags
+from harness.settings.defaults import SMALL_CHAT_MODEL
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
 from harness.settings.old_flags import with_current_names
-from harness.settings.presets import SMALL_CHAT_MODEL, flag_of, preset
+from harness.settings.presets import flag_of, preset
 from harness.settings.ranges import Range, check_ranges
 from harness.settings.recipe import read_recipe
 

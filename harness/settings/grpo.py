@@ -1,17 +1,20 @@
 """The settings of a training run: every flag of harness.grpo, its checks, and its form in config.json.
 
-The class's own defaults are the paper's (Table "Complete hyperparameter settings"); `harness.settings.presets` has the others.
+The fields' own defaults are the paper's (Table "Complete hyperparameter settings"); `harness.settings.defaults` has the others.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eh_gym.errors import ConfigError, StateError
+from harness.settings.defaults import defaults_for
 from harness.settings.environment import EnvironmentFlags
 from harness.settings.evaluation import EvaluationFlags
 from harness.settings.horizon import HorizonSettings
@@ -61,11 +64,41 @@ class GRPOConfig(
 ):
     """Trains an agent with GRPO on a Gymnasium text environment, under a horizon that is fixed, scheduled or elastic.
 
+    A setting that is not given has the default that the command line gives it for this `env` and `model`: the quick start's for
+    the tiny model, a CPU's for SmolLM2, else the paper's. Texts may stand for paths. A mapping may stand for `warm_start`, and
+    changes the settings in it alone.
+
     Each base class is a group of flags, and a panel of ``--help``. `WarmStart` is the last one.
+
+    Raises:
+        ConfigError: A setting is out of its range, or does not fit another one.
+        TypeError: There is no such setting.
+
+    >>> config = GRPOConfig(wrapper="elastic", updates=20, warm_start={"episodes": 300})
+    >>> config.model, config.learning_rate, config.warm_start.episodes, config.warm_start.max_optimal_steps
+    ('tiny', 0.0007, 300, 9)
     """
 
     warm_start: WarmStart = field(default_factory=WarmStart)
     """Behaviour cloning before the first update."""
+
+    if not TYPE_CHECKING:  # a type checker knows the constructor that a dataclass has
+
+        def __init__(self, **given: Any) -> None:
+            fields = {field.name: field for field in dataclasses.fields(self)}
+            if unknown := sorted(given.keys() - fields):
+                near = difflib.get_close_matches(unknown[0], fields, n=1)
+                raise TypeError(f"no setting {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ''}")
+            about = {name: given.get(name, fields[name].default) for name in ("env", "split", "model")}
+            defaults = {name: _default(field) for name, field in fields.items()} | defaults_for(**about)
+            values = defaults | given
+            for name in ("out", "resume", "recipe"):
+                values[name] = Path(values[name]) if values[name] else None
+            if isinstance(values["warm_start"], Mapping):
+                values["warm_start"] = dataclasses.replace(defaults["warm_start"], **values["warm_start"])
+            for name in fields:
+                object.__setattr__(self, name, values[name])
+            self.__post_init__()
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -155,12 +188,12 @@ class GRPOConfig(
             StateError: The text is not JSON, or it comes from a version with other settings.
         """
         try:
-            values = json.loads(text)
-            values["warm_start"] = WarmStart(**values["warm_start"])
-            for name in ("out", "resume", "recipe"):
-                values[name] = Path(values[name]) if values.get(name) else None
-            return GRPOConfig(**values)
+            return GRPOConfig(**json.loads(text))
         except ConfigError:
             raise
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(f"these are not this version's settings: {error!r}") from error
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
