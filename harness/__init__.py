@@ -1,19 +1,63 @@
-"""GRPO training of LLM agents on many environments at once, under any horizon controller."""
+"""GRPO training of LLM agents on many environments at once, under any horizon controller.
+
+    from harness import GRPOConfig, train
+
+    result = train(GRPOConfig(env="EH-Cabinet-v0", wrapper="elastic", updates=20))
+
+Importing this package loads no other: the names load what they need when they are first used.
+"""
+
+from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from eh_gym.errors import MissingExtraError
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from harness.api import TrainResult, train
+    from harness.evaluate import evaluate
+    from harness.settings.grpo import GRPOConfig
+    from harness.settings.warm_start import WarmStart
 
+__all__ = ["GRPOConfig", "TrainResult", "WarmStart", "evaluate", "train"]
+
+_HOMES = {
+    "GRPOConfig": "harness.settings.grpo",
+    "TrainResult": "harness.api",
+    "WarmStart": "harness.settings.warm_start",
+    "evaluate": "harness.evaluate",
+    "train": "harness.api",
+}
 _NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "tyro", "rich", "tensorboard", "matplotlib", "jinja2")
-_missing = [name for name in _NEEDED if find_spec(name) is None]
-if _missing:
-    _error = MissingExtraError(
-        f"the harness needs {', '.join(_missing)}; run, in a checkout: pip install -e '.[train]'. "
-        "The environments and wrappers (import eh_gym) work without"
-    )
-    if sys.argv[0] == "-m":  # what Python says while it looks for the module of `python -m harness.NAME`
-        sys.exit(f"error: {_error}")
-    raise _error
+
+
+def require_packages() -> None:
+    """Raises MissingExtraError unless the packages of the extra ``train`` are installed."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f"the harness needs {', '.join(missing)}; run, in a checkout: pip install -e '.[train]'. "
+            "The environments and wrappers (import eh_gym) work without"
+        )
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_packages()
+    home = import_module(_HOMES[name])
+    return home if name == "evaluate" else getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if sys.argv[0] == "-m":  # what Python says while it looks for the module of `python -m harness.NAME`
+    try:
+        require_packages()
+    except MissingExtraError as error:
+        sys.exit(f"error: {error}")

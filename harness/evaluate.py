@@ -7,11 +7,14 @@ that says nothing. With `--out` every episode is kept as soon as it ends, and th
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 from rich.console import Console
 from rich.progress import Progress
 
@@ -23,17 +26,19 @@ from harness.types.rules import EpisodeRequest, Rules
 from harness.types.trajectory import Trajectory
 
 if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
+
     from harness.evaluation.endpoint import ChatEndpoint, Usage
     from harness.evaluation.result import EvalResult
     from harness.rollout.environment import Environments
 
-__all__ = ["Evaluation", "main", "run"]
+__all__ = ["Evaluation", "evaluate", "main", "run"]
 
 _SMALL = 50_000_000  # parameters
 
 
-def run(config: Evaluation, console: Console) -> EvalResult:
-    """Carries out one evaluation, with a progress bar."""
+def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> EvalResult:
+    """Carries out one evaluation, with a progress bar. `env` is in place of the environment that the settings name."""
     args = config.checked_environment_args()
 
     from harness.evaluation.folder import (
@@ -47,7 +52,9 @@ def run(config: Evaluation, console: Console) -> EvalResult:
     if config.keep_tokens and (script or config.policy == "openai"):
         raise ConfigError(f"--keep-tokens is for a model on this machine, got --policy {config.policy}; leave it out")
     split = config.split or _default_split(config.env, script)
-    environments = Environments(config.env, {"split": split, **args}, config.slots, config.slots, config.budget_hint)
+    environments = Environments(
+        env or config.env, {"split": split, **args}, config.slots, config.slots, config.budget_hint
+    )
     tasks = held_out_tasks(environments, config.tasks, every=config.every)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
     rollouts = config.rollouts or (1 if alike else 8)
@@ -99,6 +106,44 @@ def run(config: Evaluation, console: Console) -> EvalResult:
     name = config.model if config.policy == "openai" else config.policy
     console.print(result_table(f"{name} on {config.env}, split {split}, K = {config.horizon}", result))
     return result
+
+
+def evaluate(
+    policy: str | Path = "expert",
+    env: str | Callable[..., gym.Env[Any, Any]] | None = None,
+    *,
+    show: bool = True,
+    **settings: Any,
+) -> EvalResult:
+    """Measures a policy on held-out tasks at a fixed K, as ``python -m harness.evaluate`` does with the same settings.
+
+    Args:
+        policy: Who plays: expert, random, empty, openai (an endpoint), or a model: the folder of a trained one
+            (`TrainResult.model`), an installed one's name, or a hub id.
+        env: An id of gymnasium, or a function that returns an environment; see `harness.api.train`. None for the cabinets.
+        show: Print the progress and the result.
+        **settings: The other settings of the command, by their names: ``horizon``, ``split``, ``tasks``, ``rollouts``,
+            ``temperature``, ``out`` and so on. What is not given has the command's default.
+
+    Raises:
+        ConfigError: A setting is out of its range, or does not fit the policy or the environment.
+        TypeError: There is no such setting.
+
+    Example:
+        >>> from harness import evaluate
+        >>> evaluate("expert", "EH-Cabinet-v0", tasks=20, show=False).mean_at_k
+        1.0
+    """
+    from harness.assembly.given import name_of, spec_from
+    from harness.run.runtime import library_settings
+
+    spec, name = (
+        (None, env or Evaluation.env) if env is None or isinstance(env, str) else (spec_from(env), name_of(env))
+    )
+    if settings.get("out"):
+        settings["out"] = Path(settings["out"])
+    with library_settings():
+        return run(Evaluation(policy=str(policy), env=name, **settings), Console(quiet=not show), env=spec)
 
 
 def _how_to_go_on(config: Evaluation, settings: Mapping[str, Any], ended: Sequence[Trajectory]) -> str:
@@ -201,6 +246,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     with errors_in_one_line(console):
         run(parse(Evaluation(), argv, prog="python -m harness.evaluate"), console)
 
+
+class _Callable(ModuleType):
+    """Lets `harness.evaluate`, which is this module, also be the function: Python has one name for both."""
+
+    def __call__(self, *args: Any, **settings: Any) -> EvalResult:
+        return evaluate(*args, **settings)
+
+
+sys.modules[__name__].__class__ = _Callable
 
 if __name__ == "__main__":
     main()

@@ -10,18 +10,19 @@ import errno
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from eh_gym.errors import ConfigError, EHError
+from eh_gym.errors import ConfigError, EHError, StateError
 from eh_gym.horizon.make import HORIZONS
 from harness.planning.fit import refusal
 from harness.planning.memory import GB, memory_of
 from harness.run.display import Display
-from harness.settings.command_line import end_with_error, errors_in_one_line, given_flags, parse
+from harness.settings.command_line import errors_in_one_line, given_flags, parse
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
 from harness.settings.horizon import settings_of
 from harness.settings.old_flags import with_current_names
@@ -29,18 +30,30 @@ from harness.settings.plan import Plan
 from harness.settings.presets import preset
 
 if TYPE_CHECKING:
+    from harness.assembly.given import Given
     from harness.assembly.training_run import Run
     from harness.policy.ranks import Ranks
 
-__all__ = ["main", "train"]
+__all__ = ["OnUpdate", "carry_out", "main", "train"]
+
+OnUpdate = Callable[[int, Mapping[str, float]], object]
+"""What is called after an update, with its index and its metrics."""
+
 
 _MORE_GPUS = "torchrun --nproc-per-node {} -m harness.grpo ..."
 
 
 def train(
-    config: GRPOConfig, run_dir: Path, display: Display, *, resume: bool = False, ranks: Ranks | None = None
+    config: GRPOConfig,
+    run_dir: Path,
+    display: Display,
+    *,
+    resume: bool = False,
+    ranks: Ranks | None = None,
+    given: Given | None = None,
+    on_update: OnUpdate | None = None,
 ) -> dict[str, Any]:
-    """Trains one policy; everything it leaves is in `run_dir`.
+    """Trains one policy; everything it leaves is in `run_dir`. This is the loop: `harness.api.train` is for Python programs.
 
     Args:
         config: The settings.
@@ -48,6 +61,8 @@ def train(
         display: Shows what happens.
         resume: Go on from the newest checkpoint, if there is one.
         ranks: The processes that train together; None for this one alone.
+        given: The objects of a Python program in place of those that the settings name.
+        on_update: Called after each update, on the first rank. If it returns True, the run ends with this update.
 
     Returns:
         The evaluations ``{"before": …, "after": …}``, as in ``evaluation.json``.
@@ -56,11 +71,12 @@ def train(
     from harness.rollout.outcomes import tell_controller
 
     started = time.perf_counter()
-    with build(config, run_dir, display, resume=resume, ranks=ranks) as run:
+    with build(config, run_dir, display, resume=resume, ranks=ranks, given=given) as run:
         if not run.evaluations:
             run.evaluations["before"] = run.held_out.sampled_and_greedy(display, "before training")
             run.save(0)
         run.clock.start()
+        done = run.next_update
         with display.updates(run.next_update, config.updates) as progress:
             for update in range(run.next_update, config.updates):
                 times: dict[str, float] = {}
@@ -80,20 +96,26 @@ def train(
                         metrics |= run.held_out.during_training(progress, update)
                 run.log.write(update, metrics, trajectories)
                 run.checkpoints.check()
-                if (update + 1) % config.checkpoint_every == 0 or update + 1 == config.updates:
-                    run.save(update + 1)
+                done = update + 1
+                stops = on_update is not None and run.ranks.from_first(
+                    run.ranks.first and bool(on_update(update, metrics))
+                )
+                if stops or done % config.checkpoint_every == 0 or done == config.updates:
+                    run.save(done)
                 progress.update_ended(update, metrics)
-    _finish(run, display, started)
+                if stops:
+                    break
+    _finish(run, display, started, updates=done)
     return run.evaluations
 
 
-def _finish(run: Run, display: Display, started: float) -> None:
-    """Saves and evaluates the trained policy. ``evaluation.json`` is written last: a run that has it has ended."""
+def _finish(run: Run, display: Display, started: float, *, updates: int) -> None:
+    """Saves and evaluates the policy after so many updates. ``evaluation.json`` is written last: a run that has it has ended."""
     from harness.run.figure import draw_run
     from harness.run.files import write_whole
 
     config, folder, training_s = run.config, run.folder, run.clock.seconds
-    run.weights.hand_over(config.updates)
+    run.weights.hand_over(updates)
     run.weights.save(folder / "model")
     if "after" not in run.evaluations:
         run.evaluations["after"] = run.held_out.sampled_and_greedy(display, "after training")
@@ -104,7 +126,9 @@ def _finish(run: Run, display: Display, started: float) -> None:
         title = f"{config.env}, {config.wrapper}, seed {config.seed}"
         draw_run(folder / "metrics.jsonl", folder / "figure.png", title=title)
         write_whole(folder / "evaluation.json", json.dumps(run.evaluations, indent=2))
-        display.summary(config, folder, run.evaluations, training_s, time.perf_counter() - started)
+        display.summary(
+            replace(config, updates=updates), folder, run.evaluations, training_s, time.perf_counter() - started
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -115,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         wanted = parse(preset(words), words, prog="python -m harness.grpo", first=FIRST_FLAGS)
         if wanted.resume is None:
             _check_effects(wanted, words)
-        _carry_out(wanted, words, console)
+        carry_out(wanted, console, words=words)
 
 
 def _check_effects(config: GRPOConfig, words: Sequence[str]) -> None:
@@ -151,37 +175,54 @@ def _planned(config: GRPOConfig, gpu_bytes: int, gpus: int) -> str:
     return ""
 
 
-def _carry_out(wanted: GRPOConfig, words: Sequence[str], console: Console) -> None:
-    """Begins or resumes the run that the command line asks for, alone or with the other ranks."""
-    from transformers.utils.logging import disable_progress_bar
+def carry_out(
+    wanted: GRPOConfig,
+    console: Console,
+    *,
+    words: Sequence[str] | None = None,
+    given: Given | None = None,
+    on_update: OnUpdate | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """Begins or resumes a run, alone or with the other ranks, and trains it to its end.
 
+    Args:
+        wanted: The settings; with `resume` those of the run count.
+        console: Shows what happens.
+        words: The command line that gave the settings; None for a Python program.
+        given: The objects of a Python program in place of those that the settings name.
+        on_update: See `train`.
+
+    Returns:
+        The folder of the run, and its evaluations.
+    """
     from harness.policy.ranks import join
     from harness.run.files import lock_folder
     from harness.run.run_folder import forget, ignored_flags, prepare, saved_config
-    from harness.run.runtime import gpu_bytes, pick_device
+    from harness.run.runtime import gpu_bytes, library_settings, pick_device
 
-    disable_progress_bar()  # the run has its own
+    flags = words or ()
     begun: Path | None = None  # the folder of a run that this process has begun
     run_dir: Path | None = None
     try:
-        settings = wanted if wanted.resume is None else saved_config(wanted.resume, wanted, words)
+        settings = wanted if wanted.resume is None else saved_config(wanted.resume, wanted, flags)
         ranks = join(device=pick_device(settings.device), timeout_s=settings.rank_timeout_s)
         unplanned = _planned(settings, gpu_bytes(pick_device(settings.device)), ranks.size) if wanted.plan else ""
-        config, run_dir, resume = ranks.from_first(prepare(wanted, words) if ranks.first else (wanted, Path(), False))
+        config, run_dir, resume = ranks.from_first(prepare(wanted, flags) if ranks.first else (wanted, Path(), False))
         busy = f"another process trains in {run_dir}; wait for its end, or end it, before this one resumes it"
-        with lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
+        with library_settings(), lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
             begun = run_dir if ranks.first and not resume else None
             display = Display(console if ranks.first else Console(quiet=True))
             display.plan(config, run_dir, resume=resume)
             if unplanned:
                 display.note(f"note: the run's memory could not be planned: {unplanned}")
-            if resume and (ignored := ignored_flags(words, wanted, config)):
+            if resume and (ignored := ignored_flags(flags, wanted, config)):
                 display.note(f"note: the run goes on with its own settings; ignored: {', '.join(ignored)}")
-            train(config, run_dir, display, resume=resume, ranks=ranks)
+            evaluations = train(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
         if (
             settings.sampler != "vllm"
         ):  # an engine beside a rank closes the ranks' torch.distributed when the process ends
             ranks.close()
+        return run_dir, evaluations
     except EHError:
         if begun is not None:
             forget(begun)
@@ -189,14 +230,19 @@ def _carry_out(wanted: GRPOConfig, words: Sequence[str], console: Console) -> No
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        then = f"continue with --resume {run_dir}" if run_dir else "run the command again"
-        end_with_error(console, f"{error}; free some space, then {then}")
+        raise StateError(f"{error}; free some space, then {_how_to_go_on(run_dir, words)}") from error
     except KeyboardInterrupt:
         if run_dir is None:
             raise
         if not ranks.first:
             sys.exit(130)  # the first rank says it
-        raise KeyboardInterrupt(f"continue with --resume {run_dir}") from None
+        raise KeyboardInterrupt(_how_to_go_on(run_dir, words)) from None
+
+
+def _how_to_go_on(run_dir: Path | None, words: Sequence[str] | None) -> str:
+    if run_dir is None:
+        return "run it again"
+    return f"continue with train(resume={str(run_dir)!r})" if words is None else f"continue with --resume {run_dir}"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from eh_gym import HorizonController
 from harness.assembly.environments import environment, slot_count, teacher
 from harness.assembly.first_policy import clone_expert, load
+from harness.assembly.given import Given
 from harness.assembly.training_run import Run
 from harness.evaluation.held_out import HeldOut
 from harness.policy.lora import add_lora, check_peft, has_lora
@@ -32,6 +33,7 @@ from harness.run.runtime import compiles, pick_device, set_threads
 from harness.run.trackers import Trackers, require
 from harness.sampling.make import make_sampler
 from harness.sampling.weights import SampledWeights
+from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
 from harness.training.checkpoint import CheckpointWriter, load_training_state
 from harness.training.frozen import keep_frozen, load_frozen
@@ -45,7 +47,13 @@ __all__ = ["build"]
 
 
 def build(
-    config: GRPOConfig, folder: Path, display: Display, *, resume: bool = False, ranks: Ranks | None = None
+    config: GRPOConfig,
+    folder: Path,
+    display: Display,
+    *,
+    resume: bool = False,
+    ranks: Ranks | None = None,
+    given: Given | None = None,
 ) -> Run:
     """Builds a run, from its newest checkpoint if it is resumed and has one.
 
@@ -58,15 +66,16 @@ def build(
         display: Shows what happens.
         resume: Go on from the newest checkpoint, if there is one.
         ranks: The processes that train together; None for this one alone.
+        given: Objects in place of those that the settings name.
 
     Raises:
         ConfigError: A setting does not fit the environment, the model or the machine.
         MissingExtraError: A package that a setting needs is not installed.
         StateError: The checkpoint or the metrics are damaged.
     """
-    ranks = ranks or Ranks()
+    ranks, given = ranks or Ranks(), given or Given()
     _check_machine(config, ranks)
-    tasks = _choose_tasks(config, ranks, display)
+    tasks = _choose_tasks(config, given, ranks, display)
     device = ranks.device(pick_device(config.device))
     checkpoint = ranks.from_first(checkpoint_to_resume(folder) if resume and ranks.first else None)
     policy = _make_policy(config, tasks.env, folder, display, device=device, ranks=ranks, resumed=bool(checkpoint))
@@ -86,14 +95,7 @@ def build(
         held_out=HeldOut(config, *tasks.held_out, trained.weights.policy, sampler, ranks),
         evaluations=state.get("evaluations", {}),
         clock=Clock(state.get("totals")),
-        log=RunLog(
-            folder,
-            state.get("next_update", 0),
-            episodes_every=config.log_episodes_every,
-            selected=trained.learner.selected,
-            silent=not ranks.first,
-            trackers=Trackers(config.trackers(), config.log_project, config.public()),
-        ),
+        log=_run_log(config, folder, trained, ranks),
         checkpoints=CheckpointWriter(
             folder / "checkpoints", keep=config.keep_checkpoints, ranks=ranks.apart(timeout_s=config.rank_timeout_s)
         ),
@@ -149,9 +151,9 @@ def _check_machine(config: GRPOConfig, ranks: Ranks) -> None:
         config.check_ranks()
 
 
-def _choose_tasks(config: GRPOConfig, ranks: Ranks, display: Display) -> _Tasks:
+def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Display) -> _Tasks:
     """Makes the parts that need no model, so that a wrong environment, split or horizon is refused within seconds."""
-    env_id = environment(config, ranks)
+    env_id = given.env or environment(config, ranks)
     env = teacher(config, env_id)
     stream = TaskStream(
         parts_of(env),
@@ -159,7 +161,7 @@ def _choose_tasks(config: GRPOConfig, ranks: Ranks, display: Display) -> _Tasks:
         seed=derive_seed(config.seed, "tasks"),
         weights=list(config.environments().values()),
     )
-    controller = config.controller(by_environment=len(config.environments()) > 1)
+    controller = given.controller or config.controller(by_environment=len(config.environments()) > 1)
     if config.horizon_key and controller is not None:
         check_kinds(env, controller)
     held_out = HeldOut.choose(config, env_id)
@@ -187,7 +189,7 @@ def _make_policy(
     for note in policy.chat.notes:
         display.note(f"note: {note}")
     if not resumed and config.warm_start.episodes and ranks.first:
-        clone_expert(config, env, policy, device, display)
+        clone_expert(config, env, policy, device, display, cached=not config.env.startswith(GIVEN))
     if config.lora_rank and not has_lora(policy.model):
         add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
     if config.lora_rank and ranks.first:
@@ -293,4 +295,15 @@ def _batches(config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler
         rules=config.rules(),
         ranks=ranks,
         max_staleness=config.max_staleness,
+    )
+
+
+def _run_log(config: GRPOConfig, folder: Path, trained: _Trained, ranks: Ranks) -> RunLog:
+    return RunLog(
+        folder,
+        trained.state.get("next_update", 0),
+        episodes_every=config.log_episodes_every,
+        selected=trained.learner.selected,
+        silent=not ranks.first,
+        trackers=Trackers(config.trackers(), config.log_project, config.public()),
     )

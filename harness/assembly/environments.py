@@ -9,11 +9,12 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 import eh_gym
-from eh_gym.errors import MissingBackendError
+from eh_gym.errors import ConfigError, MissingBackendError
 from envs.actors import in_actors, shared_actors
 from envs.mixed import mixed
 from harness.policy.ranks import Ranks
 from harness.rollout.environment import make_environment, spec_of
+from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
 from harness.types.seeding import derive_seed
 
@@ -27,7 +28,16 @@ def slot_count(config: GRPOConfig, ranks: Ranks) -> int:
 
 
 def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
-    """Returns the id or spec from which `gym.make` makes an environment, on this machine or in Ray actors."""
+    """Returns the id or spec from which `gym.make` makes an environment, on this machine or in Ray actors.
+
+    Raises:
+        ConfigError: The environment is an object of the Python program that began the run.
+    """
+    if config.env.startswith(GIVEN):
+        raise ConfigError(
+            f"the environments of this run came from {config.env.removeprefix(GIVEN)}, which a Python program gave to "
+            "train(env=...); resume it there: train(resume=..., env=...)"
+        )
     if config.env_workers == "local":
         return spec_of(config.env)
     actors = shared_actors(
@@ -43,7 +53,7 @@ def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
 def teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
     """Makes an environment for tasks and demonstrations. It is on this machine if possible, because that is faster."""
     try:
-        env = make_environment(config.env, config.environment_args())
+        env = make_environment(env_id if config.env_workers == "local" else config.env, config.environment_args())
     except MissingBackendError:
         if config.env_workers == "local":
             raise

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from eh_gym import FixedHorizon
@@ -77,12 +78,22 @@ def play_with_endpoint(
             return model.usage
 
     try:
-        usage = asyncio.run(play_all())
+        usage = _run(play_all())
     except SamplerError as error:
         raise SamplerError(f"{error} ({len(done)} of {len(requests)} episodes had been played)") from error
     finally:
         envs.close()
     return [done[index] for index in range(len(requests))], usage
+
+
+def _run(played: Coroutine[Any, Any, Usage]) -> Usage:
+    """Runs a coroutine to its end. In a notebook, whose thread has a loop that runs already, it does so in another thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(played)
+    with ThreadPoolExecutor(1, thread_name_prefix="eh-endpoint") as thread:
+        return thread.submit(asyncio.run, played).result()
 
 
 async def _play(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest) -> Trajectory:

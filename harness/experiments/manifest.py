@@ -20,7 +20,7 @@ from harness.experiments.analysis import Arm, RunRecords
 from harness.experiments.suites import SuiteArm
 from harness.run.files import write_whole
 from harness.run.metrics import read_metrics
-from harness.settings.grpo import GRPOConfig
+from harness.settings.grpo import GRPOConfig, paper_defaults
 
 __all__ = [
     "Manifest",
@@ -40,12 +40,12 @@ _NOT_SETTINGS = ("recipe", "resume", "out", "seed")
 def run_name(config: GRPOConfig) -> str:
     """Returns the name of a run: its environment, its wrapper, a digest of its settings, and its seed.
 
-    The digest covers the settings that differ from `GRPOConfig`'s defaults. So a new setting does not rename earlier runs.
+    The digest covers the settings that differ from the paper's. So a new setting does not rename earlier runs.
 
     >>> run_name(GRPOConfig(updates=3)) == run_name(GRPOConfig(updates=3, out=Path("x")))
     True
     """
-    differing = _differing(json.loads(config.to_json()), json.loads(type(config)().to_json()))
+    differing = _differing(json.loads(config.to_json()), json.loads(type(config)(**paper_defaults()).to_json()))
     digest = hashlib.blake2b(json.dumps(differing, sort_keys=True).encode(), digest_size=5).hexdigest()
     return f"{config.env_name}-{config.wrapper_name}-{digest}-seed{config.seed}"
 

@@ -6,14 +6,17 @@ import math
 import shutil
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 
 import torch
+from transformers.utils import logging
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["compiles", "gpu_bytes", "pick_device", "pick_dtype", "set_threads"]
+__all__ = ["compiles", "gpu_bytes", "library_settings", "pick_device", "pick_dtype", "set_threads"]
 
 _SLOW = 3.0  # so many times as long as in float32
 
@@ -86,3 +89,19 @@ def set_threads(threads: int) -> None:
     """Sets the number of torch's threads; 0 leaves torch's default."""
     if threads:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def library_settings() -> Iterator[None]:
+    """Leaves torch's number of threads and transformers' progress bars as they were: a notebook goes on after a run.
+
+    Meanwhile transformers shows no bars, because a run has its own.
+    """
+    threads, bars = torch.get_num_threads(), logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        if bars:
+            logging.enable_progress_bar()

@@ -10,7 +10,10 @@ from eh_gym.errors import ConfigError
 from envs.mixed import read_environments
 from harness.settings.ranges import Range
 
-__all__ = ["EnvironmentFlags", "read_env_args"]
+__all__ = ["GIVEN", "EnvironmentFlags", "read_env_args"]
+
+GIVEN = "given:"
+"""What begins the name of an environment or a controller that is an object of a Python program; see `harness.api.train`."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,10 @@ class EnvironmentFlags:
 
     def check_environment(self) -> None:
         """Raises ConfigError for arguments that are not a JSON object, and for Ray's flags without Ray."""
+        if self.env.startswith(GIVEN) and self.env_workers != "local":
+            raise ConfigError(
+                f"an environment that a Python program gives must be on this machine, got --env-workers {self.env_workers}"
+            )
         for name in ("ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"):
             if self.env_workers != "ray" and getattr(self, name) != getattr(EnvironmentFlags, name):
                 raise ConfigError(f"--{name.replace('_', '-')} is for --env-workers ray, got --env-workers local")
@@ -55,7 +62,7 @@ class EnvironmentFlags:
     @property
     def env_name(self) -> str:
         """`env` as a part of a folder's name: A:2,B becomes A-2+B."""
-        return self.env.replace(",", "+").replace(":", "-") if "," in self.env else self.env
+        return self.env.replace(",", "+").replace(":", "-") if "," in self.env else self.env.removeprefix(GIVEN)
 
     def environment_args(self) -> dict[str, Any]:
         """`env_args` as a dict, with `split` in it if one is given."""

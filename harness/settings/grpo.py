@@ -30,7 +30,7 @@ from harness.settings.warm_start import WarmStart
 from harness.types.loss_settings import LossSettings
 from harness.types.rules import Rules
 
-__all__ = ["FIRST_FLAGS", "GRPOConfig"]
+__all__ = ["FIRST_FLAGS", "GRPOConfig", "paper_defaults"]
 
 FIRST_FLAGS = (
     *("env", "env_args", "split", "model", "dtype", "lora_rank", "wrapper", "k0", "k_min", "k_max", "alpha", "delta"),
@@ -85,19 +85,18 @@ class GRPOConfig(
     if not TYPE_CHECKING:  # a type checker knows the constructor that a dataclass has
 
         def __init__(self, **given: Any) -> None:
-            fields = {field.name: field for field in dataclasses.fields(self)}
-            if unknown := sorted(given.keys() - fields):
-                near = difflib.get_close_matches(unknown[0], fields, n=1)
+            defaults = paper_defaults()
+            if unknown := sorted(given.keys() - defaults):
+                near = difflib.get_close_matches(unknown[0], defaults, n=1)
                 raise TypeError(f"no setting {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ''}")
-            about = {name: given.get(name, fields[name].default) for name in ("env", "split", "model")}
-            defaults = {name: _default(field) for name, field in fields.items()} | defaults_for(**about)
+            defaults |= defaults_for(**{name: given.get(name, defaults[name]) for name in ("env", "split", "model")})
             values = defaults | given
             for name in ("out", "resume", "recipe"):
                 values[name] = Path(values[name]) if values[name] else None
             if isinstance(values["warm_start"], Mapping):
                 values["warm_start"] = dataclasses.replace(defaults["warm_start"], **values["warm_start"])
-            for name in fields:
-                object.__setattr__(self, name, values[name])
+            for name, value in values.items():
+                object.__setattr__(self, name, value)
             self.__post_init__()
 
     def __post_init__(self) -> None:
@@ -195,5 +194,9 @@ class GRPOConfig(
             raise StateError(f"these are not this version's settings: {error!r}") from error
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+def paper_defaults() -> dict[str, Any]:
+    """Returns the fields' own defaults, which a run has unless `harness.settings.defaults` has others for its model."""
+    return {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(GRPOConfig)
+    }

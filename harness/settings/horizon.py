@@ -14,6 +14,7 @@ from eh_gym import HorizonController, KeyedHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.elastic import Rounding, Statistic
 from eh_gym.horizon.make import HORIZONS
+from harness.settings.environment import GIVEN
 from harness.settings.ranges import Range
 
 __all__ = [
@@ -215,7 +216,8 @@ class HorizonSettings(
                 f"k0 must be <= k_max ({self.k_max}), the K of the evaluation, got {self.k0}; raise --k-max, too"
             )
         self.stage_table()
-        self.controller()
+        if not self.wrapper.startswith(GIVEN):
+            self.controller()
 
     def controller(self, *, by_environment: bool = False) -> HorizonController | None:
         """Makes the controller that `wrapper` names; None for "none".
@@ -225,11 +227,17 @@ class HorizonSettings(
                 `horizon_key` names another kind.
 
         Raises:
-            ConfigError: A setting is out of range, or the class of MODULE:CLASS can't be imported or made.
+            ConfigError: A setting is out of range, or the class of MODULE:CLASS can't be imported or made, or the controller is
+                an object of a Python program.
         """
         if self.wrapper == "none":
             return None
         name = _PRESETS.get(self.wrapper, self.wrapper)
+        if name.startswith(GIVEN):
+            raise ConfigError(
+                f"the horizon of this run came from a {name.removeprefix(GIVEN)}, which a Python program gave to "
+                "train(controller=...); resume it there: train(resume=..., controller=...)"
+            )
         if name not in HORIZONS:
             return eh_gym.make_controller(name, **self.controller_args())
         arguments = _ARGUMENTS[name]

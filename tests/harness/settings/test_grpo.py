@@ -59,11 +59,11 @@ def test_the_learning_rate_warms_up_and_decays() -> None:
     # update 1: 2/4 of the warm-up, times 1 - 0.5 * 1/10; update 8: 1 - 0.5 * 8/10
     assert c.learning_rate_at(1) == pytest.approx(0.5 * 0.95)
     assert c.learning_rate_at(8) == pytest.approx(0.6)
-    assert dataclasses.replace(GRPOConfig()).learning_rate_at(199) == 1e-6
+    assert GRPOConfig(model="X").learning_rate_at(199) == 1e-6
 
 
 def test_the_fixed_length_does_not_move_with_k() -> None:
-    c = dataclasses.replace(GRPOConfig(), aggregation="fixed-length", max_action_tokens=100, k_max=50)
+    c = dataclasses.replace(GRPOConfig(model="X"), aggregation="fixed-length", max_action_tokens=100, k_max=50)
     assert c.loss_settings().fixed_length == dataclasses.replace(c, k0=30).loss_settings().fixed_length == 5000
     assert dataclasses.replace(c, fixed_length=7).loss_settings().fixed_length == 7
 
@@ -107,7 +107,7 @@ def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(set
     ],
 )
 def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) -> None:
-    controller = GRPOConfig(wrapper=wrapper).controller()
+    controller = GRPOConfig(model="X", wrapper=wrapper).controller()
     assert controller is not None
     assert isinstance(controller, kind)
     assert controller.horizon == k
@@ -134,6 +134,7 @@ def test_no_stage_is_above_k_max() -> None:
     assert controller.horizon == 30
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -155,6 +156,15 @@ def test_no_stage_is_above_k_max() -> None:
 def test_a_value_that_means_nothing_is_refused_by_its_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{name}|--{name.replace('_', '-')}"):
         GRPOConfig(**{name: value})
+=======
+def test_an_id_with_its_module_has_the_id_s_settings() -> None:
+    with_module, without = preset(["--env", "eh_gym:EH-BFCL-v0"]), preset(["--env", "EH-BFCL-v0"])
+    assert dataclasses.replace(with_module, env=without.env) == without
+
+
+def test_none_is_no_controller() -> None:
+    assert GRPOConfig(wrapper="none").controller() is None
+>>>>>>> f753630 (Train and evaluate from Python: harness.train, harness.evaluate, and scripts eh-train, eh-evaluate, eh-report, eh-envs)
 
 
 @pytest.mark.parametrize(

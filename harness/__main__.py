@@ -1,0 +1,63 @@
+"""`python -m harness`: lists the commands. The scripts eh-train, eh-evaluate and eh-report begin here, too."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from eh_gym.errors import MissingExtraError
+from harness import require_packages
+
+__all__ = ["COMMANDS", "evaluate", "main", "report", "train"]
+
+COMMANDS = {
+    "grpo": "trains an agent (eh-train)",
+    "evaluate": "measures a policy on held-out tasks (eh-evaluate)",
+    "benchmark": "measures a model as a benchmark does",
+    "report": "makes a page of runs and evaluations (eh-report)",
+    "sweep": "runs the paper's suites of experiments",
+    "warm_start": "clones the expert into a model",
+    "models": "installs small models",
+    "export": "writes episodes and models in other formats",
+    "plan": "counts a run's memory and time before it begins",
+    "simulate": "shows a horizon on simulated episodes",
+    "gpu_check": "checks a machine with a GPU",
+}
+"""The commands of this package, and what each one does."""
+
+
+def main() -> None:
+    """Lists the commands."""
+    width = max(map(len, COMMANDS))
+    print("python -m harness.COMMAND --help")
+    for name, what in COMMANDS.items():
+        print(f"  {name:<{width}}  {what}")
+    print("The environments have a command of their own: python -m envs (eh-envs)")
+
+
+def train() -> None:
+    """The script eh-train: ``python -m harness.grpo``."""
+    _run("grpo")
+
+
+def evaluate() -> None:
+    """The script eh-evaluate: ``python -m harness.evaluate``."""
+    _run("evaluate")
+
+
+def report() -> None:
+    """The script eh-report: ``python -m harness.report``."""
+    _run("report")
+
+
+def _run(command: str) -> None:
+    """Runs a command of the process, or ends it with one line if the extra ``train`` is missing."""
+    try:
+        require_packages()
+    except MissingExtraError as error:
+        sys.exit(f"error: {error}")
+    import_module(f"harness.{command}").main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Training from a Python program or a notebook: `train`, which `harness` exports. `harness.evaluate` has `evaluate`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from rich.console import Console
+
+from eh_gym import HorizonController
+from eh_gym.errors import ConfigError
+from eh_gym.horizon.controller import is_controller
+from harness.grpo import OnUpdate, carry_out
+from harness.settings.environment import GIVEN
+from harness.settings.grpo import GRPOConfig
+
+__all__ = ["TrainResult", "train"]
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training run has left.
+
+    Attributes:
+        folder: The run's folder: its settings, metrics, episodes, checkpoints and figure.
+        model: The trained model, a Hugging Face folder. `evaluate` and ``python -m harness.evaluate --policy`` take it.
+        evaluations: The results on held-out tasks before and after training, as in ``evaluation.json``: for example
+            ``evaluations["after"]["sampled"]["mean_at_k"]``.
+        history: One dict per update, as in ``metrics.jsonl``. ``pandas.DataFrame(result.history)`` makes a table of them. With
+            torchrun only the first rank has it.
+    """
+
+    folder: Path
+    model: Path
+    evaluations: Mapping[str, Any] = field(repr=False)
+    history: Sequence[Mapping[str, float]] = field(repr=False)
+
+
+def train(
+    config: GRPOConfig | None = None,
+    *,
+    resume: str | Path | None = None,
+    env: str | Callable[..., gym.Env[Any, Any]] | None = None,
+    controller: HorizonController | None = None,
+    on_update: OnUpdate | None = None,
+    callbacks: Sequence[OnUpdate] = (),
+    show: bool = True,
+) -> TrainResult:
+    """Trains an agent with GRPO, as ``python -m harness.grpo`` does with the same settings.
+
+    An interrupt (Ctrl-C, or a notebook's stop button) leaves a folder that `resume` continues from its newest checkpoint.
+
+    Args:
+        config: The settings; None for the quick start's.
+        resume: The folder of a run to continue, with its own settings. It is given in place of `config`. Environments and
+            controllers that are objects must be given again.
+        env: In place of ``config.env``: an id of gymnasium, or a function that returns an environment. A function is called once
+            for each environment, with ``split="train"`` and the like if it takes a split. The settings stay those of `config`.
+        controller: What sets the horizon, in place of ``config.wrapper``: an object with the methods of
+            `eh_gym.HorizonController`.
+        on_update: Called after each update with its index, from 0, and its metrics. If it returns True, the run saves a
+            checkpoint, evaluates, and ends; `resume` would continue it.
+        callbacks: More functions like `on_update`. All are called; one that returns True ends the run.
+        show: Print the plan, the progress and the result.
+
+    Raises:
+        ConfigError: A setting does not fit the environment, the model or the machine, or the folder holds a run.
+        EHError: Another error for which there is a remedy, which its message names.
+
+    Example:
+        >>> from harness import GRPOConfig, train
+        >>> result = train(GRPOConfig(env="EH-Cabinet-v0", wrapper="elastic", updates=20))  # doctest: +SKIP
+        >>> result.evaluations["after"]["sampled"]["mean_at_k"]  # doctest: +SKIP
+        0.59
+    """
+    from harness.assembly.given import Given, name_of, spec_from  # torch takes seconds to import
+    from harness.run.metrics import read_metrics
+
+    if resume is not None:
+        if config is not None:
+            raise ConfigError("a resumed run has its own settings, got config and resume; leave one of them out")
+        config = GRPOConfig(resume=resume)
+    config = config or GRPOConfig()
+    spec = None
+    if isinstance(env, str):
+        config = dataclasses.replace(config, env=env)
+    elif env is not None:
+        if not callable(env):
+            raise ConfigError(f"env must be an id or a function that returns an environment, got {env!r}")
+        spec, config = spec_from(env), dataclasses.replace(config, env=GIVEN + name_of(env))
+    if controller is not None:
+        if not is_controller(controller):
+            raise ConfigError(
+                f"controller must have horizon, record, update, state_dict and load_state_dict, got {controller!r}; "
+                "eh_gym.FixedHorizon(K) is the simplest"
+            )
+        config = dataclasses.replace(config, wrapper=GIVEN + name_of(type(controller)), wrapper_args="{}")
+    heard = [*callbacks, *([on_update] if on_update else [])]
+
+    def all_heard(update: int, metrics: Mapping[str, float]) -> bool:
+        return True in [bool(callback(update, dict(metrics))) for callback in heard]
+
+    folder, evaluations = carry_out(
+        config,
+        Console(quiet=not show),
+        given=Given(env=spec, controller=controller),
+        on_update=all_heard if heard else None,
+    )
+    metrics = folder / "metrics.jsonl"
+    history = read_metrics(metrics) if metrics.exists() else []
+    return TrainResult(folder=folder, model=folder / "model", evaluations=evaluations, history=history)

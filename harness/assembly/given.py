@@ -1,0 +1,51 @@
+"""Objects that a Python program gives to a run, in place of those that its settings name."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from eh_gym import HorizonController
+
+__all__ = ["Given", "name_of", "spec_from"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a program has given.
+
+    Attributes:
+        env: The spec of the environments; None for what ``--env`` names.
+        controller: The horizon; None for what ``--wrapper`` names.
+    """
+
+    env: EnvSpec | None = None
+    controller: HorizonController | None = None
+
+
+def name_of(thing: Any) -> str:
+    """Returns the name of a function or a class, or of an object's class, as letters, digits and underscores."""
+    return re.sub(r"\W", "", getattr(thing, "__name__", type(thing).__name__)) or "unnamed"
+
+
+def spec_from(make: Callable[..., gym.Env[Any, Any]]) -> EnvSpec:
+    """Returns a spec from which ``gym.make`` makes what a function returns.
+
+    Args:
+        make: Returns an environment. It gets the arguments of ``gym.make``, but ``split`` only if it takes it.
+    """
+    taken = inspect.signature(make).parameters
+    takes_split = "split" in taken or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
+
+    def entry_point(**arguments: Any) -> gym.Env[Any, Any]:
+        if not takes_split:
+            arguments.pop("split", None)
+        return make(**arguments)
+
+    return EnvSpec(f"{name_of(make)}-v0", entry_point=entry_point)
