@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +84,7 @@ def train(
     if resume is not None:
         if config is not None:
             raise ConfigError("a resumed run has its own settings, got config and resume; leave one of them out")
-        config = GRPOConfig(resume=resume)
+        config = GRPOConfig(resume=Path(resume))
     config = config or GRPOConfig()
     spec = None
     if isinstance(env, str):
@@ -112,4 +113,5 @@ def train(
     )
     metrics = folder / "metrics.jsonl"
     history = read_metrics(metrics) if metrics.exists() else []
+    evaluations = json.loads(json.dumps(evaluations))  # as in evaluation.json, whether the run was resumed or not
     return TrainResult(folder=folder, model=folder / "model", evaluations=evaluations, history=history)

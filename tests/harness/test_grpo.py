@@ -333,14 +333,18 @@ def test_a_model_folder_trains_like_any_hub_model(
     assert str(saved.dtype) == f"torch.{dtype}"
 
 
-def test_without_the_extra_a_command_ends_with_one_line(child_env: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [["-m", "harness.grpo", "--help"], ["-c", "from harness.__main__ import train; train()"]]
+)
+def test_without_the_extra_a_command_ends_with_one_line(
+    child_env: dict[str, str], tmp_path: Path, command: list[str]
+) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
     )
     env = {**child_env, "PYTHONPATH": os.pathsep.join([str(tmp_path), child_env.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "harness.grpo", "--help"]
-    result = subprocess.run(command, env=env, capture_output=True, text=True)
+    result = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True)
     [line] = result.stderr.splitlines()
     assert "torch" in line
     assert "[train]" in line

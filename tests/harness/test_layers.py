@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import harness
+from harness.__main__ import COMMANDS as LISTED
 
 ROOT = Path(harness.__file__).parent
 
@@ -98,7 +99,8 @@ def _modules(file: Path) -> set[str]:
 
 def test_every_file_is_a_command_and_every_folder_has_its_place() -> None:
     files = {p.stem for p in ROOT.glob("*.py")} - {"__init__"}
-    assert files == set(COMMANDS)
+    assert files == {*COMMANDS, "api", "__main__"}
+    assert set(LISTED) == set(COMMANDS)
     assert {p.parent.name for p in ROOT.glob("*/__init__.py")} == set(LAYERS)
     for name in COMMANDS:
         assert 'if __name__ == "__main__":' in (ROOT / f"{name}.py").read_text("utf-8")

@@ -134,7 +134,6 @@ def test_no_stage_is_above_k_max() -> None:
     assert controller.horizon == 30
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -156,15 +155,6 @@ def test_no_stage_is_above_k_max() -> None:
 def test_a_value_that_means_nothing_is_refused_by_its_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{name}|--{name.replace('_', '-')}"):
         GRPOConfig(**{name: value})
-=======
-def test_an_id_with_its_module_has_the_id_s_settings() -> None:
-    with_module, without = preset(["--env", "eh_gym:EH-BFCL-v0"]), preset(["--env", "EH-BFCL-v0"])
-    assert dataclasses.replace(with_module, env=without.env) == without
-
-
-def test_none_is_no_controller() -> None:
-    assert GRPOConfig(wrapper="none").controller() is None
->>>>>>> f753630 (Train and evaluate from Python: harness.train, harness.evaluate, and scripts eh-train, eh-evaluate, eh-report, eh-envs)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,194 @@
+"""Training and evaluating from Python: in a notebook's loop, twice in one process, with objects, callbacks and interrupts."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from configparser import ConfigParser
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from eh_gym import ElasticHorizon
+from eh_gym.errors import ConfigError
+from envs.cabinet.env import CabinetEnv
+from harness import GRPOConfig, TrainResult, evaluate, train
+from harness.__main__ import COMMANDS
+from harness.settings.command_line import parse
+from harness.settings.presets import preset
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
+
+
+@pytest.fixture
+def short(quick: GRPOConfig) -> GRPOConfig:
+    """Two updates."""
+    return dataclasses.replace(quick, updates=2, eval_tasks=4)
+
+
+def without_times(result: TrainResult) -> list[dict[str, float]]:
+    return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in result.history]
+
+
+def test_importing_the_package_loads_nothing_and_its_settings_no_torch(child_env: dict[str, str]) -> None:
+    code = (
+        "import sys, harness; heavy = {'torch', 'transformers', 'rich', 'tyro'}; assert not heavy & set(sys.modules)\n"
+        "from harness import GRPOConfig, WarmStart, evaluate, train; GRPOConfig()\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], env=child_env, check=True, timeout=60)
+
+
+def test_without_the_extra_the_names_say_what_to_install(child_env: dict[str, str]) -> None:
+    code = (
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
+        "import harness; print('imported'); from harness import train"
+    )
+    ran = subprocess.run([sys.executable, "-W", "error", "-c", code], env=child_env, capture_output=True, text=True)
+    assert ran.stdout == "imported\n"
+    assert "MissingExtraError" in ran.stderr
+    assert "[train]" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ([], {}),
+        (["--updates", "20", "--wrapper", "fixed", "--k0", "20"], {"updates": 20, "wrapper": "fixed", "k0": 20}),
+        (["--env", "EH-BFCL-v0"], {"env": "EH-BFCL-v0"}),
+        (["--model", "smollm2-135m"], {"model": "smollm2-135m"}),
+        (["--model", "some/model", "--out", "x"], {"model": "some/model", "out": "x"}),
+        (["--warm-start.episodes", "300"], {"warm_start": {"episodes": 300}}),
+    ],
+)
+def test_settings_that_are_not_given_are_those_of_the_command_line(words: list[str], given: dict[str, Any]) -> None:
+    assert GRPOConfig(**given) == parse(preset(words), words, prog="x")
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(TypeError, match=r"'updats'.*updates"):
+        GRPOConfig(updats=3)  # type: ignore[call-arg]
+
+
+def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_outside(
+    short: GRPOConfig, tmp_path: Path
+) -> None:
+    async def cell() -> list[TrainResult]:
+        return [train(dataclasses.replace(short, out=tmp_path / name, threads=2), show=False) for name in "ab"]
+
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), torch.get_num_threads()
+    first, second = asyncio.run(cell())
+    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), torch.get_num_threads()
+    assert without_times(first) == without_times(second)
+    assert first.evaluations == second.evaluations
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+    assert [row["update"] for row in first.history] == [0, 1]
+    assert first.evaluations == json.loads((first.folder / "evaluation.json").read_text())
+    assert evaluate(first.model, tasks=2, rollouts=1, max_action_tokens=6, show=False).episodes == 2
+
+
+def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short: GRPOConfig, tmp_path: Path) -> None:
+    config = dataclasses.replace(short, updates=3, checkpoint_every=10)
+    heard: list[tuple[int, float]] = []
+
+    def hear(update: int, metrics: Mapping[str, float]) -> None:
+        heard.append((update, metrics["rollout/success"]))
+
+    whole = train(dataclasses.replace(config, out=tmp_path / "whole"), on_update=hear, show=False)
+    assert heard == [(row["update"], row["rollout/success"]) for row in whole.history]
+
+    def stop(update: int, metrics: Mapping[str, float]) -> bool:
+        return update == 1
+
+    stopped = train(config, callbacks=[stop], on_update=hear, show=False)
+    assert [update for update, _ in heard[3:]] == [0, 1]
+    assert (stopped.model / "model.safetensors").exists()
+    assert "after" in stopped.evaluations
+    resumed = train(resume=stopped.folder, show=False)
+    assert without_times(resumed) == without_times(whole)
+    assert resumed.evaluations == whole.evaluations
+
+
+def test_an_interrupted_run_is_resumed_from_its_folder(short: GRPOConfig, tmp_path: Path) -> None:
+    def interrupt(update: int, metrics: Mapping[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"train\(resume="):
+        train(short, on_update=interrupt, show=False)
+    assert short.out is not None
+    resumed = train(GRPOConfig(resume=short.out), show=False)
+    whole = train(dataclasses.replace(short, out=tmp_path / "whole"), show=False)
+    assert without_times(resumed) == without_times(whole)
+
+
+def make_cabinet(split: str = "train") -> CabinetEnv:
+    return CabinetEnv(split)
+
+
+def test_an_environment_and_a_controller_may_be_objects(short: GRPOConfig, tmp_path: Path) -> None:
+    controller = ElasticHorizon(k0=10, min_successes=2)
+    given = train(short, env=make_cabinet, controller=controller, show=False)
+    named = train(dataclasses.replace(short, out=tmp_path / "named"), show=False)
+    assert without_times(given) == without_times(named)
+    assert given.history[-1]["horizon/k"] == named.history[-1]["horizon/k"]
+    kept = json.loads((given.folder / "config.json").read_text())
+    assert (kept["env"], kept["wrapper"]) == ("given:make_cabinet", "given:ElasticHorizon")
+    with pytest.raises(ConfigError, match=r"make_cabinet.*train\(resume=..., env=...\)"):
+        train(resume=given.folder, show=False)
+    with pytest.raises(ConfigError, match=r"ElasticHorizon.*train\(resume=..., controller=...\)"):
+        train(resume=given.folder, env=make_cabinet, show=False)
+    again = train(resume=given.folder, env=make_cabinet, controller=ElasticHorizon(k0=10, min_successes=2), show=False)
+    assert again.evaluations == given.evaluations
+
+
+def test_a_function_without_a_split_is_called_without_one() -> None:
+    assert evaluate("expert", lambda: CabinetEnv("test"), tasks=3, show=False).mean_at_k == 1.0
+
+
+@pytest.mark.parametrize("wrong", [{"env": 3}, {"controller": 3}, {"resume": "x", "config": GRPOConfig()}])
+def test_wrong_objects_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"got"):
+        train(**wrong)
+
+
+def test_a_script_needs_no_main_block(child_env: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from harness import GRPOConfig, train\n"
+        "result = train(GRPOConfig(updates=1, tasks_per_update=2, group_size=2, eval_tasks=2, env_threads=4, log='',\n"
+        "    warm_start={'episodes': 20, 'max_batches': 2, 'polish_batches': 0}))\n"
+        "print(len(result.history), result.folder)\n"
+    )
+    env = child_env | {"EH_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run([sys.executable, script], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-1] == "1 runs/EH-Cabinet-v0-elastic-seed0"
+
+
+def test_the_package_lists_its_commands_and_scripts_find_theirs(capsys: pytest.CaptureFixture[str]) -> None:
+    import_module("harness.__main__").main()
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert listed == list(COMMANDS)
+    settings = ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    scripts = settings["options.entry_points"]["console_scripts"].split("\n")[1:]
+    for script in scripts:
+        name, _, home = script.partition(" = ")
+        module, _, function = home.partition(":")
+        assert callable(getattr(import_module(module), function)), name
