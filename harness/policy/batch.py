@@ -209,7 +209,7 @@ def _batch(
     segments: Segments | None,
     device: torch.device | str,
 ) -> Batch:
-    written = [np.flatnonzero(t.loss_mask[1:]) + 1 for t in trajectories]
+    written = [np.flatnonzero(t.action_mask[1:]) + 1 for t in trajectories]
     counts = np.array([len(w) for w in written])
     mask = np.arange(counts.max()) < counts[:, None]
     logprobs = np.zeros(mask.shape, dtype=np.float32)

@@ -351,7 +351,7 @@ def _clone(
     training_mode(policy.model)
     rng = np.random.default_rng(seed)
     # Where earlier thoughts leave the conversation, the last sequence of a stopped demonstration has no written token.
-    written = [(t, s) for t in demos for s in t.sequences if any(s.loss_mask)]
+    written = [(t, s) for t in demos for s in t.sequences if any(s.action_mask)]
     if is_pretrained(policy) and policy.packs:  # demonstrations with the same system prompt share its tokens
         prompts = {t.system_prompt: number for number, t in enumerate(demos)}
         shared = [dataclasses.replace(s, group=prompts[t.system_prompt]) for t, s in written]

@@ -102,8 +102,6 @@ class Episode:
                 return self._request(room, derive_seed(self.request.seed, "turn", trajectory.length, "answer"))
         reply = self._chat.read(trajectory.ids[self._begin :], self._conversation.tools)
         self._reply = reply
-        if reply.thought_tokens and not rules.train_reasoning:
-            trajectory.not_trained.append((self._begin, self._begin + reply.thought_tokens))
         begins = trajectory.earlier and not any(trajectory.action_mask[: self._begin])  # another sequence
         trajectory.turns.append(
             Turn(

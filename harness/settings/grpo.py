@@ -151,7 +151,6 @@ class GRPOConfig(
             self.environment_retries,
             self.rollout,
             self.max_reasoning_tokens,
-            self.train_reasoning,
         )
 
     def loss_settings(self) -> LossSettings:

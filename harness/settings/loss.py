@@ -40,8 +40,6 @@ class LossFlags:
     """The advantages of episodes that K, the token budget or the environment's own limit stopped are multiplied by this, 0..1. 1
     is the paper's. 0 leaves them out of the loss and of what it is divided by; any other weight keeps them in both. They count
     in the mean of their group in any case. Episodes that filled the context keep weight 1."""
-    train_reasoning: bool = True
-    """Whether the loss is about the model's thoughts too. --no-train-reasoning trains on the answers alone."""
     tis_cap: Annotated[float, Range(1, math.inf, zero=True)] = 0.0
     """Weight each token by min(trainer's / sampler's probability, this cap), >= 1. 0 uses no weights."""
 

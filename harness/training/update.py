@@ -89,7 +89,7 @@ def select_episodes(
             equal += 1
         for t, advantage in zip(group, advantages, strict=True):
             weight = truncated_weight if t.truncated and t.end != "context" else 1.0
-            if t.loss_tokens and (advantage or kl) and weight:
+            if t.action_tokens and (advantage or kl) and weight:
                 chosen.append((t, weight * advantage))
     return chosen, equal / max(1, len(groups))
 
@@ -127,7 +127,7 @@ def update_policy(
     wide = torch.float32 if device.type == "mps" else torch.float64  # which mps has not
     sums = {name: torch.zeros((), dtype=wide, device=device) for name in _SUMS}
     grad_norm = 0.0
-    n_tokens = sum(t.loss_tokens for t, _ in chosen)
+    n_tokens = sum(t.action_tokens for t, _ in chosen)
     mismatch, steps, skipped = Mismatch(), 0, 0
     training_mode(policy.model)
     order = np.random.default_rng(seed).permutation(len(chosen))
@@ -209,7 +209,7 @@ def _accumulate_gradients(
             mask=mask,
             mode=settings.aggregation,
             fixed_length=settings.fixed_length,
-            episode_tokens=torch.tensor([item.trajectory.loss_tokens for item in items], device=policy.model.device),
+            episode_tokens=torch.tensor([item.trajectory.action_tokens for item in items], device=policy.model.device),
         )
         loss = mean(per_token, n_episodes=n_episodes, n_tokens=n_tokens)
         if settings.kl_coef:
@@ -227,13 +227,13 @@ def _accumulate_gradients(
 
 def _items(trajectory: Trajectory, advantage: float) -> list[_Item]:
     """An episode's sequences that the loss is about. All have the episode's advantage."""
-    return [_Item(tokens, trajectory, advantage) for tokens in trajectory.sequences if any(tokens.loss_mask)]
+    return [_Item(tokens, trajectory, advantage) for tokens in trajectory.sequences if any(tokens.action_mask)]
 
 
 def _counts(items: list[_Item]) -> tuple[int, int]:
     """What `aggregate` divides by: the number of episodes of some sequences, and that of their tokens; at least 1."""
     episodes = {id(item.trajectory) for item in items}
-    return max(1, len(episodes)), max(1, sum(sum(item.tokens.loss_mask) for item in items))
+    return max(1, len(episodes)), max(1, sum(sum(item.tokens.action_mask) for item in items))
 
 
 def _micro(
@@ -259,7 +259,7 @@ def _score_before(policy: Policy, minibatch: list[_Item], settings: LossSettings
     for items, batch in _micro(policy, minibatch, settings, ranks):
         logp, _ = policy.score(batch, settings.temperature)
         for item, row in zip(items, logp[: len(items)], strict=True):  # an idle pass has no items
-            item.old_logp = row[: sum(item.tokens.loss_mask)].clone()
+            item.old_logp = row[: sum(item.tokens.action_mask)].clone()
 
 
 def _stacked(items: list[_Item], like: Tensor) -> Tensor | None:

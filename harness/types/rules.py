@@ -39,7 +39,6 @@ class Rules:
         environment_retries: An episode whose environment failed starts again up to this many times, >= 0.
         mode: "streaming" or "lockstep"; `harness.rollout.rollout.rollout` explains them.
         max_reasoning_tokens: A thought that reaches so many tokens is closed; 0 closes none.
-        train_reasoning: Whether the loss is also about the thoughts.
         token_budget: The most tokens that an episode may write and read after its first prompt; 0 for no limit.
 
     Raises:
@@ -51,7 +50,6 @@ class Rules:
     environment_retries: int = 2
     mode: RolloutMode = "lockstep"
     max_reasoning_tokens: int = 0
-    train_reasoning: bool = True
     token_budget: int = 0
 
     def __post_init__(self) -> None:

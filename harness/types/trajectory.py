@@ -84,14 +84,12 @@ class TokenSequence:
         group: The index of the task in its update. Sequences of a group begin with the same tokens.
         ids: All tokens.
         action_mask: For each token, 1 if the model sampled it, else 0.
-        loss_mask: For each token, 1 if the loss is about it, else 0.
         logprobs: For each sampled token, its log-probability when it was sampled; for any other token, 0.0.
     """
 
     group: int
     ids: list[int]
     action_mask: list[int]
-    loss_mask: list[int]
     logprobs: list[float]
 
 
@@ -110,7 +108,6 @@ class Trajectory:
         earlier: The sequences before the last one.
         versions: For each sample, the number of policy updates that the weights which wrote it had seen; more than one number,
             in order, if weights changed meanwhile.
-        not_trained: Spans of ids, as (first, end), that the model sampled and the loss leaves out.
         system_prompt: The system prompt, and the functions on offer if there are any; for the log.
         tools: The functions on offer from the start; for the log.
         prompt: The first observation, for the log.
@@ -136,7 +133,6 @@ class Trajectory:
     logprobs: list[float] = field(default_factory=list)
     earlier: list[TokenSequence] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    not_trained: list[tuple[int, int]] = field(default_factory=list)
     system_prompt: str = ""
     tools: list[Any] = field(default_factory=list)
     prompt: str = ""
@@ -231,14 +227,14 @@ class Trajectory:
             self.add_prompt(ids[known:])
             return len(ids) - known
         self.earlier = self.sequences
-        self.ids, self.action_mask, self.logprobs, self.not_trained = [], [], [], []
+        self.ids, self.action_mask, self.logprobs = [], [], []
         self.add_prompt(ids)
         return 0
 
     @property
     def sequences(self) -> list[TokenSequence]:
         """The episode's tokens, as they were sampled; one sequence, or several if earlier thoughts have left the conversation."""
-        return [*self.earlier, TokenSequence(self.group, self.ids, self.action_mask, self.loss_mask, self.logprobs)]
+        return [*self.earlier, TokenSequence(self.group, self.ids, self.action_mask, self.logprobs)]
 
     @property
     def length(self) -> int:
@@ -264,21 +260,6 @@ class Trajectory:
     def action_tokens(self) -> int:
         """The number of tokens that the model wrote."""
         return sum(sum(sequence.action_mask) for sequence in self.sequences)
-
-    @property
-    def loss_mask(self) -> list[int]:
-        """For each of `ids`, 1 if the loss is about it, else 0."""
-        if not self.not_trained:
-            return self.action_mask
-        mask = list(self.action_mask)
-        for first, end in self.not_trained:
-            mask[first:end] = [0] * (end - first)
-        return mask
-
-    @property
-    def loss_tokens(self) -> int:
-        """The number of tokens that the loss is about."""
-        return sum(sum(sequence.loss_mask) for sequence in self.sequences)
 
     @property
     def spent_tokens(self) -> int:

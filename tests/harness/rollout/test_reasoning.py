@@ -82,7 +82,7 @@ def play(
 
 
 def trained_text(trajectory: Trajectory, chat: ChatFormat) -> str:
-    return chat.text([i for i, kept in zip(trajectory.ids, trajectory.loss_mask, strict=True) if kept])
+    return chat.text([i for i, kept in zip(trajectory.ids, trajectory.action_mask, strict=True) if kept])
 
 
 def test_the_environment_gets_the_answer_and_the_log_both() -> None:
@@ -98,16 +98,15 @@ def test_the_environment_gets_the_answer_and_the_log_both() -> None:
     assert thought == "<think>\nlist() or read()?\n</think>"
 
 
-@pytest.mark.parametrize("train", [True, False])
-def test_the_loss_is_about_thoughts_if_they_are_trained(train: bool) -> None:
+def test_the_loss_is_about_thoughts_and_answers() -> None:
     texts = ["<think>\nhm\n</think>\n\nlist()<|im_end|>", "read()<|im_end|>"]
-    trajectory, _, chat = play(texts, horizon=2, train_reasoning=train)
+    trajectory, _, chat = play(texts, horizon=2)
     kept = trained_text(trajectory, chat)
-    assert kept == ("".join(texts) if train else "\n\nlist()<|im_end|>read()<|im_end|>")
+    assert kept == "".join(texts)
     assert trajectory.action_tokens == len(tokenizer().encode("".join(texts), add_special_tokens=False))
     batch = pack([trajectory])
     assert chat.text(batch.targets.tolist()) == kept
-    assert int(batch.action_mask.sum()) == trajectory.loss_tokens
+    assert int(batch.action_mask.sum()) == trajectory.action_tokens
 
 
 @pytest.mark.parametrize("mode", ["lockstep", "streaming"])
@@ -187,7 +186,7 @@ def test_thoughts_that_leave_the_conversation_make_an_episode_several_sequences(
     assert [turn.observation_tokens > 0 for turn in turns] == [False, True, False, False]
     tokens = starts[0] + sum(turn.prompt_tokens + turn.action_tokens + turn.observation_tokens for turn in turns)
     assert tokens == trajectory.tokens == len(first.ids) + len(second.ids) + len(third.ids)
-    assert trajectory.action_tokens == trajectory.loss_tokens == sum(turn.action_tokens for turn in turns)
+    assert trajectory.action_tokens == sum(turn.action_tokens for turn in turns)
     metrics = rollout_metrics([trajectory], 0)
     assert metrics["tokens/update"] == tokens
     assert metrics["rollout/prompt_tokens"] == tokens - trajectory.action_tokens
@@ -199,12 +198,11 @@ def test_stripping_changes_nothing_for_replies_without_thoughts() -> None:
     assert stripped == kept
 
 
-@pytest.mark.parametrize("train", [True, False])
-def test_the_loss_covers_what_was_written_in_every_sequence(train: bool) -> None:
+def test_the_loss_covers_what_was_written_in_every_sequence() -> None:
     texts = ["<think>a</think>list()<|im_end|>", "<think>b</think>read()<|im_end|>"]
-    trajectory, _, chat = play(texts, horizon=2, strip=True, train_reasoning=train)
+    trajectory, _, chat = play(texts, horizon=2, strip=True)
     batch = pack(trajectory.sequences)
-    assert chat.text(batch.targets.tolist()) == "".join(texts if train else ["list()<|im_end|>", "read()<|im_end|>"])
+    assert chat.text(batch.targets.tolist()) == "".join(texts)
     # The system prompt and the first message are in the row once.
     assert batch.ids.shape[1] < trajectory.tokens - trajectory.sequences[0].action_mask.index(1) + 40
 
