@@ -11,11 +11,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
 from harness.settings.command_line import errors_in_one_line, parse
+from harness.settings.ranges import Range, check_ranges
 
 __all__ = ["GPUCheck", "check", "main"]
 
@@ -31,9 +33,9 @@ class GPUCheck:
     """The device: cuda or cpu. auto takes the GPUs if there are any."""
     only: tuple[str, ...] = ()
     """The names of the checks to run, in quotes. Empty runs all of them."""
-    minutes: float = 10.0
+    minutes: Annotated[float, Range(0)] = 10.0
     """No check begins after so many minutes."""
-    timeout_s: float = 300.0
+    timeout_s: Annotated[float, Range(0, above=True)] = 300.0
     """A check that takes longer is killed, and counts as wrong."""
 
 
@@ -51,6 +53,7 @@ def check(wanted: GPUCheck, console: Console) -> bool:
     from harness.run.run_folder import free_folder
     from harness.run.runtime import gpu_bytes, pick_device
 
+    check_ranges(wanted)
     unknown = [name for name in wanted.only if name not in CHECKS]
     if unknown:
         raise ConfigError(f"there is no check {unknown[0]!r}; the checks are {', '.join(map(repr, CHECKS))}")

@@ -38,9 +38,9 @@ class EnvironmentFlags:
     """The Ray cluster that this machine has joined: auto or HOST:PORT. Empty starts a Ray of this run's own, on this machine."""
     ray_actor_slots: Annotated[int, Range(1)] = 16
     """The number of environments in one Ray actor."""
-    ray_actor_cpus: float = 1.0
+    ray_actor_cpus: Annotated[float, Range(0)] = 1.0
     """The number of cores that one actor reserves on its node."""
-    ray_timeout_s: float = 600.0
+    ray_timeout_s: Annotated[float, Range(0, above=True)] = 600.0
     """An actor that takes longer than this for one call is killed, in seconds. It must exceed the environment's own deadlines."""
 
     def check_environment(self) -> None:

@@ -75,9 +75,9 @@ class EndpointFlags:
     """The name of the model at the endpoint."""
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key. A server of your own may need none."""
-    retries: int = 4
+    retries: Annotated[int, Range(0)] = 4
     """How often a request is sent again, with backoff, after a lost connection or a temporary error."""
-    deadline_s: float = 300.0
+    deadline_s: Annotated[float, Range(0, above=True)] = 300.0
     """The most seconds that a request may take, its retries included."""
 
 

@@ -18,7 +18,7 @@ __all__ = ["Plan"]
 class GPUFlags:
     """The GPUs that the run would have."""
 
-    gpus: Annotated[int, Range(0, above=True)] = 1
+    gpus: Annotated[int, Range(1)] = 1
     """The number of GPUs of the trainer. Its state is divided among them (FSDP2)."""
     gpu_gb: Annotated[float, Range(0, above=True)] = 80.0
     """The memory of one GPU, in 10^9 bytes."""
