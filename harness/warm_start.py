@@ -21,7 +21,6 @@ from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.environment import EnvironmentFlags
 from harness.settings.grpo import GRPOConfig
 from harness.settings.model import ModelFlags
-from harness.settings.old_flags import with_current_names
 from harness.settings.presets import preset
 from harness.settings.warm_start import WarmStart
 
@@ -129,7 +128,7 @@ def default_for(words: Sequence[str]) -> Cloning:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    words = with_current_names(sys.argv[1:] if argv is None else argv, "warm_start")
+    words = list(sys.argv[1:] if argv is None else argv)
     console = Console()
     with errors_in_one_line(console):
         clone(parse(default_for(words), words, prog="python -m harness.warm_start"), console)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["with_current_names"]
+__all__ = ["OLD_FLAGS", "with_current_names"]
 
 _TRAINING = {"--tti-stages": "--stages", "--run-dir": "--out", "--lr": "--learning-rate"}
-_OLD = dict.fromkeys(("grpo", "sweep", "plan", "warm_start"), _TRAINING) | {"benchmark": {"--k": "--rollouts"}}
-_OLD["plan"] = _TRAINING | {"--k": "--horizon"}
+OLD_FLAGS = {
+    "grpo": _TRAINING,
+    "sweep": _TRAINING,
+    "plan": {**_TRAINING, "--k": "--horizon"},
+    "benchmark": {"--k": "--rollouts"},
+}
+"""For each command its old flags, with their present names."""
 
 
 def with_current_names(words: Sequence[str], command: str) -> list[str]:
@@ -17,7 +22,7 @@ def with_current_names(words: Sequence[str], command: str) -> list[str]:
     >>> with_current_names(["--tti_stages=0:15", "--seed", "3"], "grpo")
     ['--stages=0:15', '--seed', '3']
     """
-    old = _OLD.get(command, {})
+    old = OLD_FLAGS.get(command, {})
     renamed = []
     for word in words:
         flag, equals, value = word.partition("=")
