@@ -17,6 +17,7 @@ from eh_gym.errors import ConfigError
 from harness.planning.episode_tokens import lengths_of
 from harness.planning.fit import refusal
 from harness.planning.memory import GB, memory_of
+from harness.planning.update_time import operations_markdown
 from harness.planning.work import Work, work_of
 from harness.policy.shape import ModelShape, shape_of
 from harness.settings.command_line import errors_in_one_line, parse
@@ -70,6 +71,9 @@ def show(plan: Plan, console: Console) -> None:
     )
     say(f"  {work.flops / 1e15:.3g} PFLOP in the policy update")
     _hours(plan, work, say)
+    if plan.operations:
+        say("an update on each GPU, on paper; the transfers between GPUs are left out:")
+        say(operations_markdown(plan, episode_tokens=plan.episode_tokens))
     if not memory.fits:
         raise ConfigError(refusal(plan, memory))
 

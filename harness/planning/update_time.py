@@ -1,7 +1,7 @@
-"""What a compiled policy update costs by operation on one GPU, on paper, and the MFU that follows.
+"""What a policy update costs by operation on one GPU, on paper, and the MFU that follows.
 
-`harness.gpu_check` compares a measured update with it. The shares of the peaks that each operation reaches are assumptions, taken
-from what is published about H100s. Nothing of this was measured by this project.
+Each operation computes or moves data, whichever takes longer. The shares of the peaks that it reaches are assumptions, taken from
+what is published about H100s. Nothing of this was measured by this project. docs/plan.md has the table for Qwen2.5-7B.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harness.planning.work import work_of
 from harness.policy.shape import ModelShape, head_chunk, shape_of
 from harness.settings.plan import Plan
 
-__all__ = ["Operation", "UpdateTime", "update_time_of"]
+__all__ = ["Operation", "UpdateTime", "operations_markdown", "update_time_of"]
 
 # Shares of the peak that large bfloat16 matrix products and FlashAttention-2 reach on an H100. FlashAttention-3's paper (arXiv
 # 2407.08608) gives 35 % for the latter. Elementwise kernels reach most of the memory's bandwidth.
@@ -64,12 +64,14 @@ class UpdateTime:
         return self.model_flops / self.seconds / self.peak
 
 
-def update_time_of(plan: Plan, *, episode_tokens: int = 0) -> UpdateTime:
+def update_time_of(plan: Plan, *, episode_tokens: int = 0, fused: bool = True) -> UpdateTime:
     """Counts one update of a plan in bfloat16. The transfers between several GPUs are left out.
 
     Args:
         plan: The run.
         episode_tokens: The tokens of every episode; 0 takes the mean of the plan.
+        fused: Whether norms, rotary positions and SwiGLU are one kernel each, as with ``--compile``. Otherwise each operation
+            of transformers' code is a kernel.
     """
     config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
     episodes = config.episodes_per_update
@@ -98,7 +100,7 @@ def update_time_of(plan: Plan, *, episode_tokens: int = 0) -> UpdateTime:
         add("KL reference, linear layers", linear)
         add("KL reference, attention", attention, share=_ATTENTION)
     # Backward passes of elementwise operations read and write about twice as much as forward passes.
-    for name, each in _elementwise(shape).items():
+    for name, each in _elementwise(shape, fused=fused).items():
         add(name, 0.0, (3 + again + reference) * each * shape.layers * tokens)
     if config.lora_rank:
         adapters = 2.0 * tokens * shape.lora_parameters(config.lora_rank)
@@ -116,13 +118,14 @@ def update_time_of(plan: Plan, *, episode_tokens: int = 0) -> UpdateTime:
     return UpdateTime(tuple(found), model + (3 + reference) * attention, peak)
 
 
-def _elementwise(shape: ModelShape) -> dict[str, float]:
+def _elementwise(shape: ModelShape, *, fused: bool) -> dict[str, float]:
     """The bytes that one token reads and writes in a layer's forward pass, in bfloat16.
 
-    Norms, rotary positions and SwiGLU are one kernel each, which reads its inputs once and writes its output.
+    Unfused, transformers' RMSNorm is seven kernels, four of which handle float32: 36 bytes a number. Rotary positions are five
+    kernels: 20 bytes. SwiGLU and a sum are two and one: 10 and 6. A fused kernel reads its inputs once and writes its output.
     """
     h, rotated, f = shape.width, shape.queries + shape.keys, shape.ffn
-    norm, rotary, swiglu, residual = 4, 4, 6, 6
+    norm, rotary, swiglu, residual = (4, 4, 6, 6) if fused else (36, 20, 10, 6)
     heads = norm * rotated if shape.head_norms else 0
     return {
         "norms": 2 * norm * h + heads,
@@ -137,3 +140,18 @@ def _adapter_bytes(shape: ModelShape) -> float:
     h, a, kv, f = shape.width, shape.queries, shape.keys, shape.ffn
     inputs, outputs = 3 * h + a + 2 * h + f, a + 2 * kv + h + 2 * f + h
     return 2 * inputs + 12 * outputs
+
+
+def operations_markdown(plan: Plan, *, episode_tokens: int = 0) -> str:
+    """The table of docs/plan.md: seconds of an update without and with fused kernels."""
+    plain, fused = (update_time_of(plan, episode_tokens=episode_tokens, fused=way) for way in (False, True))
+    lines = ["| operation | PFLOP | TB moved, eager | s, eager | s, fused |", "| --- | --- | --- | --- | --- |"]
+    for one, two in zip(plain.operations, fused.operations, strict=True):
+        lines.append(
+            f"| {one.name} | {one.flops / 1e15:.2f} | {one.moved / 1e12:.2f} | {one.seconds:.1f} | {two.seconds:.1f} |"
+        )
+    flops = sum(operation.flops for operation in plain.operations) / 1e15
+    moved = sum(operation.moved for operation in plain.operations) / 1e12
+    lines.append(f"| **together** | {flops:.2f} | {moved:.2f} | {plain.seconds:.1f} | {fused.seconds:.1f} |")
+    lines.append(f"| **MFU** | | | {plain.mfu:.1%} | {fused.mfu:.1%} |")
+    return "\n".join(lines)

@@ -58,6 +58,16 @@ class SpeedFlags:
 
 
 @dataclass(frozen=True)
+class StepFlags:
+    """What the policy update is made of."""
+
+    operations: bool = False
+    """Also print the seconds of each operation of the update on an H100, on paper, and the MFU that follows; docs/plan.md."""
+    episode_tokens: Annotated[int, Range(0)] = 0
+    """With --operations: the tokens of every episode. 0 takes the plan's mean."""
+
+
+@dataclass(frozen=True)
 class RecipeFlags:
     """What is planned."""
 
@@ -66,7 +76,7 @@ class RecipeFlags:
 
 
 @dataclass(frozen=True)
-class Plan(SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
+class Plan(StepFlags, SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
     """Computes what a run of harness.grpo needs, and refuses one that cannot fit. It also takes every flag of harness.grpo."""
 
     train: GRPOConfig = field(default_factory=GRPOConfig)

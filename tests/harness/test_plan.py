@@ -17,7 +17,7 @@ from harness.plan import default_for, main
 from harness.planning.episode_tokens import lengths_of
 from harness.planning.fit import ways_to_fit
 from harness.planning.memory import memory_of
-from harness.planning.update_time import update_time_of
+from harness.planning.update_time import operations_markdown, update_time_of
 from harness.planning.work import work_of
 from harness.policy.installed import is_installed, model_folder
 from harness.policy.shape import shape_of
@@ -140,6 +140,13 @@ def test_hours_come_from_what_is_given(capsys: pytest.CaptureFixture[str]) -> No
     assert "which is assumed" in capsys.readouterr().out
 
 
+def test_the_documented_table_of_operations_is_the_plan_s(capsys: pytest.CaptureFixture[str]) -> None:
+    main([SEVEN, "--gpus", "8", "--operations", "--episode-tokens", "16384"])
+    table = operations_markdown(plan(SEVEN, "--gpus", "8"), episode_tokens=16_384)
+    assert table in capsys.readouterr().out
+    assert table in (ROOT / "docs" / "plan.md").read_text(), "put this table into docs/plan.md"
+
+
 def test_a_step_has_the_plan_s_flops_and_its_parts_have_their_price() -> None:
     given = ("--prompt-tokens", "100", "--action-tokens", "20", "--observation-tokens", "10")
     small = plan(SEVEN, *given, "--success-rate", "0", "--horizon", "10")
@@ -154,6 +161,7 @@ def test_a_step_has_the_plan_s_flops_and_its_parts_have_their_price() -> None:
     swiglu = 4 * 28 * tokens * 6 * 18_944  # forward, again, and backward twice; two inputs and an output of two bytes
     assert parts["SwiGLU"].moved == pytest.approx(swiglu)
     assert parts["SwiGLU"].seconds == pytest.approx(swiglu / (0.8 * 3.35e12))
+    assert update_time_of(small, fused=False).seconds > step.seconds
     lora = update_time_of(plan(SEVEN, *given, "--success-rate", "0", "--horizon", "10", "--lora-rank", "32"))
     assert lora.mfu < step.mfu  # adapters read and write every output again
     assert lora.model_flops == pytest.approx(model - tokens * 2 * layers - 128 * 200 * 2 * words)
