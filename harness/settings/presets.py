@@ -30,7 +30,10 @@ def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lam
     env, split, model = (
         flag_of(argv, name, given.get(name, getattr(GRPOConfig, name))) for name in ("env", "split", "model")
     )
-    config = change(GRPOConfig(env=env, split=split, model=model))
+    named = {
+        name: getattr(GRPOConfig, name) for name in ("env", "split", "model")
+    }  # the command line itself gives them
+    config = dataclasses.replace(change(GRPOConfig(env=env, split=split, model=model)), **named)
     if not recipe:
         return config
     return dataclasses.replace(with_recipe(config, given, Path(recipe)), recipe=Path(recipe))

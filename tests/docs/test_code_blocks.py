@@ -242,9 +242,14 @@ def _module(module: str, words: list[str]) -> None:
                 runpy.run_module("envs.__main__" if module == "envs" else module)["main"]([*words, "--help"])
             assert end.value.code == 0
         else:
-            assert module in ("mkdocs", "vllm.entrypoints.openai.api_server", "build", "venv", "appworld.evaluator"), (
-                f"no check for {module}"
-            )
+            assert module in (
+                "harness",
+                "mkdocs",
+                "vllm.entrypoints.openai.api_server",
+                "build",
+                "venv",
+                "appworld.evaluator",
+            ), f"no check for {module}"
 
 
 def _pip(words: list[str]) -> None:
