@@ -141,6 +141,8 @@ def run_of(tmp_path: Path, **changes: Any) -> GRPOConfig:
     """A run of one update with two short episodes."""
     few: dict[str, Any] = {
         "model": NAME,
+        "dtype": "float32",
+        "warm_start": WarmStart(),
         "updates": 1,
         "tasks_per_update": 1,
         "group_size": 2,
