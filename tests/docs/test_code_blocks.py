@@ -33,6 +33,9 @@ from harness.settings.command_line import parse
 from harness.settings.plan import Plan
 from harness.settings.presets import preset
 
+# runpy's, because these tests run a module in a process that has imported it.
+pytestmark = pytest.mark.filterwarnings("ignore:.* found in sys.modules after import of package:RuntimeWarning")
+
 ROOT = Path(__file__).parents[2]
 REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
 PAGES: list[Path] = REFERENCE["pages"]()
