@@ -294,7 +294,7 @@ def test_another_server_than_openenv_s_is_an_error(status: int, text: bytes) -> 
         url = f"http://127.0.0.1:{stranger.server_port}"
         with (
             gym.make("EH-Remote-v0", url=url, token="") as remote,
-            pytest.raises(ConfigError, match="no OpenEnv server"),
+            pytest.raises(ConfigError, match="not an OpenEnv server"),
         ):
             remote.reset()
     finally:
