@@ -10,7 +10,6 @@ less, and the failed tests whose report names the package. A test can name sever
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
@@ -109,7 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(
         f"{len(failed)} failed tests, {len(rows) - 1} packages that are newer than the lock, pytest's exit status {status}"
     )
-    print(json.dumps([test for test, _ in failed], indent=1) if failed else "nothing failed")
     return status
 
 
