@@ -244,11 +244,6 @@ class Ours:
         verdict = self.env._world.verdict()  # type: ignore[union-attr]
         return bool(verdict["success"]), time.perf_counter() - start
 
-    def prepare(self, task_id: str, seconds: float) -> None:
-        """Has the next world made ahead, and waits for it."""
-        self.env.prepare([task_id])
-        time.sleep(seconds)
-
     def end(self) -> None:
         """Ends the processes."""
         self.env.close()
@@ -372,16 +367,11 @@ def heading(title: str, ours: str = "ours, ms", theirs: str = "plain, ms") -> No
 
 def one_round(player: Any, task_id: str, row: Callable[[str, float], None], steps: Sequence[str]) -> None:
     """Takes every measure of one player once. Of the steps it takes only those named."""
-    reset = player.open(task_id)
-    row("reset", reset)
+    row("reset", player.open(task_id))
     player.execute(LOGIN)
     for name in steps:
         row(name, player.execute(STEPS[name][0]))
-    if isinstance(player, Ours):
-        player.prepare(task_id, max(0.3, 4 * reset))
-        row("prepared", player.open(task_id))
-    else:
-        player.open(task_id)
+    player.open(task_id)
     *before, last = script(task_id)
     for code in before:
         player.execute(code)
@@ -416,16 +406,12 @@ def latencies(folder: Path, tasks: Sequence[str], rounds: int) -> None:
     with ended([Ours(), Plain(folder), Served(folder)]) as (ours, plain, served):
         samples = in_rounds({"ours": ours, "plain": plain, "served": served}, tasks, rounds)
     heading(f"One episode at a time, {rounds} rounds")
-    plain_reset = samples["reset"]["plain"]
-    compare("reset, prepared ahead (a rollout's)", samples["prepared"]["ours"], plain_reset, ">= 2x")
-    compare("reset, unprepared", samples["reset"]["ours"], plain_reset)
+    compare("reset", samples["reset"]["ours"], samples["reset"]["plain"], ">= 2x")
     for name, (_, title) in STEPS.items():
         compare(title, samples[name]["ours"], samples[name]["plain"], ">= 1.4x" if name in ("first", "call") else "")
     compare("verdict (ours: in a clean world, replayed)", samples["evaluate"]["ours"], samples["evaluate"]["plain"])
     heading("The same against AppWorld's own HTTP server", theirs="served, ms")
-    served_reset = samples["reset"]["served"]
-    compare("reset, prepared ahead", samples["prepared"]["ours"], served_reset)
-    compare("reset, unprepared", samples["reset"]["ours"], served_reset)
+    compare("reset", samples["reset"]["ours"], samples["reset"]["served"])
     for name, (_, title) in STEPS.items():
         compare(title, samples[name]["ours"], samples[name]["served"])
     compare("verdict", samples["evaluate"]["ours"], samples["evaluate"]["served"])
@@ -494,7 +480,7 @@ def throughput(folder: Path, tasks: Sequence[str], episodes: int, rounds: int) -
                     rates.setdefault(f"{name}{count}", []).append(run(players[name][:count]))
             for count in (1, workers):
                 rates.setdefault(f"spin{count}", []).append(spin(count))
-    print(f"\nWhole episodes of reference solutions, {episodes} a run, {rounds} rounds; worlds not prepared ahead")
+    print(f"\nWhole episodes of reference solutions, {episodes} a run, {rounds} rounds")
     print(f"{'':<44}{'1 worker':>22}{f'{workers} workers':>26}{'speed-up':>24}  goal")
     for name, title, digits in (
         ("ours", "ours, episodes/s", 2),

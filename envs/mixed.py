@@ -157,14 +157,6 @@ class MixedEnv(gym.Env[str, str]):
         """A random action of the present episode's environment."""
         return str(self._asked("random_action").random_action(rng))
 
-    def prepare(self, task_ids: Sequence[str]) -> None:
-        """Tells each environment that can prepare episodes which of its tasks come next."""
-        for name, env in self._envs.items():
-            ahead = getattr(env.unwrapped, "prepare", None)
-            own = [task_id.removeprefix(f"{name}/") for task_id in task_ids if task_id.startswith(f"{name}/")]
-            if ahead is not None and own:
-                ahead(own)
-
     def close(self) -> None:
         """Closes every environment."""
         for env in self._envs.values():

@@ -5,7 +5,6 @@ The horizon stays with the controller: wrap a RemoteEnv in ElasticTimeLimit like
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
@@ -16,7 +15,6 @@ from gymnasium.spaces import Text
 from eh_gym.errors import ConfigError, WorkerError
 from envs.actors.host import EnvKind
 from envs.actors.pool import ActorPool, Seat
-from envs.options import named_task
 
 __all__ = ["RemoteEnv", "in_actors"]
 
@@ -40,7 +38,7 @@ def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
 class RemoteEnv(gym.Env[str, str]):
     """An environment in one of the pool's actors. It may move to another actor between two episodes.
 
-    It has ``task_ids``, ``expert()``, ``random_action(rng)`` and ``prepare(task_ids)`` if its kind has them.
+    It has ``task_ids``, ``expert()`` and ``random_action(rng)`` if its kind has them.
     If the actor is lost during an episode, the episode is truncated with ``info["environment_error"]``. The next reset
     then goes to another actor, on another node if there is one.
 
@@ -78,8 +76,7 @@ class RemoteEnv(gym.Env[str, str]):
             Exception: Anything else that the environment's reset raises.
         """
         super().reset(seed=seed)
-        task_id = named_task(options)
-        self._seat = self._pool.seat(self._kind, self._seat, task_id=task_id, stay=seed is None)
+        self._seat = self._pool.seat(self._seat, stay=seed is None)
         answer: tuple[str, dict[str, Any]] = self._pool.call(self._seat, "reset", self._kind, seed, options)
         return answer
 
@@ -110,9 +107,6 @@ class RemoteEnv(gym.Env[str, str]):
     def _random_action(self, rng: np.random.Generator) -> str:
         action, rng.bit_generator.state = self._pool.call(self._taken(), "random_action", rng)
         return str(action)
-
-    def _prepare(self, task_ids: Sequence[str]) -> None:
-        self._pool.prepare(self._kind, task_ids)
 
     def _taken(self) -> Seat:
         if self._seat is None:

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 
 __all__ = ["About", "EnvHost", "EnvKind"]
 
-_METHODS = ("expert", "random_action", "prepare")
+_METHODS = ("expert", "random_action")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class About:
         action_space: Their action space.
         metadata: Their metadata.
         task_ids: Their tasks; None if they have none.
-        methods: Which of ``expert``, ``random_action`` and ``prepare`` they have.
+        methods: Which of ``expert`` and ``random_action`` they have.
     """
 
     observation_space: gym.Space[Any]
@@ -95,10 +95,6 @@ class EnvHost:
         """A random action, and the generator's state after drawing it."""
         env: Any = self._envs[key].unwrapped
         return env.random_action(rng), rng.bit_generator.state
-
-    def prepare(self, kind: EnvKind, task_ids: Sequence[str]) -> None:
-        """Tells the environments of a kind which tasks will be played here next."""
-        self._known(kind).prepare(task_ids)
 
     def close(self, key: int) -> None:
         """Closes the environment of a key, if there is one."""

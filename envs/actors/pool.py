@@ -14,9 +14,8 @@ import os
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from eh_gym.errors import ConfigError, EHError, MissingBackendError, MissingExtraError, WorkerDied, WorkerTimeout
@@ -62,7 +61,6 @@ class _Actor:
         name: The name of the actor's node, once the actor has begun.
         alive: Whether the actor has begun and was not lost since.
         seats: The number of environments in the actor.
-        prepared: The (kind, task) pairs that were announced to the actor and have not begun.
     """
 
     handle: Any
@@ -71,7 +69,6 @@ class _Actor:
     name: str = ""
     alive: bool = False
     seats: int = 0
-    prepared: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,16 +150,14 @@ class ActorPool:
                 self._abouts[kind.name] = told[0]
             return self._abouts[kind.name]
 
-    def seat(self, kind: EnvKind, now: Seat | None, *, task_id: str | None, stay: bool) -> Seat:
+    def seat(self, now: Seat | None, *, stay: bool) -> Seat:
         """A place for an environment's next episode.
 
-        An actor to which the task was announced comes first, then the one with the fewest environments, then the present
-        one. After the loss of an actor, actors on other nodes come before all these: the whole node may be lost.
+        The actor with the fewest environments comes first, then the present one. After the loss of an actor, actors on other
+        nodes come before both: the whole node may be lost.
 
         Args:
-            kind: The environment's kind.
             now: The environment's present place; None if it has none.
-            task_id: The task that it will play; None if that is not known.
             stay: Whether it must not move as long as its actor lives.
 
         Raises:
@@ -173,18 +168,7 @@ class ActorPool:
             if now is not None and now.actor.alive and stay:
                 return now
             actor, lost_on = (None, None) if now is None else (now.actor, None if now.actor.alive else now.actor.node)
-            announced = (kind.name, task_id or "")
-            best = min(
-                self._living(),
-                key=lambda a: (
-                    a.node == lost_on,
-                    not a.prepared[announced],
-                    a.seats - (a is actor),
-                    a is not actor,
-                ),
-            )
-            if best.prepared[announced]:
-                best.prepared[announced] -= 1
+            best = min(self._living(), key=lambda a: (a.node == lost_on, a.seats - (a is actor), a is not actor))
             if now is not None:
                 if best is actor:
                     return now
@@ -209,30 +193,6 @@ class ActorPool:
         if not actor.alive:
             raise WorkerDied(f"the Ray actor on {actor.name} is gone")
         return self._answer(actor, getattr(actor.handle, method).remote(seat.key, *arguments))
-
-    def prepare(self, kind: EnvKind, task_ids: Sequence[str]) -> None:
-        """Announces the tasks that will be played next, in this order, and returns at once.
-
-        Each task is announced to one actor. The reset with that task then goes to this actor.
-        """
-        with self._lock:
-            alive = [a for a in self._actors if a.alive]
-            shares: dict[_Actor, list[str]] = {a: [] for a in alive}
-            rest = []
-            for task_id in task_ids:  # a task that was announced before stays with its actor
-                place = next((a for a in alive if a.prepared[kind.name, task_id] > shares[a].count(task_id)), None)
-                if place is None:
-                    rest.append(task_id)
-                else:
-                    shares[place].append(task_id)
-            for task_id in rest:
-                if alive:
-                    shares[min(alive, key=lambda a: len(shares[a]))].append(task_id)
-            for actor, share in shares.items():
-                for announced in [announced for announced in actor.prepared if announced[0] == kind.name]:
-                    del actor.prepared[announced]
-                actor.prepared.update((kind.name, task_id) for task_id in share)
-                actor.handle.prepare.remote(kind, share)
 
     def close(self) -> None:
         """Ends all actors. The pool's environments can't be played afterwards."""

@@ -146,14 +146,6 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             self._leave()
             raise
 
-    def prepare(self, task_ids: Sequence[str]) -> None:
-        """Makes worlds ahead, one for each mention of a task, so that the resets with these tasks hardly wait.
-
-        All environments of this process with the same arguments share them. Worlds that were made ahead earlier and are not
-        mentioned now are closed.
-        """
-        self._host.prepare(task_ids)
-
     def expert(self) -> str:
         """The reference solution's next message. It depends only on the number of steps taken so far.
 

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 from eh_gym.errors import ConfigError, EHError, WorkerError, WorkerProtocolError
 from envs.appworld import data
-from envs.appworld.ahead import Ahead
 from envs.appworld.backend import wire
 from envs.appworld.data import Roots
 from envs.appworld.forks import Fork, Zygote
@@ -119,14 +118,11 @@ class Host(Protocol):
         """A task's reference solution, one piece of code for each step; None if the data hold none."""
 
     def open(self, task_id: str) -> World:
-        """A fresh world of a task. It is one that ``prepare`` has made ahead, if there is one.
+        """A fresh world of a task.
 
         Raises:
             WorkerError: No world could be made.
         """
-
-    def prepare(self, task_ids: Sequence[str]) -> None:
-        """Makes worlds ahead for these tasks, one for each mention. Worlds made earlier that these do not need are closed."""
 
     def close(self) -> None:
         """Ends everything."""
@@ -215,7 +211,6 @@ class LocalHost:
         self._roots = roots
         self._worlds = Zygote(python, roots.agent, "world", settings.confined)
         self._judges = Zygote(python, roots.judge, "judge", False)
-        self._ahead = Ahead(self._make)
 
     @property
     def alive(self) -> bool:
@@ -236,15 +231,13 @@ class LocalHost:
         return data.reference(split, task_id)
 
     def open(self, task_id: str) -> _LocalWorld:
-        """See Host."""
-        while (world := self._ahead.take(task_id)) is not None:
-            if not world.host_failed:
-                return world
-        return self._make(task_id)
-
-    def prepare(self, task_ids: Sequence[str]) -> None:
-        """See Host."""
-        self._ahead.prepare(task_ids)
+        """See Host. A world that can't be made is tried a second time."""
+        if self._judges.pid is None:
+            threading.Thread(target=self._start_judges, daemon=True).start()  # in parallel with the worlds' zygote
+        try:
+            return self._fork_world(task_id)
+        except WorkerError:  # for example, the zygote was killed since the last episode; no agent's code has run yet
+            return self._fork_world(task_id)
 
     def judge(self, task_id: str, frames: Sequence[bytes], timeout_s: float) -> Mapping[str, Any]:
         """The official verdict on the state that these calls (frames of a Record) leave.
@@ -277,17 +270,8 @@ class LocalHost:
 
     def close(self) -> None:
         """See Host."""
-        self._ahead.stop()
         self._worlds.close()
         self._judges.close()
-
-    def _make(self, task_id: str) -> _LocalWorld:
-        if self._judges.pid is None:
-            threading.Thread(target=self._start_judges, daemon=True).start()  # in parallel with the worlds' zygote
-        try:
-            return self._fork_world(task_id)
-        except WorkerError:  # for example, the zygote was killed since the last episode; no agent's code has run yet
-            return self._fork_world(task_id)
 
     def _start_judges(self) -> None:
         with contextlib.suppress(EHError):  # the first verdict tries again

@@ -18,7 +18,6 @@ from eh_gym.vector import ThreadVectorEnv
 from harness.evaluation.endpoint import ChatEndpoint, ContextFull, EndpointReply, Usage
 from harness.rollout.conversation import UNFINISHED
 from harness.rollout.environment import Environments
-from harness.rollout.slots import announce
 from harness.types.rules import EpisodeRequest
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory, Turn
@@ -65,7 +64,6 @@ def play_with_endpoint(
 
             async def play_in(slot: int) -> None:
                 for index in waiting:
-                    announce(envs, [request.task_id for request in requests[index + 1 : index + 1 + envs.num_envs]])
                     done[index] = await _play(model, envs, slot, requests[index])
                     on_end(done[index])
 

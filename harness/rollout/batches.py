@@ -20,7 +20,7 @@ from harness.rollout.environment import Environments
 from harness.rollout.episode_metrics import mean, rollout_metrics
 from harness.rollout.length_estimates import EpisodeLengths
 from harness.rollout.player import BatchRequest, Played, Player, PlayerAhead, PlayerInTurn
-from harness.rollout.slots import OnEnd, announce
+from harness.rollout.slots import OnEnd
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
@@ -120,17 +120,12 @@ class Batches:
         return trajectories, metrics | self._cache_metrics()
 
     def prepare(self, update: int, on_begin: OnBegin) -> None:
-        """Uses the time in which the policy is trained for the batch of `update`.
+        """Begins the batch of `update`, with the sampler's present weights and the present K, if batches may begin ahead.
 
-        If batches may begin ahead, it begins now, with the sampler's present weights and the present K. Otherwise environments
-        that can prepare an episode are told its task. The arguments are those of `take`.
+        The arguments are those of `take`.
         """
-        if update >= self._plan.updates:
-            return
-        if self._max_staleness:
+        if self._max_staleness and update < self._plan.updates:
             self._begin_allowed(update, on_begin)
-        else:
-            announce(self._open().envs, [request.task_id for request in self._ranks.share(self._plan.requests(update))])
 
     def close(self) -> None:
         """Closes the environments, which ends a batch that is still being played, and waits for it."""

@@ -21,7 +21,7 @@ from harness.types.trajectory import Trajectory
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.policy.chat import ChatFormat
 
-__all__ = ["OnEnd", "Slots", "announce"]
+__all__ = ["OnEnd", "Slots"]
 
 OnEnd = Callable[[Trajectory], None]
 """A function that is called with each trajectory when it ends."""
@@ -88,10 +88,7 @@ class Slots:
             self._live[slot] = episode, on_end
             self._slot_of[number] = slot
             slots.append(slot)
-        resets = [(slot, self._envs.submit_reset(slot, **self._live[slot][0].reset_arguments())) for slot in slots]
-        if resets:
-            announce(self._envs, [request.task_id for _, request, _, _ in self._waiting])
-        return resets
+        return [(slot, self._envs.submit_reset(slot, **self._live[slot][0].reset_arguments())) for slot in slots]
 
     def reset_answered(self, slot: int, answer: Future[ResetResult]) -> SampleRequest | None:
         """Waits for the answer to a reset and records it; returns the first turn's request, if there is one."""
@@ -122,14 +119,3 @@ class Slots:
             del self._live[slot], self._slot_of[episode.session]
             on_end(episode.trajectory)
         return None
-
-
-def announce(envs: ThreadVectorEnv, task_ids: Sequence[str]) -> None:
-    """Tells the environments which tasks are played next, if they can prepare the start of an episode before its reset.
-
-    Such an environment has a method ``prepare(task_ids)``, which returns at once and works for all environments of its
-    kind. It gets at most as many tasks as there are slots.
-    """
-    ahead = getattr(envs.envs[0].unwrapped, "prepare", None)
-    if ahead is not None:
-        ahead(list(task_ids[: envs.num_envs]))

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from typing import ClassVar
 
 from envs.cabinet.env import CabinetEnv
 
@@ -11,18 +10,13 @@ from envs.cabinet.env import CabinetEnv
 class FragileCabinet(CabinetEnv):
     """Does what some actions say, before the cabinet looks at them."""
 
-    announced: ClassVar[list[str]] = []  # in this process
-
     def __init__(self, split="train", step_s=0.0):
         super().__init__(split)
         self._step_s = step_s
 
-    def prepare(self, task_ids):
-        self.announced[:] = task_ids
-
     def reset(self, *, seed=None, options=None):
         observation, info = super().reset(seed=seed, options=options)
-        return observation, {**info, "pid": os.getpid(), "announced": tuple(self.announced)}
+        return observation, {**info, "pid": os.getpid()}
 
     def step(self, action):
         time.sleep(self._step_s)

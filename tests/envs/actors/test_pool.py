@@ -125,27 +125,6 @@ def test_what_an_environment_raises_arrives_as_it_is(kept):
         gym.make(in_actors(FRAGILE, kept), spilt="dev")
 
 
-def test_an_announced_task_is_played_where_it_was_announced(kept):
-    envs = [gym.make(in_actors(FRAGILE, kept), split="dev") for _ in range(4)]
-    for env in envs:
-        env.reset(seed=0)
-    tasks = [f"dev-{i:06d}" for i in range(6)]
-
-    def announce():
-        envs[0].unwrapped.prepare(tasks)
-        while not (told := {info["pid"]: info["announced"] for _, info in (env.reset() for env in envs)}) or any(
-            len(announced) != 3 for announced in told.values()
-        ):
-            pass  # it is said without waiting
-        return told
-
-    told = announce()
-    assert sorted(task for announced in told.values() for task in announced) == tasks
-    assert announce() == told  # what was announced stays where it was
-    for env, task in zip([*envs, *envs[:2]], tasks[::-1], strict=True):
-        assert task in told[env.reset(seed=0, options={"task_id": task})[1]["pid"]]
-
-
 def test_environments_without_texts_are_refused(kept):
     with pytest.raises(ConfigError, match="CartPole-v1 has Box"):
         gym.make(in_actors("CartPole-v1", kept))

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -23,7 +24,6 @@ SLOTS = int(sys.argv[1])
 def main():
     envs = eh_gym.make_vec("EH-AppWorld-v0", SLOTS, split="mini", max_workers=8)
     ids = envs.envs[0].unwrapped.task_ids
-    envs.envs[0].unwrapped.prepare([ids[0]] * 4)
     envs.reset(options={"task_ids": [ids[i % len(ids)] for i in range(SLOTS)]})
     said = envs.step(["print(7)"] * SLOTS)[0]
     assert set(said) == {"7\\n"}, said
@@ -80,7 +80,7 @@ def test_slots_opened_and_closed_leave_no_process(owner, slots):
     owner.stdin.write("\n")
     owner.stdin.flush()
     left = json.loads(owner.stdout.readline())
-    assert len(left) <= 2 + 4  # the zygotes, and the worlds that were prepared and not used
+    assert len(left) == 2  # the zygotes
     assert owner.wait(120) == 0
     assert_gone(worlds)
 
@@ -100,12 +100,17 @@ def test_a_host_that_is_closed_while_it_makes_worlds_leaves_no_process(monkeypat
     before = psutil.Process().children(recursive=True)
     host = LocalHost(Path(sys.executable), Roots(tmp_path, tmp_path, "fake"))
     host.open("a_1")
-    host.prepare(["a_2"] * 100)
-    host.close()
-    for _ in range(2):  # whoever prepared the worlds, and another environment
-        with pytest.raises(WorkerDied, match="was closed"):
-            host.open("a_3")
-    host.prepare(["a_2"])
-    while host._ahead._running:
-        time.sleep(0.01)
+
+    def open_many():
+        while True:
+            host.open("a_2")
+
+    with ThreadPoolExecutor(2) as threads:
+        opening = [threads.submit(open_many) for _ in range(2)]
+        host.close()
+        for thread in opening:
+            with pytest.raises(WorkerDied):
+                thread.result()
+    with pytest.raises(WorkerDied, match="was closed"):
+        host.open("a_3")
     assert [child for child in psutil.Process().children(recursive=True) if child not in before] == []

@@ -14,7 +14,6 @@ from eh_gym import FixedHorizon, ThreadVectorEnv
 from eh_gym.wrappers import ElasticTimeLimit
 from harness.policy.policy import Policy
 from harness.rollout.rollout import rollout
-from harness.rollout.slots import announce
 from harness.sampling.transformers import TransformersSampler
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.trajectory import Trajectory
@@ -109,36 +108,3 @@ def test_streaming_with_threads_differs_in_rounding_only(trained: Policy) -> Non
     for a, b in zip(streamed, play(trained, k=20), strict=True):
         assert (a.ids, a.turns, a.reward, a.end) == (b.ids, b.turns, b.reward, b.end)
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
-
-
-class _Ahead(gym.Wrapper):
-    """An environment that can make episodes ready ahead."""
-
-    asked: list[list[str]]
-
-    def prepare(self, task_ids: list[str]) -> None:
-        self.asked.append(list(task_ids))
-
-    @property
-    def unwrapped(self) -> Any:
-        return self
-
-
-def test_environments_that_can_prepare_are_told_what_waits(trained: Policy) -> None:
-    asked: list[list[str]] = []
-
-    def make() -> gym.Env:
-        env = _Ahead(gym.make("EH-Cabinet-v0"))
-        env.asked = asked
-        return ElasticTimeLimit(env, FixedHorizon(4), record=False)
-
-    envs = ThreadVectorEnv([make] * 2)
-    arguments: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6}
-    rollout(envs, TransformersSampler(trained.model), trained.chat, requests(5), Rules(**arguments))
-    tasks = [r.task_id for r in requests(5)]
-    assert asked[0] == tasks[2:4]  # after the first two have begun, as many as there are slots
-    assert asked[-1] == []
-    envs.envs[0].unwrapped.asked.clear()
-    announce(envs, ["a", "b", "c"])
-    assert asked == [["a", "b"]]
-    envs.close()
