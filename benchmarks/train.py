@@ -92,7 +92,6 @@ def settings(tokens: int) -> LossSettings:
         clip_high=1e9,
         kl_coef=0.0,
         aggregation="token-mean",
-        fixed_length=1,
         normalize_std=True,
         truncated_weight=1.0,
         minibatches=1,

@@ -24,6 +24,9 @@ from envs.actors.host import About, EnvHost, EnvKind
 __all__ = ["ActorPool", "Seat", "close_shared_actors", "shared_actors"]
 
 _BEGIN_TIMEOUT_S = 120.0  # until all first actors have begun; later, when none is left, until one new actor has
+_CALL_TIMEOUT_S = (
+    600.0  # longer than the environments' own deadlines; an actor that takes longer for one call is killed
+)
 _REACH_TIMEOUT_S = 10.0  # until the port of the cluster's head answers
 _THREADS = 64  # per actor, as many as ThreadVectorEnv has at most; more environments share them
 _OBJECT_STORE_BYTES = 100_000_000  # for a Ray started by this process; texts need very little of it
@@ -91,26 +94,19 @@ class ActorPool:
         address: "auto" or HOST:PORT for the cluster that this machine has joined; empty to start Ray for this process only.
             If the process is connected to a cluster already, that one is used.
         cpus: The CPU cores, as Ray counts them, that each actor reserves on its node, >= 0.
-        timeout_s: The seconds that a call may take. After that its actor is killed. It must be longer than the environment's
-            own deadlines.
 
     Raises:
         MissingExtraError: Ray is not installed.
         ConfigError: An argument is wrong, no cluster answers, or the cluster has no room for all actors.
     """
 
-    def __init__(self, size: int, *, address: str = "", cpus: float = 1.0, timeout_s: float = 600.0) -> None:
+    def __init__(self, size: int, *, address: str = "", cpus: float = 1.0) -> None:
         if size < 1:
             raise ConfigError(f"a pool needs at least one actor, got size={size}")
-        if cpus < 0:
-            raise ConfigError(f"cpus must be >= 0 for each actor, got {cpus}; raise --ray-actor-cpus")
-        if timeout_s <= 0:
-            raise ConfigError(f"timeout_s must be > 0, got {timeout_s}; raise --ray-timeout-s")
         self._ray = _connected(address, size * cpus)
         self._class = self._ray.remote(_NodeHost).options(
             num_cpus=cpus, max_concurrency=_THREADS, scheduling_strategy="SPREAD"
         )
-        self._timeout_s = timeout_s
         self._lock = threading.RLock()
         self._keys = itertools.count()
         self._abouts: dict[str, About] = {}
@@ -214,8 +210,7 @@ class ActorPool:
                 self.close()
                 raise ConfigError(
                     f"{size} actors of {cpus:g} CPUs each were requested, and {alive} could begin{self._told()}. The cluster has "
-                    f"{total.get('CPU', 0):g} CPUs, {free.get('CPU', 0):g} of them free; add nodes, raise --ray-actor-slots or "
-                    "lower --ray-actor-cpus"
+                    f"{total.get('CPU', 0):g} CPUs, {free.get('CPU', 0):g} of them free; add nodes, or raise --ray-actor-slots"
                 )
 
     # The caller of a method below must hold the lock, except for the last two (_lose and _answer).
@@ -275,11 +270,11 @@ class ActorPool:
     def _answer(self, actor: _Actor, reference: Any) -> Any:
         errors = self._ray.exceptions
         try:
-            return self._ray.get(reference, timeout=self._timeout_s)
+            return self._ray.get(reference, timeout=_CALL_TIMEOUT_S)
         except errors.GetTimeoutError as error:
             self._lose(actor)
             raise WorkerTimeout(
-                f"the Ray actor on {actor.name} did not answer within {self._timeout_s:g} s and was killed"
+                f"the Ray actor on {actor.name} did not answer within {_CALL_TIMEOUT_S:g} s and was killed"
             ) from error
         except errors.RayTaskError as error:
             raise error.cause from error
@@ -290,18 +285,17 @@ class ActorPool:
             raise WorkerDied(f"the Ray actor on {actor.name or 'a new node'} is lost: {told}") from error
 
 
-_shared: dict[tuple[int, str, float, float], ActorPool] = {}
+_shared: dict[tuple[int, str], ActorPool] = {}
 
 
-def shared_actors(size: int, *, address: str, cpus: float, timeout_s: float) -> ActorPool:
-    """The pool with these arguments that this process shares. It is made at the first use.
+def shared_actors(size: int, address: str) -> ActorPool:
+    """The pool of this size that this process shares. It is made at the first use.
 
     It lives until `close_shared_actors` is called or the process ends.
     """
-    key = (size, address, cpus, timeout_s)
-    if key not in _shared:
-        _shared[key] = ActorPool(size, address=address, cpus=cpus, timeout_s=timeout_s)
-    return _shared[key]
+    if (size, address) not in _shared:
+        _shared[size, address] = ActorPool(size, address=address)
+    return _shared[size, address]
 
 
 def close_shared_actors() -> None:

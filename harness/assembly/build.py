@@ -305,5 +305,5 @@ def _run_log(config: GRPOConfig, folder: Path, trained: _Trained, ranks: Ranks) 
         episodes_every=config.log_episodes_every,
         selected=trained.learner.selected,
         silent=not ranks.first,
-        trackers=Trackers(config.trackers(), config.log_project, config.public()),
+        trackers=Trackers(config.trackers(), config.public()),
     )

@@ -40,12 +40,7 @@ def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
         )
     if config.env_workers == "local":
         return spec_of(config.env)
-    actors = shared_actors(
-        math.ceil(slot_count(config, ranks) / config.ray_actor_slots),
-        address=config.ray_address,
-        cpus=config.ray_actor_cpus,
-        timeout_s=config.ray_timeout_s,
-    )
+    actors = shared_actors(math.ceil(slot_count(config, ranks) / config.ray_actor_slots), config.ray_address)
     there = {name: in_actors(name, actors) for name in config.environments()}
     return mixed(there) if len(there) > 1 else next(iter(there.values()))
 

@@ -103,8 +103,6 @@ class EvalResult:
         success_lengths: The number of steps of each success, ascending. The success under a shorter horizon follows from it.
         steps_per_optimum: The mean of steps / the expert's steps, over the successes whose expert length is known; None if
             there are none.
-        by_optimum: For each known number of expert steps, ascending: that number, the number of episodes, and the number of
-            successes.
         truncated: The share of episodes that K, the environment's own limit or the context stopped.
         environment_errors: The number of episodes that were lost because their environment failed. No other field counts
             them.
@@ -136,7 +134,6 @@ class EvalResult:
     length_success_p90: float | None
     success_lengths: tuple[int, ...]
     steps_per_optimum: float | None
-    by_optimum: tuple[tuple[int, int, int], ...]
     truncated: float
     environment_errors: int
     tokens: int
@@ -204,7 +201,6 @@ def summarise(episodes: Sequence[PlayedEpisode], *, whole_split: bool = True) ->
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
         success_lengths=tuple(sorted(t.length for t in valid if t.success)),
         steps_per_optimum=float(np.mean(over)) if over else None,
-        by_optimum=_by_optimum(valid),
         truncated=float(np.mean([t.truncated for t in valid])),
         environment_errors=len(episodes) - len(valid),
         tokens=sum(t.tokens for t in valid),
@@ -275,14 +271,6 @@ def _part(kind: str, name: str, episodes: Sequence[PlayedEpisode], *, whole: boo
     best, every = _share(map(any, tasks)), _share(map(all, tasks))
     scenarios = _scenarios_at_k(episodes) if whole else None
     return Part(kind, name, len(tasks), len(valid), mean, interval, best, every, scenarios)
-
-
-def _by_optimum(episodes: Sequence[PlayedEpisode]) -> tuple[tuple[int, int, int], ...]:
-    known: dict[int, list[bool]] = {}
-    for t in episodes:
-        if t.optimal_steps:
-            known.setdefault(int(t.optimal_steps), []).append(t.success)
-    return tuple((steps, len(known[steps]), sum(known[steps])) for steps in sorted(known))
 
 
 def result_table(title: str, result: EvalResult) -> Table:

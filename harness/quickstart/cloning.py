@@ -325,7 +325,7 @@ class _Cloned:
 
     Attributes:
         batches: The number of batches.
-        loss: The mean loss of the last 10 of them, or of the last `min_batches` if these are fewer, in nats per token.
+        loss: The mean loss of the last 10 of them (or 4, with a pretrained model), in nats per token.
         tokens: The number of tokens that went through the model, padding included.
     """
 
@@ -347,7 +347,10 @@ def _clone(
 ) -> _Cloned:
     """Minimises the cross-entropy of the demonstrations' action tokens."""
     optimizer = make_optimizer(policy.model, learning_rate=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
-    recent: deque[float] = deque(maxlen=min(10, settings.min_batches))
+    least = (
+        4 if is_pretrained(policy) else 20
+    )  # the learning rate rises until this batch, and no earlier one is the last
+    recent: deque[float] = deque(maxlen=min(10, least))
     training_mode(policy.model)
     rng = np.random.default_rng(seed)
     # Where earlier thoughts leave the conversation, the last sequence of a stopped demonstration has no written token.
@@ -361,7 +364,7 @@ def _clone(
     batches = tokens = 0
     while batches < limit:
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * min(1.0, (batches + 1) / settings.min_batches)
+            group["lr"] = learning_rate * min(1.0, (batches + 1) / least)
         batch = policy.batch(next(source))
         logp, _ = policy.score(batch, 1.0)
         loss = -logp.sum() / batch.action_mask.sum()
@@ -373,7 +376,7 @@ def _clone(
         batches += 1
         tokens += batch.ids.numel()
         on_batch(batches, recent[-1])
-        if batches > settings.min_batches and sum(recent) / len(recent) < target:
+        if batches > least and sum(recent) / len(recent) < target:
             break
     optimizer.zero_grad(set_to_none=True)
     return _Cloned(batches, sum(recent) / max(1, len(recent)), tokens)

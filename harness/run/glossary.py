@@ -202,9 +202,7 @@ _ALL = (
         "nats",
         "The mean k3 estimate of KL(policy that sampled || policy now) over the trained tokens.",
     ),
-    Metric(
-        "train/clip_fraction", "share", "The share of trained tokens whose gradient was clipped away (cispo: bounded)."
-    ),
+    Metric("train/clip_fraction", "share", "The share of trained tokens whose gradient was clipped away."),
     Metric(
         "train/grad_norm",
         "norm",

@@ -29,7 +29,7 @@ class MetricsLog:
 
     Raises:
         StateError: Lines before `next_update` are missing, or can't be read.
-        ConfigError: A service did not take a new run.
+        ConfigError: Weights & Biases did not take a new run.
     """
 
     def __init__(self, run_dir: Path, next_update: int = 0, trackers: Trackers | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Where a run's metrics go beside metrics.jsonl: TensorBoard, Weights & Biases, Trackio (`--log`).
+"""Where a run's metrics go beside metrics.jsonl: TensorBoard and Weights & Biases (`--log`).
 
 A run does not read them. If a service fails during a run, it gets nothing more, and a warning says so.
 """
@@ -17,6 +17,8 @@ from eh_gym.errors import ConfigError, MissingExtraError
 from harness.run.files import write_whole
 
 __all__ = ["Tracker", "Trackers", "require"]
+
+_FIX = "run wandb login, or set WANDB_MODE=offline"
 
 
 class Tracker(Protocol):
@@ -43,24 +45,22 @@ class Trackers:
     """Which trackers a run has.
 
     Attributes:
-        names: Some of "tensorboard", "wandb" and "trackio".
-        project: The run's project in the services.
-        settings: The run's settings, which the services show.
+        names: Some of "tensorboard" and "wandb".
+        settings: The run's settings, which Weights & Biases shows.
     """
 
     names: Sequence[str] = ("tensorboard",)
-    project: str = "elastic-horizon"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def open(self, run_dir: Path, next_update: int) -> list[Tracker]:
         """Opens the trackers of a run, or those of a resumed run again.
 
         Args:
-            run_dir: The run's folder. Its name and an id in it (``tracker-id``) name the run in the services.
+            run_dir: The run's folder. Its name and an id in it (``tracker-id``) name the run in Weights & Biases.
             next_update: The first update that will be written.
 
         Raises:
-            ConfigError: A service did not take a new run. If it does not take a resumed one, a warning says so.
+            ConfigError: Weights & Biases did not take a new run. If it does not take a resumed one, a warning says so.
         """
         made: list[Tracker] = []
         for name in self.names:
@@ -68,14 +68,13 @@ class Trackers:
                 made.append(_TensorBoard(run_dir, next_update))
                 continue
             try:
-                made.append(_Service(name, _BEGIN[name](run_dir, self.project, self.settings)))
-            except Exception as error:  # whatever the service's package raises, such as for a missing login
-                fix = _FIXES[name]
+                made.append(_WeightsAndBiases(run_dir, self.settings))
+            except Exception as error:  # whatever its package raises, such as for a missing login
                 if not next_update:
                     raise ConfigError(
-                        f"--log {name} did not begin ({error}); {fix}, or leave {name} out of --log"
+                        f"--log wandb did not begin ({error}); {_FIX}, or leave wandb out of --log"
                     ) from error
-                _warn(f"{name} did not begin again ({error}), and gets nothing more from this run; {fix}")
+                _warn(f"wandb did not begin again ({error}), and gets nothing more from this run; {_FIX}")
         return made
 
 
@@ -96,11 +95,22 @@ class _TensorBoard:
         self._board.close()
 
 
-class _Service:
-    """A run of Weights & Biases or Trackio, which have the same two methods. After a failure it gets nothing more."""
+class _WeightsAndBiases:
+    """A run there. After a failure it gets nothing more. The package reads the project from WANDB_PROJECT."""
 
-    def __init__(self, name: str, run: Any) -> None:
-        self._name, self._run, self._lost = name, run, False
+    def __init__(self, run_dir: Path, settings: Mapping[str, Any]) -> None:
+        import wandb
+
+        self._lost = False
+        self._run = wandb.init(
+            id=_run_id(run_dir),
+            name=run_dir.name,
+            dir=run_dir,
+            config=dict(settings),
+            resume="allow",
+            reinit="create_new",
+            settings=wandb.Settings(console="off", quiet=True),
+        )
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         self._try(lambda: self._run.log(dict(metrics), step=update))
@@ -115,40 +125,11 @@ class _Service:
             call()
         except Exception as error:  # no fault of a service may end a run
             self._lost = True
-            _warn(f"{self._name} failed ({error}), and gets nothing more from this run; metrics.jsonl has all of it")
-
-
-def _wandb(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Any:
-    import wandb
-
-    return wandb.init(
-        project=project,
-        id=_run_id(run_dir),
-        name=run_dir.name,
-        dir=run_dir,
-        config=dict(settings),
-        resume="allow",
-        reinit="create_new",
-        settings=wandb.Settings(console="off", quiet=True),
-    )
-
-
-def _trackio(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Any:
-    import trackio
-
-    name = f"{run_dir.name}-{_run_id(run_dir)}"
-    return trackio.init(project=project, name=name, config=dict(settings), resume="allow", embed=False)
-
-
-_BEGIN: Mapping[str, Callable[[Path, str, Mapping[str, Any]], Any]] = {"wandb": _wandb, "trackio": _trackio}
-_FIXES = {
-    "wandb": "run wandb login, or set WANDB_MODE=offline",
-    "trackio": "see whether the folder that TRACKIO_DIR names can be written",
-}
+            _warn(f"wandb failed ({error}), and gets nothing more from this run; metrics.jsonl has all of it")
 
 
 def _run_id(run_dir: Path) -> str:
-    """The run's id in the services, drawn once and kept in its folder, so that a resumed run goes on there."""
+    """The run's id in Weights & Biases, drawn once and kept in its folder, so that a resumed run goes on there."""
     path = run_dir.resolve() / "tracker-id"
     if not path.exists():
         write_whole(path, uuid.uuid4().hex[:8])

@@ -37,11 +37,7 @@ class EnvironmentFlags:
     ray_address: str = ""
     """The Ray cluster that this machine has joined: auto or HOST:PORT. Empty starts a Ray of this run's own, on this machine."""
     ray_actor_slots: Annotated[int, Range(1)] = 16
-    """The number of environments in one Ray actor."""
-    ray_actor_cpus: Annotated[float, Range(0)] = 1.0
-    """The number of cores that one actor reserves on its node."""
-    ray_timeout_s: Annotated[float, Range(0, above=True)] = 600.0
-    """An actor that takes longer than this for one call is killed, in seconds. It must exceed the environment's own deadlines."""
+    """The number of environments in one Ray actor, which reserves one core on its node."""
 
     def check_environment(self) -> None:
         """Raises ConfigError for arguments that are not a JSON object, and for Ray's flags without Ray."""
@@ -49,7 +45,7 @@ class EnvironmentFlags:
             raise ConfigError(
                 f"an environment that a Python program gives must be on this machine, got --env-workers {self.env_workers}"
             )
-        for name in ("ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"):
+        for name in ("ray_address", "ray_actor_slots"):
             if self.env_workers != "ray" and getattr(self, name) != getattr(EnvironmentFlags, name):
                 raise ConfigError(f"--{name.replace('_', '-')} is for --env-workers ray, got --env-workers local")
         self.environment_args()

@@ -155,11 +155,10 @@ class GRPOConfig(
 
     def loss_settings(self) -> LossSettings:
         """Picks the settings that the policy update needs."""
-        same = {f.name for f in dataclasses.fields(LossSettings)} - {"fixed_length", "clip_low", "clip_high"}
-        fixed_length = self.fixed_length or self.k_max * self.max_action_tokens
+        same = {f.name for f in dataclasses.fields(LossSettings)} - {"clip_low", "clip_high"}
         low, high = self.clips
         given = {name: getattr(self, name) for name in same}
-        return LossSettings(fixed_length=fixed_length, clip_low=low, clip_high=high, **given)
+        return LossSettings(clip_low=low, clip_high=high, **given)
 
     def learning_rate_at(self, update: int) -> float:
         """Returns the learning rate of one update: linear warm-up times linear decay."""

@@ -13,8 +13,8 @@ from harness.types.loss_settings import Aggregation, Loss
 __all__ = ["LossFlags"]
 
 # The clips below and above 1 of each loss, as far as they are published: GRPO's are those of this project's paper.
-# arXiv 2507.18071, section 5.1; for CISPO the bound of 5 of ScaleRL, arXiv 2510.13786, and none below.
-_CLIPS: dict[Loss, tuple[float, float]] = {"grpo": (0.2, 0.2), "gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
+# GSPO's: arXiv 2507.18071, section 5.1.
+_CLIPS: dict[Loss, tuple[float, float]] = {"grpo": (0.2, 0.2), "gspo": (3e-4, 4e-4)}
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,15 @@ class LossFlags:
     """How the episodes of an update become a loss."""
 
     loss: Loss = "grpo"
-    """grpo: clip each token's probability ratio. gspo: clip one ratio per episode, the geometric mean of its tokens'. cispo: use
-    the clipped ratio as a weight, so that no token leaves the gradient."""
+    """grpo: clip each token's probability ratio. gspo: clip one ratio per episode, the geometric mean of its tokens'."""
     clip_low: Annotated[float, Range(0, 1)] = 0.0
-    """The ratio is clipped at 1 - clip_low. 0 takes what is usual: 0.2 (grpo), 0.0003 (gspo), 1 (cispo: no bound)."""
+    """The ratio is clipped at 1 - clip_low. 0 takes what is usual: 0.2 (grpo), 0.0003 (gspo)."""
     clip_high: Annotated[float, Range(0, math.inf)] = 0.0
-    """The ratio is clipped at 1 + clip_high. 0 takes what is usual: 0.2 (grpo), 0.0004 (gspo), 4 (cispo)."""
+    """The ratio is clipped at 1 + clip_high. 0 takes what is usual: 0.2 (grpo), 0.0004 (gspo)."""
     kl_coef: Annotated[float, Range(0)] = 0.0
     """The weight of the KL estimate to the initial policy."""
     aggregation: Aggregation = "token-mean"
     """How the losses of the tokens become one number."""
-    fixed_length: Annotated[int, Range(0)] = 0
-    """With --aggregation fixed-length: the sum is divided by this many tokens per episode. 0 takes k_max x max_action_tokens."""
     normalize_std: bool = True
     """Divide the advantages by the standard deviation of their group. --no-normalize-std only subtracts the mean (Dr.GRPO)."""
     truncated_weight: Annotated[float, Range(0, 1)] = 1.0
@@ -45,10 +42,6 @@ class LossFlags:
 
     def check_loss(self) -> None:
         """Raises ConfigError for combinations that mean nothing."""
-        if self.fixed_length and self.aggregation != "fixed-length":
-            raise ConfigError(
-                f"fixed_length is for --aggregation fixed-length, got {self.aggregation}; leave --fixed-length out"
-            )
         if self.loss == "gspo" and self.aggregation != "seq-mean":
             raise ConfigError("GSPO is a mean over episodes: add --aggregation seq-mean")
 

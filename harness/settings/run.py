@@ -11,7 +11,7 @@ from harness.settings.ranges import Range
 
 __all__ = ["RunFlags"]
 
-_TRACKERS = ("tensorboard", "wandb", "trackio")
+_TRACKERS = ("tensorboard", "wandb")
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,7 @@ class RunFlags:
     log_episodes_every: Annotated[int, Range(0)] = 1
     """Episodes are written to the log every so many updates. 0 writes none."""
     log: str = "tensorboard"
-    """Where the metrics go beside metrics.jsonl: some of tensorboard, wandb and trackio, with commas between. Empty: nowhere."""
-    log_project: str = "elastic-horizon"
-    """The run's project in wandb and trackio."""
+    """Where the metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma between. Empty: nowhere."""
 
     def trackers(self) -> tuple[str, ...]:
         """`log` as names, each once."""

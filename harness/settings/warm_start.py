@@ -31,10 +31,8 @@ class WarmStart:
         max_steps: A demonstration is stopped after this many steps.
         max_tokens: A longer demonstration is dropped.
         updates: Cloning takes exactly this many batches, whatever the loss is; 0 stops at the loss target.
-        loss_target: Cloning stops when the mean loss of the last 10 batches, or of the last `min_batches` if these are fewer, is
-            below this target, in nats per token.
-        min_batches: Cloning does not stop before this batch, and the learning rate rises until then. 0 takes 20 for a tiny
-            model and 4 for others.
+        loss_target: Cloning stops when the mean loss of the last 10 batches (or of 4, with a pretrained model) is below this
+            target, in nats per token. It does not stop in the first 20 (or 4).
         max_batches: Cloning stops after this many batches in any case. 0 takes 500 for a tiny model and 60 for others.
         learning_rate: The learning rate of the cloning. 0 takes 3e-3 for a tiny model and 1e-4 for 135 million parameters; it
             falls with the square root of the parameters, and is 10 times that for LoRA.
@@ -53,7 +51,6 @@ class WarmStart:
     max_tokens: Annotated[int, Range(1)] = 4096
     updates: Annotated[int, Range(0)] = 0
     loss_target: Annotated[float, Range(0)] = 0.03
-    min_batches: Annotated[int, Range(0)] = 0
     max_batches: Annotated[int, Range(0)] = 0
     learning_rate: Annotated[float, Range(0)] = 0.0
     batch_tokens: Annotated[int, Range(0)] = 0
@@ -77,17 +74,16 @@ class WarmStart:
             lora: Whether only adapters are trained.
 
         >>> tiny, real = WarmStart(episodes=9).for_model(100_000), WarmStart(episodes=9).for_model(7_600_000_000)
-        >>> (tiny.min_batches, tiny.max_batches, tiny.learning_rate, tiny.batch_tokens)
-        (20, 500, 0.003, 600)
-        >>> (real.min_batches, real.max_batches, round(real.learning_rate, 6), real.batch_tokens)
-        (4, 60, 1.3e-05, 4096)
+        >>> (tiny.max_batches, tiny.learning_rate, tiny.batch_tokens)
+        (500, 0.003, 600)
+        >>> (real.max_batches, round(real.learning_rate, 6), real.batch_tokens)
+        (60, 1.3e-05, 4096)
         """
         tiny = parameters < LEAST_PRETRAINED
         rate = 3e-3 if tiny else _RATE * (_SMOLLM2 / parameters) ** 0.5 * (_LORA_FACTOR if lora else 1)
         rate = self.learning_rate or rate
         return dataclasses.replace(
             self,
-            min_batches=self.min_batches or (20 if tiny else 4),
             max_batches=self.max_batches or (500 if tiny else 60),
             learning_rate=rate,
             batch_tokens=self.batch_tokens or (600 if tiny else 4096),

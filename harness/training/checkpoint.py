@@ -47,7 +47,6 @@ __all__ = [
     "CheckpointWriter",
     "load_training_state",
     "save_checkpoint",
-    "save_training_state",
     "training_state",
     "write_training_state",
 ]
@@ -202,20 +201,6 @@ def write_training_state(
     torch.save(state["training"], folder / "training.pt")
 
 
-def save_training_state(
-    folder: Path,
-    *,
-    model: PreTrainedModel,
-    optimizer: torch.optim.Optimizer,
-    extra: Mapping[str, Any],
-    sampled: PreTrainedModel | None = None,
-    ranks: Ranks | None = None,
-) -> None:
-    """Writes the weights, the optimizer, torch's random state and `extra` into a folder at once; see `training_state`."""
-    state = training_state(model=model, optimizer=optimizer, sampled=sampled, ranks=ranks)
-    write_training_state(folder, state, model=model, extra=extra, ranks=ranks)
-
-
 class CheckpointWriter:
     """Writes checkpoints while the training goes on, one at a time.
 
@@ -283,7 +268,7 @@ def load_training_state(
     sampled: PreTrainedModel | None = None,
     ranks: Ranks | None = None,
 ) -> dict[str, Any]:
-    """Loads what `save_training_state` wrote into `model`, `optimizer` and `sampled`, and returns the extra state.
+    """Loads what `write_training_state` wrote into `model`, `optimizer` and `sampled`, and returns the extra state.
 
     Raises:
         StateError: A file is missing or damaged, or belongs to a model of another shape; a part may be loaded already. Or the

@@ -3,10 +3,9 @@
 The sources are:
 
 - GRPO: arXiv 2402.03300, Eq. 3 and 4.
-- Dr.GRPO (no standard deviation, constant length): arXiv 2503.20783.
+- Dr.GRPO (no standard deviation): arXiv 2503.20783.
 - The higher upper clipping bound and the token mean (DAPO): arXiv 2503.14476.
 - GSPO (one ratio per sequence): arXiv 2507.18071, Eq. 5 and 7.
-- CISPO (the clipped ratio is a weight without gradient): arXiv 2506.13585, Eq. 4 and 5.
 - k3: Schulman, "Approximating KL Divergence", 2020.
 - Truncated importance weights of tokens, between an engine and its trainer: Yao et al., "Your Efficient RL Framework Secretly
   Brings You Off-Policy RL Training", 2025. Keeping the ratio separate from these weights: "decoupled PPO", arXiv 2110.00641.
@@ -26,7 +25,6 @@ from harness.types.loss_settings import Aggregation
 __all__ = [
     "LOSSES",
     "aggregate",
-    "cispo_loss",
     "group_advantages",
     "importance_weights",
     "kl_k3",
@@ -99,22 +97,7 @@ def sequence_policy_loss(
     return _clipped(ratio, advantages, mask, clip_low, clip_high)
 
 
-def cispo_loss(
-    logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, *, clip_low: float, clip_high: float
-) -> tuple[Tensor, Tensor]:
-    """The loss of CISPO: -clip(ratio, 1 - clip_low, 1 + clip_high) A log-probability; the clipped ratio has no gradient.
-
-    So no token leaves the gradient; a clipped ratio only bounds its weight (arXiv 2506.13585, Eq. 4 and 5). The arguments and
-    results are those of `policy_loss`, but the second result says whether the ratio was clipped. The paper has no lower bound:
-    `clip_low` = 1.
-    """
-    _check_surrogate(logp, old_logp, advantages, mask, clip_low, clip_high)
-    ratio = (logp - old_logp).detach().masked_fill(~mask, 0.0).clamp(max=_MAX_LOG_RATIO).exp()
-    weight = ratio.clamp(1 - clip_low, 1 + clip_high)
-    return (-weight * advantages[:, None] * logp).masked_fill(~mask, 0.0), (weight != ratio) & mask
-
-
-LOSSES = {"grpo": policy_loss, "gspo": sequence_policy_loss, "cispo": cispo_loss}
+LOSSES = {"grpo": policy_loss, "gspo": sequence_policy_loss}
 
 
 def importance_weights(logp: Tensor, sampled_logp: Tensor, mask: Tensor, *, cap: float) -> tuple[Tensor, Tensor]:
@@ -171,7 +154,6 @@ def aggregate(
     mode: Aggregation,
     n_episodes: int,
     n_tokens: int,
-    fixed_length: int,
     episode_tokens: Tensor | None = None,
 ) -> Tensor:
     """One micro-batch's part of the loss of an optimizer step.
@@ -182,10 +164,9 @@ def aggregate(
         per_token: float [B, S], the loss of each token.
         mask: bool [B, S], True for tokens that the model wrote.
         mode: "seq-mean": the mean over each episode's tokens, then over episodes (GRPO). "token-mean": the mean over all
-            tokens (DAPO). "fixed-length": the sum divided by a constant (Dr.GRPO), which must not change with K.
+            tokens (DAPO).
         n_episodes: The number of episodes in the step.
         n_tokens: The number of tokens in the mask, over the step.
-        fixed_length: The constant, in tokens per episode.
         episode_tokens: int [B], the number of tokens in the mask of each row's episode, where an episode has several rows. None
             if each row is an episode.
 
@@ -200,9 +181,7 @@ def aggregate(
     if mode == "seq-mean":
         counts = _count(mask) if episode_tokens is None else episode_tokens[:, None].clamp_min(1)
         return (kept.sum(dim=1, keepdim=True) / counts).sum() / n_episodes
-    if mode == "fixed-length":
-        return kept.sum() / (n_episodes * fixed_length)
-    raise ConfigError(f"aggregation must be one of seq-mean, token-mean, fixed-length, got {mode!r}")
+    raise ConfigError(f"aggregation must be seq-mean or token-mean, got {mode!r}")
 
 
 def _clipped(

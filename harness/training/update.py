@@ -208,7 +208,6 @@ def _accumulate_gradients(
             aggregate,
             mask=mask,
             mode=settings.aggregation,
-            fixed_length=settings.fixed_length,
             episode_tokens=torch.tensor([item.trajectory.action_tokens for item in items], device=policy.model.device),
         )
         loss = mean(per_token, n_episodes=n_episodes, n_tokens=n_tokens)

@@ -7,8 +7,8 @@ from typing import Literal
 
 __all__ = ["Aggregation", "Loss", "LossSettings"]
 
-Aggregation = Literal["seq-mean", "token-mean", "fixed-length"]
-Loss = Literal["grpo", "gspo", "cispo"]
+Aggregation = Literal["seq-mean", "token-mean"]
+Loss = Literal["grpo", "gspo"]
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,6 @@ class LossSettings:
         clip_high: The ratio is clipped at 1 + clip_high.
         kl_coef: The weight of the KL estimate to the reference policy, 0 for none.
         aggregation: How the losses of the tokens become one number.
-        fixed_length: The number of tokens per episode that "fixed-length" divides by. It is a constant, so it does not move
-            with K.
         normalize_std: Whether advantages are divided by the standard deviation of their group.
         truncated_weight: The weight of the advantages of truncated episodes, 0..1, except those that filled the context; all
             count in the mean of their group.
@@ -39,7 +37,6 @@ class LossSettings:
     clip_high: float
     kl_coef: float
     aggregation: Aggregation
-    fixed_length: int
     normalize_std: bool
     truncated_weight: float
     minibatches: int

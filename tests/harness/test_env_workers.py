@@ -17,9 +17,7 @@ from harness.assembly import environments as build
 from harness.policy.ranks import Ranks
 from harness.settings.grpo import GRPOConfig
 
-LOCAL: dict[str, Any] = {
-    name: getattr(GRPOConfig, name) for name in ("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus")
-}
+LOCAL: dict[str, Any] = {name: getattr(GRPOConfig, name) for name in ("env_workers", "ray_address", "ray_actor_slots")}
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -28,9 +26,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 @pytest.fixture
 def in_ray(quick: GRPOConfig, ray_nodes: Any, tmp_path: Path) -> Iterator[GRPOConfig]:
     """`quick` in two actors, one on each node."""
-    yield dataclasses.replace(
-        quick, env_workers="ray", ray_address="auto", ray_actor_slots=8, ray_actor_cpus=3.0, out=tmp_path / "ray"
-    )
+    yield dataclasses.replace(quick, env_workers="ray", ray_address="auto", ray_actor_slots=8, out=tmp_path / "ray")
     close_shared_actors()
 
 
@@ -63,7 +59,7 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
         return plain_step(env, action)
 
     monkeypatch.setattr(RemoteEnv, "step", step)
-    two_a_node = dataclasses.replace(in_ray, ray_actor_slots=4, ray_actor_cpus=1.5)
+    two_a_node = dataclasses.replace(in_ray, ray_actor_slots=4)
     rows = run(dataclasses.replace(two_a_node, **changes))
     monkeypatch.undo()
     local = run(dataclasses.replace(quick, **changes))

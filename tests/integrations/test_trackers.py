@@ -1,7 +1,6 @@
-"""Weights & Biases and Trackio, the real packages, without a network; `tox run -e integration-trackers` has them."""
+"""Weights & Biases, the real package, without a network; `tox run -e integration-trackers` has them."""
 
 import json
-import sqlite3
 import time
 
 import pytest
@@ -10,8 +9,8 @@ from harness.run.metrics import MetricsLog
 from harness.run.trackers import Trackers
 
 
-def _log(folder, name, first, values):
-    log = MetricsLog(folder, first, Trackers(["tensorboard", name], "p", {"seed": 7}))
+def _log(folder, first, values):
+    log = MetricsLog(folder, first, Trackers(["tensorboard", "wandb"], {"seed": 7}))
     for update, value in enumerate(values, start=first):
         log.write(update, {"train/loss": value, "horizon/k": 10})
     log.close()
@@ -34,9 +33,9 @@ def _wandb_records(path):
 def test_wandb_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    _log(tmp_path, "wandb", 0, [3.0, 2.0])
+    _log(tmp_path, 0, [3.0, 2.0])
     time.sleep(1.1)  # wandb names the folder of an offline session by the second in which it began
-    _log(tmp_path, "wandb", 2, [1.0])
+    _log(tmp_path, 2, [1.0])
     wandb.teardown()  # its own process may write the last records after the runs' ends
     files = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
     found, ids = [], set()
@@ -53,20 +52,3 @@ def test_wandb_offline(tmp_path, monkeypatch):
                 found.append((row["_step"], row["train/loss"], row["horizon/k"]))
     assert found == [(0, 3.0, 10), (1, 2.0, 10), (2, 1.0, 10)]
     assert ids == {(tmp_path / "tracker-id").read_text()}
-
-
-def test_trackio_on_this_machine(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    pytest.importorskip("trackio")
-    _log(tmp_path, "trackio", 0, [3.0, 2.0])
-    _log(tmp_path, "trackio", 2, [1.0])
-    with sqlite3.connect(tmp_path / "trackio" / "p.db") as database:
-        rows = database.execute("select run_name, step, metrics from metrics order by id").fetchall()
-        [config] = {row[0] for row in database.execute("select config from configs")}
-    name = f"{tmp_path.name}-{(tmp_path / 'tracker-id').read_text()}"
-    assert [(run, step, json.loads(values)["train/loss"]) for run, step, values in rows] == [
-        (name, 0, 3.0),
-        (name, 1, 2.0),
-        (name, 2, 1.0),
-    ]
-    assert json.loads(config)["seed"] == 7

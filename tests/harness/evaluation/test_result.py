@@ -35,7 +35,6 @@ def test_mean_and_best_show_their_arithmetic() -> None:
     assert result.length_success_mean == pytest.approx((3 + 6 + 9) / 3)
     assert result.success_lengths == (3, 6, 9)
     assert result.steps_per_optimum == pytest.approx((1 + 2 + 3) / 3)
-    assert result.by_optimum == ((3, 6, 3),)
     assert result.truncated == pytest.approx(1 / 6)
     assert result.environment_errors == 1
 

@@ -37,7 +37,7 @@ from harness.run.run_folder import prepare
 from harness.sampling.make import make_sampler
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
-from harness.training.checkpoint import load_training_state, save_checkpoint, save_training_state
+from harness.training.checkpoint import load_training_state, save_checkpoint, training_state, write_training_state
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.training.update import update_policy
 from harness.types.sampler import Sample
@@ -385,7 +385,8 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
         update_policy(policy, optimizer, trajectories, settings, seed=0, ranks=ranks)
 
         def write(folder: Path) -> None:
-            save_training_state(folder, model=policy.model, optimizer=optimizer, extra={"next_update": 7}, ranks=ranks)
+            saved = training_state(model=policy.model, optimizer=optimizer, ranks=ranks)
+            write_training_state(folder, saved, model=policy.model, extra={"next_update": 7}, ranks=ranks)
 
         for update in (6, 7):
             save_checkpoint(tmp_path, update, write=write, keep=1, ranks=ranks)
@@ -414,7 +415,8 @@ def test_a_checkpoint_before_the_first_update_changes_no_step(trained: Policy, t
         ranks.shard(policy, "cpu")
         optimizer = make_optimizer(policy.model, learning_rate=1e-3, betas=(0.9, 0.99), weight_decay=0.01)
         if how == "save":
-            save_training_state(tmp_path, model=policy.model, optimizer=optimizer, extra={}, ranks=ranks)
+            saved = training_state(model=policy.model, optimizer=optimizer, ranks=ranks)
+            write_training_state(tmp_path, saved, model=policy.model, extra={}, ranks=ranks)
         elif how == "load":
             load_training_state(tmp_path, model=policy.model, optimizer=optimizer, ranks=ranks)
         update_policy(policy, optimizer, trajectories, preset([]).loss_settings(), seed=0, ranks=ranks)

@@ -1,4 +1,4 @@
-"""What Weights & Biases and Trackio get, played by fakes; tests/integrations/test_trackers.py has the real packages."""
+"""What Weights & Biases gets, played by a fake; tests/integrations/test_trackers.py has the real package."""
 
 import sys
 from types import SimpleNamespace
@@ -36,74 +36,69 @@ class Service:
     Settings = SimpleNamespace
 
 
-@pytest.fixture(params=["wandb", "trackio"])
-def name(request):
-    return request.param
-
-
 @pytest.fixture
-def put(monkeypatch, name):
+def put(monkeypatch):
     def put(service):
-        monkeypatch.setitem(sys.modules, name, service)
+        monkeypatch.setitem(sys.modules, "wandb", service)
         return service
 
     return put
 
 
-def log(folder, name, first=0, values=(0.5,)):
-    made = MetricsLog(folder, first, Trackers([name], "p", {"seed": 7}))
+def log(folder, first=0, values=(0.5,)):
+    made = MetricsLog(folder, first, Trackers(["wandb"], {"seed": 7}))
     for update, value in enumerate(values, start=first):
         made.write(update, {"train/loss": value})
     made.close()
 
 
-def test_a_service_gets_the_settings_and_the_finite_metrics_of_each_update(tmp_path, name, put):
+def test_a_service_gets_the_settings_and_the_finite_metrics_of_each_update(tmp_path, put):
     service = put(Service())
-    log(tmp_path, name, values=[0.5, float("nan"), 0.25])
+    log(tmp_path, values=[0.5, float("nan"), 0.25])
     [begun] = service.begun
-    assert (begun["project"], begun["config"]) == ("p", {"seed": 7})
+    assert begun["config"] == {"seed": 7}
     assert service.logged == [(0, {"train/loss": 0.5}), (1, {}), (2, {"train/loss": 0.25})]
     assert service.finished == 1
     assert not (tmp_path / "tensorboard").exists()
 
 
-def test_a_resumed_run_is_the_same_run_there_and_another_is_not(tmp_path, name, put):
+def test_a_resumed_run_is_the_same_run_there_and_another_is_not(tmp_path, put):
     service = put(Service())
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
-    log(tmp_path / "one", name)
-    log(tmp_path / "one", name, first=1)
-    log(tmp_path / "other", name)
-    first, resumed, other = [begun["id"] if name == "wandb" else begun["name"] for begun in service.begun]
+    log(tmp_path / "one")
+    log(tmp_path / "one", first=1)
+    log(tmp_path / "other")
+    first, resumed, other = [begun["id"] for begun in service.begun]
     assert first == resumed != other
     assert {begun["resume"] for begun in service.begun} == {"allow"}
 
 
 @pytest.mark.parametrize("failing", ["log", "finish"])
-def test_a_service_that_fails_is_left_out_and_the_file_has_everything(tmp_path, name, put, failing):
+def test_a_service_that_fails_is_left_out_and_the_file_has_everything(tmp_path, put, failing):
     put(Service([failing]))
-    with pytest.warns(RuntimeWarning, match=f"{name} failed .no network") as warned:
-        log(tmp_path, name, values=[3.0, 2.0, 1.0])
+    with pytest.warns(RuntimeWarning, match="wandb failed .no network") as warned:
+        log(tmp_path, values=[3.0, 2.0, 1.0])
     assert len(warned) == 1
     assert [row["train/loss"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [3.0, 2.0, 1.0]
 
 
-def test_a_new_run_that_a_service_does_not_take_ends_and_a_resumed_one_goes_on(tmp_path, name, put):
+def test_a_new_run_that_a_service_does_not_take_ends_and_a_resumed_one_goes_on(tmp_path, put):
     put(Service())
-    log(tmp_path, name)
+    log(tmp_path)
     put(Service(["init"]))
-    with pytest.raises(ConfigError, match=rf"{name} .*no login.*--log"):
-        log(tmp_path, name, first=0)
+    with pytest.raises(ConfigError, match=r"--log wandb .*no login"):
+        log(tmp_path, first=0)
     (tmp_path / "metrics.jsonl").write_text('{"update": 0, "train/loss": 0.5}\n')
-    with pytest.warns(RuntimeWarning, match=f"{name} did not begin again"):
-        log(tmp_path, name, first=1)
+    with pytest.warns(RuntimeWarning, match="wandb"):
+        log(tmp_path, first=1)
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
 
 
-def test_without_its_package_a_tracker_names_its_extra(monkeypatch, name):
+def test_without_its_package_a_tracker_names_its_extra(monkeypatch):
     monkeypatch.setattr("harness.run.trackers.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=rf"\[train,{name}\].*--log"):
-        require([name])
+    with pytest.raises(MissingExtraError, match=r"\[train,wandb\].*--log"):
+        require(["wandb"])
     require([])
 
 

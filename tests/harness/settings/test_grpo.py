@@ -62,12 +62,6 @@ def test_the_learning_rate_warms_up_and_decays() -> None:
     assert GRPOConfig(model="X").learning_rate_at(199) == 1e-6
 
 
-def test_the_fixed_length_does_not_move_with_k() -> None:
-    c = dataclasses.replace(GRPOConfig(model="X"), aggregation="fixed-length", max_action_tokens=100, k_max=50)
-    assert c.loss_settings().fixed_length == dataclasses.replace(c, k0=30).loss_settings().fixed_length == 5000
-    assert dataclasses.replace(c, fixed_length=7).loss_settings().fixed_length == 7
-
-
 def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
     config = parse(
         "--wrapper", "eh_gym.horizon:LinearHorizon", "--wrapper-args", '{"k_min": 4, "k_max": 9, "delta": 0.5}'
@@ -137,7 +131,6 @@ def test_no_stage_is_above_k_max() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("fixed_length", 100),
         ("eval_horizons", "15;30"),
         ("eval_horizons", ","),
         ("eval_horizons", "0,5"),

@@ -20,7 +20,6 @@ from harness.training.checkpoint import (
     CheckpointWriter,
     load_training_state,
     save_checkpoint,
-    save_training_state,
     training_state,
     write_training_state,
 )
@@ -62,7 +61,7 @@ def test_a_run_goes_on_where_there_are_fewer_gpus(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_rng_state_all", lambda: [torch.get_rng_state()] * 2)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    save_training_state(tmp_path, model=model, optimizer=optimizer, extra={})
+    write_training_state(tmp_path, training_state(model=model, optimizer=optimizer), model=model, extra={})
     given = []
     monkeypatch.setattr("torch.cuda.set_rng_state_all", given.extend)
     load_training_state(tmp_path, model=model, optimizer=optimizer)
@@ -299,7 +298,7 @@ class TestTrainingState:
         model, optimizer = tiny()
         train(model, optimizer, 2)
         folder.mkdir()
-        save_training_state(folder, model=model, optimizer=optimizer, extra=extra)
+        write_training_state(folder, training_state(model=model, optimizer=optimizer), model=model, extra=extra)
         return model, optimizer
 
     def test_tied_weights_stay_one_tensor(self, tmp_path):
@@ -315,7 +314,7 @@ class TestTrainingState:
         config = Qwen3MoeConfig(vocab_size=11, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, **shape)
         model, resumed = AutoModelForCausalLM.from_config(config), AutoModelForCausalLM.from_config(config)
         optimizers = [torch.optim.AdamW(m.parameters()) for m in (model, resumed)]
-        save_training_state(tmp_path, model=model, optimizer=optimizers[0], extra={})
+        write_training_state(tmp_path, training_state(model=model, optimizer=optimizers[0]), model=model, extra={})
         load_training_state(tmp_path, model=resumed, optimizer=optimizers[1])
         assert same_weights(resumed, model)
         assert same_weights(AutoModelForCausalLM.from_pretrained(tmp_path), model)
@@ -387,7 +386,9 @@ class TestTrainingState:
         model, optimizer = tiny()
 
         def write(folder):
-            save_training_state(folder, model=model, optimizer=optimizer, extra={"next_update": 3})
+            write_training_state(
+                folder, training_state(model=model, optimizer=optimizer), model=model, extra={"next_update": 3}
+            )
 
         path = save_checkpoint(tmp_path, 3, write=write, keep=1)
         shutil.copytree(path, tmp_path / "elsewhere")  # nothing in it names its place

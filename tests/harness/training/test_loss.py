@@ -13,7 +13,6 @@ from eh_gym.errors import ConfigError
 from harness.training.loss import (
     LOSSES,
     aggregate,
-    cispo_loss,
     group_advantages,
     importance_weights,
     kl_k3,
@@ -21,7 +20,7 @@ from harness.training.loss import (
     sequence_policy_loss,
 )
 
-MODES = ("seq-mean", "token-mean", "fixed-length")
+MODES = ("seq-mean", "token-mean")
 
 
 def tensor(rows, dtype=torch.float64):
@@ -87,8 +86,7 @@ class TestPolicyLoss:
         mask = torch.tensor([[True] + [False] * 5])
         old = tensor([[-1.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
         loss, clipped = LOSSES[loss_name](logp, old, tensor([advantage]), mask, clip_low=0.2, clip_high=0.2)
-        value = advantage if loss_name == "cispo" else -advantage  # CISPO: -1 A logp, and logp is -1
-        assert loss.tolist() == [[value, 0.0, 0.0, 0.0, 0.0, 0.0]]
+        assert loss.tolist() == [[-advantage, 0.0, 0.0, 0.0, 0.0, 0.0]]
         assert clipped.tolist() == [[False] * 6]
         loss.sum().backward()
         assert logp.grad.tolist() == [[-advantage, 0.0, 0.0, 0.0, 0.0, 0.0]]  # d ratio / d logp = ratio = 1
@@ -124,21 +122,6 @@ class TestSequencePolicyLoss:
         loss, _ = sequence_policy_loss(logp, logp.detach() - 1, torch.ones(1), mask, clip_low=0.1, clip_high=0.1)
         loss.sum().backward()
         assert (loss.tolist(), logp.grad.tolist()) == ([[0.0, 0.0]], [[0.0, 0.0]])
-
-
-class TestCispoLoss:
-    @pytest.mark.parametrize(
-        ("ratio", "advantage", "weight", "expected_clipped"),
-        [(1.5, 2.0, 1.5, False), (8.0, 2.0, 5.0, True), (8.0, -2.0, 5.0, True), (0.01, -2.0, 0.01, False)],
-    )
-    def test_the_clipped_ratio_is_a_weight_without_gradient(self, ratio, advantage, weight, expected_clipped):
-        logp = tensor([[-0.5]]).requires_grad_()
-        old = logp.detach() - math.log(ratio)
-        loss, clipped = cispo_loss(logp, old, tensor([advantage]), torch.tensor([[True]]), clip_low=1.0, clip_high=4.0)
-        loss.sum().backward()
-        assert_close(loss.detach(), tensor([[-weight * advantage * -0.5]]))
-        assert_close(logp.grad, tensor([[-weight * advantage]]))  # never 0: no token leaves the gradient
-        assert clipped.tolist() == [[expected_clipped]]
 
 
 class TestImportanceWeights:
@@ -193,18 +176,17 @@ class TestAggregate:
         [
             ("seq-mean", (1.5 + 4) / 2),  # (1 + 2) / 2 and 4 / 1, then over 2 episodes
             ("token-mean", (1 + 2 + 4) / 3),  # 3 tokens
-            ("fixed-length", (1 + 2 + 4) / (2 * 10)),  # 2 episodes of 10
         ],
     )
     def test_by_hand(self, mode, expected):
-        value = aggregate(self.per_token, self.mask, mode=mode, n_episodes=2, n_tokens=3, fixed_length=10)
+        value = aggregate(self.per_token, self.mask, mode=mode, n_episodes=2, n_tokens=3)
         assert_close(value, tensor(expected))
 
     @pytest.mark.parametrize("mode", MODES)
     def test_an_episode_without_tokens_and_garbage_outside_the_mask_count_nothing(self, mode):
         per_token = tensor([[1, math.nan, math.inf], [math.nan, math.inf, 5]])
         mask = torch.tensor([[True, False, False], [False, False, False]])
-        value = aggregate(per_token, mask, mode=mode, n_episodes=1, n_tokens=1, fixed_length=1)
+        value = aggregate(per_token, mask, mode=mode, n_episodes=1, n_tokens=1)
         assert value.item() == 1.0
 
 
@@ -213,7 +195,7 @@ ALL = torch.ones(2, 3, dtype=torch.bool)
 
 
 def aggregated(mask, mode):
-    return aggregate(LOGP, mask, mode=mode, n_episodes=1, n_tokens=1, fixed_length=1)
+    return aggregate(LOGP, mask, mode=mode, n_episodes=1, n_tokens=1)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +219,7 @@ def aggregated(mask, mode):
             for cap in (0.0, 0.9, math.nan)
         ),
         (lambda: kl_k3(LOGP, LOGP[:, :1]), "ref_logp must have shape"),
-        (lambda: aggregated(ALL, "mean"), "seq-mean, token-mean, fixed-length"),
+        (lambda: aggregated(ALL, "mean"), "aggregation"),
         (lambda: aggregated(ALL[:, :1], "token-mean"), "mask must have shape"),
     ],
 )
@@ -260,7 +242,7 @@ def random_step(seed, n_episodes=7, n_tokens=5):
 def step_loss(logp, old, ref, advantages, mask, mode, n_episodes, n_tokens, loss_name="grpo"):
     per_token, _ = LOSSES[loss_name](logp, old, advantages, mask, clip_low=0.2, clip_high=0.28)
     per_token = per_token + 0.1 * kl_k3(logp, ref)
-    return aggregate(per_token, mask, mode=mode, n_episodes=n_episodes, n_tokens=n_tokens, fixed_length=12)
+    return aggregate(per_token, mask, mode=mode, n_episodes=n_episodes, n_tokens=n_tokens)
 
 
 def slow_step(logp, old, ref, advantages, mask, mode, loss_name):
@@ -272,7 +254,6 @@ def slow_step(logp, old, ref, advantages, mask, mode, loss_name):
         weight = {
             "seq-mean": 1 / (max(1, len(own)) * n_episodes),
             "token-mean": 1 / all_tokens,
-            "fixed-length": 1 / (12 * n_episodes),
         }[mode]
         ratios = {s: math.exp(float(logp[b, s]) - float(old[b, s])) for s in own}
         mean = math.prod(ratios.values()) ** (1 / max(1, len(own)))
@@ -280,11 +261,7 @@ def slow_step(logp, old, ref, advantages, mask, mode, loss_name):
             new, reference = float(logp[b, s]), float(ref[b, s])
             ratio = mean if loss_name == "gspo" else ratios[s]
             side = "free-" + ("good" if a > 0 else "bad")
-            if loss_name == "cispo":  # the bounded ratio is a constant
-                bounded = min(max(ratio, 0.8), 1.28)
-                side = side if bounded == ratio else "high" if ratio > 1 else "low"
-                surrogate, slope = bounded * a * new, bounded * a
-            elif a > 0 and ratio > 1.28:
+            if a > 0 and ratio > 1.28:
                 surrogate, slope, side = 1.28 * a, 0.0, "high"
             elif a < 0 and ratio < 0.8:
                 surrogate, slope, side = 0.8 * a, 0.0, "low"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.policy.policy import Policy
-from harness.training.checkpoint import load_training_state, save_training_state
+from harness.training.checkpoint import load_training_state, training_state, write_training_state
 from harness.training.optimizer import make_optimizer, master_weights, parameters_of
 
 
@@ -95,7 +95,9 @@ def test_a_checkpoint_keeps_what_rounding_hides(trained: Policy, tmp_path: Path,
 
     policy, optimizer = fresh()
     train(policy, optimizer)
-    save_training_state(tmp_path, model=policy.model, optimizer=optimizer, extra={})
+    write_training_state(
+        tmp_path, training_state(model=policy.model, optimizer=optimizer), model=policy.model, extra={}
+    )
     train(policy, optimizer)
     again, resumed = fresh()
     load_training_state(tmp_path, model=again.model, optimizer=resumed)

@@ -129,7 +129,7 @@ def logprobs(policy: Policy, ids: list[int]) -> torch.Tensor:
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 
-@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean", "fixed-length"])
+@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean"])
 @pytest.mark.parametrize("tokens", [1, 10_000])
 def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregation: Any, tokens: int) -> None:
     """The gradient is that of a loss made by hand, from a plain forward pass over each sequence."""
@@ -137,7 +137,6 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
         SETTINGS,
         aggregation=aggregation,
         normalize_std=False,
-        fixed_length=50,
         tokens_per_microbatch=tokens,
         max_grad_norm=1e9,
     )
@@ -153,7 +152,7 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
     loss = torch.zeros(())
     for t, advantage, count in zip((good, bad), (0.5, -0.5), written, strict=True):
         # One step from the weights that sampled: each token's ratio is 1, and its gradient that of -advantage * logp.
-        share = {"seq-mean": 1 / (2 * count), "token-mean": 1 / sum(written), "fixed-length": 1 / (2 * 50)}[aggregation]
+        share = {"seq-mean": 1 / (2 * count), "token-mean": 1 / sum(written)}[aggregation]
         for sequence in t.sequences:
             first = sequence.action_mask.index(1)
             loss = loss - advantage * share * logprobs(policies[1], sequence.ids)[first - 1 :].sum()
@@ -170,7 +169,7 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
         assert row.ids.numel() == good.tokens + bad.tokens - 3 * shared
 
 
-@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean", "fixed-length"])
+@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean"])
 def test_the_micro_batch_split_changes_nothing(trained: Policy, aggregation: Any) -> None:
     def weights_after(tokens: int) -> list[torch.Tensor]:
         policy = copied(trained)
@@ -308,7 +307,7 @@ def test_later_steps_are_compared_with_the_weights_before_the_first(trained: Pol
     assert first["train/logp_difference_mean"] == pytest.approx(-by, rel=1e-3)
 
 
-@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean", "fixed-length"])
+@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean"])
 def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained: Policy, aggregation: Any) -> None:
     """Episodes without an advantage are in the KL term alone; they made the policy gradient smaller."""
 

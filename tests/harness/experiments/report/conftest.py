@@ -68,7 +68,7 @@ def write_run(
         after = {"mean_at_k": ceiling + 0.01 * float(rng.standard_normal()), "best_at_k": min(1.0, ceiling + 0.1)}
         greedy = {"mean_at_k": ceiling, "best_at_k": ceiling}
         before = {"sampled": {"mean_at_k": 0.1, "best_at_k": 0.2}, "greedy": {"mean_at_k": 0.1, "best_at_k": 0.1}}
-        after |= {"success_lengths": lengths, "by_optimum": [[6, 60, 60], [14, 40, round(40 * ceiling)]]}
+        after |= {"success_lengths": lengths}
         evaluation = {"before": before, "after": {"sampled": after, "greedy": greedy}}
         (folder / "evaluation.json").write_text(json.dumps(evaluation))
     return folder
