@@ -1,8 +1,7 @@
 """Installs the data that EH-AppWorld-v0 needs: the mini world, and the benchmark if it can be downloaded.
 
-`appworld download data` is not used: it deletes the present data before it tries the network, keeps nothing of an
-interrupted download, and accepts any answer. Here a folder that has its final name is complete. Everything else is an
-unfinished installation and is deleted.
+`appworld download data` is not used: it deletes the present data before it tries the network, and accepts any answer.
+Here a folder that has its final name is complete. Everything else is an unfinished installation and is deleted.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ def _bundle(say: Callable[[str], None]) -> Path:
     target = _downloads() / _BUNDLE
     if not target.is_file():
         say(f"appworld: downloading {url}")
-        download(url, target, say=lambda line: say(f"appworld: {line}"))
+        download(url, target)
     return target
 
 
