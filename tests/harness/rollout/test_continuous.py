@@ -206,13 +206,18 @@ def tasks(config: GRPOConfig) -> list[list[str]]:
     return [[e["task_id"] for e in episodes if e["update"] == update] for update in range(config.updates)]
 
 
-def test_a_run_has_each_update_s_own_episodes(stale: GRPOConfig, tmp_path: Path) -> None:
-    rows = run(stale)
+def test_without_learning_each_update_has_the_episodes_that_taking_turns_plays(
+    stale: GRPOConfig, tmp_path: Path
+) -> None:
+    still = dataclasses.replace(stale, learning_rate=0.0, wrapper="fixed", k0=12)
+    rows = run(still)
     assert [row["rollout/episodes"] for row in rows] == [16.0] * 6
-    assert {e["update"] - v for e in episodes_of(stale) for v in e["versions"]} <= {0, 1, 2, 3}
-    in_turns = dataclasses.replace(stale, out=tmp_path / "turns", max_staleness=0)
-    run(in_turns)
-    assert tasks(stale) == tasks(in_turns)
+    assert {e["update"] - v for e in episodes_of(still) for v in e["versions"]} <= {0, 1, 2, 3}
+    in_turns = dataclasses.replace(still, out=tmp_path / "turns", max_staleness=0)
+    same = ("rollout/success", "rollout/length_mean", "rollout/truncated", "tokens/update")
+    for row, expected in zip(rows, run(in_turns), strict=True):
+        assert {name: row[name] for name in same} == {name: expected[name] for name in same}
+    assert tasks(still) == tasks(in_turns)
 
 
 def test_no_batch_begins_further_ahead_than_allowed(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,15 +232,6 @@ def test_no_batch_begins_further_ahead_than_allowed(stale: GRPOConfig, monkeypat
     monkeypatch.setattr(Batches, "prepare", prepare_and_wait)
     rows = run(stale)
     assert [row["rollout/policy_lag"] for row in rows] == [0.0, 1.0, 2.0, 3.0, 3.0, 3.0]
-
-
-def test_without_learning_it_plays_what_taking_turns_plays(stale: GRPOConfig, tmp_path: Path) -> None:
-    still = dataclasses.replace(stale, learning_rate=0.0, wrapper="fixed", k0=12, updates=4)
-    rows = run(still)
-    in_turns = run(dataclasses.replace(still, out=tmp_path / "turns", max_staleness=0))
-    same = ("rollout/success", "rollout/length_mean", "rollout/truncated", "tokens/update")
-    for row, expected in zip(rows, in_turns, strict=True):
-        assert {name: row[name] for name in same} == {name: expected[name] for name in same}
 
 
 def test_a_stopped_run_goes_on(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -32,14 +31,6 @@ def test_the_rule_shows_its_arithmetic() -> None:
     assert group_sizes([0.5, 1e-9, 1e-9], 12) == [8, 2, 2]
 
 
-def test_no_other_shares_have_a_smaller_variance() -> None:
-    chances = [0.5, 0.2, 0.05]
-    every = [n for n in itertools.product(range(2, 30), repeat=3) if sum(n) == 30]
-    least = min(sum(p * (1 - p) / n for p, n in zip(chances, sizes, strict=True)) for sizes in every)
-    found = sum(p * (1 - p) / n for p, n in zip(chances, group_sizes(chances, 30), strict=True))
-    assert found == pytest.approx(least, rel=0.01)
-
-
 def test_the_sum_is_the_update_s_whatever_the_chances_are() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -61,42 +52,6 @@ def test_estimates_forget_by_halves_and_go_on_from_their_state() -> None:
     other.load_state_dict(known.state_dict())
     assert other.expected("a") == known.expected("a")
     assert other.state_dict() == known.state_dict()
-
-
-def test_more_groups_teach_something_where_tasks_come_again() -> None:
-    """Simulated: 40 tasks, most of them nearly always or nearly never solved; 50 updates of 8 tasks x 8 episodes."""
-    rng = np.random.default_rng(0)
-    chances = {f"t{i}": p for i, p in enumerate(rng.beta(0.2, 0.2, 40))}
-
-    def in_the_loss(success: TaskSuccess | None, *, adaptive: bool = False, curriculum: int = 1) -> tuple[int, int]:
-        stream = TaskStream([list(chances)], per_update=8, seed=0)
-        plan = BatchPlan(
-            stream=stream,
-            group_size=8,
-            updates=50,
-            seed=0,
-            success=success,
-            adaptive_groups=adaptive,
-            curriculum=curriculum,
-        )
-        played = useful = 0
-        for update in range(50):
-            batch = [
-                Trajectory(r.task_id, r.group, success=bool(rng.random() < chances[r.task_id]))
-                for r in plan.requests(update)
-            ]
-            groups = [[t.success for t in batch if t.group == group] for group in range(8)]
-            played += len(batch)
-            useful += sum(len(group) for group in groups if len(set(group)) > 1)
-            if success is not None:
-                plan.observe(update, batch)
-        return played, useful
-
-    equal, adaptive = in_the_loss(None), in_the_loss(TaskSuccess(), adaptive=True)
-    chosen = in_the_loss(TaskSuccess(), curriculum=3)
-    assert equal[0] == adaptive[0] == chosen[0] == 50 * 64
-    assert adaptive[1] > 1.15 * equal[1]
-    assert chosen[1] > 1.5 * equal[1]
 
 
 def test_the_curriculum_takes_the_least_certain_of_its_candidates() -> None:

@@ -6,18 +6,12 @@ import json
 from typing import Any
 
 from harness.rollout import length_estimates
-from harness.rollout.length_estimates import EpisodeLengths, longest_first
-from harness.types.rules import EpisodeRequest
+from harness.rollout.length_estimates import EpisodeLengths
 from harness.types.trajectory import Trajectory, Turn
 
 
 def episode(task_id: str, steps: int, end: Any = "terminated") -> Trajectory:
     return Trajectory(task_id, 0, end=end, turns=[Turn("", "", cut=False, malformed=False)] * steps)
-
-
-def order(lengths: EpisodeLengths, *tasks: str) -> list[str]:
-    requests = [EpisodeRequest(task, i, seed=i) for i, task in enumerate(tasks)]
-    return [requests[i].task_id for i in longest_first(requests, lengths)]
 
 
 def test_an_estimate_is_the_mean_of_what_it_was_and_the_new_mean() -> None:
@@ -33,22 +27,6 @@ def test_lost_episodes_say_nothing() -> None:
     lengths = EpisodeLengths()
     lengths.observe([episode("a", 9, "environment-error"), episode("b", 2), episode("b", 30, "environment-error")])
     assert (lengths.expected("a"), lengths.expected("b")) == (2.0, 2.0)
-
-
-def test_nothing_known_is_the_given_order() -> None:
-    assert order(EpisodeLengths(), "c", "a", "b", "a") == ["c", "a", "b", "a"]
-
-
-def test_a_group_stays_together_in_its_order() -> None:
-    lengths = EpisodeLengths()
-    lengths.observe([episode("a", 2), episode("b", 9)])
-    requests = [EpisodeRequest(task, group, seed) for seed, (task, group) in enumerate([("a", 0), ("b", 1)] * 2)]
-    assert [(requests[i].task_id, requests[i].seed) for i in longest_first(requests, lengths)] == [
-        ("b", 1),
-        ("b", 3),
-        ("a", 0),
-        ("a", 2),
-    ]
 
 
 def test_it_goes_on_from_its_state_and_forgets_what_was_seen_longest_ago(monkeypatch: Any) -> None:

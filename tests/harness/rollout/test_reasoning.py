@@ -98,17 +98,6 @@ def test_the_environment_gets_the_answer_and_the_log_both() -> None:
     assert thought == "<think>\nlist() or read()?\n</think>"
 
 
-def test_the_loss_is_about_thoughts_and_answers() -> None:
-    texts = ["<think>\nhm\n</think>\n\nlist()<|im_end|>", "read()<|im_end|>"]
-    trajectory, _, chat = play(texts, horizon=2)
-    kept = trained_text(trajectory, chat)
-    assert kept == "".join(texts)
-    assert trajectory.action_tokens == len(tokenizer().encode("".join(texts), add_special_tokens=False))
-    batch = pack([trajectory])
-    assert chat.text(batch.targets.tolist()) == kept
-    assert int(batch.action_mask.sum()) == trajectory.action_tokens
-
-
 @pytest.mark.parametrize("mode", ["lockstep", "streaming"])
 def test_a_thought_that_never_ends_is_no_action_and_the_model_reads_so(mode: Any) -> None:
     trajectory, _, chat = play(["<think>\nopen(a)<|im_end|>", "list()<|im_end|>"], horizon=2, mode=mode)
@@ -190,12 +179,6 @@ def test_thoughts_that_leave_the_conversation_make_an_episode_several_sequences(
     metrics = rollout_metrics([trajectory], 0)
     assert metrics["tokens/update"] == tokens
     assert metrics["rollout/prompt_tokens"] == tokens - trajectory.action_tokens
-
-
-def test_stripping_changes_nothing_for_replies_without_thoughts() -> None:
-    texts = ["list()<|im_end|>", "read()<|im_end|>", "list()<|im_end|>"]
-    kept, stripped = (play(texts, horizon=3, strip=strip)[0] for strip in (False, True))
-    assert stripped == kept
 
 
 def test_the_loss_covers_what_was_written_in_every_sequence() -> None:

@@ -62,17 +62,6 @@ def test_sampled_logprobs_are_those_that_the_trainer_recomputes(trained: Policy,
     assert difference < 1e-4
 
 
-def test_an_episode_that_reaches_k_is_truncated_without_reward(trained: Policy) -> None:
-    short = play(trained, k=4)
-    assert {t.end for t in short} == {"terminated", "horizon"}
-    for t in short:
-        assert t.length <= 4
-        assert t.truncated == (t.end == "horizon")
-        if t.truncated:
-            assert (t.length, t.reward, t.success) == (4, 0.0, False)
-        assert t.outcome().horizon == 4
-
-
 def test_the_environment_says_the_same_as_the_trajectory(trained: Policy) -> None:
     """Replaying the recorded actions gives the recorded observations, reward and end."""
     env = gym.make("EH-Cabinet-v0")
