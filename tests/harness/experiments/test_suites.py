@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import get_args, get_type_hints
 
 import pytest
 
@@ -12,7 +11,6 @@ from harness.experiments.paper import PAPER
 from harness.experiments.suites import PAPER_SUITES, SUITES, quick_settings, suite_arms
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
-from harness.sweep import Sweep
 
 FULL, QUICK = GRPOConfig(model="Qwen/Qwen2.5-7B-Instruct"), preset([], quick_settings)
 
@@ -28,10 +26,6 @@ def test_every_arm_is_a_run_of_its_own(suite: str, base: GRPOConfig, quick: bool
     assert len({arm.label for arm in arms}) == len(set(names(suite, base, quick=quick).values())) == len(arms)
     for arm in arms:
         assert dataclasses.replace(base, **arm.settings).controller() is not None
-
-
-def test_every_suite_is_a_choice_of_the_command() -> None:
-    assert get_args(get_type_hints(Sweep)["suite"]) == (*SUITES, "all")
 
 
 @pytest.mark.parametrize("suite", [s for s in PAPER if s != "saturation"])
@@ -60,10 +54,3 @@ def test_the_schedules_are_the_paper_s_and_stretch_with_the_run() -> None:
     assert short["ScalingInter"]["linear_increment"] == 5.0
     two = suite_arms("comparison", dataclasses.replace(FULL, updates=2), quick=False)
     assert next(arm.settings for arm in two if arm.label == "TTI")["stages"] == "0:20,1:50"
-
-
-def test_a_sweep_over_k_is_never_measured_below_its_k() -> None:
-    for arm in suite_arms("saturation", FULL, quick=False):
-        config = dataclasses.replace(FULL, **arm.settings)
-        assert config.k_max >= config.k0
-        assert config.k_max == max(50, config.k0)

@@ -100,18 +100,6 @@ def test_no_update_at_all(draw):
     assert [text.get_text() for axes in figure.axes for text in axes.texts] == ["not recorded"] * 3
 
 
-def test_a_run_without_horizon_or_ceiling(draw):
-    run = [{k: v for k, v in row.items() if not k.startswith("horizon") and "ceiling" not in k} for row in rows(5)]
-    figure = draw(run)
-    assert drawn(figure).keys() == {
-        "each update",
-        "success, mean of 5 updates",
-        "tokens per update",
-        "tokens so far (right)",
-    }
-    assert [text.get_text() for text in figure.axes[0].texts] == ["not recorded"]
-
-
 def test_columns_that_come_and_go_are_drawn_where_they_are(draw):
     run = rows(6)
     run[3]["rollout/success"] = None  # every environment failed

@@ -94,11 +94,6 @@ class TestResuming:
         write(tmp_path, [20.0], first=2)
         assert losses(tmp_path) == [(0, 0.0), (1, 1.0), (2, 20.0)]
 
-    def test_keeps_nulls(self, tmp_path):
-        write(tmp_path, [math.nan, 1.0])
-        write(tmp_path, [2.0], first=1)
-        assert losses(tmp_path) == [(0, None), (1, 2.0)]
-
     def test_refuses_a_log_that_lacks_updates(self, tmp_path):
         write(tmp_path, [0.0, 1.0])
         with pytest.raises(StateError, match="2 updates before update 5"):
@@ -134,7 +129,3 @@ class TestReading:
         path.write_text('{"update": 0}\n' + line + '\n{"update": 2}\n')
         with pytest.raises(StateError, match=r"line 2 of .*metrics.jsonl"):
             read_metrics(path)
-
-    def test_a_folder_in_place_of_the_file_is_an_error(self, tmp_path):
-        with pytest.raises(StateError, match=r"Is a directory"):
-            read_metrics(tmp_path)

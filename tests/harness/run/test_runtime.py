@@ -1,7 +1,5 @@
 """The device, the weight type and the threads of a run."""
 
-import warnings
-
 import pytest
 import torch
 
@@ -13,16 +11,6 @@ def test_a_cpu_without_units_for_bfloat16_is_warned_of(monkeypatch: pytest.Monke
     monkeypatch.setattr(runtime, "_bfloat16_cost", lambda: 29.6)
     with pytest.warns(RuntimeWarning, match="30 times.*--dtype float32"):
         assert runtime.pick_dtype("bfloat16", "cpu") == torch.bfloat16
-
-
-@pytest.mark.parametrize(
-    ("dtype", "device", "cost"), [("float32", "cpu", 30), ("bfloat16", "cuda", 30), ("bfloat16", "cpu", 1)]
-)
-def test_no_other_type_is_warned_of(monkeypatch: pytest.MonkeyPatch, dtype: str, device: str, cost: float) -> None:
-    monkeypatch.setattr(runtime, "_bfloat16_cost", lambda: cost)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert runtime.pick_dtype(dtype, device) == getattr(torch, dtype)
 
 
 def test_a_device_is_picked_if_the_machine_has_it_without_a_tensor_on_gpu_0(monkeypatch: pytest.MonkeyPatch) -> None:

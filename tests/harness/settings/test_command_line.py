@@ -19,18 +19,6 @@ from harness.settings.grpo import FIRST_FLAGS
 
 REFERENCE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "reference.py"))
 COMMANDS: dict[str, Any] = REFERENCE["COMMANDS"]
-PANELS = {
-    "harness.benchmark": "tasks policy endpoint rollout sampling output",
-    "harness.export": "",
-    "harness.grpo": "environment model horizon elastic linear staged rollout sampling loss optimizer evaluation run warm-start",
-    "harness.evaluate": "tasks policy endpoint rollout sampling output",
-    "harness.gpu_check": "",
-    "harness.plan": "gpu lengths speed environment horizon",
-    "harness.report": "",
-    "harness.simulate": "episodes horizon",
-    "harness.sweep": "sweep environment model horizon",
-    "harness.warm_start": "environment model clone warm-start",
-}
 
 
 @dataclass(frozen=True)
@@ -71,11 +59,6 @@ def test_groups_keep_the_plain_names_and_a_field_puts_its_own_in_front() -> None
     assert parse(Thing(), words, prog="thing") == Thing(width=9, colour="blue", inner=Inner(2))
 
 
-def test_defaults_are_the_given_ones() -> None:
-    given = Thing(width=7, inner=Inner(5))
-    assert parse(given, ["--colour", "green"], prog="thing") == Thing(width=7, colour="green", inner=Inner(5))
-
-
 def test_a_missing_or_unknown_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([], ["--width", "1", "--colou", "red"], ["--width", "many"]):
         with pytest.raises(SystemExit) as end:
@@ -94,17 +77,11 @@ def test_an_error_is_one_line_as_it_is(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_every_command_has_its_panels(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         parse(COMMANDS[command]([]), ["--help"], prog=f"python -m {command}")
-    out = capsys.readouterr().out
     assert end.value.code == 0
-    assert f"python -m {command}" in out
-    titles = {line.strip(" ╭╮─+-|") for line in out.splitlines()}
-    assert {f"{panel} options" for panel in PANELS[command].split()} <= titles
-    if command == "harness.report":
-        assert "positional arguments" in titles
-        assert "FOLDER [FOLDER ...]" in out
+    assert f"python -m {command}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["harness.grpo", "harness.plan"])

@@ -47,20 +47,6 @@ def named_lines(figure: Figure) -> dict[str, Any]:
     }
 
 
-def test_each_suite_has_its_figures(sweep: Callable[..., Path]) -> None:
-    found = {suite.name: list(draw(suite)) for suite in read_suites([sweep(seeds=1, updates=3)])}
-    assert found["saturation"] == [
-        "Success over the training K",
-        "Cost over the training K",
-        "Success by update",
-        "Lengths of the successes",
-    ]
-    assert found["convergence"][0] == "K by update"
-    assert found["comparison"][:2] == ["Success by tokens", "Success by update"]
-    assert found["percentile"] == found["headroom"] == found["ema"] == ["K by update", "Success by update"]
-    assert found["learning"] == found["pretrained"][:3] == ["Success by tokens", "K by update", "Tokens per update"]
-
-
 def test_the_mean_over_seeds_is_the_thick_line(tmp_path: Path, drawn: list[Figure]) -> None:
     folders = [
         write_run(tmp_path / str(seed), updates=3, seed=seed, k_from=k, k_to=k) for seed, k in ((0, 10), (1, 30))

@@ -14,25 +14,6 @@ from harness.experiments.report.runs import all_runs, read_run, read_suites
 from .conftest import write_run, write_sweep
 
 
-def test_a_sweep_s_suites_come_in_the_paper_s_order(sweep: Callable[..., Path]) -> None:
-    suites = read_suites([sweep(seeds=1, updates=3)])
-    assert [s.name for s in suites] == [
-        "saturation",
-        "convergence",
-        "comparison",
-        "percentile",
-        "headroom",
-        "ema",
-        "learning",
-        "pretrained",
-    ]
-    comparison = suites[2]
-    assert (comparison.quick, comparison.env, comparison.model) == (True, "EH-Cabinet-v0", "tiny")
-    assert [arm.label for arm in comparison.arms] == ["K=15", "K=50", "TTI", "ScalingInter", "elastic"]
-    assert [run.seed for run in comparison.arms[0].runs] == [0]
-    assert not comparison.missing
-
-
 def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep: Callable[..., Path]) -> None:
     out = sweep(seeds=2, updates=3, only=("ema",))
     (out / "runs" / "ema-0-seed0" / "config.json").unlink()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.experiments.paper import PAPER
 from harness.experiments.report.runs import all_runs, read_suites
 from harness.experiments.report.tables import Table, run_table, suite_tables
 from harness.experiments.suite_table import suite_table
@@ -36,16 +35,6 @@ def test_the_paper_s_numbers_stand_beside_ours(sweep: Callable[..., Path]) -> No
     assert cell(tokens, "elastic", "the paper: tokens to 50 %") == "36.28M"
     assert cell(tokens, "K=15", "the paper: tokens to 50 %") == ""  # the paper has no such row
     assert cell(tokens, "K=50", "saved of baseline's %").startswith("0.0")
-
-
-def test_every_suite_of_the_paper_has_its_table(sweep: Callable[..., Path]) -> None:
-    for suite in read_suites([sweep(seeds=1, updates=3)]):
-        if suite.name not in PAPER:  # it has none of what lies beyond it
-            continue
-        for table in suite_tables(suite, suite_table(suite.name, [arm.records() for arm in suite.arms])):
-            assert [words for words, _ in table.groups] == ["this sweep", "the paper"]
-            assert any(row[-1] for row in table.rows), suite.name
-            assert {len(row) for row in table.rows} == {len(table.headings)} == {1 + sum(n for _, n in table.groups)}
 
 
 def test_runs_given_one_by_one_have_no_paper_beside_them(tmp_path: Path) -> None:
