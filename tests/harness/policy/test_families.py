@@ -235,6 +235,9 @@ def test_the_table_of_families_is_in_the_docs() -> None:
 @ALL
 def test_a_thought_is_no_part_of_the_action(family: str) -> None:
     chat, tokenizer = chat_of(family), tokenizer_of(family)
+    demonstrated = chat.reply_ids("call(3)")
+    assert demonstrated[-1] in chat.stop_ids
+    assert (chat.read(demonstrated).action, chat.read(demonstrated).unfinished) == ("call(3)", False)
     ids = tokenizer.encode(written(chat, "Maybe call(7)?", "call(3)"), add_special_tokens=False)
     read = chat.read(ids)
     assert read.action == "call(3)"
@@ -251,15 +254,6 @@ def test_a_thought_is_no_part_of_the_action(family: str) -> None:
     closed = [*unclosed, *chat.end_of_thought(unclosed), *tokenizer.encode("call(3)", add_special_tokens=False)]
     assert (chat.read(closed).action, chat.read(closed).reasoning) == ("call(3)", "Maybe call(7)?")
     assert chat.end_of_thought(closed) == []
-
-
-@ALL
-def test_a_demonstration_reads_back_as_its_action(family: str) -> None:
-    chat = chat_of(family)
-    ids = chat.reply_ids("call(3)")
-    assert ids[-1] in chat.stop_ids
-    assert chat.read(ids).action == "call(3)"
-    assert not chat.read(ids).unfinished
 
 
 @ALL

@@ -75,16 +75,15 @@ def test_without_peft_the_message_names_the_command(
 
 
 @pytest.mark.usefixtures("no_model")
-@pytest.mark.parametrize("begin", [lora_run, lora_clone, lora_model])
 def test_a_peft_that_transformers_refuses_is_an_error_before_a_model_is_loaded(
-    begin: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """transformers 5.24.0 needs peft 0.22, and came out before it."""
     peft = pytest.importorskip("peft")
     monkeypatch.setattr("harness.policy.lora.MIN_PEFT_VERSION", "99.1")
     told = rf"transformers {version('transformers')}.*peft >= 99.1.*{peft.__version__}"
     with pytest.raises(ConfigError, match=told):
-        begin(tmp_path)
+        lora_run(tmp_path)
 
 
 def test_the_versions_to_install_are_those_of_the_package() -> None:

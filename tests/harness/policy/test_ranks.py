@@ -160,17 +160,17 @@ def one_update(
     return metrics, [p.detach().float().numpy() for p in copied.parameters()]
 
 
-SPLITS = ((1, 10_000), (2, 10_000), (2, 1), (4, 60))
+SPLITS = ((1, 10_000), (2, 1), (4, 60))
 
 
 @pytest.mark.parametrize(
     ("way", "splits"),
     [
         (Way(), SPLITS),
-        (Way({"aggregation": "seq-mean", "tis_cap": 1.1, "kl_coef": 0.1}), SPLITS[3:]),
-        (Way(packing=False, checkpointing=True), SPLITS[2:3]),
-        (Way({"kl_coef": 0.1}, lora_rank=2), SPLITS[3:]),
-        pytest.param(Way(checkpointing=True, compiled=True), SPLITS[1:2], marks=pytest.mark.campaign),
+        (Way({"aggregation": "seq-mean", "tis_cap": 1.1, "kl_coef": 0.1}), SPLITS[2:]),
+        (Way(packing=False, checkpointing=True), SPLITS[1:2]),
+        (Way({"kl_coef": 0.1}, lora_rank=2), SPLITS[2:]),
+        pytest.param(Way(checkpointing=True, compiled=True), ((2, 10_000),), marks=pytest.mark.campaign),
     ],
     ids=["plain", "all terms", "padded, checkpointed", "LoRA", "compiled"],
 )
@@ -267,18 +267,17 @@ def alone(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[GRPOCo
         return config, played(config)
 
 
-def test_a_run_is_the_same_on_two_and_four_ranks_and_each_had_the_same_k(
+def test_a_run_is_the_same_on_four_ranks_and_each_had_the_same_k(
     alone: tuple[GRPOConfig, list[dict[str, Any]]], slow: GRPOConfig, tmp_path: Path
 ) -> None:
     one, expected = alone
     assert [row["horizon/k"] for row in expected[:-1]] != [one.k0] * one.updates
-    for size in (2, 4):
-        config = dataclasses.replace(one, out=tmp_path / str(size))
-        for found in on_ranks(size, lambda ranks, c=config: played(c, ranks)):
-            for row, other in zip(found, expected, strict=True):
-                assert_close(row, other)
-            # Every rank's episodes had the K of the one controller.
-            assert all(row["horizon/k"] == row["horizon/k_mean"] for row in found[:-1])
+    config = dataclasses.replace(one, out=tmp_path / "4")
+    for found in on_ranks(4, lambda ranks: played(config, ranks)):
+        for row, other in zip(found, expected, strict=True):
+            assert_close(row, other)
+        # Every rank's episodes had the K of the one controller.
+        assert all(row["horizon/k"] == row["horizon/k_mean"] for row in found[:-1])
     assert one.out is not None
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "4" / "model")
     plain = AutoModelForCausalLM.from_pretrained(one.out / "model")

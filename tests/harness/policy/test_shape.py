@@ -100,10 +100,15 @@ def kept(shape: ModelShape, dtype: torch.dtype, rank: int, tokens: int) -> int:
     return sum(t.untyped_storage().nbytes() for t in found.values())
 
 
-@pytest.mark.parametrize("rank", [0, 4])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("norms", [False, True])
-@pytest.mark.parametrize("sizes", [(64, 256, 4, 2), (128, 192, 8, 8)])
+@pytest.mark.parametrize(
+    ("sizes", "norms", "dtype", "rank"),
+    [
+        ((64, 256, 4, 2), False, torch.float32, 0),
+        ((64, 256, 4, 2), True, torch.bfloat16, 4),
+        ((128, 192, 8, 8), True, torch.float32, 4),
+        ((128, 192, 8, 8), False, torch.bfloat16, 0),
+    ],
+)
 def test_a_layer_keeps_what_autograd_keeps(
     sizes: tuple[int, int, int, int], norms: bool, dtype: torch.dtype, rank: int
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -33,7 +32,6 @@ from harness.settings.warm_start import WarmStart
 from harness.types.rules import Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
-from harness.warm_start import Cloning, clone
 
 NAME = "smollm2-135m"
 CABINET, BFCL = "EH-Cabinet-v0", "EH-BFCL-v0"
@@ -178,9 +176,8 @@ def test_adapters_are_trained_saved_and_loaded(smollm2: Policy, tmp_path: Path) 
 
 
 @in_campaign
-@pytest.mark.parametrize(("env", "lora_rank"), [(CABINET, 0), (BFCL, 4)])
-def test_grpo_on_all_weights_and_on_adapters(smollm2: Policy, tmp_path: Path, env: str, lora_rank: int) -> None:
-    learned = train_and_load(run_of(tmp_path, env=env, lora_rank=lora_rank))
+def test_grpo_on_all_weights(smollm2: Policy, tmp_path: Path) -> None:
+    learned = train_and_load(run_of(tmp_path, env=BFCL))
     assert text_perplexity(learned) == pytest.approx(text_perplexity(smollm2), rel=0.1)
 
 
@@ -200,23 +197,3 @@ def test_a_warm_start_reaches_what_a_horizon_allows(trainable: Policy) -> None:
     assert cloned["warm_start/perplexity_before"] == pytest.approx(before)
     assert cloned["warm_start/perplexity_after"] < 1.5 * before
     assert cloned["warm_start/cpu_s"] > 0
-
-
-@in_campaign
-def test_the_command_leaves_a_model_and_says_what_it_cost(smollm2: Policy, tmp_path: Path) -> None:
-    start = WarmStart(episodes=1, updates=1, max_tokens=8192)
-    with (tmp_path / "said").open("w") as said:
-        clone(
-            Cloning(
-                env=BFCL, model=NAME, split="train", out=tmp_path / "clone", warm_start=start, threads=1, lora_rank=2
-            ),
-            Console(file=said, width=200),
-        )
-    text = (tmp_path / "said").read_text()
-    assert "after 1 batches of 1 demonstrations" in text
-    assert "CPU seconds" in text
-    metrics = json.loads((tmp_path / "clone" / "warm_start.json").read_text())["metrics"]
-    assert metrics["warm_start/tokens"] > 1000
-    assert text_perplexity(load_policy(tmp_path / "clone")) == pytest.approx(
-        metrics["warm_start/perplexity_after"], rel=1e-3
-    )

@@ -76,12 +76,6 @@ def test_the_optimizer_made_last_has_the_gradients() -> None:
     assert parameters_of(second)[1].grad is not None
 
 
-def test_frozen_parameters_are_left_out() -> None:
-    model = line(torch.bfloat16)
-    model.weight.requires_grad_(False)
-    assert len(parameters_of(adamw(model))) == 1
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_checkpoint_keeps_what_rounding_hides(trained: Policy, tmp_path: Path, dtype: torch.dtype) -> None:
     def fresh() -> tuple[Policy, torch.optim.AdamW]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from typing import Any
@@ -16,7 +15,7 @@ from harness.policy.policy import Policy
 from harness.settings.presets import preset
 from harness.training import update
 from harness.training.loss import LOSSES
-from harness.training.optimizer import make_optimizer, parameters_of
+from harness.training.optimizer import make_optimizer
 from harness.training.update import select_episodes, update_policy
 from harness.types.loss_settings import LossSettings
 from harness.types.sampler import Sample
@@ -169,22 +168,6 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
         assert row.ids.numel() == good.tokens + bad.tokens - 3 * shared
 
 
-@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean"])
-def test_the_micro_batch_split_changes_nothing(trained: Policy, aggregation: Any) -> None:
-    def weights_after(tokens: int) -> list[torch.Tensor]:
-        policy = copied(trained)
-        episodes = two_groups(policy)
-
-        settings = dataclasses.replace(SETTINGS, aggregation=aggregation, tokens_per_microbatch=tokens)
-        update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1), episodes, settings, seed=0)
-        return list(policy.model.parameters())
-
-    whole = weights_after(10_000)
-    for tokens in (1, 20, 45):
-        for a, b in zip(whole, weights_after(tokens), strict=True):
-            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize("change", ["padded", "gradient checkpointing"])
 def test_how_it_is_computed_changes_nothing(trained: Policy, change: str) -> None:
     def weights_after(*, changed: bool) -> list[torch.Tensor]:
@@ -205,28 +188,6 @@ def test_how_it_is_computed_changes_nothing(trained: Policy, change: str) -> Non
 
     for usual, other in zip(weights_after(changed=False), weights_after(changed=True), strict=True):
         torch.testing.assert_close(usual, other, atol=1e-6, rtol=1e-5)
-
-
-def test_in_bfloat16_a_small_step_is_not_lost_and_the_split_changes_nothing(trained: Policy) -> None:
-    def masters_after(tokens: int) -> tuple[list[torch.Tensor], dict[str, float]]:
-        policy = Policy(copy.deepcopy(trained.model).to(torch.bfloat16), trained.tokenizer, trained.chat)
-        optimizer = make_optimizer(policy.model, learning_rate=1e-6, betas=(0.9, 0.999), weight_decay=0.0)
-        before = [p.clone() for p in parameters_of(optimizer)]
-        episodes = two_groups(policy)
-
-        settings = dataclasses.replace(SETTINGS, tokens_per_microbatch=tokens)
-        metrics = update_policy(policy, optimizer, episodes, settings, seed=0)
-        return [b - a for a, b in zip(before, parameters_of(optimizer), strict=True)], metrics
-
-    (whole, metrics), (split, split_metrics) = masters_after(10_000), masters_after(1)
-    # Adam's first step is the learning rate in each weight that has a gradient, and the sign is the gradient's.
-    moved, split_moved = (torch.cat([d.flatten() for d in deltas]) for deltas in (whole, split))
-    assert (moved.abs() > 9e-7).float().mean() > 0.9
-    assert (
-        moved.sign() == split_moved.sign()
-    ).float().mean() > 0.98  # bfloat16 rounds a gradient near 0 to either side
-    for name in ("train/loss", "train/grad_norm", "train/entropy"):
-        assert metrics[name] == pytest.approx(split_metrics[name], rel=0.02, abs=1e-3)
 
 
 def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
