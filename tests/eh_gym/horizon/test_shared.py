@@ -148,18 +148,6 @@ def test_only_the_owner_updates_saves_loads_and_removes(context, readers, shared
     assert ledger.updates == 0
 
 
-def test_an_unrelated_process_joins_by_the_pickle(shared, ledger):
-    code = """if True:
-        import pickle, sys
-        from eh_gym.horizon import EpisodeOutcome
-        shared = pickle.load(sys.stdin.buffer)
-        shared.record(EpisodeOutcome(length=shared.horizon, horizon=15, success=True, task_id="far"))
-    """
-    subprocess.run([sys.executable, "-c", code], input=pickle.dumps(shared), check=True, timeout=DEADLINE_S)
-    shared.update()
-    assert ledger.outcomes == [EpisodeOutcome(15, 15, True, task_id="far")]
-
-
 def test_many_threads_record_while_others_update_and_save(shared, ledger, readers):
     writers = [threading.Thread(target=readers.record, args=(shared, t, 300)) for t in range(6)]
 

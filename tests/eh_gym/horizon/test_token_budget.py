@@ -20,18 +20,6 @@ def test_the_arithmetic_is_that_of_the_elastic_horizon():
     assert (moved["horizon/k"], tokens.horizon) == (50, 50)
 
 
-@pytest.mark.parametrize("start", [500, 8000])
-def test_it_settles_above_the_successes_from_both_sides(start):
-    controller = ElasticTokenBudget(b0=start)
-    for update in range(120):
-        for i in range(64):
-            needs = 300 + 20 * ((17 * i + update) % 50)  # 300 to 1280 tokens
-            used = min(needs, controller.token_budget)
-            controller.record(EpisodeOutcome(5, 50, success=used == needs, truncated=used < needs, tokens=used))
-        controller.update()
-    assert controller.token_budget == pytest.approx(300 + 20 * 44.5 + 500, abs=60)
-
-
 def test_wrong_arguments_are_refused_by_their_name():
     with pytest.raises(ConfigError, match="tokens=900"):
         ElasticTokenBudget().record(EpisodeOutcome(3, 50, True))

@@ -57,14 +57,6 @@ def test_even_an_exit_in_a_call_is_caught(lanes):
     assert lanes.submit(0, int, "7").result(60) == 7
 
 
-def test_no_workers_means_the_callers_thread():
-    lanes = Lanes(1, 0)
-    future = lanes.submit(0, threading.get_ident)
-    assert future.done()
-    assert future.result() == threading.get_ident()
-    lanes.close()
-
-
 @pytest.mark.parametrize("max_workers", [1, 4])
 def test_a_callback_may_submit_to_its_own_lane(max_workers):
     """As a rollout does: the answer to one step starts the next one."""

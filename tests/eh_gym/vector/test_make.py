@@ -54,16 +54,6 @@ def test_record_false_leaves_the_controller_alone():
     envs.close()
 
 
-def test_any_registered_environment_with_a_success_rule():
-    envs = make_vec(gym.spec("CartPole-v1"), 2, FixedHorizon(3), success=lambda *_: False, max_workers=0)
-    envs.reset(seed=0)
-    for _ in range(3):
-        *_, truncated, infos = envs.step(np.array([0, 1]))
-    assert truncated.all()
-    assert not infos["episode"]["success"].any()
-    envs.close()
-
-
 @pytest.mark.parametrize("num_envs", [0, -2, "3", 2.0, True, None])
 def test_a_wrong_number_of_slots_is_refused(num_envs):
     with pytest.raises(ConfigError, match="num_envs must be"):

@@ -291,13 +291,6 @@ def test_a_failed_reset_leaves_the_slot_without_an_episode(toys):
         toys.submit_step(0, "x").result(60)
 
 
-def test_what_one_slot_raises_reaches_its_own_future_only(toys):
-    toys.reset()
-    failing, fine = toys.submit_step(0, "boom"), toys.submit_step(1, "x")
-    assert fine.result(60)[0] == "x 1"
-    assert isinstance(failing.exception(60), OSError)
-
-
 def test_calls_of_one_slot_queue_up_in_order(toys):
     futures = [
         toys.submit_reset(0, seed=1),
@@ -442,11 +435,3 @@ def test_one_environment_in_two_slots_is_refused():
 def test_bad_arguments_are_refused(fns, max_workers):
     with pytest.raises(ConfigError, match="must"):
         ThreadVectorEnv(fns, max_workers)
-
-
-def test_many_slots_share_few_threads():
-    envs = ThreadVectorEnv([Toy] * 100, max_workers=2)
-    envs.reset()
-    assert envs.step(["x"] * 100)[0] == ("x 1",) * 100
-    assert sum(thread.name.startswith("eh-slot") for thread in threading.enumerate()) <= 2
-    envs.close()

@@ -60,9 +60,6 @@ ECHO = """
             body = json.dumps({"id": params["id"], "result": "early"}).encode()
             write_everywhere(b"EHW\\x01" + struct.pack(">I", len(body)) + body)
             return "late"
-        if method == "close_all":
-            os.closerange(0, 64)
-            return None
         if method == "close_stdout":
             os.close(1)
             sys.stdout.close()

@@ -77,14 +77,6 @@ def test_a_worker_that_cannot_start_leaves_no_load(make_backend):
     assert pool.loads == [0]
 
 
-def test_a_closed_pool_says_so(pool):
-    session = pool.session()
-    pool.close()
-    assert not session.alive
-    with pytest.raises(ConfigError, match="the pool is closed"):
-        pool.session()
-
-
 def test_a_pool_closed_while_a_session_waits_starts_nothing(make_backend):
     pool = WorkerPool(1, make_backend())
     with ThreadPoolExecutor(2) as threads:
@@ -180,25 +172,4 @@ def test_equal_settings_share_a_pool(make_backend):
     close_shared_pools()
     assert shared_pool(1, command).pids == []
     assert shared_pool(1, command).session().call("pid", timeout_s=120) != pid
-    close_shared_pools()
-
-
-@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_forked_child_gets_workers_of_its_own(make_backend):
-    command = make_backend()
-    pid = shared_pool(1, command).session().call("pid", timeout_s=120)
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(write, str(shared_pool(1, command).session().call("pid", timeout_s=120)).encode())
-            close_shared_pools()
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        other = int(answer.read())
-    os.waitpid(child, 0)
-    assert other != pid
-    assert shared_pool(1, command).pids == [pid]
     close_shared_pools()

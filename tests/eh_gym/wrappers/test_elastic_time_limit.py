@@ -1,4 +1,3 @@
-import contextlib
 import copy
 import json
 import os
@@ -109,13 +108,6 @@ def test_the_outcome_is_told_once_and_a_step_after_the_end_is_refused(scripted, 
     assert len(controller.outcomes) == 1
     assert len(inner.actions) == 1
     assert play(env, 1)[0][4]["episode"]["length"] == 1
-
-
-def test_a_step_before_the_first_reset_is_refused(scripted, journal):
-    inner = scripted()
-    with pytest.raises(gym.error.ResetNeeded, match="none has begun"):
-        ElasticTimeLimit(inner, journal(5)).step(0)
-    assert inner.actions == []
 
 
 def test_a_failed_reset_leaves_no_running_episode(scripted, journal):
@@ -275,34 +267,6 @@ def test_a_copy_in_another_process_warns_once_that_nobody_hears_it(scripted, mon
     assert "SharedHorizon" in str(there[0].message)
 
 
-@pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")  # Gymnasium tells of the child's exception, too
-def test_a_real_child_process_warns_and_a_shared_controller_does_not():
-    with SharedHorizon(FixedHorizon(1)) as shared:
-        for controller, warned in ((FixedHorizon(1), True), (shared, False)):
-
-            def make(controller=controller):
-                warnings.filterwarnings(
-                    "error", "this environment records"
-                )  # so that the child's comes back as an exception
-                return ElasticTimeLimit(gym.make("CartPole-v1"), controller, success=never)
-
-            envs = gym.vector.AsyncVectorEnv([make], context="fork")
-            try:
-                envs.reset(seed=0)
-                with pytest.raises(UserWarning, match="a copy of the Fixed") if warned else contextlib.nullcontext():
-                    envs.step(np.array([0]))
-            finally:
-                envs.close(terminate=True)
-
-
-def test_no_warning_without_recording_or_from_a_controller_that_does_not_say(scripted, journal, monkeypatch, recwarn):
-    quiet = [ElasticTimeLimit(scripted(), FixedHorizon(1), record=False), ElasticTimeLimit(scripted(), journal(1))]
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    for env in quiet:
-        play(env, 1)
-    assert not recwarn.list
-
-
 def test_a_spec_with_a_controller_says_that_json_cannot_hold_it():
     env = ElasticTimeLimit(gym.make("EH-Cabinet-v0"), FixedHorizon(3))
     for outer in (env, TimeLimit(env, 9)):
@@ -435,14 +399,6 @@ def test_an_environments_task_id_and_episode_info_may_be_of_any_type(scripted, j
     *_, info = play(env, 1)[0]
     assert (info["episode"]["length"], info["episode"]["task_id"]) == (1, 4)
     assert controller.outcomes[0].task_id == "4"
-
-
-def test_it_can_be_pickled_in_mid_episode():
-    env = ElasticTimeLimit(gym.make("CartPole-v1"), FixedHorizon(3), success=never)
-    env.reset(seed=0)
-    env.step(0)
-    again = pickle.loads(pickle.dumps(env))
-    assert [again.step(1)[3] for _ in range(2)] == [False, True]
 
 
 def test_gymnasiums_own_statistics_may_stand_inside_or_outside():

@@ -1,4 +1,4 @@
-"""The loss against arithmetic done by hand, and its gradient against a slow loop in float64."""
+"""The loss against arithmetic done by hand."""
 
 import math
 
