@@ -1,8 +1,8 @@
-"""How many tokens an engine computes for an update's prompts, by how many episodes play at once: vLLM's prefix cache, simulated.
+"""How many tokens an engine computes for the prompts of a rollout, by who is admitted: vLLM's prefix cache, simulated.
 
     python benchmarks/cache.py
     python benchmarks/cache.py --smoke
-    python benchmarks/cache.py --cache-gb 16 --episodes-file runs/bfcl/episodes/update-000000.jsonl
+    python benchmarks/cache.py --episodes-file runs/bfcl/episodes/update-000000.jsonl
 
 The cache has blocks of 16 tokens, as vLLM's (0.32). A request needs blocks for its whole context and for what it will write; it
 waits until that many are free. When a request ends, its blocks stay in the cache and become free, the last of them first. The
@@ -10,11 +10,14 @@ blocks that have been free for longest are taken for other requests. The next tu
 from the beginning of its context; the rest is computed again. The episodes of a task share the blocks of their prompt. After
 every turn an episode waits for its environment while others go on, so turns go round robin.
 
-unavoidable   the tokens of the prompts of the tasks once each, and every observation once
-computed      the tokens that were not in the cache, divided by the unavoidable ones
-at once       the most episodes that play at the same time: all of them, or those that fit into the cache when they end
+unavoidable   the tokens of the prompts of the tasks once each, and every observation once, in millions
+all           the tokens that are computed if every slot plays, divided by the unavoidable ones
+admitted      the same under `harness.rollout.admission`, the rule that every rollout follows
+together      the mean number of episodes that take a turn at the same time under this rule
 
-Nothing here was measured on a GPU. By default 16 tasks of 8 episodes are drawn: 20 to 50 turns, about 18 thousand tokens each.
+Nothing here was measured on a GPU. An update on one GPU has 16 tasks of 8 episodes, an evaluation 168 of 8; of eight GPUs each
+has an eighth of both. The cache is what the recipes leave to the engine on a GPU of 80 GB. Episodes are drawn: 20 to 50 turns,
+about 18 thousand tokens each; with "half short" half of them end after 4 turns.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import numpy as np
 from flags import command, new_parser, parse, run
 
 from harness.policy.shape import shape_of
+from harness.rollout.admission import Admission
 from harness.run.episode_log import read_episodes
 
 _BLOCK = 16
@@ -87,23 +91,30 @@ class Cache:
         self._free[owner] = blocks
 
 
-def simulate(episodes: list[Episode], blocks: int, at_once: int) -> tuple[int, int]:
-    """Plays all episodes; returns the tokens that were computed for prompts, and the most requests that ran together."""
-    cache, waiting = Cache(blocks), deque(range(len(episodes)))
+def simulate(episodes: list[Episode], blocks: int, slots: int, *, admit: bool) -> tuple[int, float]:
+    """Plays all episodes; returns the tokens that were computed for prompts, and the mean number of requests that ran together.
+
+    With `admit`, the episodes are admitted as in `harness.rollout.slots`.
+    """
+    cache, admission, waiting = Cache(blocks), Admission(), deque(range(len(episodes)))
+    tokens = blocks * _BLOCK if admit else 0
     turn = [0] * len(episodes)
     context = [e.prompt for e in episodes]
-    queue: deque[int] = deque()
     users: dict[int, int] = {}  # of a task's prompt, the running requests
     held: dict[int, int] = {}  # of a running request, its own blocks
-    computed, most = 0, 0
-    live = 0
-    while queue or waiting or live:
-        while waiting and live < at_once:
-            queue.append(waiting.popleft())
-            live += 1
+    queue: list[int] = []  # the live episodes, in the order in which they became ready
+    computed, ran, rounds, longest = 0, 0, 0, 0
+    while queue or waiting:
+        begun: dict[int, int] = {}  # their prompts are not known before the environments have answered
+        while (
+            waiting and len(queue) + len(begun) < slots and admission.decide(_present(queue, context) | begun, tokens)
+        ):
+            begun[waiting.popleft()] = longest
+        queue += begun
+        longest = max([longest, *(episodes[i].prompt for i in begun)])
+        admission.decide(_present(queue, context), tokens)
         running: list[int] = []
-        while queue:
-            i = queue[0]
+        for i in [i for i in queue if i not in admission.held]:
             e, task = episodes[i], ("prompt", episodes[i].task)
             shared = e.prompt // _BLOCK
             own = -(-(context[i] + e.turns[turn[i]][0]) // _BLOCK) - shared
@@ -112,7 +123,6 @@ def simulate(episodes: list[Episode], blocks: int, at_once: int) -> tuple[int, i
             need = own + (0 if prompt_used else shared)
             if need - reused > cache.available - reused:
                 break
-            queue.popleft()
             prompt_found = shared if prompt_used else cache.take_back(task)
             if not prompt_used:
                 cache.take(shared - prompt_found)
@@ -124,7 +134,8 @@ def simulate(episodes: list[Episode], blocks: int, at_once: int) -> tuple[int, i
             computed += max(1, context[i] - (prompt_found + usable) * _BLOCK)
             running.append(i)
         assert running, "the cache cannot hold one episode"
-        most = max(most, len(running))
+        ran, rounds = ran + len(running), rounds + 1
+        queue = [i for i in queue if i not in held]
         for i in running:
             e = episodes[i]
             written, read = e.turns[turn[i]]
@@ -136,9 +147,11 @@ def simulate(episodes: list[Episode], blocks: int, at_once: int) -> tuple[int, i
                 cache.give(("prompt", e.task), e.prompt // _BLOCK)
             if turn[i] < len(e.turns):
                 queue.append(i)
-            else:
-                live -= 1
-    return computed, most
+    return computed, ran / rounds
+
+
+def _present(live: list[int], context: list[int]) -> dict[int, int]:
+    return {i: context[i] for i in live}
 
 
 def unavoidable(episodes: list[Episode]) -> int:
@@ -147,13 +160,13 @@ def unavoidable(episodes: list[Episode]) -> int:
     return sum(prompts.values()) + sum(read for e in episodes for _, read in e.turns[:-1])
 
 
-def drawn(tasks: int, group: int, tokens: int, rng: np.random.Generator) -> list[Episode]:
-    """Draws episodes of about `tokens` tokens: a third of each turn is written."""
+def drawn(tasks: int, group: int, tokens: int, short: float, rng: np.random.Generator) -> list[Episode]:
+    """Draws episodes of about `tokens` tokens: a third of each turn is written. The share `short` of them has 4 turns."""
     found = []
     for task in range(tasks):
         prompt = int(rng.integers(1300, 3400))
         for _ in range(group):
-            turns = int(rng.integers(20, 51))
+            turns = 4 if short and rng.random() < short else int(rng.integers(20, 51))
             each = (tokens - prompt) / 35  # the mean number of turns
             found.append(
                 Episode(task, prompt, [tuple(map(int, rng.poisson((each / 3, 2 * each / 3)))) for _ in range(turns)])  # type: ignore[misc]
@@ -175,29 +188,42 @@ def recorded(path: Path) -> list[Episode]:
     ]
 
 
+_CASES = (("Qwen2.5-7B", 34.2, 1), ("Qwen2.5-7B", 22.4, 8), ("Qwen2.5-14B", 20.4, 1), ("Qwen2.5-14B", 20.4, 8))
+"""The model, the cache in GB, and the GPUs: LoRA on one (utilisation .65), all parameters on eight (.5, 14B .65)."""
+
+
 def main() -> None:
     """Prints the table."""
     parser = new_parser(__doc__)
-    parser.add_argument("--model", default="Qwen2.5-7B")
-    parser.add_argument("--cache-gb", type=float, nargs="+", default=[22.4, 34.2, 2 * 22.4], help="the cache's size")
     parser.add_argument("--tokens", type=int, default=18_000, help="the mean tokens of an episode that is drawn")
+    parser.add_argument("--eval-tasks", type=int, default=168, help="the tasks of an evaluation, on all GPUs together")
     parser.add_argument("--episodes-file", type=Path, help="a file of a run's episodes/, in place of drawn episodes")
     parser.add_argument("--seed", type=int, default=0)
-    args = parse(parser, tokens=6_000, cache_gb=[2.5])
+    args = parse(parser, tokens=6_000, eval_tasks=8)
     print(command())
-    rng = np.random.default_rng(args.seed)
-    episodes = recorded(args.episodes_file) if args.episodes_file else drawn(16, 8, args.tokens, rng)
-    least, mean = unavoidable(episodes), float(np.mean([e.tokens for e in episodes]))
     print(
-        f"{args.model}, {len(episodes)} episodes of {mean:,.0f} tokens; unavoidable: {least / 1e6:.2f} M tokens an update"
+        f"{'model':12}{'GPUs':>5}{'cache GB':>9}{'tokens':>9} {'what':22}{'episodes':>9}{'unavoidable':>12}{'all':>6}"
+        f"{'admitted':>9}{'together':>9}"
     )
-    print(f"{'cache GB':>9}{'tokens':>10}{'at once':>9}{'computed M':>12}{'times':>7}{'ran together':>14}")
-    for size in args.cache_gb:
-        blocks = int(size * 1e9 / shape_of(args.model).kv_bytes(2) / _BLOCK)
-        for at_once in sorted({len(episodes), max(1, int(blocks * _BLOCK / mean))}, reverse=True):
-            computed, most = simulate(episodes, blocks, at_once)
+    for model, size, gpus in _CASES:
+        blocks = int(size * 1e9 / shape_of(model).kv_bytes(2) / _BLOCK)
+        for what, tasks, short in (
+            ("update", 16, 0.0),
+            ("evaluation", args.eval_tasks, 0.0),
+            ("update, half short", 16, 0.5),
+            ("evaluation, half short", args.eval_tasks, 0.5),
+        ):
+            rng = np.random.default_rng(args.seed)
+            episodes = (
+                recorded(args.episodes_file) if args.episodes_file else drawn(tasks // gpus, 8, args.tokens, short, rng)
+            )
+            least = unavoidable(episodes)
+            # Before the rule, an evaluation played 128 episodes on each of the GPUs.
+            every, _ = simulate(episodes, blocks, 128 if what.startswith("eval") else 128 // gpus, admit=False)
+            computed, together = simulate(episodes, blocks, 128 // gpus, admit=True)
             print(
-                f"{size:9.1f}{blocks * _BLOCK:10,}{at_once:9}{computed / 1e6:12.1f}{computed / least:7.1f}{most:14}",
+                f"{model:12}{gpus:5}{size:9.1f}{blocks * _BLOCK:9,} {what:22}{len(episodes):9,}{least / 1e6:12.2f}"
+                f"{every / least:6.1f}{computed / least:9.2f}{together:9.1f}",
                 flush=True,
             )
 

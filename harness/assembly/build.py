@@ -12,7 +12,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from eh_gym import HorizonController
-from harness.assembly.environments import environment, slot_count, teacher
+from harness.assembly.environments import environment, teacher
 from harness.assembly.first_policy import clone_expert, load
 from harness.assembly.given import Given
 from harness.assembly.training_run import Run
@@ -164,7 +164,7 @@ def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Displ
     controller = given.controller or config.controller(by_environment=len(config.environments()) > 1)
     if config.horizon_key and controller is not None:
         check_kinds(env, controller)
-    held_out = HeldOut.choose(config, env_id)
+    held_out = HeldOut.choose(config, env_id, ranks)
     if len(held_out[1]) < config.eval_tasks:
         display.note(f"note: split {config.eval_split} has {len(held_out[1])} tasks; the evaluation plays all of them")
     return _Tasks(env_id=env_id, env=env, stream=stream, controller=controller, held_out=held_out)
@@ -261,7 +261,7 @@ def _start_sampler(config: GRPOConfig, weights: SampledWeights, *, device: str, 
             sends=ranks.first,
             adapters=config.lora_handover == "adapters",
             dtype=config.dtype,
-            slots=slot_count(config, ranks),
+            slots=config.slots_of_rank(ranks.size),
             sharers=ranks.size,
         )
     )
@@ -282,7 +282,7 @@ def _batches(config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler
     environments = Environments(
         env_id=tasks.env_id,
         args=config.environment_args(),
-        slots=slot_count(config, ranks),
+        slots=config.slots_of_rank(ranks.size),
         threads=config.env_threads,
         budget_hint=config.budget_hint,
     )

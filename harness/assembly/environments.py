@@ -18,13 +18,7 @@ from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
 from harness.types.seeding import derive_seed
 
-__all__ = ["environment", "slot_count", "teacher"]
-
-
-def slot_count(config: GRPOConfig, ranks: Ranks) -> int:
-    """Returns the number of environments of this rank."""
-    episodes = config.episodes_per_update
-    return -(-min(config.slots or episodes, episodes) // ranks.size)
+__all__ = ["environment", "teacher"]
 
 
 def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
@@ -40,7 +34,7 @@ def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
         )
     if config.env_workers == "local":
         return spec_of(config.env)
-    actors = shared_actors(math.ceil(slot_count(config, ranks) / config.ray_actor_slots), config.ray_address)
+    actors = shared_actors(math.ceil(config.slots_of_rank(ranks.size) / config.ray_actor_slots), config.ray_address)
     there = {name: in_actors(name, actors) for name in config.environments()}
     return mixed(there) if len(there) > 1 else next(iter(there.values()))
 

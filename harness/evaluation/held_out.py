@@ -48,14 +48,14 @@ class HeldOut:
     ranks: Ranks
 
     @staticmethod
-    def choose(config: GRPOConfig, env_id: str | EnvSpec) -> tuple[Environments, Sequence[str]]:
-        """Finds the held-out tasks of a run, and the environments that they are played in.
+    def choose(config: GRPOConfig, env_id: str | EnvSpec, ranks: Ranks) -> tuple[Environments, Sequence[str]]:
+        """Finds the held-out tasks of a run, and the environments that this rank plays them in: as many as in training.
 
         Raises:
             ConfigError: The environment has no such split.
         """
         args = {**config.environment_args(), "split": config.eval_split}
-        slots = config.slots or config.episodes_per_update
+        slots = config.slots_of_rank(ranks.size)
         environments = Environments(env_id, args, slots, config.env_threads, config.budget_hint)
         return environments, held_out_tasks(environments, config.eval_tasks) if config.eval_tasks else ()
 

@@ -174,7 +174,7 @@ class Batches:
         """Begins this rank's part of a batch. With `first` it goes before other batches that wait for a slot."""
         player, episodes = self._open(), self._ranks.share(of_all_ranks)
         rules = dataclasses.replace(self._rules, token_budget=getattr(self._controller, "token_budget", 0))
-        batch = BatchRequest(episodes=episodes, rules=rules, lengths=self._lengths, at_once=self._at_once())
+        batch = BatchRequest(episodes=episodes, rules=rules, lengths=self._lengths)
         return player.begin(batch, on_begin(update, len(episodes)), first=first)
 
     def _cache_metrics(self) -> dict[str, float]:
@@ -187,14 +187,3 @@ class Batches:
             return {}
         found = {name: mean([one[name] for one in every]) for name in every[0]}
         return found | {"rollout/cache_preemptions": sum(one["rollout/cache_preemptions"] for one in every)}
-
-    def _at_once(self) -> int | None:
-        """How many of this rank's episodes the sampler's cache can hold, at the length that they are expected to end with.
-
-        Before anything is known, an episode counts as the whole context. Ranks divide the cache of servers among them.
-        """
-        cache = getattr(self._sampler, "cache_tokens", None)  # an engine's; other samplers have no cache of fixed size
-        if not cache:
-            return None
-        expected = self._lengths.tokens(self._controller.horizon if self._controller is not None else None)
-        return max(1, int(cache / min(expected or self._sampler.max_context, self._sampler.max_context)))

@@ -72,7 +72,7 @@ class ContinuousRollout:
                 all_played.set_result(Played([], time.perf_counter() - start))
             else:
                 self._playing.add(all_played)
-                self._slots.add(batch.episodes, order, batch.rules, keep, at_once=batch.at_once, first=first)
+                self._slots.add(batch.episodes, order, batch.rules, keep, first=first)
 
         self._calls.put(add)
         return all_played

@@ -1,8 +1,6 @@
-"""Estimates how long the episodes of each task are, so that the longest can start first, and so that all of them fit the cache.
+"""Estimates how long the episodes of each task are, so that the longest can start first.
 
-If episodes wait for a slot, the longest should start first. An update ends with its last episode; a long episode that starts
-late keeps every other slot idle. And if more episodes play at once than a sampler's cache of keys and values can hold, each
-turn evicts what another episode needs for its next turn. Then whole episodes are computed again at every turn.
+An update ends with its last episode; a long episode that starts late keeps every other slot idle.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ class EpisodeLengths:
 
     def __init__(self) -> None:
         self._estimates: dict[str, float] = {}  # the task that was seen last comes last
-        self._shapes: list[tuple[int, float, int, bool]] = []  # of the last update's episodes, as `tokens` needs them
 
     def expected(self, task_id: str) -> float:
         """The expected number of steps; the same for every task as long as nothing is known."""
@@ -52,37 +49,14 @@ class EpisodeLengths:
             self._estimates[task_id] = (before + mean) / 2
         for task_id in list(self._estimates)[:-_MOST_TASKS]:
             del self._estimates[task_id]
-        played = [t for t in trajectories if t.end != "environment-error" and t.length]
-        self._shapes = [
-            (prompt, (len(t.ids) - prompt) / t.length, t.length, t.truncated)
-            for t in played
-            for mask in [t.sequences[0].action_mask]
-            for prompt in [mask.index(1) if 1 in mask else len(mask)]
-        ] or self._shapes
-
-    def tokens(self, horizon: int | None) -> float | None:
-        """The expected number of tokens of an episode at its end; None as long as nothing is known.
-
-        It is the mean over the last update's episodes, of the prompt and of the tokens per step times the steps. Episodes that
-        the horizon cut off are expected to go on to the present one.
-
-        Args:
-            horizon: The present K; None for no limit.
-        """
-        steps = [(horizon or n) if cut else min(n, horizon or n) for _, _, n, cut in self._shapes]
-        sizes = [prompt + each * n for (prompt, each, _, _), n in zip(self._shapes, steps, strict=True)]
-        return sum(sizes) / len(sizes) if sizes else None
 
     def state_dict(self) -> dict[str, Any]:
         """The estimates, in order, as JSON values."""
-        return {"estimates": list(self._estimates.items()), "shapes": self._shapes}
+        return {"estimates": list(self._estimates.items())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from what `state_dict` returned."""
         self._estimates = {str(task_id): float(steps) for task_id, steps in state["estimates"]}
-        self._shapes = [
-            (int(prompt), float(each), int(steps), bool(cut)) for prompt, each, steps, cut in state.get("shapes", [])
-        ]
 
 
 def longest_first(requests: Sequence[EpisodeRequest], lengths: EpisodeLengths) -> list[int]:

@@ -8,25 +8,20 @@ benchmark, and the mode in which two runs can be compared exactly.
 from __future__ import annotations
 
 from harness.rollout.slots import Slots
-from harness.types.sampler import Sampler, SampleRequest, sample_all
+from harness.types.sampler import Sampler, sample_all
 
 __all__ = ["play_in_lockstep"]
 
 
 def play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
     """Plays every episode to its end."""
-    turns: dict[int, SampleRequest] = {}  # by slot; a slot without an entry has no next turn
     while slots.unfinished:
         for slot, reset in slots.start_resets():
-            _keep(turns, slot, slots.reset_answered(slot, reset))
+            slots.reset_answered(slot, reset)
+        turns = slots.turns()
         requests = [turns[slot] for slot in sorted(turns)]
-        turns.clear()
         samples = sample_all(sampler, requests)
         steps = [slots.act(r.session, sample) for r, sample in zip(requests, samples, strict=True)]
-        for slot, acted in steps:
-            _keep(turns, slot, acted if isinstance(acted, SampleRequest) else slots.step_answered(slot, acted))
-
-
-def _keep(turns: dict[int, SampleRequest], slot: int, turn: SampleRequest | None) -> None:
-    if turn is not None:
-        turns[slot] = turn
+        for step in steps:
+            if step is not None:
+                slots.step_answered(*step)

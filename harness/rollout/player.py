@@ -35,13 +35,11 @@ class BatchRequest:
         episodes: The episodes.
         rules: What holds for each of them.
         lengths: In streaming, the episodes that are expected to be longest start first.
-        at_once: The most episodes that play at the same time from now on; None for as many as there are slots.
     """
 
     episodes: Sequence[EpisodeRequest]
     rules: Rules
     lengths: EpisodeLengths
-    at_once: int | None = None
 
 
 class Played(NamedTuple):
@@ -114,7 +112,6 @@ class PlayerInTurn:
             batch.episodes,
             batch.rules,
             lengths=batch.lengths,
-            at_once=batch.at_once,
             on_end=on_end,
         )
         return Played(trajectories, time.perf_counter() - start)

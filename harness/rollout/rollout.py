@@ -33,7 +33,6 @@ def rollout(
     rules: Rules,
     *,
     lengths: EpisodeLengths | None = None,
-    at_once: int | None = None,
     on_end: OnEnd = lambda _: None,
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order.
@@ -52,7 +51,6 @@ def rollout(
         rules: What holds for all episodes, including the mode.
         lengths: In streaming, if more episodes than slots wait, those that are expected to be longest start first. None keeps the
             given order, which lockstep always does.
-        at_once: The most episodes that play at the same time; None for as many as there are slots.
         on_end: Called with each trajectory when it ends.
     """
     order = list(range(len(requests)))
@@ -65,7 +63,7 @@ def rollout(
         on_end(trajectory)
 
     slots = Slots(envs, sampler, chat)
-    slots.add(requests, order, rules, keep, at_once=at_once)
+    slots.add(requests, order, rules, keep)
     play = play_streaming if rules.mode == "streaming" else play_in_lockstep
     play(slots, sampler)
     return [played[index] for index in range(len(requests))]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
 from eh_gym.vector.thread import ResetResult, StepResult
+from harness.rollout.admission import Admission
 from harness.rollout.episode import Episode, Next
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sample, Sampler, SampleRequest
@@ -33,6 +34,9 @@ class Slots:
     An episode's session in the sampler is its number: episodes are counted as they are added. If the environment of a slot has
     failed, the slot is reset for the next attempt. An environment that has a worker process then gets a new one.
 
+    If the sampler has a cache of fixed size, `Admission` decides which episodes begin, and whose next turn waits. That never
+    changes what an episode samples.
+
     Args:
         envs: The slots.
         sampler: Is told when an episode, or an attempt at it, is over.
@@ -41,10 +45,12 @@ class Slots:
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
         self._envs, self._sampler, self._chat = envs, sampler, chat
-        self._most = envs.num_envs
         self._added = 0
         self._waiting: deque[tuple[int, EpisodeRequest, Rules, OnEnd]] = deque()
         self._live: dict[int, tuple[Episode, OnEnd]] = {}  # by slot
+        self._ready: dict[int, SampleRequest] = {}  # the turns that come next, by slot
+        self._admission = Admission()
+        self._prompt = 0  # the most tokens of a first prompt: an episode counts so many until its own is known
         self._slot_of: dict[Hashable, int] = {}  # by session
         self._to_reset: list[int] = []  # slots whose environment has failed
 
@@ -55,7 +61,6 @@ class Slots:
         rules: Rules,
         on_end: Callable[[int, Trajectory], None],
         *,
-        at_once: int | None = None,
         first: bool = False,
     ) -> None:
         """Adds episodes.
@@ -65,10 +70,8 @@ class Slots:
             order: Their indices, in the order in which they get a slot.
             rules: What holds for each of them.
             on_end: Called with the index of an episode and its trajectory when it ends.
-            at_once: The most episodes that play at the same time from now on; None for as many as there are slots.
             first: Whether they go before those that wait already.
         """
-        self._most = max(1, min(at_once or self._envs.num_envs, self._envs.num_envs))
         added = [(self._added + i, requests[i], rules, functools.partial(on_end, i)) for i in order]
         self._added += len(requests)
         self._waiting = deque([*added, *self._waiting] if first else [*self._waiting, *added])
@@ -79,10 +82,12 @@ class Slots:
         return bool(self._waiting or self._live)
 
     def start_resets(self) -> list[tuple[int, Future[ResetResult]]]:
-        """Resets every free slot for the next waiting episode, and every slot that has failed for the same episode again."""
+        """Resets free slots for the waiting episodes that are admitted, and slots that have failed for the same episode again."""
         slots, self._to_reset = self._to_reset, []
         free = [slot for slot in range(self._envs.num_envs) if slot not in self._live] if self._waiting else []
-        for slot in free[: min(len(self._waiting), max(0, self._most - len(self._live)))]:
+        for slot in free[: len(self._waiting)]:
+            if not self._decide():
+                break
             number, request, rules, on_end = self._waiting.popleft()
             episode = Episode(number, request, rules, self._chat, max_context=self._sampler.max_context)
             self._live[slot] = episode, on_end
@@ -90,32 +95,52 @@ class Slots:
             slots.append(slot)
         return [(slot, self._envs.submit_reset(slot, **self._live[slot][0].reset_arguments())) for slot in slots]
 
-    def reset_answered(self, slot: int, answer: Future[ResetResult]) -> SampleRequest | None:
-        """Waits for the answer to a reset and records it; returns the first turn's request, if there is one."""
-        return self._go_on(slot, self._live[slot][0].reset_answered(answer))
+    def reset_answered(self, slot: int, answer: Future[ResetResult]) -> None:
+        """Waits for the answer to a reset and records it."""
+        episode = self._live[slot][0]
+        needed = episode.reset_answered(answer)
+        self._prompt = max(self._prompt, len(episode.trajectory.ids))
+        self._go_on(slot, needed)
 
-    def act(self, session: Hashable, sample: Sample) -> tuple[int, Future[StepResult] | SampleRequest]:
+    def turns(self) -> Mapping[int, SampleRequest]:
+        """Returns the turns that may be sampled now, by slot, in the order in which they became ready. Each is returned once."""
+        self._decide()
+        held = {self._slot_of[number] for number in self._admission.held}
+        return {slot: self._ready.pop(slot) for slot in list(self._ready) if slot not in held}
+
+    def act(self, session: Hashable, sample: Sample) -> tuple[int, Future[StepResult]] | None:
         """Records what the model wrote and sends it to the environment.
 
         Returns:
-            The slot, and the future answer; or the request for the rest of the turn, if the model has not ended it.
+            The slot, and the future answer; None if the model has not ended the turn, so that the rest of it comes next.
         """
         slot = self._slot_of[session]
         action = self._live[slot][0].act(sample)
-        return slot, action if isinstance(action, SampleRequest) else self._envs.submit_step(slot, action)
+        if isinstance(action, SampleRequest):
+            self._ready[slot] = action
+            return None
+        return slot, self._envs.submit_step(slot, action)
 
-    def step_answered(self, slot: int, answer: Future[StepResult]) -> SampleRequest | None:
-        """Waits for the answer to a step and records it; returns the next turn's request, if there is one."""
-        return self._go_on(slot, self._live[slot][0].step_answered(answer))
+    def step_answered(self, slot: int, answer: Future[StepResult]) -> None:
+        """Waits for the answer to a step and records it."""
+        self._go_on(slot, self._live[slot][0].step_answered(answer))
 
-    def _go_on(self, slot: int, needed: Next) -> SampleRequest | None:
+    def _decide(self) -> bool:
+        """Chooses the episodes that are held back; returns whether another one may begin."""
+        cache = int(
+            getattr(self._sampler, "cache_tokens", 0)
+        )  # an engine's; other samplers have no cache of fixed size
+        present = {e.session: len(e.trajectory.ids) or self._prompt for e, _ in self._live.values()} if cache else {}
+        return self._admission.decide(present, cache)
+
+    def _go_on(self, slot: int, needed: Next) -> None:
         episode, on_end = self._live[slot]
         if needed == "turn":
-            return episode.turn()
+            self._ready[slot] = episode.turn()
+            return
         self._sampler.end_session(episode.session)
         if needed == "reset":
             self._to_reset.append(slot)
         else:
             del self._live[slot], self._slot_of[episode.session]
             on_end(episode.trajectory)
-        return None

@@ -1,8 +1,8 @@
 """Streaming rollouts: every slot plays its own episode, and no episode waits for another episode's environment.
 
 The rollout is one loop. It starts episodes in free slots. It submits the next turn of every episode whose environment has
-answered. When there is nothing more to submit, it lets the sampler take a step and sends the finished actions to the
-environments. So at each of its steps the sampler holds a request of every episode whose environment has answered. The loop
+answered and that is not held back (`admission`). When there is nothing more to submit, it lets the sampler take a step and sends
+the finished actions to the environments. So at each of its steps the sampler holds a request of each of these episodes. The loop
 waits for the next answer only if the sampler holds no request.
 
 The callbacks of the environments' futures put the answers into a queue. The loop runs in one thread, and only this thread
@@ -19,12 +19,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from harness.rollout.slots import Slots
-from harness.types.sampler import Sampler, SampleRequest
+from harness.types.sampler import Sampler
 
 __all__ = ["Answers", "play_streaming"]
 
-Answers = SimpleQueue[Callable[[], SampleRequest | None]]
-"""What the loop does before its next step. Each call records an answer, and returns the turn that follows from it, if any."""
+Answers = SimpleQueue[Callable[[], None]]
+"""What the loop does before its next step. Each call records an answer."""
 
 
 def play_streaming(
@@ -40,30 +40,28 @@ def play_streaming(
     """
     queue: Answers = SimpleQueue() if answers is None else answers
 
-    def expect(record: Callable[[int, Future[Any]], SampleRequest | None], slot: int, answer: Future[Any]) -> None:
+    def expect(record: Callable[[int, Future[Any]], None], slot: int, answer: Future[Any]) -> None:
         # If environments are stepped in this thread, the answer is there already and is queued at once.
         answer.add_done_callback(lambda done: queue.put(functools.partial(record, slot, done)))
 
     while slots.unfinished or goes_on():
         for slot, reset in slots.start_resets():
             expect(slots.reset_answered, slot, reset)
+        for turn in slots.turns().values():
+            sampler.submit(turn)
         answered = False
         for record in _arrived(queue, wait=not sampler.pending):
             answered = True
-            turn = record()
-            if turn is not None:
-                sampler.submit(turn)
+            record()
         if answered:  # slots may have become free; the first turns there should be in the sampler's next batch
             continue
         for request, sample in sampler.step():
-            slot, acted = slots.act(request.session, sample)
-            if isinstance(acted, SampleRequest):
-                sampler.submit(acted)
-            else:
-                expect(slots.step_answered, slot, acted)
+            step = slots.act(request.session, sample)
+            if step is not None:
+                expect(slots.step_answered, *step)
 
 
-def _arrived(queue: Answers, *, wait: bool) -> Iterator[Callable[[], SampleRequest | None]]:
+def _arrived(queue: Answers, *, wait: bool) -> Iterator[Callable[[], None]]:
     """The answers that have arrived, in order; with `wait`, at least one. If one raises, the others stay in the queue."""
     if wait:
         yield queue.get()

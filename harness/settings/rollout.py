@@ -48,6 +48,10 @@ class RolloutFlags:
         """Tasks times group size."""
         return self.tasks_per_update * self.group_size
 
+    def slots_of_rank(self, ranks: int) -> int:
+        """The number of environments that each of so many processes plays at once, in training and in evaluations."""
+        return -(-min(self.slots or self.episodes_per_update, self.episodes_per_update) // ranks)
+
     def check_rollout(self) -> None:
         """Raises ConfigError for settings that exclude each other."""
         if self.adaptive_groups and self.group_size < 3:

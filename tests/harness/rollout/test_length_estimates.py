@@ -40,27 +40,3 @@ def test_it_goes_on_from_its_state_and_forgets_what_was_seen_longest_ago(monkeyp
         one.observe([episode("a", 5)])
         one.observe([episode("c", 7)])  # "b" goes
         assert one.state_dict()["estimates"] == [("a", 3.0), ("c", 7.0)]
-
-
-def test_tokens_at_the_end_follow_the_horizon() -> None:
-    """Two prompts of 10; 5 tokens a step. One success of 4 steps, one episode that K = 6 cut off."""
-    lengths = EpisodeLengths()
-    assert lengths.tokens(6) is None
-    played = []
-    for steps, end in ((4, "terminated"), (6, "horizon")):
-        t = episode("a", steps, end)
-        t.add_prompt(range(10))
-        t.ids += [0] * 5 * steps
-        t.action_mask += [1] + [0] * (5 * steps - 1)
-        t.logprobs += [0.0] * 5 * steps
-        played.append(t)
-    lengths.observe(played)
-    assert lengths.tokens(6) == (30 + 40) / 2
-    assert lengths.tokens(10) == (30 + 60) / 2
-    assert lengths.tokens(3) == 25
-    assert lengths.tokens(None) == 35
-    again = EpisodeLengths()
-    again.load_state_dict(json.loads(json.dumps(lengths.state_dict())))
-    assert again.tokens(10) == 45
-    lengths.observe([episode("a", 9, "environment-error")])
-    assert lengths.tokens(6) == 35  # nothing new

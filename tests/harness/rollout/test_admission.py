@@ -1,0 +1,134 @@
+"""Who plays when a sampler's cache is small: no more tokens than it holds, nobody is stuck, and nothing else changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.evaluation.held_out import HeldOut
+from harness.evaluation.play import play_policy
+from harness.policy.ranks import Ranks
+from harness.rollout.admission import Admission
+from harness.rollout.rollout import rollout
+from harness.settings.grpo import GRPOConfig
+from harness.types.rules import Rules
+from harness.types.trajectory import Trajectory
+
+BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
+
+
+def play(fake: Any, sampler: Any, mode: Any, *, slots: int = 12, threads: int = 4, **envs: Any) -> list[Trajectory]:
+    opened = fake.envs(slots, threads, **envs)
+    try:
+        return rollout(opened, sampler, fake.Chat(), fake.requests(24), Rules(1.0, 4, mode=mode))
+    finally:
+        opened.close()
+
+
+def test_an_episode_begins_while_present_tokens_and_a_quarter_of_the_cache_fit() -> None:
+    admission = Admission()
+    assert admission.decide({0: 750}, cache_tokens=1000)
+    assert not admission.decide({0: 751}, cache_tokens=1000)
+    assert not admission.held
+    assert admission.decide({}, cache_tokens=1)  # one plays whatever its length
+    assert admission.decide({0: 10**9}, cache_tokens=0)  # no cache of fixed size
+
+
+def test_the_shortest_are_held_back_and_the_longest_of_these_comes_back_first() -> None:
+    admission = Admission()
+    assert not admission.decide({0: 400, 1: 300, 2: 300, 3: 350}, cache_tokens=1000)
+    assert admission.held == {1, 2}  # 1350 - 300 (the one that began last) - 300 = 750
+    admission.decide({0: 460, 1: 300, 2: 300, 3: 400}, cache_tokens=1000)
+    assert admission.held == {1, 2}  # 860 + 300 + 250 > 1000
+    admission.decide({0: 420, 1: 300, 2: 310}, cache_tokens=1000)
+    assert admission.held == {1}  # 420 + 310 <= 750, and then + 300 > 750
+    assert not admission.decide({1: 300}, cache_tokens=200)
+    assert not admission.held  # alone, it plays
+
+
+class Watched:
+    """A sampler with a cache of fixed size, and the tokens of the requests that ran in each of its steps, by session."""
+
+    def __init__(self, fake: Any, cache_tokens: int) -> None:
+        self.sampler = fake.Sampler()
+        self.sampler.cache_tokens = cache_tokens
+        self.sampler.before_step = self._look
+        self.steps: list[dict[Hashable, int]] = []
+
+    def _look(self) -> None:
+        running = self.sampler.running.items()
+        self.steps.append({session: len(request.prompt_ids) for session, (request, *_) in running})
+
+
+@BOTH
+@pytest.mark.parametrize("cache_tokens", [1, 300])
+def test_who_is_admitted_changes_no_trajectory(fake: Any, mode: str, cache_tokens: int) -> None:
+    expected = play(fake, fake.Sampler(), "lockstep")
+    watched = Watched(fake, cache_tokens)
+    assert play(fake, watched.sampler, mode) == expected
+    assert not watched.sampler.sessions
+    assert max(map(len, watched.steps)) < 12
+
+
+@pytest.mark.parametrize(("mode", "most"), [("lockstep", 600), ("streaming", 600 + 4 * 50)])
+def test_the_requests_that_run_together_fit_the_cache(fake: Any, mode: str, most: int) -> None:
+    """In streaming, an episode that is to be held back may still have a request that runs, but it gets no next one."""
+    watched = Watched(fake, 600)
+    play(fake, watched.sampler, mode, threads=0)
+    assert all(len(step) == 1 or sum(step.values()) <= most for step in watched.steps)
+    assert max(map(len, watched.steps)) > 1
+
+
+def test_lockstep_admits_the_same_episodes_in_every_run(fake: Any) -> None:
+    first, second = Watched(fake, 500), Watched(fake, 500)
+    for watched in (first, second):
+        play(fake, watched.sampler, "lockstep")
+    assert first.steps == second.steps
+
+
+@BOTH
+def test_failing_environments_and_a_small_cache_lose_no_episode(fake: Any, mode: str) -> None:
+    plan = {"task-1": (0, "raise"), "task-2": (1, "told"), "task-4": (2, "raise"), "task-6": (1, "hang")}
+    expected = play(fake, fake.Sampler(), "lockstep")
+    for cache_tokens in (1, 400):
+        played = play(
+            fake,
+            Watched(fake, cache_tokens).sampler,
+            mode,
+            fails=lambda task, attempt: plan.get(task) if attempt == 0 else None,
+        )
+        assert [t.ids for t in played] == [t.ids for t in expected]
+
+
+def test_evaluations_follow_the_same_rule(fake: Any) -> None:
+    watched = Watched(fake, 400)
+    environments: Any = SimpleNamespace(open=lambda controller, episodes: fake.envs(min(12, episodes), 0))
+    chat = fake.Chat()
+    play_policy(environments, watched.sampler, chat, fake.requests(24), Rules(1.0, 4), horizon=9)
+    assert all(len(step) == 1 or sum(step.values()) <= 400 for step in watched.steps)
+
+
+def test_a_rank_evaluates_in_as_many_slots_as_it_trains_in() -> None:
+    config = GRPOConfig(tasks_per_update=4, group_size=8, eval_tasks=4)
+    ranks: Any = SimpleNamespace(size=8)
+    environments, tasks = HeldOut.choose(config, config.env, ranks)
+    assert (environments.slots, len(tasks)) == (config.slots_of_rank(8), 4) == (4, 4)
+    assert HeldOut.choose(config, config.env, Ranks())[0].slots == 32
+
+
+def test_a_held_back_turn_is_sampled_when_a_slow_environment_has_answered(fake: Any) -> None:
+    """The longest episode waits for its environment, and all others for it: the loop must wait, not stop."""
+    release = threading.Timer(0.3, lambda: answered.set())
+    answered = threading.Event()
+    release.start()
+
+    def delay(task: str, step: int) -> float:
+        if task == "task-0" and step == 2:
+            assert answered.wait(60)
+        return 0.0
+
+    assert play(fake, Watched(fake, 150).sampler, "streaming", delay=delay) == play(fake, fake.Sampler(), "lockstep")
