@@ -15,7 +15,7 @@ def split_reply(reply: str) -> tuple[str, str]:
         reply: What the model wrote.
 
     Returns:
-        The thought without its tags, and the answer without the line ends before it. A reply without a thought is its own answer,
+        The thought without its tags, and the answer without the newlines before it. A reply without a thought is its own answer,
         unchanged.
 
     >>> split_reply("<think>\nThe note is in c.\n</think>\n\nopen(c)")
@@ -30,4 +30,4 @@ def split_reply(reply: str) -> tuple[str, str]:
         if not reply.lstrip().startswith("<think>"):
             return "", reply
         thought, answer = reply, ""
-    return thought.strip().removeprefix("<think>").strip(), answer.lstrip("\r\n")
+    return thought.strip().removeprefix("<think>").strip(), answer.lstrip("\n")

@@ -247,10 +247,13 @@ def _hermes_text(call: dict[Any, Any]) -> str:
 def _call(call: dict[Any, Any], text_of: Callable[[dict[Any, Any]], str]) -> Call:
     [(name, arguments)] = call.items()
     names = [name, *arguments]
-    plain_names = all(type(n) is str and n.isascii() and n.isidentifier() and not iskeyword(n) for n in names)
-    if plain_names and all(map(_is_plain, arguments.values())):
+    if all(map(_is_plain_name, names)) and all(map(_is_plain, arguments.values())):
         return PlainCall(name, arguments)
     return text_of(call)
+
+
+def _is_plain_name(name: Any) -> bool:
+    return type(name) is str and name.isascii() and name.isidentifier() and not iskeyword(name) and name != "__debug__"
 
 
 def _is_plain(value: Any) -> bool:

@@ -13,6 +13,7 @@ import functools
 import inspect
 import json
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -42,10 +43,11 @@ def execute(call: Call, methods: Methods, room: int = LONGEST_RESULTS, *, nested
     """
     try:
         if isinstance(call, PlainCall):
-            _refuse_blocked(call.name, methods)
+            _refuse_blocked(call.name)
             result = _invoke(call.name, methods, [], dict(call.arguments))
         else:
-            result = _run(_admitted(call, methods), methods)
+            node, instance = _admitted(call, methods)
+            result = _run(node, methods, instance)
         if nested:
             refuse_long(result, room)
         text = _text(result)
@@ -68,46 +70,45 @@ def _text(result: Any) -> str:
     return result if type(result) is str else str(result)
 
 
-def _admitted(source: str, methods: Methods) -> ast.Call:
-    """Parses a call's text with upstream's rewriting, which also changes text arguments.
+def _admitted(source: str, methods: Methods) -> tuple[ast.Call, str]:
+    """Parses a call's text as upstream does. Returns it, and the name of the instance that its methods belong to.
 
-    Upstream replaces every ``name(`` by ``instance.name(`` with a regular expression. In a text argument, this drops the
-    blanks before a bracket and puts the name of an instance in front of a method's name.
+    Upstream replaces every ``name(`` by ``instance.name(`` with a regular expression, also in a text argument, and lets Python
+    compile the result. A method in any other spelling, such as ``(name)(``, is an unknown name.
     """
-    source = _BEFORE_BRACKET.sub(lambda match: match.group(1), source)
+    said = re.findall("_inst_*", unicodedata.normalize("NFKC", source))  # which is how Python reads names
+    instance = max(said, key=len) + "_" if said else "_inst"
+    source = _BEFORE_BRACKET.sub(lambda found: f"{instance}." * (found[1] in methods) + found[1], source)
     head = source.split("(")[0]
-    head = head.split(".")[1] if "." in head else head
-    _refuse_blocked(head, methods)
-    node = ast.parse(source.lstrip(" \t"), "<string>", "eval").body  # eval() strips these characters too
-    if not isinstance(node, ast.Call):
+    _refuse_blocked(head.split(".")[1] if "." in head else head)
+    tree = ast.parse(source.lstrip(" \t"), "<string>", "eval")  # eval() strips these characters too
+    compile(tree, "<string>", "eval")  # it refuses more, such as a keyword that is given twice
+    if not isinstance(tree.body, ast.Call):
         raise ValueError("not a function call")
-    if source.count("(") > 1:  # otherwise no text argument has a bracket
-        for part in ast.walk(node):
-            if isinstance(part, ast.Constant) and isinstance(part.value, str) and "(" in part.value:
-                part.value = _BEFORE_BRACKET.sub(
-                    lambda match: ("_inst." if match.group(1) in methods else "") + match.group(1), part.value
-                )
-    return node
+    return tree.body, instance
 
 
-def _refuse_blocked(name: str, methods: Methods) -> None:
-    if name in _BLOCKED and name not in methods:
+def _refuse_blocked(name: str) -> None:
+    if name in _BLOCKED:
         raise PermissionError(f"Function call {name} is not allowed.")
 
 
-def _run(node: ast.Call, methods: Methods) -> Any:
-    if not isinstance(node.func, ast.Name) or node.func.id not in methods:
-        inner = node.func
-        while isinstance(inner, ast.Attribute):
-            inner = inner.value
-        raise NameError(f"name '{getattr(inner, 'id', '?')}' is not defined")
-    positional = [_value(argument, methods) for argument in node.args]
+def _run(node: ast.Call, methods: Methods, instance: str) -> Any:
+    function = node.func
+    if not (
+        isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == instance
+    ):
+        while isinstance(function, ast.Attribute):
+            function = function.value
+        called = _value(function, methods, instance)  # a name is an error, and a call is carried out
+        raise TypeError(f"'{type(called).__name__}' object is not callable")
+    positional = [_value(argument, methods, instance) for argument in node.args]
     keywords: dict[str, Any] = {}
     for keyword in node.keywords:
         if keyword.arg is None:
             raise ValueError("** is not supported")
-        keywords[keyword.arg] = _value(keyword.value, methods)
-    return _invoke(node.func.id, methods, positional, keywords)
+        keywords[keyword.arg] = _value(keyword.value, methods, instance)
+    return _invoke(function.attr, methods, positional, keywords)
 
 
 def _invoke(name: str, methods: Methods, positional: list[Any], keywords: dict[str, Any]) -> Any:
@@ -129,22 +130,24 @@ def _list_defaults(function: Callable[..., Any]) -> list[tuple[int, str, list[An
     return [(i, p.name, list(p.default)) for i, p in parameters if isinstance(p.default, list)]
 
 
-def _value(node: ast.expr, methods: Methods) -> Any:
+def _value(node: ast.expr, methods: Methods, instance: str) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Call):
-        result = _run(node, methods)
+        result = _run(node, methods, instance)
         refuse_long(result)  # else arguments could grow without end: each may hold the last one twice
         return result
     if isinstance(node, ast.List):
-        return [_value(e, methods) for e in node.elts]
+        return [_value(e, methods, instance) for e in node.elts]
     if isinstance(node, ast.Tuple):
-        return tuple(_value(e, methods) for e in node.elts)
+        return tuple(_value(e, methods, instance) for e in node.elts)
     if isinstance(node, ast.Dict):
+        if None in node.keys:
+            raise ValueError("** is not supported")
         pairs = zip(node.keys, node.values, strict=True)
-        return {_value(k, methods): _value(v, methods) for k, v in pairs if k is not None}
+        return {_value(k, methods, instance): _value(v, methods, instance) for k, v in pairs if k is not None}
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        value = _value(node.operand, methods)
+        value = _value(node.operand, methods, instance)
         return -value if isinstance(node.op, ast.USub) else +value
     if isinstance(node, ast.BinOp):
         return arithmetic(node)

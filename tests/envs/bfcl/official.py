@@ -84,6 +84,7 @@ runner = {
 }
 BaseHandler = _cut("model_handler/base_handler.py", ["BaseHandler"], runner)["BaseHandler"]
 _hermes = {"json": json, "re": re, "Any": object, "override": lambda method: method, "OSSHandler": object, **decoders}
+QwenHandler = _cut("model_handler/local_inference/qwen.py", ["QwenHandler"], _hermes)["QwenHandler"]
 QwenFCHandler = _cut("model_handler/local_inference/qwen_fc.py", ["QwenFCHandler"], _hermes)["QwenFCHandler"]
 OpenAICompletionsHandler = _cut(
     "model_handler/api_inference/openai_completion.py",
@@ -154,7 +155,10 @@ class Scripted(BaseHandler):
         return message, 0.0
 
     def _parse_query_response_prompting(self, message):
-        return {"model_responses": message, "input_token": 0, "output_token": 0}
+        response = SimpleNamespace(
+            choices=[SimpleNamespace(text=message)], usage=SimpleNamespace(prompt_tokens=0, completion_tokens=0)
+        )
+        return QwenHandler._parse_query_response_prompting(None, response)
 
     def _add_assistant_message_prompting(self, data, response):
         return data
@@ -173,10 +177,6 @@ class Python(Scripted):
 class Hermes(Scripted):
     decode_execute = QwenFCHandler.decode_execute
     _extract_tool_calls = staticmethod(QwenFCHandler._extract_tool_calls)
-
-    def _parse_query_response_prompting(self, message):  # the one line of Qwen's own that touches the calls
-        cleaned = message.split("</think>")[-1].lstrip("\n") if "</think>" in message else message
-        return {"model_responses": cleaned, "input_token": 0, "output_token": 0}
 
 
 class Native(OpenAICompletionsHandler):

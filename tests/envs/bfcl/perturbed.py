@@ -7,7 +7,8 @@ import json
 # Python's own functions are not among them: upstream runs them, and we refuse them (docs/bfcl.md).
 NONSENSE = ["fly_to_moon", "exit", "kill", "remove", "os.remove", "GorillaFileSystem.ls", "_load_scenario"]
 KINDS = ["drop", "double", "swap", "alter", "alter", "alter", "forget", "wrong", "nonsense", "extra", "extra", "empty"]
-KINDS += ["move", "again"]
+KINDS += ["move", "again", "spell"]
+THOUGHTS = ["<think>a <tool_call>\n</think>\n", "[ls()]</think>\n\n", "<think>a</think>\r\n", "a</think>b</think>\n \n"]
 CHATTER = [
     "I am not sure.",
     "[]",
@@ -70,6 +71,8 @@ def perturb(rng, turns, functions):
             other.append(turn.pop(at))
         elif kind == "wrong":
             turn[at] = (rng.choice(names), turn[at][1])
+        elif kind == "spell":
+            turn[at] = rng.choice(list(spellings(*turn[at]).values()))
         elif kind in ("alter", "forget") and turn[at][1]:
             name, arguments = turn[at]
             arguments = dict(arguments)
@@ -95,6 +98,39 @@ def perturb(rng, turns, functions):
     return script
 
 
+def spellings(name, arguments):
+    """The call in spellings whose source text Python or upstream's rewriting may read in another way: {what: call}."""
+    wide = "".join(chr(ord(letter) + 0xFEE0) for letter in name)
+    bold = "".join(
+        chr(0x1D41A + ord(letter) - ord("a")) if letter.isalpha() and letter.islower() else letter for letter in name
+    )
+    first, value = next(iter(arguments.items()), ("a", 1))
+    rest = {k: v for k, v in arguments.items() if k != first}
+    wide_first = chr(ord(first[0]) + 0xFEE0) + first[1:]
+    return {
+        "a name in brackets": (f"({name})", arguments),
+        "a name in two brackets": (f"(({name}))", arguments),
+        "a name in full-width letters": (wide, arguments),
+        "a name with one full-width letter": (name[:-1] + wide[-1], arguments),
+        "a name in bold letters": (bold, arguments),
+        "a backslash behind the name": (f"{name} \\\n", arguments),
+        "a comment behind the name": (f"{name}#\n", arguments),
+        "an instance in front": (f"_inst.{name}", arguments),
+        "an instance in brackets": (f"(_inst.{name})", arguments),
+        "an instance in full-width letters and brackets": (f"(_\uff49nst.{name})", arguments),
+        "a method of the name": (f"{name}.__call__", arguments),
+        "a middle dot in front": (f"a\u00b7{name}", arguments),
+        "a keyword twice": (name, {f"{first}={value!r}, {first}": value, **rest}),
+        "a keyword in two spellings": (name, {first: value, wide_first: value, **rest}),
+        "__debug__": (name, {**arguments, "__debug__": 1}),
+        # These are calls, for upstream too.
+        "a blank, a tab and a line behind the name": (f"{name} \t\n", arguments),
+        "a no-break space behind the name": (f"{name}\u00a0", arguments),
+        "blanks in front": (f" \t{name}", arguments),
+        "a keyword in full-width letters": (name, {wide_first: value, **rest}),
+    }
+
+
 def alter(rng, value):
     if isinstance(value, bool):
         return rng.choice([not value, None, "yes"])
@@ -118,12 +154,12 @@ def render(rng, step, action_format):
     if action_format == "hermes":
         blocks = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in step]
         text = "\n".join(f"<tool_call>\n{block}\n</tool_call>" for block in blocks)
-        return rng.choice(["", "", "", "<think>a <tool_call>\n</think>\n", "Sure.\n"]) + text
+        return rng.choice(["", "", "", *THOUGHTS, "Sure.\n"]) + text
     calls = [f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})" for name, arguments in step]
     if rng.random() < 0.05:
         calls[0] = calls[0].replace("(", "('positional', ", 1).replace(", )", ")")
     brackets = rng.choice(["[{}]", "[{}]", "[{}]", "{}", "```{}```", " [{}]\n"])
-    return brackets.format(", ".join(calls))
+    return rng.choice(["", "", "", *THOUGHTS]) + brackets.format(", ".join(calls))
 
 
 def aliasing_can_matter(task_id, functions):

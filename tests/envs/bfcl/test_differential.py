@@ -7,6 +7,7 @@ many episodes are played (default 320).
 
 import os
 import random
+import re
 
 import pytest
 
@@ -57,7 +58,34 @@ def test_verdicts_and_results_are_bfcl_evals(batch, make, play, upstream, isolat
     print(f"{len(verdicts)} episodes, {sum(verdicts)} successes, {aliased} that upstream's aliasing bugs touched")
 
 
+@pytest.mark.parametrize("action_format", ["hermes", "native"])
+@pytest.mark.parametrize("task_id", ["multi_turn_base_0", "multi_turn_base_2", "multi_turn_base_120"])
+def test_every_spelling_of_a_call_has_bfcl_evals_verdict(action_format, task_id, make, play, isolated, perturbed):
+    """The right call in other spellings, of which Python or upstream's rewriting refuses some."""
+    env, turns = make(action_format=action_format), perturbed.expert_calls(make(), task_id)
+    name, arguments = call = turns[0][0]
+    spellings = perturbed.spellings(*call)
+    spellings["a call of the result"] = f"{name}()", arguments
+    spellings["stars in a keyword"] = name, {f"a={{**1}}, {next(iter(arguments))}": 1}
+    verdicts = {}
+    for what, spelled in spellings.items():
+        steps = [[spelled, *turns[0][1:]], *turns[1:]]
+        script = [[perturbed.render(random.Random(0), [call], action_format) for call in turn] for turn in steps]
+        results, _, info, _ = play(env, task_id, script)
+        told = {"task_id": task_id, "script": script, "action_format": action_format}
+        theirs = isolated.call("play", told, timeout_s=60)
+        verdicts[what] = info["success"]
+        assert info["success"] == theirs["valid"], (what, results[0])
+        if action_format == "hermes" and what != "stars in a keyword":
+            assert results == [shown(step, action_format) for step in theirs["results"]], what
+    assert sum(verdicts.values()) == 4, verdicts
+    assert len(verdicts) == 21
+
+
 def shown(results, action_format):
+    results = [
+        re.sub(r"run\d+_\w+_instance", "_inst", result) for result in results
+    ]  # upstream's own name differs each time
     if action_format == "hermes":
         return "\n".join(f"<tool_response>\n{r}\n</tool_response>" for r in results)
     return "\n".join(results)
