@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eh_gym.replies import split_reply
 from envs.bfcl.calls import FORMATS, DecodeError
 from envs.bfcl.splits import CATEGORIES, task_ids
 from harness.evaluation.export.played import Line, environment_args, evaluation_of, lines_of_rollout
@@ -106,10 +107,12 @@ def _steps(line: Line, action_format: str) -> Iterable[_Step]:
     context = line["prompt_tokens"]
     for turn in line["turns"]:
         context = turn.get("prompt_tokens") or context
+        # As in the environment, and as upstream's handlers for Qwen do, without a thought that the action has kept.
+        said = turn["action"] if action_format == "native" else split_reply(turn["action"])[1]
         yield _Step(
-            _message(turn["action"], action_format),
+            _message(said) if action_format == "native" else said,
             turn["observation"],
-            _has_calls(turn["action"], action_format),
+            _has_calls(said, action_format),
             context,
             turn["action_tokens"],
             turn.get("latency_s", 0.0),
@@ -117,12 +120,8 @@ def _steps(line: Line, action_format: str) -> Iterable[_Step]:
         context += turn["action_tokens"] + turn["observation_tokens"]
 
 
-def _message(action: str, action_format: str) -> str | list[dict[str, str]]:
-    """What upstream's handler stores of a message: its text, or in the native format its calls, if it has any."""
-    if action_format == "hermes":
-        return action.split("</think>")[-1].lstrip("\n")  # without its reasoning
-    if action_format != "native":
-        return action
+def _message(action: str) -> str | list[dict[str, str]]:
+    """What upstream's handler stores of a message in the native format: its calls, or its text if it has none."""
     try:
         message = json.loads(action)
         calls = [call["function"] for call in message.get("tool_calls") or []]

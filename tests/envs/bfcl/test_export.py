@@ -31,6 +31,7 @@ def played(env, request, script):
         messages = script[turn]
         action = messages[said] if said < len(messages) else "Done."
         said += 1
+        # `action` keeps its thought, as with a model whose thoughts are not known.
         trajectory.turns.append(Turn(action, "", cut=False, malformed=False))
         answer = env.step(action)
         end = trajectory.add_answer(answer)
