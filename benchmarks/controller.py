@@ -25,6 +25,7 @@ from eh_gym.wrappers import ElasticTimeLimit
 from harness.run.versions import cpu_name
 
 K = 50
+LONG = 5000  # steps of an episode of which resets and ends are a negligible part
 PAPER_STEP_S = 320 / 8 / 200 * 3600  # "320 device-hours", 8 devices, 200 training steps
 OUTCOME = EpisodeOutcome(length=12, horizon=K, success=True, task_id="cabinet-train-000017")
 
@@ -47,16 +48,16 @@ class Nothing(gym.Env[Any, Any]):
         return 0, self.reward, False, False, {}
 
 
-def play(env: gym.Env[Any, Any], episodes: int) -> Callable[[], int]:
+def play(env: gym.Env[Any, Any], episodes: int, k: int = K) -> Callable[[], int]:
     """Returns a function that plays episodes which K stops and returns their steps. Resets and ends are timed too."""
 
     def run() -> int:
         step = env.step
         for _ in range(episodes):
             env.reset()
-            for _ in range(K):
+            for _ in range(k):
                 step(0)
-        return episodes * K
+        return episodes * k
 
     return run
 
@@ -119,6 +120,8 @@ def main() -> None:
          repeat(lambda: np.percentile(lengths, 90), 300)),
         ("ElasticHorizon.update", "LinearHorizon.update", repeat(elastic.update, 300), repeat(linear.update, 300)),
         ("128 records and an update", "ElasticHorizon.update", repeat(busy, 50), repeat(elastic.update, 300)),
+        ("step alone, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), FixedHorizon(LONG)), 2, LONG),
+         play(TimeLimit(Nothing(0.0), LONG), 2, LONG)),
         ("step, fixed K, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), FixedHorizon(K)), 200),
          play(TimeLimit(Nothing(0.0), K), 200)),
         ("step, elastic K, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), ElasticHorizon(k0=K)), 200),

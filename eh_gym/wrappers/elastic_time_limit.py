@@ -12,7 +12,7 @@ import numbers
 import os
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NoReturn, SupportsFloat, TypeVar
 
 import gymnasium as gym
@@ -45,8 +45,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     because TorchRL's ``auto_register_info_dict`` takes only numpy's scalars. The last step's info gets
     ``info["episode"]`` = ``{"length", "horizon", "success", "truncated", "r", "l"}`` (r: the return, l: the length) and
     the ``"task_id"``, where the reset's info names it, added to what an inner wrapper put there. It also gets
-    ``info["TimeLimit.truncated"]``: whether K stopped it. No value is None, because Tianshou's buffers refuse that. The
-    environment's own info is left as it is.
+    ``info["TimeLimit.truncated"]``: whether K stopped it. No value is None, because Tianshou's buffers refuse that. At the
+    reset and at the end the info is a new dict, and in between it is the environment's own.
 
     Stable-Baselines3 logs r and l, and bootstraps the value of the last observation where ``TimeLimit.truncated`` is true.
     Its `Monitor` replaces ``info["episode"]``, and gymnasium's `RecordEpisodeStatistics` fails where there is one: put
@@ -183,13 +183,15 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         left = self._left - 1
         if left < 0:
             raise gym.error.ResetNeeded("the episode has ended, or none has begun; call reset() before step()")
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        if terminated or truncated or not left:
+        step = self.env.step(action)
+        if step[2] or step[3] or not left:
+            observation, reward, terminated, truncated, info = step
             return self._end(observation, reward, bool(terminated), bool(truncated), info)
         self._left = left
-        if reward:  # sparse rewards are nearly all zeros, and this line is a fifth of the wrapper's cost
+        if reward := step[1]:  # sparse rewards are nearly all zeros, and this line is a fifth of the wrapper's cost
             self._return += float(reward)
-        return observation, reward, terminated, truncated, {**info, "horizon": self._shown}
+        step[4]["horizon"] = self._shown  # in the environment's own dict: a copy costs more than all the rest
+        return step
 
     def _end(
         self, observation: ObsType, reward: SupportsFloat, terminated: bool, truncated: bool, info: dict[str, Any]
@@ -205,9 +207,9 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         success = not failed and self._verdict(observation, float(reward), terminated, truncated, info)
         stopped_early = truncated and not terminated  # gymnasium's TimeLimit also marks an end on its last step
         task_id = self._start.get("task_id")
-        inner = info.get("episode")
+        inner = info.get("episode", {})
         episode = {
-            **(inner if isinstance(inner, Mapping) else {}),
+            **(inner if isinstance(inner, dict) else {}),
             "length": steps,
             "horizon": self._horizon,
             "success": success,

@@ -245,6 +245,15 @@ def test_the_infos_of_arrays_have_numpy_numbers_and_those_of_texts_plain_ones(sc
         assert info["horizon"] == 2
 
 
+def test_steps_before_the_last_copy_no_info(scripted, journal):
+    """A copy at every step took twice the time of TimeLimit's step."""
+    env = ElasticTimeLimit(scripted(), journal(2))
+    env.reset()
+    assert env.step(0)[4] is env.unwrapped.infos[0]
+    last = env.step(0)[4]
+    assert (last["horizon"], env.unwrapped.infos[1]) == (2, {})
+
+
 @pytest.mark.parametrize("make", [lambda: ElasticHorizon(k0=5), lambda: KeyedHorizon(ElasticHorizon, "task_id")])
 @pytest.mark.parametrize("how", ["fork", "pickle"])
 def test_a_copy_in_another_process_warns_once_that_nobody_hears_it(scripted, monkeypatch, make, how):
