@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, StateError
-from harness.run.files import make_folder, write_whole
+from harness.run.files import make_folder, sync
 from harness.run.metrics import read_metrics
 from harness.run.versions import package_versions
 from harness.settings.command_line import given_flags
@@ -54,13 +54,21 @@ def prepare(config: GRPOConfig, words: Sequence[str] = ()) -> tuple[GRPOConfig, 
     run_dir = config.out or free_folder(Path("runs") / f"{config.env_name}-{config.wrapper_name}-seed{config.seed}")
     if run_dir == Path():  # also for an empty text
         raise ConfigError("out is the current folder; give the run one of its own: --out runs/NAME")
-    if (run_dir / "config.json").exists():
+    make_folder(run_dir, "--out")
+    try:  # of several processes that begin at once, only one can make this file
+        file = (run_dir / "config.json").open("x", encoding="utf-8")
+    except FileExistsError:
         raise ConfigError(
             f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --out"
-        )
-    make_folder(run_dir, "--out")
-    (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
-    write_whole(run_dir / "config.json", config.to_json())
+        ) from None
+    try:
+        with file:
+            file.write(config.to_json())
+        sync(run_dir / "config.json")
+        (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
+    except OSError:  # the disk is full
+        forget(run_dir)
+        raise
     return config, run_dir, False
 
 
@@ -148,7 +156,7 @@ def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) 
 def forget(run_dir: Path) -> None:
     """Removes what a run without a checkpoint wrote into its folder, so that the corrected command can use it."""
     if latest_checkpoint(run_dir / "checkpoints") is None:
-        for name in ("config.json", "versions.json", "frozen.safetensors", ".lock"):
+        for name in ("versions.json", "frozen.safetensors", ".lock", "config.json"):  # the last one frees the folder
             (run_dir / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the folder holds other files
             run_dir.rmdir()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
 from harness.policy.installed import model_folder
+from harness.run import run_folder
 from harness.run.run_folder import forget, prepare
 from harness.settings.grpo import GRPOConfig
 
@@ -17,6 +22,55 @@ def test_a_folder_with_a_run_is_refused(quick: GRPOConfig) -> None:
     prepare(quick)
     with pytest.raises(ConfigError, match="--resume"):
         prepare(quick)
+
+
+STARTS = """
+import os, sys
+from harness.run.run_folder import prepare
+from harness.settings.grpo import GRPOConfig
+config = GRPOConfig.from_json(sys.argv[1])
+waits, starts = os.pipe()
+for seed in range(20):
+    if os.fork() == 0:
+        os.close(starts)
+        os.read(waits, 1)  # until the parent has closed its end
+        try:
+            prepare(GRPOConfig(**{**vars(config), "seed": seed}))
+            said = str(seed)
+        except Exception as error:
+            said = type(error).__name__
+        os.write(1, b" " + said.encode())  # at once, where print would mix the words
+        os._exit(0)
+os.close(starts)
+for _ in range(20):
+    os.wait()
+"""
+
+
+def test_of_20_runs_that_begin_at_once_in_a_folder_one_runs_and_the_others_write_nothing(quick: GRPOConfig) -> None:
+    """Each looked for the other's settings before it wrote its own."""
+    started = subprocess.run(
+        [sys.executable, "-c", STARTS, quick.to_json()], stdout=subprocess.PIPE, text=True, check=True
+    )
+    words = started.stdout.split()
+    assert sorted(words)[1:] == ["ConfigError"] * 19
+    assert quick.out is not None
+    (seed,) = (word for word in words if word.isdigit())
+    assert json.loads((quick.out / "config.json").read_text())["seed"] == int(seed)
+    assert {path.name for path in quick.out.iterdir()} == {"config.json", "versions.json"}
+
+
+def test_a_run_whose_settings_do_not_fit_on_the_disk_leaves_no_folder(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(run_folder, "sync", full)
+    with pytest.raises(OSError, match="no space"):
+        prepare(quick)
+    assert quick.out is not None
+    assert not quick.out.exists()
 
 
 def test_the_default_folder_is_numbered_when_it_is_taken(
