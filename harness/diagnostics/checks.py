@@ -110,19 +110,15 @@ def _ranks_agree(lab: Lab) -> list[Measurement]:
     ]
 
 
-def _served(name: str, *words: str, server_flags: Sequence[str] = ()) -> Check:
-    """The check of a run that samples with a server. It takes the weights over NCCL if it has a GPU of its own."""
-
-    def measure(lab: Lab) -> list[Measurement]:
-        over_nccl = lab.on_gpu and lab.gpus > 1
-        model = lab.path("transformers") / "model"  # of the check of this name, if it was carried out
-        if not model.exists():
-            lab.train("transformers")
-        with server(lab, model, over_nccl, server_flags) as url:
-            flags = ("--sampler", "vllm-server", "--url", url, *words)
-            return judged(lab.train(name, *flags, device="" if over_nccl else "cpu"), lab)
-
-    return Check(name, measure, vllm=True)
+def _served(lab: Lab) -> list[Measurement]:
+    """A run that samples with a server. It takes the weights over NCCL if it has a GPU of its own."""
+    over_nccl = lab.on_gpu and lab.gpus > 1
+    model = lab.path("transformers") / "model"  # of the check of this name, if it was carried out
+    if not model.exists():
+        lab.train("transformers")
+    with server(lab, model, over_nccl) as url:
+        flags = ("--sampler", "vllm-server", "--url", url)
+        return judged(lab.train("vllm-server", *flags, device="" if over_nccl else "cpu"), lab)
 
 
 def _probe(name: str) -> Callable[[Lab], list[Measurement]]:
@@ -138,7 +134,6 @@ def _probe(name: str) -> Callable[[Lab], list[Measurement]]:
 
 
 _VLLM = ("--sampler", "vllm")
-_APART = ("--lora-rank", "4", "--lora-handover", "adapters")
 
 CHECKS: dict[str, Check] = {
     check.name: check
@@ -148,13 +143,11 @@ CHECKS: dict[str, Check] = {
         _run("vllm", *_VLLM, vllm=True),
         Check("policy update", _probe("policy_update")),
         Check("engine", _probe("engine"), vllm=True),
-        _run("vllm, adapters merged", *_VLLM, "--lora-rank", "4", vllm=True),
-        _run("vllm, adapters apart", *_VLLM, *_APART, vllm=True),
+        _run("vllm, adapters", *_VLLM, "--lora-rank", "4", vllm=True),
         Check("checkpoint and resume", _resumed),
         Check("two ranks", _ranks_agree, ranks=2),
         _run("two ranks, an engine each", *_VLLM, vllm=True, ranks=2),
-        _served("vllm-server"),
-        _served("vllm-server, adapters apart", *_APART, server_flags=("--enable-lora", "--max-lora-rank", "8")),
+        Check("vllm-server", _served, vllm=True),
         _run("transformers, adapters", "--lora-rank", "4"),
         _run("transformers, sampling while training", "--max-staleness", "1", lag=1),
     )

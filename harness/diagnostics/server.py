@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from eh_gym.errors import StateError
@@ -20,7 +20,7 @@ __all__ = ["server"]
 
 
 @contextlib.contextmanager
-def server(lab: Lab, model: Path, over_nccl: bool, flags: Sequence[str]) -> Iterator[str]:
+def server(lab: Lab, model: Path, over_nccl: bool) -> Iterator[str]:
     """A vLLM server with this model's shape, as docs/vllm.md starts it; yields its address."""
     with socket.socket() as kept:  # bound and not listening, it keeps the port for the server
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -37,9 +37,9 @@ def server(lab: Lab, model: Path, over_nccl: bool, flags: Sequence[str]) -> Iter
             str(port),
         ]
         command += ["--host", "127.0.0.1", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-        command += ["--enable-scale-out", "--weight-transfer-config", transfer, *flags]
+        command += ["--enable-scale-out", "--weight-transfer-config", transfer]
         command += ["--worker-extension-cls", "harness.sampling.vllm_worker.PolicyWeights"]
-        settings = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+        settings = {"VLLM_SERVER_DEV_MODE": "1"}
         if lab.on_gpu:
             command += ["--gpu-memory-utilization", "0.3"]
             settings["CUDA_VISIBLE_DEVICES"] = str(lab.gpus - 1)

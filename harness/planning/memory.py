@@ -14,7 +14,6 @@ from harness.planning.episode_tokens import Lengths, lengths_of
 from harness.policy.shape import ModelShape, head_chunk, shape_of
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
-from harness.settings.sampling import engine_rank
 
 __all__ = ["GB", "Memory", "memory_of"]
 
@@ -95,11 +94,10 @@ def memory_of(plan: Plan) -> Memory:
     held = {name: value / plan.gpus for name, value in held.items()}
     update = held | {"gradients": 4 * trained / plan.gpus} | _working(plan, shape, tokens, lengths)
     rollout, sequences, server = dict(held), None, {}
-    apart = shape.lora_parameters(engine_rank(config.lora_rank)) if config.lora_handover == "adapters" else 0
     slots = math.ceil(min(config.slots or config.episodes_per_update, config.episodes_per_update) / plan.gpus)
     kv = float(shape.kv_bytes(b) * longest)
     if config.sampler == "vllm":
-        weights = b * (shape.parameters / config.tensor_parallel + apart)
+        weights = b * shape.parameters / config.tensor_parallel
         working = _engine_step(config, shape, b, slots)
         cache = config.gpu_memory_utilization * plan.gpu_gb * GB - weights - working
         sequences = cache / (shape.kv_bytes(b) / config.tensor_parallel * longest)
@@ -110,7 +108,7 @@ def memory_of(plan: Plan) -> Memory:
             update |= engine
     elif config.sampler == "vllm-server":
         server = {
-            "weights": float(b * (shape.parameters + apart)),
+            "weights": float(b * shape.parameters),
             "engine's step": _engine_step(config, shape, b, slots),
             "KV cache of one longest episode": kv,
             "weights on their way": float(_SEND_BUFFERS),

@@ -3,8 +3,7 @@
 Every linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank). The experts and
 routers of a mixture are no linear layers, and stay as they are, like a Mamba layer's output, whose kernel would not see
 adapters. The model keeps its class, so scoring, sampling and the optimizer work as without adapters. To copy the weights
-elsewhere, there are two ways: `plain_parameters`, with the adapters merged into the weights; or `frozen_parameters` once, and
-`adapters` after every update.
+elsewhere, read `plain_parameters`, which merges the adapters into them.
 """
 
 from __future__ import annotations
@@ -26,13 +25,11 @@ from eh_gym.errors import ConfigError, MissingExtraError
 from harness.policy.shards import whole
 
 __all__ = [
-    "adapters",
     "add_lora",
     "check_peft",
     "fold_lora",
     "frozen_parameters",
     "has_lora",
-    "lora_rank",
     "plain_parameters",
     "without_lora",
 ]
@@ -126,12 +123,6 @@ def has_lora(model: PreTrainedModel) -> bool:
     return bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
-def lora_rank(model: PreTrainedModel) -> int:
-    """The adapters' rank; 0 for a model that has none."""
-    config: Any = model.peft_config[_ADAPTER] if has_lora(model) else None
-    return int(config.r) if config else 0
-
-
 @contextmanager
 def without_lora(model: PreTrainedModel) -> Iterator[None]:
     """Inside this context, the model computes without its adapters. A model without adapters is left unchanged."""
@@ -185,16 +176,3 @@ def _delta(layer: Any) -> Tensor:
         return layer.get_delta_weight(_ADAPTER)  # type: ignore[no-any-return]
     scaling: float = layer.scaling[_ADAPTER]
     return (whole(up) @ whole(down)) * scaling
-
-
-def adapters(model: PreTrainedModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The adapters as in a folder of peft's: the content of ``adapter_config.json``, and the matrices by name.
-
-    If they are sharded, every rank must call this.
-    """
-    from peft import get_peft_model_state_dict
-
-    config: Any = model.peft_config[_ADAPTER]
-    settings = {"peft_type": "LORA", "r": config.r, "lora_alpha": config.lora_alpha, "target_modules": "all-linear"}
-    found = get_peft_model_state_dict(model, adapter_name=_ADAPTER, save_embedding_layers=False)
-    return settings, {f"base_model.model.{name}": whole(matrix.detach()).contiguous() for name, matrix in found.items()}

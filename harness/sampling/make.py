@@ -18,7 +18,6 @@ def make_sampler(
     *,
     device: str | None = None,
     sends: bool = True,
-    adapters: bool = False,
     dtype: str | None = None,
     slots: int | None = None,
     sharers: int = 1,
@@ -31,7 +30,6 @@ def make_sampler(
         policy: The policy whose weights it samples with.
         device: The device of vLLM's engine, or from which the weights are sent to servers; None for the device that holds them.
         sends: Whether this process sends the weights to the servers. If several processes share the servers, one of them does.
-        adapters: Whether vLLM receives the LoRA adapters separately. Otherwise they are merged into the weights.
         slots: The most requests at once, for an engine in this process; None for the engine's default.
         sharers: The number of processes that sample with the same servers.
         version: The number of policy updates that the weights have seen. Later versions count on from it.
@@ -48,7 +46,6 @@ def make_sampler(
             device=device,
             sends=sends,
             sharers=sharers,
-            adapters=adapters,
             version=version,
         )
     if settings.sampler == "vllm":
@@ -59,7 +56,6 @@ def make_sampler(
             dtype=dtype,
             tensor_parallel=settings.tensor_parallel,
             gpu_memory_utilization=settings.gpu_memory_utilization,
-            adapters=adapters,
             device=device,
             slots=slots,
             version=version,

@@ -1,4 +1,5 @@
-"""Moves the policy's weights to vLLM's processes: in a file in memory, or over NCCL between GPUs. Adapters go as files or text.
+"""Moves the policy's weights to vLLM's processes: in a file in memory, or over NCCL between GPUs. Adapters are
+merged into them.
 
 Whole weights go through vLLM's own weight-transfer API. If the policy is sharded over several ranks, rank 0 sends its whole copy
 (`harness.sampling.weights`).
@@ -6,10 +7,8 @@ Whole weights go through vLLM's own weight-transfer API. If the policy is sharde
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
-import json
 import shutil
 import socket
 import tempfile
@@ -21,12 +20,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from safetensors.torch import save, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError, MissingExtraError
-from harness.policy.lora import adapters, frozen_parameters, plain_parameters
+from harness.policy.lora import frozen_parameters, plain_parameters
 from harness.sampling.vllm_http import VLLMServer
 
 try:
@@ -35,20 +34,14 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 __all__ = [
-    "ADAPTERS",
-    "ADAPTERS_ID",
     "WORKER_EXTENSION",
     "NCCLSender",
     "PolicySource",
-    "adapters_folder",
-    "adapters_text",
     "memory_folder",
     "weights_file",
 ]
 
 WORKER_EXTENSION = "harness.sampling.vllm_worker.PolicyWeights"
-ADAPTERS = "policy-adapters"  # the adapters' name in vLLM; servers number them 1, because there are no others
-ADAPTERS_ID = 1
 _MEMORY = Path("/dev/shm")
 _LOCK = ".in-use"
 _HEADERS = 1 << 20  # what the files have beside the tensors
@@ -81,33 +74,12 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 @contextmanager
-def weights_file(model: PreTrainedModel, *, merged: bool = True) -> Iterator[Path]:
-    """A temporary safetensors file with the policy's weights, with the adapters merged into them or left out."""
+def weights_file(model: PreTrainedModel) -> Iterator[Path]:
+    """A temporary safetensors file with the policy's weights, with the adapters merged into them."""
     with memory_folder(sum(p.nbytes for p in (*model.parameters(), *model.buffers()))) as folder:
         path = folder / "policy.safetensors"
-        weights = plain_parameters(model) if merged else frozen_parameters(model)
-        save_file({name: p.contiguous() for name, p in weights}, path)
+        save_file({name: p.contiguous() for name, p in plain_parameters(model)}, path)
         yield path
-
-
-@contextmanager
-def adapters_folder(model: PreTrainedModel) -> Iterator[Path]:
-    """A temporary folder with the policy's adapters, in peft's format."""
-    settings, matrices = adapters(model)
-    with memory_folder(sum(p.nbytes for p in matrices.values())) as folder:
-        (folder / "adapter_config.json").write_text(json.dumps(settings))
-        save_file(matrices, folder / "adapter_model.safetensors")
-        yield folder
-
-
-def adapters_text(model: PreTrainedModel) -> dict[str, str]:
-    """The files of `adapters_folder` as text, for a machine without a shared disk.
-
-    Returns:
-        ``settings`` as JSON, and ``matrices`` in base64.
-    """
-    settings, matrices = adapters(model)
-    return {"settings": json.dumps(settings), "matrices": base64.b64encode(save(matrices)).decode()}
 
 
 class NCCLSender:
@@ -121,7 +93,6 @@ class NCCLSender:
         servers: Servers that were started with ``--weight-transfer-config '{"backend": "nccl"}'``, on other GPUs than the
             policy's.
         device: The GPU that sends; without a number, the present one. Weights that are elsewhere are copied there one by one.
-        merged: Whether adapters are merged into the weights or left out.
 
     Attributes:
         servers: The servers of the group.
@@ -131,9 +102,7 @@ class NCCLSender:
         ConfigError: A server has another minor version of vLLM than the trainer.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, servers: Sequence[VLLMServer], device: torch.device, *, merged: bool
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, servers: Sequence[VLLMServer], device: torch.device) -> None:
         try:
             from vllm import __version__ as own_version
             from vllm.distributed.weight_transfer.nccl_engine import (
@@ -167,7 +136,7 @@ class NCCLSender:
         sizes = [server.world_size() for server in servers]
         where = NCCLTrainerInitInfo(master_address=address, master_port=port, world_size=1 + sum(sizes), rank=0)
         self._engine: Any = NCCLTrainerWeightTransferEngine.trainer_init(
-            where, client=_OneGroup(servers, sizes), source=PolicySource(model, device, merged=merged)
+            where, client=_OneGroup(servers, sizes), source=PolicySource(model, device)
         )
 
     def send(self) -> None:
@@ -241,15 +210,14 @@ class PolicySource:
     Args:
         model: The policy.
         device: The tensors arrive there. From pinned memory they are copied while the one before is packed.
-        merged: Whether adapters are merged into the weights or left out.
 
     Attributes:
         metadata: Each tensor's ``name``, ``dtype`` and ``shape``, in the order of iteration; ``owners`` is None, because rank 0
             has all. They never change.
     """
 
-    def __init__(self, model: PreTrainedModel, device: torch.device, *, merged: bool) -> None:
-        self._model, self._device, self._merged = model, device, merged
+    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
+        self._model, self._device = model, device
         self.metadata = _Metadata(
             SimpleNamespace(name=name, dtype=p.dtype, shape=tuple(p.shape), owners=None)
             for name, p in frozen_parameters(model)
@@ -261,7 +229,6 @@ class PolicySource:
 
     def iter_full(self) -> Iterator[tuple[str, Tensor]]:
         """Yields the names and the whole tensors."""
-        weights = plain_parameters(self._model) if self._merged else frozen_parameters(self._model)
-        return ((name, p.to(self._device, non_blocking=True)) for name, p in weights)
+        return ((name, p.to(self._device, non_blocking=True)) for name, p in plain_parameters(self._model))
 
     __iter__ = iter_full  # what vLLM 0.32 calls

@@ -3,8 +3,7 @@
 The engine starts with random weights. It takes over the policy's weights from memory, at the start and after every update; the
 only files on disk are the model's configuration and tokenizer. Between rollouts the engine sleeps, so that the trainer has the
 whole GPU. With `tensor_parallel` > 1, the engine's workers are separate processes, and the weights go to them through a file in
-memory. LoRA's adapters take the same way if they are handed over separately. To sample on GPUs that the trainer does not see,
-use `harness.sampling.vllm_server`.
+memory. To sample on GPUs that the trainer does not see, use `harness.sampling.vllm_server`.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ import torch._dynamo
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
-from harness.policy.lora import adapters as adapters_of
-from harness.policy.lora import frozen_parameters, lora_rank, plain_parameters
-from harness.sampling.transfer import ADAPTERS, ADAPTERS_ID, WORKER_EXTENSION, adapters_folder, weights_file
+from harness.policy.lora import plain_parameters
+from harness.sampling.transfer import WORKER_EXTENSION, weights_file
 from harness.sampling.vllm_settings import check_model
-from harness.settings.sampling import engine_rank
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 
 __all__ = ["VLLMSampler"]
@@ -86,16 +83,14 @@ class VLLMSampler:
         tensor_parallel: The number of GPUs that share the model.
         gpu_memory_utilization: The engine's share of the GPU's memory. What the trainer holds during sampling must fit into
             the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
-        adapters: Whether the model's LoRA adapters are handed over separately. The frozen weights are then handed over again
-            only if the engine has lost them. Otherwise the adapters are merged into the weights.
         slots: The most requests that run at once on a GPU; None for vLLM's default, which prepares for 1024.
         device: The device of the engine, if the policy's weights are elsewhere: a copy in the host's memory. None for theirs.
         version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
 
     Raises:
         MissingExtraError: vLLM is not installed.
-        ConfigError: `max_context` exceeds the model's positions, the rank of the adapters is larger than vLLM allows, the
-            GPU has too little memory, or vLLM can't take over the model's weights.
+        ConfigError: `max_context` exceeds the model's positions, the GPU has too little memory, or vLLM can't take over the
+            model's weights.
     """
 
     def __init__(
@@ -107,7 +102,6 @@ class VLLMSampler:
         dtype: str | None = None,
         tensor_parallel: int = 1,
         gpu_memory_utilization: float = 0.5,
-        adapters: bool = False,
         device: str | None = None,
         slots: int | None = None,
         version: int = 0,
@@ -125,7 +119,6 @@ class VLLMSampler:
         self._running: dict[str, _Running] = {}
         self._names: dict[Hashable, str] = {}
         self._asleep = False
-        self._lora_request: Any = None
         place = torch.device(device) if device else model.device
         self._on_gpu = place.type == "cuda"
         self._own_process = tensor_parallel == 1
@@ -148,13 +141,6 @@ class VLLMSampler:
                 "enable_chunked_prefill": False,
                 "max_num_batched_tokens": max(4096, self._max_context),
             }
-        self._adapters = adapters
-        if adapters:
-            layers = {name.split(".")[-3] for name in adapters_of(model)[1]}
-            options |= {"enable_lora": True, "max_lora_rank": engine_rank(lora_rank(model))}
-            options["lora_target_modules"] = sorted(
-                layers
-            )  # else vLLM would hold and compute adapters of the output layer too
         with tempfile.TemporaryDirectory() as folder:
             named = copy.deepcopy(model.config)
             named.architectures = [type(model).__name__.removeprefix("FSDP")]  # `fully_shard` renames the class
@@ -172,7 +158,6 @@ class VLLMSampler:
         self._scheduler = self._engine.engine_core.engine_core.scheduler
         self._cache = _CacheUse()
         self._take_over_weights()
-        self._take_over_adapters()
 
     @property
     def cache_tokens(self) -> int:
@@ -220,7 +205,7 @@ class VLLMSampler:
         )
         name = str(next(self._numbers))
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
-        self._engine.add_request(name, prompt, parameters, lora_request=self._lora_request)
+        self._engine.add_request(name, prompt, parameters)
         self._running[name] = _Running(request)
         self._names[request.session] = name
 
@@ -265,9 +250,7 @@ class VLLMSampler:
         """Takes over the policy's weights and empties the prefix cache. Returns the new policy version."""
         if self._asleep:
             self._engine.wake_up(tags=["weights"])
-        if self._asleep or not self._adapters:
-            self._take_over_weights()
-        self._take_over_adapters()
+        self._take_over_weights()
         if self._asleep:
             self._engine.wake_up(tags=["kv_cache"])
             self._asleep = False
@@ -277,26 +260,14 @@ class VLLMSampler:
         self._version += 1
         return self._version
 
-    def _take_over_adapters(self) -> None:
-        """Replaces the adapters. Running requests go on with the new ones."""
-        if not self._adapters:
-            return
-        from vllm.lora.request import LoRARequest
-
-        with adapters_folder(self._model) as folder:
-            self._engine.add_lora(LoRARequest(ADAPTERS, ADAPTERS_ID, str(folder), load_inplace=True))
-        # Not the request above: with load_inplace, every step would load the adapters again.
-        self._lora_request = LoRARequest(ADAPTERS, ADAPTERS_ID, str(folder))
-
     def _take_over_weights(self) -> None:
-        """Takes over all weights, without the adapters if these come separately. Afterwards vLLM has no adapters."""
+        """Takes over all weights."""
         call = self._engine.collective_rpc
         if self._own_process:
-            weights = frozen_parameters if self._adapters else plain_parameters
-            call("reload_weights", kwargs={"weights_iterator": weights(self._model, self._dtype)})
+            call("reload_weights", kwargs={"weights_iterator": plain_parameters(self._model, self._dtype)})
             call("pack_policy_on_cpu")
         else:
-            with weights_file(self._model, merged=not self._adapters) as path:
+            with weights_file(self._model) as path:
                 call("start_weight_update")
                 call("update_weights", kwargs={"update_info": {"path": str(path)}})
                 call("finish_weight_update")

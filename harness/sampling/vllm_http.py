@@ -59,9 +59,9 @@ class VLLMServer:
         return str(self._call("GET", "/version")["version"])
 
     def settings(self) -> dict[str, Any]:
-        """The configuration of vLLM as nested dicts; ``environment`` has its environment variables."""
-        info: dict[str, Any] = self._call("GET", "/server_info", {"config_format": "json"})
-        return {**info["vllm_config"], "environment": info.get("vllm_env", {})}
+        """The configuration of vLLM as nested dicts."""
+        settings: dict[str, Any] = self._call("GET", "/server_info", {"config_format": "json"})["vllm_config"]
+        return settings
 
     def counters(self) -> dict[str, float]:
         """The server's own counters by name, such as ``vllm:num_preemptions_total``, summed over its engines."""
@@ -76,23 +76,18 @@ class VLLMServer:
         """The number of GPUs that hold the model, including data-parallel copies."""
         return int(self._call("GET", "/get_world_size")["world_size"])
 
-    def generate(
-        self, name: str, token_ids: list[int], sampling: dict[str, Any], adapters: str | None = None
-    ) -> dict[str, Any]:
+    def generate(self, name: str, token_ids: list[int], sampling: dict[str, Any]) -> dict[str, Any]:
         """Samples for one request.
 
         Args:
             name: The name of the request.
             token_ids: The prompt.
             sampling: vLLM's sampling parameters.
-            adapters: The name of the adapters to sample with; None for none.
 
         Returns:
             The only choice, with ``token_ids``, ``logprobs``, ``finish_reason`` and ``weight_versions``.
         """
         body = {"request_id": name, "token_ids": token_ids, "sampling_params": sampling}
-        if adapters:
-            body["model"] = adapters
         choice: dict[str, Any] = self._call("POST", "/inference/v1/generate", body=body)["choices"][0]
         return choice
 
@@ -107,18 +102,6 @@ class VLLMServer:
     def resume(self) -> None:
         """Continues the requests after `pause`."""
         self._call("POST", "/resume")
-
-    def worker_call(self, method: str, arguments: dict[str, str]) -> None:
-        """Calls a method of the server's workers."""
-        self._call("POST", "/collective_rpc", body={"method": method, "kwargs": arguments})
-
-    def knows_adapters(self, name: str) -> bool:
-        """Whether requests may use adapters of this name. A server that was started again knows none."""
-        return name in [model["id"] for model in self._call("GET", "/v1/models")["data"]]
-
-    def name_adapters(self, name: str) -> None:
-        """Lets requests use this name for the adapters that the workers already have. They are the server's first."""
-        self._call("POST", "/v1/load_lora_adapter", body={"lora_name": name, "lora_path": "/nowhere"}, parse=False)
 
     def weight_version(self) -> str:
         """The version that the weights were last named; "default" after a start."""

@@ -20,9 +20,8 @@ import torch
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError, SamplerError
-from harness.policy.lora import lora_rank
 from harness.policy.rotary import check_frequencies
-from harness.sampling.transfer import ADAPTERS, NCCLSender, adapters_text, weights_file
+from harness.sampling.transfer import NCCLSender, weights_file
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
 from harness.sampling.vllm_settings import check_model, check_server
 from harness.types.sampler import Sample, SampleRequest, check_request
@@ -45,9 +44,7 @@ class _Engine:
 
     server: VLLMServer
     alive: bool = True
-    has_weights: bool = False
     in_group: bool = False
-    knows_adapters: bool = False
     cache_tokens: int = 0
     counted: dict[str, float] = field(default_factory=dict)
     since: dict[str, float] = field(default_factory=dict)
@@ -77,8 +74,6 @@ class VLLMServerSampler:
         sends: Whether this process sends the weights. If several processes share the servers, one of them sends, and the
             others wait for it before they sample.
         sharers: The number of processes that sample with these servers.
-        adapters: Whether the model's LoRA adapters are sent separately, over HTTP. Each server then gets the frozen weights
-            only when it joins or comes back. Otherwise the adapters are merged into the weights.
         version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
 
     Raises:
@@ -96,7 +91,6 @@ class VLLMServerSampler:
         device: str | None = None,
         sends: bool = True,
         sharers: int = 1,
-        adapters: bool = False,
         version: int = 0,
     ) -> None:
         if not urls:
@@ -107,11 +101,9 @@ class VLLMServerSampler:
         self._device = torch.device(device) if device else model.device
         self._over_nccl = self._device.type == "cuda"
         self._engines = [_Engine(VLLMServer(url, timeout_s=timeout_s)) for url in urls]
-        self._adapters = adapters
-        rank = lora_rank(model) if adapters else 0
         limits = []
         for engine in self._engines:
-            limit, engine.cache_tokens = check_server(engine.server, "nccl" if self._over_nccl else "file", rank)
+            limit, engine.cache_tokens = check_server(engine.server, "nccl" if self._over_nccl else "file")
             limits.append(limit)
             check_frequencies(model, limit)
         if max_context is not None and not 1 < max_context <= min(limits):
@@ -253,8 +245,7 @@ class VLLMServerSampler:
             "min_p": 0.0,
         }
         try:
-            adapters = ADAPTERS if self._adapters else None
-            answer = server.generate(name, list(request.prompt_ids), sampling, adapters)
+            answer = server.generate(name, list(request.prompt_ids), sampling)
             if not all(span["version"].isdigit() for span in answer["weight_versions"]):
                 raise ServerGone(f"{server} was started again and does not have the policy's weights")
             self._answers.put((name, answer))
@@ -264,7 +255,7 @@ class VLLMServerSampler:
     def _bury(self, engine: _Engine, why: Exception) -> None:
         """Gives up a server and sends its requests to other servers, with the same seeds."""
         _log.warning("lost a vLLM server; its %d episodes go to other servers: %s", len(engine.sessions), why)
-        engine.alive = engine.has_weights = False
+        engine.alive = False
         for session in engine.sessions:
             del self._homes[session]
         engine.sessions.clear()
@@ -292,23 +283,12 @@ class VLLMServerSampler:
 
     def _load_weights(self, ready: list[_Engine]) -> list[_Engine]:
         """Sends the weights to servers that are paused. Returns those that have them."""
-        adapters = adapters_text(self._model) if self._adapters else None
-        if adapters is not None:
-            ready = self._each(ready, self._ask_for_adapters)
-        lacking = [engine for engine in ready if adapters is None or not engine.has_weights]
-        if self._over_nccl:
-            reached = self._each(lacking, self._ask_for_group)
-            self._send_over_nccl(reached)
-            ready = [engine for engine in ready if engine in reached or engine not in lacking]
-        elif lacking:
-            with weights_file(self._model, merged=not self._adapters) as path:
-                loaded = self._each(lacking, lambda engine: self._load(engine.server, str(path)))
-            ready = [engine for engine in ready if engine in loaded or engine not in lacking]
-        if adapters is not None:
-            ready = self._each(ready, lambda engine: self._load_adapters(engine, adapters))
-        if self._over_nccl or adapters is not None:
-            ready = self._each(ready, lambda engine: engine.server.name_weights(str(self._version)))
-        return ready
+        if not self._over_nccl:
+            with weights_file(self._model) as path:
+                return self._each(ready, lambda engine: self._load(engine.server, str(path)))
+        ready = self._each(ready, self._ask_for_group)
+        self._send_over_nccl(ready)
+        return self._each(ready, lambda engine: engine.server.name_weights(str(self._version)))
 
     def _each(self, engines: Sequence[_Engine], call: Callable[[_Engine], None]) -> list[_Engine]:
         """Calls all servers at the same time and gives up those that fail; returns the others."""
@@ -331,7 +311,7 @@ class VLLMServerSampler:
             if sender is None or sender.servers != tuple(servers) or not all(engine.in_group for engine in engines):
                 if sender is not None:
                     sender.close()
-                sender = self._sender = NCCLSender(self._model, servers, self._device, merged=not self._adapters)
+                sender = self._sender = NCCLSender(self._model, servers, self._device)
             sender.send()
         except (ServerGone, ServerRefused) as error:  # the others wait for it in the group, and cannot be called away
             raise SamplerError(
@@ -345,22 +325,9 @@ class VLLMServerSampler:
         server.finish_weight_update(str(self._version))
 
     @staticmethod
-    def _ask_for_adapters(engine: _Engine) -> None:
-        """A server that was started again knows no adapters, and has lost the weights too."""
-        engine.knows_adapters = engine.server.knows_adapters(ADAPTERS)
-        engine.has_weights = engine.has_weights and engine.knows_adapters
-
-    @staticmethod
     def _ask_for_group(engine: _Engine) -> None:
         """A server that was started again has left the group. It would refuse the weights while the others wait for it."""
         engine.in_group = engine.server.weight_version().isdigit()
-
-    @staticmethod
-    def _load_adapters(engine: _Engine, adapters: dict[str, str]) -> None:
-        engine.has_weights = True
-        engine.server.worker_call("load_policy_adapters", adapters)
-        if not engine.knows_adapters:
-            engine.server.name_adapters(ADAPTERS)
 
     def _engines_text(self) -> str:
         return ", ".join(engine.server.url for engine in self._engines)

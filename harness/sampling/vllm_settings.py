@@ -5,14 +5,10 @@ docs/vllm.md has the commands.
 
 from __future__ import annotations
 
-from typing import Any
-
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
-from harness.sampling.transfer import WORKER_EXTENSION
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
-from harness.settings.sampling import engine_rank
 
 __all__ = ["check_model", "check_server"]
 
@@ -34,13 +30,12 @@ def check_model(model: PreTrainedModel) -> None:
         )
 
 
-def check_server(server: VLLMServer, backend: str, rank: int) -> tuple[int, int]:
+def check_server(server: VLLMServer, backend: str) -> tuple[int, int]:
     """Checks the settings of a server, and returns its longest context and the tokens that its cache holds (0 if it is not said).
 
     Args:
         server: The server.
         backend: The backend of the weight transfer.
-        rank: The rank of the adapters that the server will receive; 0 for none.
 
     Raises:
         ConfigError: The server can't be reached, or its settings would make training on its samples wrong.
@@ -69,23 +64,6 @@ def check_server(server: VLLMServer, backend: str, rank: int) -> tuple[int, int]
             f"{server} would crash: on a CPU, vLLM can't process the prompt of a request with a seed in chunks; "
             "start it with --no-enable-chunked-prefill, see docs/vllm.md"
         )
-    if rank:
-        _check_adapters(server, settings, rank)
     cache = settings.get("cache_config") or {}
     cache_tokens = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
     return int(settings["model_config"]["max_model_len"]), cache_tokens
-
-
-def _check_adapters(server: VLLMServer, settings: dict[str, Any], rank: int) -> None:
-    lora, missing = settings.get("lora_config") or {}, []
-    if lora.get("max_lora_rank", 0) < rank:
-        missing.append(f"--enable-lora --max-lora-rank {engine_rank(rank)}")
-    if settings["parallel_config"].get("worker_extension_cls") != WORKER_EXTENSION:
-        missing.append(f"--worker-extension-cls {WORKER_EXTENSION}")
-    if not settings["environment"].get("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
-        missing.append("VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment")
-    if missing:
-        raise ConfigError(
-            f"{server} takes no adapters of rank {rank}; start it with {' and '.join(missing)}, see docs/vllm.md, "
-            "or use --lora-handover merged"
-        )

@@ -1,4 +1,4 @@
-"""The code in vLLM's worker processes. It loads weights from a file, loads adapters from text, and packs weights for a CPU.
+"""The code in vLLM's worker processes. It loads weights from a file, and packs weights for a CPU.
 
 vLLM loads this module if `worker_extension_cls` (``--worker-extension-cls``) names `PolicyWeights`. Loading it also registers
 the weight-transfer backend "file", for machines without GPUs. GPUs use vLLM's own backend "nccl", which needs nothing from
@@ -7,8 +7,6 @@ this module. An update always brings every parameter.
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +18,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-from vllm.lora.request import LoRARequest
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
-
-from harness.sampling.transfer import ADAPTERS, ADAPTERS_ID, memory_folder
 
 __all__ = ["FileTransfer", "PolicyWeights"]
 
@@ -75,27 +70,10 @@ class PolicyWeights:
     """Methods that vLLM adds to its worker. They are called through ``collective_rpc``."""
 
     model_runner: Any
-    add_lora: Callable[[LoRARequest], bool]  # the worker has it
 
     def pack_policy_on_cpu(self) -> None:
         """See `pack_on_cpu`."""
         pack_on_cpu(self.model_runner.get_model())
-
-    def load_policy_adapters(self, settings: str, matrices: str) -> None:
-        """Replaces the adapters, also for running requests.
-
-        This does not use ``/v1/load_lora_adapter``: it takes a path, and adapters that vLLM 0.32 is told there to load in place
-        are loaded from disk again at every step (vllm-project/vllm#41482, which 0.33 has).
-
-        Args:
-            settings: The content of ``adapter_config.json``.
-            matrices: The content of ``adapter_model.safetensors``, in base64.
-        """
-        decoded = base64.b64decode(matrices)
-        with memory_folder(len(decoded)) as folder:
-            (folder / "adapter_config.json").write_text(settings)
-            (folder / "adapter_model.safetensors").write_bytes(decoded)
-            self.add_lora(LoRARequest(ADAPTERS, ADAPTERS_ID, str(folder), load_inplace=True))
 
 
 def pack_on_cpu(model: torch.nn.Module) -> None:

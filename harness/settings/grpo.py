@@ -102,7 +102,6 @@ class GRPOConfig(
     def __post_init__(self) -> None:
         check_ranges(self)
         self.check_environment()
-        self.check_adapters(self)
         self.check_compile(self)
         self.check_horizon()
         self.check_rollout()

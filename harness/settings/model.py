@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from eh_gym.errors import ConfigError
 from harness.settings.ranges import Range
-from harness.settings.sampling import SamplingFlags, engine_rank
+from harness.settings.sampling import SamplingFlags
 
 __all__ = ["ModelFlags"]
 
@@ -22,8 +22,6 @@ class ModelFlags:
     """The type of the computation and of the sampler's weights. The optimizer keeps float32 weights in either case."""
     lora_rank: Annotated[int, Range(0)] = 0
     """Train LoRA adapters of this rank and freeze the model's own weights. 0 trains all weights."""
-    lora_handover: Literal["merged", "adapters"] = "merged"
-    """What vLLM receives after an update: the weights with the adapters merged into them, or the adapters only."""
     gradient_checkpointing: bool = False
     """Compute the activations again in the backward pass. This takes a third more time, and far less memory for long episodes."""
     compile: Literal["auto", "on", "off"] = "auto"
@@ -38,13 +36,3 @@ class ModelFlags:
                 "--compile on needs --sampler vllm or vllm-server, because the transformers sampler runs the same layers token "
                 "by token; leave it out"
             )
-
-    def check_adapters(self, sampler: SamplingFlags) -> None:
-        """Raises ConfigError if the sampler cannot take adapters the way that `lora_handover` says."""
-        if self.lora_handover == "adapters":
-            if not self.lora_rank or sampler.sampler == "transformers":
-                raise ConfigError(
-                    "--lora-handover adapters needs --lora-rank and --sampler vllm or vllm-server, got "
-                    f"--lora-rank {self.lora_rank} and --sampler {sampler.sampler}; leave it out"
-                )
-            engine_rank(self.lora_rank)

@@ -8,9 +8,7 @@ from typing import Annotated, Literal
 from eh_gym.errors import ConfigError
 from harness.settings.ranges import Range
 
-__all__ = ["SamplingFlags", "engine_rank"]
-
-_ENGINE_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM 0.32 and 0.33 accept for max_lora_rank
+__all__ = ["SamplingFlags"]
 
 
 @dataclass(frozen=True)
@@ -40,20 +38,3 @@ class SamplingFlags:
                     f"--{name.replace('_', '-')} is for --sampler vllm, got --sampler {self.sampler}; "
                     "servers have their own flags"
                 )
-
-
-def engine_rank(rank: int) -> int:
-    """The smallest ``max_lora_rank`` with which vLLM accepts adapters of `rank`.
-
-    Raises:
-        ConfigError: vLLM has no such value.
-
-    >>> engine_rank(12)
-    16
-    """
-    for possible in _ENGINE_RANKS:
-        if rank <= possible:
-            return possible
-    raise ConfigError(
-        f"vLLM takes adapters of rank {_ENGINE_RANKS[-1]} at most, got {rank}; lower --lora-rank or use --lora-handover merged"
-    )

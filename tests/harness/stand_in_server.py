@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from safetensors.torch import load, load_model
-from torch import Tensor
+from safetensors.torch import load_model
 from transformers import PreTrainedModel
 
 from harness.sampling.transformers import TransformersSampler
@@ -27,8 +25,6 @@ class StandIn:
             "scheduler_config": {"enable_chunked_prefill": False},
             "device_config": {"device": "cpu"},
         }
-        self.environment: dict[str, Any] = {}
-        self.adapters: list[str] = []
         self.vllm = "0.33.0"
         self.counters = ""  # the Prometheus page
         self.calls: list[tuple[str, Any]] = []
@@ -58,14 +54,9 @@ class StandIn:
         self.calls.append((path, body))
         answer: Any = {}
         if path == "/server_info":
-            answer = {"vllm_config": self.settings, "vllm_env": self.environment}
+            answer = {"vllm_config": self.settings}
         elif path == "/version":
             answer = {"version": self.vllm}
-        elif path == "/v1/models":
-            answer = {"data": [{"id": name} for name in ["model", *self.adapters]]}
-        elif path == "/v1/load_lora_adapter":
-            self.adapters.append(body["lora_name"])
-            answer = "Success"
         elif path == "/weight_info":
             answer = {"weight_version": self.version}
         elif path == "/update_weight_version":
@@ -74,9 +65,6 @@ class StandIn:
             self.version = body["weight_version"]
         elif path == "/update_weights":
             self.load(body["update_info"].get("path"))  # none over NCCL
-        elif path == "/collective_rpc":
-            matrices = load(base64.b64decode(body["kwargs"]["matrices"]))
-            self.adapt(json.loads(body["kwargs"]["settings"]), matrices)
         elif path == "/inference/v1/generate":
             self.go.wait(600)
             ids, logprobs = self.sample(body["token_ids"], body["sampling_params"])
@@ -90,21 +78,12 @@ class StandIn:
         handler.end_headers()
         handler.wfile.write(self.counters.encode() if path == "/metrics" else json.dumps(answer).encode())
 
-    def take_adapters(self) -> None:
-        """Is from now on as a server that was started for adapters."""
-        self.settings["lora_config"] = {"max_lora_rank": 8}
-        self.settings["parallel_config"] = {"worker_extension_cls": "harness.sampling.vllm_worker.PolicyWeights"}
-        self.environment = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": True}
-
     def forget(self) -> None:
         """Is as a server that was started again."""
-        self.version, self.adapters = "default", []
+        self.version = "default"
 
     def load(self, path: str | None) -> None:
         """Takes new weights."""
-
-    def adapt(self, settings: dict[str, Any], matrices: dict[str, Tensor]) -> None:
-        """Takes new adapters."""
 
     def sample(self, prompt: list[int], sampling: dict[str, Any]) -> tuple[list[int], list[float]]:
         n = sampling["max_tokens"]
@@ -135,16 +114,6 @@ class ModelStandIn(StandIn):
     def load(self, path: str | None) -> None:
         assert path is not None
         load_model(self.model, path)
-        self._plain = {name: p.clone() for name, p in self.model.named_parameters()}
-
-    def adapt(self, settings: dict[str, Any], matrices: dict[str, Tensor]) -> None:
-        weights = dict(self._plain)
-        for name, b in matrices.items():
-            if name.endswith(".lora_B.weight"):
-                own = name.removeprefix("base_model.model.").replace(".lora_B", "")
-                delta = b @ matrices[name.replace("lora_B", "lora_A")]
-                weights[own] = weights[own] + settings["lora_alpha"] / settings["r"] * delta
-        self.model.load_state_dict(weights, strict=False)
 
     def sample(self, prompt: list[int], sampling: dict[str, Any]) -> tuple[list[int], list[float]]:
         same = {name: sampling[name] for name in ("max_tokens", "seed", "temperature")}

@@ -110,16 +110,6 @@ def test_settings_move_the_parts_they_are_about() -> None:
     ).fits  # no room for the weights
 
 
-def test_adapters_apart_are_held_at_the_rank_that_vllm_takes() -> None:
-    lora = ("--lora-rank", "12", "--lora-handover")
-    merged, apart = (memory_of(plan(SEVEN, *lora, how)) for how in ("merged", "adapters"))
-    added = apart.rollout["engine's weights"] - merged.rollout["engine's weights"]
-    assert added == 2 * shape_of("Qwen2.5-7B").lora_parameters(16)
-    assert apart.update == merged.update
-    merged, apart = (memory_of(plan(SEVEN, *SERVERS, *lora, how)) for how in ("merged", "adapters"))
-    assert apart.server["weights"] - merged.server["weights"] == added
-
-
 def test_work() -> None:
     given = ("--prompt-tokens", "100", "--action-tokens", "20", "--observation-tokens", "10")
     found = work_of(plan(SEVEN, *given, "--success-rate", "0", "--horizon", "10"))

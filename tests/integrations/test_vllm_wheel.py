@@ -28,7 +28,7 @@ from torch import Tensor
 from transformers import Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
-from harness.policy.lora import add_lora, frozen_parameters, plain_parameters
+from harness.policy.lora import add_lora, plain_parameters
 from harness.policy.shape import ModelShape
 from harness.quickstart.tiny import fresh_qwen2
 from harness.sampling import vllm_http, vllm_server
@@ -214,23 +214,22 @@ def change(model: Qwen2ForCausalLM) -> None:
             parameter += torch.randn_like(parameter) * 0.1
 
 
-@pytest.mark.parametrize("handover", ["whole", "merged", "frozen"])
+@pytest.mark.parametrize("adapters", [False, True])
 def test_every_gpu_of_every_server_receives_the_policy_s_weights_in_every_update(
-    wheel: Path, handover: str, monkeypatch: pytest.MonkeyPatch
+    wheel: Path, adapters: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vllm.distributed.weight_transfer import nccl_engine
 
     small = partial(nccl_engine.NCCLTrainerInitInfo, packed_buffer_size_bytes=20_000)
     monkeypatch.setattr(nccl_engine, "NCCLTrainerInitInfo", small)
-    model, merged = policy(adapters=handover != "whole"), handover != "frozen"
+    model = policy(adapters=adapters)
     servers: list[Any] = [Server(1), Server(2)]
-    sender = NCCLSender(model, servers, torch.device("cpu"), merged=merged)
+    sender = NCCLSender(model, servers, torch.device("cpu"))
     assert [sorted(group) for group in Communicator.groups.values()] == [[0, 1, 2, 3]]
     sent = []
     for _ in range(3):
         sender.send()
-        weights = plain_parameters(model) if merged else frozen_parameters(model)
-        sent.append({name: tensor.clone() for name, tensor in weights})
+        sent.append({name: tensor.clone() for name, tensor in plain_parameters(model)})
         change(model)
     for receiver in (model for server in servers for model in server.models):
         for update, expected in zip(receiver.updates, sent, strict=True):
@@ -312,7 +311,7 @@ def test_vllm_s_engine_has_the_arguments_that_it_gets(wheel: Path, on: str) -> N
     stand_in("vllm.v1.executor", Executor=None)
     tokenizer: Any = SimpleNamespace(save_pretrained=lambda folder: None)
     with pytest.raises(ConfigError, match="that is all"):
-        VLLMSampler(policy(adapters=True), tokenizer, adapters=True, slots=8, device=on)
+        VLLMSampler(policy(adapters=True), tokenizer, slots=8, device=on)
     parsed = ast.parse(text(wheel, "engine/arg_utils.py"))
     (found,) = (node for node in parsed.body if isinstance(node, ast.ClassDef) and node.name == "EngineArgs")
     assert asked.keys() <= {node.target.id for node in found.body if isinstance(node, ast.AnnAssign)}  # type: ignore[attr-defined]

@@ -32,12 +32,11 @@ from transformers import (
 )
 
 from eh_gym.errors import ConfigError, MissingExtraError, StateError
-from harness.policy.lora import _FITTING, add_lora, fold_lora, frozen_parameters, plain_parameters, without_lora
+from harness.policy.lora import _FITTING, add_lora, fold_lora, plain_parameters, without_lora
 from harness.policy.policy import Policy
-from harness.sampling.transfer import adapters_folder, weights_file
+from harness.sampling.transfer import weights_file
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
-from harness.settings.sampling import engine_rank
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.training.update import update_policy
 from harness.types.loss_settings import LossSettings
@@ -92,37 +91,6 @@ def test_the_versions_to_install_are_those_of_the_package() -> None:
     ranges = "\n".join(setup["options.extras_require"][extra] for extra in ("train", "lora")).splitlines()
     fitting = [r for r in ranges if r.startswith(("transformers", "peft"))]
     assert shlex.split(_FITTING) == fitting
-
-
-@pytest.mark.parametrize(
-    ("flags", "names"),
-    [
-        ({}, "needs --lora-rank and --sampler"),
-        ({"sampler": "vllm"}, "--lora-rank 0"),
-        ({"lora_rank": 8}, "--sampler transformers"),
-        ({"lora_rank": 513, "sampler": "vllm"}, "512.*--lora-handover merged"),
-    ],
-)
-def test_adapters_are_handed_over_apart_where_vllm_takes_them(flags: dict[str, Any], names: str) -> None:
-    with pytest.raises(ConfigError, match=names):
-        dataclasses.replace(preset([]), lora_handover="adapters", **flags)
-    assert dataclasses.replace(preset([]), lora_handover="adapters", lora_rank=512, sampler="vllm").lora_rank == 512
-    assert [engine_rank(rank) for rank in (1, 2, 8, 9, 257, 321)] == [1, 8, 8, 16, 320, 512]
-
-
-def test_what_is_handed_over_apart_is_the_model_and_its_adapters(trained: Policy, adapted: Policy) -> None:
-    for (name, weight), (own, parameter) in zip(
-        frozen_parameters(adapted.model), trained.model.named_parameters(), strict=True
-    ):
-        assert name == own
-        assert torch.equal(weight, parameter)
-    from peft import PeftModel
-
-    with adapters_folder(adapted.model) as folder:
-        loaded: Any = PeftModel.from_pretrained(copy.deepcopy(trained.model), folder).base_model.model
-        again = score(Policy(loaded, trained.tokenizer, trained.chat))
-    assert torch.equal(again, score(adapted))
-    assert not folder.exists()
 
 
 def test_without_adapters_the_plain_weights_are_the_model_s_own(trained: Policy) -> None:
@@ -221,9 +189,8 @@ def test_the_buffers_that_a_checkpoint_has_are_handed_over_and_saved(trained: Po
     add_lora(model, 2, seed=0)
     Policy(model, trained.tokenizer, trained.chat).save(tmp_path)
     torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits, expected, atol=1e-5, rtol=0)
-    for merged in (True, False):
-        with weights_file(model, merged=merged) as path:
-            assert load_file(path)["model.layers.1.layer_scalar"] == 0.25
+    with weights_file(model) as path:
+        assert load_file(path)["model.layers.1.layer_scalar"] == 0.25
 
 
 def test_mambas_output_gets_no_adapters() -> None:

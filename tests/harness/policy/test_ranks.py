@@ -313,9 +313,7 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
     config = dataclasses.replace(slow, updates=3, tasks_per_update=2, k0=6, max_staleness=1, lora_rank=rank)
     expected = played(dataclasses.replace(config, out=tmp_path / "alone"))
     server = stand_in_server.ModelStandIn(trained.model)
-    server.take_adapters()
-    handover = "adapters" if rank else "merged"
-    served = dataclasses.replace(config, sampler="vllm-server", url=server.url, env_threads=2, lora_handover=handover)
+    served = dataclasses.replace(config, sampler="vllm-server", url=server.url, env_threads=2)
 
     def train_and_tell(ranks: Ranks) -> tuple[list[dict[str, Any]], str]:
         where = []
@@ -332,9 +330,8 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
 
     found = on_ranks(2, train_and_tell)
     calls = [path for path, _ in server.calls]
-    # rank 0's: at the start, before the third rollout, and at the end; with adapters apart, these
-    assert calls.count("/update_weights") == (1 if rank else 3)
-    assert calls.count("/collective_rpc") == (3 if rank else 0)
+    # rank 0's: at the start, before the third rollout, and at the end
+    assert calls.count("/update_weights") == 3
     assert [where for _, where in found] == ["cpu", "meta"]  # the other rank holds no copy
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
     for a, b in zip(server.model.parameters(), saved.parameters(), strict=True):

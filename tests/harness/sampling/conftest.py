@@ -20,7 +20,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from harness.policy.fresh import fresh_qwen2
-from harness.policy.lora import add_lora
 from harness.policy.shape import ModelShape
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
@@ -35,15 +34,6 @@ def new_model(*, tied: bool = True) -> Qwen2ForCausalLM:
     return fresh_qwen2(
         ModelShape(VOCAB, 64, 64, 2, 2, 1, tied=tied, positions=CONTEXT), eos_id=STOP, initializer_range=0.3
     )
-
-
-def add_trained_lora(model: Qwen2ForCausalLM) -> None:
-    """Adapters that change the model, as those of a run that is resumed."""
-    add_lora(model, 4, seed=0)
-    draws = torch.Generator().manual_seed(0)
-    for name, parameter in model.named_parameters():
-        if ".lora_B." in name:
-            torch.nn.init.normal_(parameter, std=0.1, generator=draws)
 
 
 def new_tokenizer() -> PreTrainedTokenizerFast:
@@ -122,8 +112,8 @@ def real_vllm() -> None:
 class Server:
     """A `vllm serve` process on this machine."""
 
-    def __init__(self, folder: Path, log: Path, *, adapters: bool) -> None:
-        self._folder, self._log, self._adapters = folder, log, adapters
+    def __init__(self, folder: Path, log: Path) -> None:
+        self._folder, self._log = folder, log
         # Bound and not listening, it keeps the port for the server, also while that is down, and from everybody else.
         self._kept = socket.socket()
         self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -148,10 +138,7 @@ class Server:
         # As `vllm serve` does; that command needs the name of the GPU package.
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", "--enable-scale-out"]
         command += ["--no-enable-chunked-prefill"]  # docs/vllm.md says why
-        if self._adapters:
-            command += ["--enable-lora", "--max-lora-rank", "8"]
         settings = {
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": str(int(self._adapters)),
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "TORCHDYNAMO_DISABLE": "1",
@@ -200,13 +187,13 @@ class Server:
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    """Two servers, which hold other weights than any test's model until they are sent some; the second takes adapters."""
+    """Two servers, which hold other weights than any test's model until they are sent some."""
     need_vllm()
     folder = tmp_path_factory.mktemp("model")
     torch.manual_seed(1)
     Qwen2ForCausalLM(new_model().config).save_pretrained(folder)
     new_tokenizer().save_pretrained(folder)
-    started = [Server(folder, folder / f"server-{i}.log", adapters=bool(i)) for i in range(2)]
+    started = [Server(folder, folder / f"server-{i}.log") for i in range(2)]
     try:
         for server in started:
             server.wait()
@@ -226,18 +213,14 @@ def made(request: pytest.FixtureRequest) -> Callable[[str], Made]:
 
     def make(kind: str) -> Made:
         if kind not in kinds:
-            model, apart = new_model(tied="untied" not in kind), "adapters" in kind
-            if apart:
-                pytest.importorskip("peft")
-                add_trained_lora(model)
+            model = new_model(tied="untied" not in kind)
             if kind.startswith("transformers"):
                 kinds[kind] = model, TransformersSampler(model, max_prefill_tokens=8 if "small" in kind else 16_384)
             elif kind.startswith("vllm-server"):
-                server = request.getfixturevalue("servers")[1 if apart else 0]
-                kinds[kind] = model, VLLMServerSampler(model, [server.url], adapters=apart)
+                kinds[kind] = model, VLLMServerSampler(model, [request.getfixturevalue("servers")[0].url])
             else:
                 need_vllm()
-                kinds[kind] = model, VLLMSampler(model, new_tokenizer(), adapters=apart)
+                kinds[kind] = model, VLLMSampler(model, new_tokenizer())
         return kinds[kind]
 
     return make

@@ -14,7 +14,6 @@ from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
 
 VOCAB, STOP = 50, 7
 KINDS = ["transformers", "transformers-small-prefill", "transformers-untied", "vllm", "vllm-untied", "vllm-server"]
-KINDS += ["vllm-adapters", "vllm-adapters-untied", "vllm-server-adapters"]  # LoRA's, handed over apart
 
 Ask = Callable[..., SampleRequest]
 Forward = Callable[..., list[float]]
@@ -111,7 +110,7 @@ def test_more_prompts_than_an_engine_takes_in_at_once(sampler: Sampler, ask: Ask
 
 
 def test_samples_follow_the_distribution(sampler: Sampler, model: Qwen2ForCausalLM, kind: str, ask: Ask) -> None:
-    slow = any(part in kind for part in ("server", "adapters", "small-prefill"))  # of which a draw takes milliseconds
+    slow = any(part in kind for part in ("server", "small-prefill"))  # of which a draw takes milliseconds
     n = 2000 if kind == "vllm" else 500 if slow else 4000
     samples = sample_all(sampler, [ask(s, [1, 2, 3], seed=s, max_tokens=1, temperature=1.5) for s in range(n)])
     counts = torch.bincount(torch.tensor([s.ids[0] for s in samples]), minlength=VOCAB) / n

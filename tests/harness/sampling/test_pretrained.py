@@ -181,9 +181,8 @@ def test_grpo_on_all_weights(smollm2: Policy, tmp_path: Path) -> None:
     assert text_perplexity(learned) == pytest.approx(text_perplexity(smollm2), rel=0.1)
 
 
-@pytest.mark.parametrize("handover", ["merged", "adapters"])
-def test_grpo_with_vllm(real_vllm: None, smollm2: Policy, tmp_path: Path, handover: str) -> None:
-    train_and_load(run_of(tmp_path, sampler="vllm", lora_rank=4, lora_handover=handover, env=BFCL))
+def test_grpo_with_vllm(real_vllm: None, smollm2: Policy, tmp_path: Path) -> None:
+    train_and_load(run_of(tmp_path, sampler="vllm", lora_rank=4, env=BFCL))
 
 
 @in_campaign

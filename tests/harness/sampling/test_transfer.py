@@ -145,7 +145,7 @@ def test_all_servers_are_one_group_and_the_optimizer_s_step_is_waited_for(
     fresh: Fresh, calls: list[tuple[Any, ...]]
 ) -> None:
     model, together = fresh(), threading.Barrier(2)
-    sender = NCCLSender(model, [Server(1, calls, together), Server(2, calls, together)], META, merged=True)  # type: ignore[list-item]
+    sender = NCCLSender(model, [Server(1, calls, together), Server(2, calls, together)], META)  # type: ignore[list-item]
     assert sorted(calls) == [("init", 1, 1, 4), ("init", 2, 2, 4)]  # the sender is rank 0 of 4
     calls.clear()
     sender.send()
@@ -164,7 +164,7 @@ def test_a_gpu_without_a_number_is_the_present_one(
     """`--device auto` says "cuda", which torch's set_device refuses."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("set", device)))
-    NCCLSender(fresh(), [Server(1, calls, threading.Barrier(1))], torch.device("cuda"), merged=True)  # type: ignore[list-item]
+    NCCLSender(fresh(), [Server(1, calls, threading.Barrier(1))], torch.device("cuda"))  # type: ignore[list-item]
     assert ("set", torch.device("cuda:3")) in calls
 
 
@@ -176,7 +176,7 @@ def test_the_group_meets_where_servers_elsewhere_reach_it_too(
         servers = [Server(1, calls, threading.Barrier(1)) for _ in hosts]
         for server, host in zip(servers, hosts, strict=True):
             server.host = host
-        NCCLSender(fresh(), servers, META, merged=True)  # type: ignore[arg-type]
+        NCCLSender(fresh(), servers, META)  # type: ignore[arg-type]
         assert Engine.made[-1].where.master_address == "192.0.2.2"
 
 
@@ -187,7 +187,7 @@ def test_servers_of_another_vllm_are_refused_before_they_are_asked_to_join(
     server = Server(1, calls, threading.Barrier(1))
     server.vllm = "0.31.2"
     with pytest.raises(ConfigError, match=r"vLLM 0\.3\d\.0.*0\.31\.2"):
-        NCCLSender(fresh(), [server], META, merged=True)  # type: ignore[list-item]
+        NCCLSender(fresh(), [server], META)  # type: ignore[list-item]
     assert not calls
 
 
@@ -195,7 +195,7 @@ def test_the_model_is_uploaded_once_for_all_servers(fresh: Fresh, calls: list[tu
     model, together = fresh(), threading.Barrier(3)
     whole = sum(p.nbytes for p in model.parameters())
     with Uploads() as uploads:
-        sender = NCCLSender(model, [Server(1, calls, together) for _ in range(3)], META, merged=True)  # type: ignore[misc]
+        sender = NCCLSender(model, [Server(1, calls, together) for _ in range(3)], META)  # type: ignore[misc]
         assert uploads.bytes == 0
         for update in (1, 2):
             sender.send()
@@ -207,7 +207,7 @@ def test_adapters_are_merged_once_a_pass(fresh: Fresh, monkeypatch: pytest.Monke
     model, merged, delta = fresh(), [], layer.get_delta_weight
     add_lora(model, 2, seed=0)
     monkeypatch.setattr(layer, "get_delta_weight", lambda *args: merged.append(1) or delta(*args))
-    source = PolicySource(model, META, merged=True)
+    source = PolicySource(model, META)
     assert [m.name for m in source.metadata] == [name for name, _ in fresh().named_parameters()]
     assert not merged
     assert [(name, tuple(p.shape)) for name, p in source] == [(m.name, m.shape) for m in source.metadata]
@@ -315,7 +315,7 @@ def test_a_missing_vllm_is_named_before_anything_is_sent(fresh: Fresh, monkeypat
     for name in ("vllm", "vllm.distributed.weight_transfer.nccl_engine"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError, match=r"pip install -e '.\[train,vllm\]'"):
-        NCCLSender(fresh(), [], META, merged=True)
+        NCCLSender(fresh(), [], META)
 
 
 def test_a_server_that_fails_inside_the_group_ends_the_run(

@@ -116,7 +116,7 @@ def test_scales_and_experts_are_handed_over(
 
 
 def test_the_check_of_a_machine_finds_every_path_with_vllm_right(real_vllm: None, tmp_path: Path) -> None:
-    paths = ("vllm", "engine", "vllm-server, adapters apart")
+    paths = ("vllm", "engine", "vllm-server")
     command = [sys.executable, "-m", "harness.gpu_check", "--device", "cpu", "--out", str(tmp_path / "out")]
     command += ["--timeout-s", "1200", "--minutes", "60", "--only", *paths]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
@@ -193,7 +193,7 @@ def test_two_workers_may_share_the_model(
         sampler.weights_changed()
 
 
-@pytest.mark.parametrize("changes", [{}, {"lora_rank": 8, "lora_handover": "adapters", "learning_rate": 3e-3}])
+@pytest.mark.parametrize("changes", [{}, {"lora_rank": 8, "learning_rate": 3e-3}])
 def test_training_samples_from_the_policy_that_it_trains(
     made: Made, quick: GRPOConfig, tmp_path: Path, changes: dict[str, Any]
 ) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import copy
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,13 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load
 from transformers import MixtralConfig, MixtralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError, SamplerError
-from harness.policy.lora import add_lora
 from harness.policy.rotary import settle_frequencies
-from harness.sampling.transfer import ADAPTERS
 from harness.sampling.vllm_server import VLLMServerSampler
 from harness.sampling.weights import SampledWeights
 from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
@@ -239,81 +234,11 @@ def test_the_end_of_a_run_drops_what_servers_still_sample(sampler: VLLMServerSam
     assert sampler.pending == 0
 
 
-@pytest.fixture
-def adapted(model: Qwen2ForCausalLM, pair: Pair) -> Qwen2ForCausalLM:
-    """A model with adapters, and servers that take them."""
-    pytest.importorskip("peft")
-    add_lora(model, 4, seed=0)
-    for server in pair:
-        server.take_adapters()
-    return model
-
-
 def paths(server: Any) -> list[str]:
     """What the server was called with since it was last asked."""
     found = [path for path, _ in server.calls]
     server.calls.clear()
     return found
-
-
-def test_adapters_are_sent_alone_once_a_server_has_the_weights(adapted: Qwen2ForCausalLM, pair: Pair, ask: Ask) -> None:
-    whole = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
-    ends = ["/update_weight_version", "/resume"]
-    sampler = VLLMServerSampler(adapted, [server.url for server in pair], adapters=True)
-    first = ["/server_info", "/pause", "/v1/models", *whole, "/collective_rpc", "/v1/load_lora_adapter", *ends]
-    assert [paths(server) for server in pair] == [first, first]
-    sampler.weights_changed()
-    later = ["/pause", "/v1/models", "/collective_rpc", *ends]
-    assert [paths(server) for server in pair] == [later, later]
-    assert [server.version for server in pair] == ["1", "1"]
-
-    pair[1].forget()  # as if it had been started again, between two updates
-    sampler.weights_changed()
-    assert [paths(server) for server in pair] == [later, first[1:]]
-    pair[1].refuse["/collective_rpc"] = 500
-    sampler.weights_changed()
-    del pair[1].refuse["/collective_rpc"]
-    paths(pair[0]), paths(pair[1])
-    sampler.weights_changed()  # what it has, nobody knows
-    assert [paths(server) for server in pair] == [later, ["/pause", "/v1/models", *whole, "/collective_rpc", *ends]]
-
-    sample_all(sampler, [ask(s, [s + 1]) for s in range(4)])
-    asked = [body["model"] for server in pair for path, body in server.calls if path == "/inference/v1/generate"]
-    assert asked == [ADAPTERS] * 4
-
-
-def test_the_adapters_are_sent(adapted: Qwen2ForCausalLM, pair: Pair) -> None:
-    VLLMServerSampler(adapted, [pair[0].url], adapters=True)
-    [body] = [body for path, body in pair[0].calls if path == "/collective_rpc"]
-    assert body["method"] == "load_policy_adapters"
-    settings = json.loads(body["kwargs"]["settings"])
-    assert (settings["r"], settings["lora_alpha"]) == (4, 8)
-    matrices = load(base64.b64decode(body["kwargs"]["matrices"]))
-    trained = {name: p for name, p in adapted.named_parameters() if p.requires_grad}
-    assert {f"base_model.model.{name.replace('.default', '')}" for name in trained} == set(matrices)
-    for name, parameter in trained.items():
-        assert torch.equal(parameter, matrices[f"base_model.model.{name.replace('.default', '')}"])
-
-
-@pytest.mark.parametrize(
-    ("part", "value", "names"),
-    [
-        ("lora_config", None, "--max-lora-rank 8"),
-        ("lora_config", {"max_lora_rank": 1}, "rank 4.*--max-lora-rank 8"),
-        ("parallel_config", {"worker_extension_cls": ""}, "--worker-extension-cls"),
-        ("environment", {}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
-    ],
-)
-def test_a_server_that_is_not_set_up_for_adapters_is_refused(
-    adapted: Qwen2ForCausalLM, pair: Pair, part: str, value: object, names: str
-) -> None:
-    if part == "environment":
-        pair[0].environment = value
-    else:
-        pair[0].settings[part] = value
-    with pytest.raises(ConfigError, match=names):
-        VLLMServerSampler(adapted, [pair[0].url], adapters=True)
-    VLLMServerSampler(adapted, [pair[0].url])  # merged adapters ask nothing of it
 
 
 @pytest.mark.parametrize(
@@ -388,11 +313,6 @@ def test_a_server_that_takes_other_frequencies_is_refused(
 def test_a_real_server_killed_midway_loses_nothing_and_comes_back(
     servers: Any, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
 ) -> None:
-    pytest.importorskip("peft")
-    other = copy.deepcopy(model)
-    add_lora(other, 4, seed=0)
-    torch.nn.init.normal_(next(p for name, p in other.named_parameters() if ".lora_B." in name), std=0.3)
-    apart = VLLMServerSampler(other, [servers[1].url], adapters=True)
     sampler = VLLMServerSampler(model, [server.url for server in servers])
     requests = [ask(s, [1 + s % 5, 2, 3], seed=s, max_tokens=100, stop_ids=frozenset()) for s in range(40)]
     undisturbed = sample_all(sampler, requests)
@@ -411,9 +331,6 @@ def test_a_real_server_killed_midway_loses_nothing_and_comes_back(
 
     servers[1].start()
     servers[1].wait()
-    apart.weights_changed()  # sends the weights too
-    sample = sample_all(apart, requests[:1])[0]
-    assert sample.logprobs == pytest.approx(forward_logprobs(other, [1, 2, 3], sample.ids), abs=1e-4)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(0.8)
