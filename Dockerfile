@@ -1,4 +1,4 @@
-# An environment behind OpenEnv's protocol; docs/integrations/openenv.md has the commands.
+# An environment behind OpenEnv's protocol; docs/openenv.md has the commands.
 FROM python:3.11-slim
 
 # What `python -m envs install` takes: bfcl, appworld, or both. Empty installs nothing, which the cabinets need.

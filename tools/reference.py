@@ -194,7 +194,7 @@ def metrics_markdown() -> str:
 def pages() -> list[Path]:
     """The pages that are written by hand."""
     docs = ROOT / "docs"
-    folders = (ROOT, docs, *(docs / name for name in ("extend", "integrations", "reference")), ROOT / "examples")
+    folders = (ROOT, docs, *(docs / name for name in ("extend", "reference")), ROOT / "examples")
     return [page for folder in folders for page in sorted(folder.glob("*.md")) if page.name not in WRITTEN]
 
 

@@ -146,7 +146,7 @@ def test_an_end_on_the_last_step_of_another_limit_is_an_end(chat_server, plug_in
 
 
 def test_k_comes_to_the_same_from_below_and_from_above(chat_server, plug_in, tmp_path):
-    """The right agent in EH-Cabinet needs 3 to 24 turns. docs/integrations/verifiers.md shows these two runs."""
+    """The right agent in EH-Cabinet needs 3 to 24 turns. docs/trainers.md shows these two runs."""
     ends = []
     for k0 in (10, 50):
         config = plug_in(every=8, k0=k0, folder=f"from-{k0}", gym_id="EH-Cabinet-v0")

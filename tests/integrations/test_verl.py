@@ -112,7 +112,7 @@ def play(request, tokenizer, tmp_path, monkeypatch):
         "multi_turn.enable": True,
         "multi_turn.format": "hermes",
     }
-    # As in docs/integrations/verl.md, and what the trainer would load these names into.
+    # As in docs/trainers.md, and what the trainer would load these names into.
     flags = [f"+{rollout}.agent.agent_loop_manager_class=eh_gym.integrations.verl.ElasticAgentLoopManager"]
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
         config = compose("ppo_trainer", [*(f"{rollout}.{name}={value}" for name, value in told.items()), *flags])
@@ -179,7 +179,7 @@ def test_k_moves_as_the_controller_alone_does(play, tmp_path):
     "play", [{"k0": 10, "alpha": 0.9}, {"k0": 50, "alpha": 0.9}], indirect=True, ids=["from 10", "from 50"]
 )
 def test_k_comes_to_the_same_from_below_and_from_above(play, tmp_path):
-    """Tasks of 3 to 24 steps; docs/integrations/verl.md shows these two runs."""
+    """Tasks of 3 to 24 steps; docs/trainers.md shows these two runs."""
     for goals in np.random.default_rng(0).integers(2, 24, size=(40, 4)).tolist():
         play(goals)
     rows = [json.loads(line) for line in (tmp_path / "horizon.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""The locks in requirements/ agree with setup.cfg's ranges, with docs/compatibility.md and with tox.ini."""
+"""The locks in requirements/ agree with setup.cfg's ranges, with docs/installation.md and with tox.ini."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_lowest_txt_holds_the_lower_bounds() -> None:
 
 
 def test_the_page_on_compatibility_says_what_is_locked_and_allowed() -> None:
-    page = (ROOT / "docs" / "compatibility.md").read_text("utf-8")
+    page = (ROOT / "docs" / "installation.md").read_text("utf-8")
     rows = re.findall(r"^\| ([a-z]+) \| ([\d.]+) \| `(.+?)` \|", page, re.MULTILINE)
     assert BREAKING - {"vllm"} <= {package for package, _, _ in rows}
     lock, allowed = locked("lock.txt"), ranges()

@@ -1,4 +1,4 @@
-"""The figures of docs/integrations/ are drawn from what an adapter leaves."""
+"""The figures of docs/trainers.md are drawn from what an adapter leaves."""
 
 import json
 import runpy
