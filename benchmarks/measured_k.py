@@ -207,8 +207,8 @@ def main() -> None:
     args = parse(parser, runs=Path("runs/measured-k-smoke"), seeds=1, fixed=(5, 50), only=list(ENVIRONMENTS)[:1])
     if args.smoke and args.table is not None:
         raise ConfigError("--table would keep the figures of --smoke, which mean nothing, as results; leave one out")
-    evaluation = "1" if args.smoke else "8"
-    flags = [*(SMALL_RUN if args.smoke else []), "--eval-tasks", "64", "--eval-rollouts", evaluation]
+    tasks, rollouts = ("2", "1") if args.smoke else ("64", "8")
+    flags = [*(SMALL_RUN if args.smoke else []), "--eval-tasks", tasks, "--eval-rollouts", rollouts]
     runs = {} if args.table is None else read_table(args.table)
     jobs = {}
     for seed in range(args.seeds):  # every environment has an answer early

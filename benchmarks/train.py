@@ -304,7 +304,7 @@ def main() -> None:
         "--head", choices=["plain", "chunked"], help="print one measurement of the second table as JSON"
     )
     parser.add_argument("--head-tokens", type=int, default=4096, help="tokens of the second table")
-    args = parse(parser, tasks=1, group=4, repeats=1, at_once=[2], tokens=[2048], head_tokens=512)
+    args = parse(parser, tasks=1, group=2, repeats=1, at_once=[2], tokens=[2048], head_tokens=512)
     torch.set_num_threads(1)
     if args.head:
         print(json.dumps(head(args.head, args.head_tokens)))

@@ -94,11 +94,3 @@ def test_every_page_of_the_site_is_in_its_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
     for page in (ROOT / "docs").rglob("*.md"):
         assert f": {page.relative_to(ROOT / 'docs')}\n" in navigation, page
-
-
-def test_the_readme_is_short_and_names_its_two_commands() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) < 120
-    assert "tox run -e quickstart" in text
-    assert "tox run\n" in text
-    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("\ntox run\ntox run -m campaign")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 from rich.progress import Progress
 
@@ -16,9 +15,7 @@ from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, main, run
 from harness.policy.policy import Policy
-from harness.rollout.rollout import rollout
 from harness.run.episode_log import read_episodes
-from harness.types.trajectory import Trajectory
 
 
 def quiet(**settings: Any) -> Any:
@@ -64,24 +61,6 @@ def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained: 
     assert first == second
     assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["mean_at_k"] == first.mean_at_k
     assert (first.tasks, first.rollouts) == (6, 3)
-
-
-@pytest.mark.parametrize("mode", [None, "lockstep", "streaming"])
-def test_the_way_of_playing_is_the_flag_s_and_lockstep_without_it(
-    trained: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
-) -> None:
-    modes = []
-
-    def spy(*args: Any, **kwargs: Any) -> list[Trajectory]:
-        modes.append(args[4].mode)
-        return rollout(*args, **kwargs)
-
-    monkeypatch.setattr("harness.evaluation.play.rollout", spy)
-    trained.save(tmp_path / "model")
-    settings = {} if mode is None else {"rollout": mode}
-    result = quiet(policy=str(tmp_path / "model"), tasks=4, rollouts=2, max_action_tokens=6, slots=3, **settings)
-    assert modes == [mode or "lockstep"]
-    assert (result.tasks, result.rollouts, result.environment_errors) == (4, 2, 0)
 
 
 @pytest.mark.parametrize(
@@ -166,12 +145,6 @@ def test_a_context_without_room_for_any_first_message_is_an_error(trained: Polic
     assert quiet(**settings, out=tmp_path / "out").length_mean > 0
 
 
-def test_a_split_without_a_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.evaluation.play.tasks_of", lambda _: [])
-    with pytest.raises(ConfigError, match=r"no task"):
-        quiet()
-
-
 def test_tasks_can_be_spread_over_the_split(tmp_path: Path) -> None:
     quiet(policy="expert", every=5, tasks=3, out=tmp_path)
     played = read_episodes(tmp_path / "episodes" / "evaluation.jsonl")
@@ -183,25 +156,6 @@ def test_a_scripted_policy_reads_the_budget_hint(tmp_path: Path) -> None:
     (episode,) = read_episodes(tmp_path / "episodes" / "evaluation.jsonl")
     assert episode["prompt"].endswith(" [9 of 9 left]")
     assert episode["turns"][0]["observation"].endswith(" [8 of 9 left]")
-
-
-@pytest.mark.parametrize(
-    ("smaller_than", "given", "threads"), [(0, None, None), (10**9, None, 1), (0, 3, 3), (10**9, 0, None)]
-)
-def test_only_a_small_model_has_one_thread_by_default(
-    trained: Policy,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    smaller_than: int,
-    given: int | None,
-    threads: int | None,
-) -> None:
-    chosen: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
-    monkeypatch.setattr("harness.evaluate._SMALL", smaller_than)
-    trained.save(tmp_path)
-    quiet(policy=str(tmp_path), tasks=1, rollouts=1, max_action_tokens=6, horizon=1, threads=given)
-    assert chosen == ([] if threads is None else [threads])
 
 
 def test_the_environments_own_limit_is_not_called_the_horizon(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 from eh_gym.errors import ConfigError, EHError, MissingExtraError
 from harness.models import install, main
@@ -124,20 +122,3 @@ def test_an_unknown_name_is_one_line(capsys: pytest.CaptureFixture[str]) -> None
     [line] = capsys.readouterr().err.splitlines()
     assert "'gpt-2'" in line
     assert all(name in line for name in MODELS)
-
-
-@pytest.mark.campaign
-def test_two_installations_at_once_leave_one_model_that_equals_the_installed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = load_file(installed_dir(NAME) / "model.safetensors")
-    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
-    command = [sys.executable, "-m", "harness.models", "install", NAME]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said, others = zip(*(process.communicate(timeout=600) for process in both), strict=True)
-    assert ([process.returncode for process in both], others) == ([0, 0], ("", ""))
-    assert sum("converting" in text for text in said) == 1
-    after = load_file(installed_dir(NAME) / "model.safetensors")
-    assert before.keys() == after.keys()
-    assert all(before[name].equal(after[name]) for name in before)
-    assert left(installed_dir(NAME).parent) == [installed_dir(NAME).name]

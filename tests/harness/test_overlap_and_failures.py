@@ -16,7 +16,6 @@ from eh_gym.errors import WorkerDied, WorkerError
 from envs.cabinet.env import CabinetEnv
 from harness.assembly import build
 from harness.assembly.environments import teacher
-from harness.evaluation.play import play_policy
 from harness.rollout import player
 from harness.run.metrics import read_metrics
 from harness.settings.grpo import GRPOConfig
@@ -74,11 +73,8 @@ def test_each_batch_is_sampled_with_the_weights_that_the_update_before_it_starte
     assert sampled == [trained[0], *trained[:3]]
 
 
-@pytest.mark.parametrize("minibatches", [2])
-def test_what_an_overlapped_sampler_was_behind_by_is_weighted_and_logged(
-    overlapped: GRPOConfig, minibatches: int
-) -> None:
-    rows = run(dataclasses.replace(overlapped, tis_cap=1.05, minibatches=minibatches, warmup_updates=0))
+def test_what_an_overlapped_sampler_was_behind_by_is_weighted_and_logged(overlapped: GRPOConfig) -> None:
+    rows = run(dataclasses.replace(overlapped, tis_cap=1.05, minibatches=2, warmup_updates=0))
     assert rows[0]["train/tis_weight_mean"] == pytest.approx(1.0, abs=1e-4)
     assert rows[0]["train/tis_capped"] == 0.0
     assert all(0.0 < row["train/tis_capped"] < 1.0 for row in rows[1:])
@@ -86,15 +82,12 @@ def test_what_an_overlapped_sampler_was_behind_by_is_weighted_and_logged(
     assert all(0.0 <= row["train/tis_capped_steps_1_10"] <= 1.0 for row in rows[1:])
 
 
-@pytest.mark.parametrize("stop", [2])
-def test_an_overlapped_run_resumes_with_the_batch_that_was_on_its_way(
-    overlapped: GRPOConfig, tmp_path: Path, stop: int
-) -> None:
+def test_an_overlapped_run_resumes_with_the_batch_that_was_on_its_way(overlapped: GRPOConfig, tmp_path: Path) -> None:
     config = dataclasses.replace(overlapped, keep_checkpoints=9)
     rows = run(config)
     assert config.out is not None
     for checkpoint in (config.out / "checkpoints").iterdir():
-        if int(checkpoint.name[7:]) > stop:
+        if int(checkpoint.name[7:]) > 2:
             checkpoint.rename(tmp_path / checkpoint.name)
     assert run(config, resume=True) == rows
 
@@ -166,14 +159,9 @@ def flaky() -> Iterator[str]:
     del gym.registry["Flaky-Cabinet-v0"]
 
 
-@pytest.mark.parametrize("max_staleness", [0, 1])
-def test_training_goes_on_when_environments_fail(
-    quick: GRPOConfig, flaky: str, tmp_path: Path, max_staleness: Any
-) -> None:
+def test_training_goes_on_when_environments_fail(quick: GRPOConfig, flaky: str, tmp_path: Path) -> None:
     """Retried episodes are the ones that an environment that never fails would have given."""
-    config = dataclasses.replace(
-        quick, updates=2, eval_tasks=0, max_staleness=max_staleness, slots=4, warm_start=NO_SUCCESS
-    )
+    config = dataclasses.replace(quick, updates=2, eval_tasks=0, max_staleness=1, slots=4, warm_start=NO_SUCCESS)
     sound = run(dataclasses.replace(config, out=tmp_path / "sound", env="EH-Cabinet-v0"))
     rows = run(dataclasses.replace(config, env=flaky))
     for row, expected in zip(rows, sound, strict=True):
@@ -200,18 +188,6 @@ def test_streaming_in_threads_while_training_loses_nothing(quick: GRPOConfig, fl
     assert [row["rollout/episodes"] + row["rollout/environment_errors"] for row in rows] == [16.0] * 4
     assert [row["rollout/policy_lag"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
     assert sum(row["rollout/environment_retries"] for row in rows) > 0
-
-
-def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def spy(*args: Any, **kwargs: Any) -> Any:
-        seen.append((args[4].mode, args[4].environment_retries))
-        return play_policy(*args, **kwargs)
-
-    monkeypatch.setattr("harness.evaluation.held_out.play_policy", spy)
-    run(dataclasses.replace(quick, updates=1, eval_tasks=2, rollout="streaming", environment_retries=1, slots=4))
-    assert seen == [("streaming", 1)] * 4  # sampled and greedy, before and after
 
 
 class DeadCabinet(CabinetEnv):

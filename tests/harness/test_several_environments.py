@@ -62,11 +62,6 @@ def test_a_run_has_the_shares_the_metrics_and_a_k_of_each_also_resumed(mixed: GR
     assert json.dumps(again) == json.dumps(evaluations)
 
 
-def test_streaming_gives_the_same_metrics_every_time(mixed: GRPOConfig, tmp_path: Path) -> None:
-    streaming = dataclasses.replace(mixed, rollout="streaming", updates=2, eval_tasks=0, eval_every=0)
-    assert run(streaming, tmp_path / "a") == run(streaming, tmp_path / "b")
-
-
 def test_defaults_plan_and_evaluation_know_several(capsys: pytest.CaptureFixture[str]) -> None:
     assert preset(["--env", f"{PLAIN},EH-BFCL-v0"]).max_action_tokens == 128
     assert preset(["--env", f"EH-AppWorld-v0,{PLAIN}"]).eval_split == "dev"

@@ -23,7 +23,6 @@ from harness.run.metrics import read_metrics
 from harness.settings.presets import preset
 from harness.sweep import Sweep, main, parse, read_tables, sweep
 
-ROOT = Path(__file__).parents[2]
 STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_run.py")))
 HELD = (sys.executable, str(Path(__file__).with_name("held_run.py")))
 TRAIN = dataclasses.replace(preset([], quick_settings), updates=3)
@@ -149,20 +148,6 @@ def test_flags_are_grpo_s_and_quick_stands_below_them(tmp_path: Path) -> None:
     recipe.write_text("eval_tasks = 7\nupdates = 9\n")
     s = parse(["--suite", "ema", "--quick", "--recipe", str(recipe), "--updates", "8"])
     assert (s.train.eval_tasks, s.train.updates, s.train.eval_rollouts) == (7, 8, 8)
-
-
-@pytest.mark.parametrize(
-    ("words", "device"),
-    [
-        ([], "cpu"),
-        (["--device", "auto"], "auto"),
-        (["--model", "Qwen/Qwen2.5-7B-Instruct"], "auto"),
-        (["--model", "smollm2-135m", "--env", "EH-BFCL-v0"], "auto"),
-        (["--recipe", str(ROOT / "recipes" / "bfcl-qwen2.5-7b.toml")], "auto"),
-    ],
-)
-def test_quick_puts_the_tiny_model_alone_on_the_cpu(words: list[str], device: str) -> None:
-    assert parse(["--suite", "ema", "--quick", *words]).train.device == device
 
 
 @pytest.mark.parametrize("words", [["--eval-tasks", "0"], ["--max-staleness", "1"]])

@@ -14,7 +14,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -110,21 +109,14 @@ def same_as_here(remote: gym.Env[str, str], local: gym.Env[str, str]) -> None:
     assert answer[4]["success"] is True
 
 
-@pytest.mark.parametrize("env_id", ["EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0"])
-def test_every_cabinet_is_served(env_id: str) -> None:
+@pytest.mark.parametrize("env_id", ["EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0", "EH-BFCL-v0"])
+def test_other_environments_are_served(env_id: str, request: pytest.FixtureRequest) -> None:
+    if env_id == "EH-BFCL-v0":
+        request.getfixturevalue("bfcl_python")
     with (
         served_here(env_id, ("dev",)) as there,
         gym.make("EH-Remote-v0", **there) as remote,
         gym.make(env_id, split="dev") as local,
-    ):
-        same_as_here(remote, local)
-
-
-def test_bfcl_is_served(bfcl_python: Any) -> None:
-    with (
-        served_here("EH-BFCL-v0", ("dev",)) as there,
-        gym.make("EH-Remote-v0", **there) as remote,
-        gym.make("EH-BFCL-v0", split="dev") as local,
     ):
         same_as_here(remote, local)
 
@@ -275,33 +267,6 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: str) -> N
         gym.make("EH-Remote-v0", **arguments)
 
 
-@pytest.mark.parametrize(("status", "text"), [(404, b"not here"), (200, b"<html>")])
-def test_another_server_than_openenv_s_is_an_error(status: int, text: bytes) -> None:
-    class Stranger(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    stranger = HTTPServer(("127.0.0.1", 0), Stranger)
-    thread = threading.Thread(target=stranger.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        url = f"http://127.0.0.1:{stranger.server_port}"
-        with (
-            gym.make("EH-Remote-v0", url=url, token="") as remote,
-            pytest.raises(ConfigError, match="not an OpenEnv server"),
-        ):
-            remote.reset()
-    finally:
-        stranger.shutdown()
-        stranger.server_close()
-
-
 def test_a_task_is_chosen_by_the_seed_where_none_is_named(cabinet: Served) -> None:
     with cabinet.remote() as remote, gym.make("EH-Cabinet-v0") as local:
         for seed in (0, 1):
@@ -429,21 +394,6 @@ def test_a_killed_server_costs_its_episodes_only_and_none_is_counted_twice() -> 
     assert lost == 2
     assert steps > 2000
     assert heard == ids
-
-
-def test_it_ends_gracefully() -> None:
-    server = Served("EH-Cabinet-v0")
-    try:
-        with server.remote() as remote:
-            remote.reset(seed=0)
-            server.process.send_signal(signal.SIGINT)
-            said, error = server.process.communicate(timeout=60)
-            assert server.process.returncode == 0, error
-            # The line of the token may have come with the first line, which was read before.
-            assert said.endswith("all sessions are closed\n"), said
-            assert "environment_error" in remote.step("list()")[4]
-    finally:
-        server.kill()
 
 
 @pytest.mark.parametrize(

@@ -136,13 +136,6 @@ def test_expert_recovers_from_any_state(env_class):
         assert steps <= info["optimal_steps"] + 1  # at most one close more than from the start
 
 
-def test_expert_uses_notes_that_were_read_out_of_order():
-    env, task = _start(3)
-    for action in (f"open({task.chain[2]})", "read()"):
-        env.step(action)
-    assert env.expert() == f"submit({task.code})"
-
-
 @pytest.mark.parametrize("again", ["first", "empty"])
 def test_expert_forgets_no_note_when_it_reads_another(again):
     env, task = _start(3)
@@ -184,13 +177,6 @@ def test_random_actions_waste_steps_and_spoil_nothing(env_class):
     )
 
 
-def test_random_actions_have_the_documented_shares():
-    rng = np.random.default_rng(0)
-    draws = [CabinetLockedEnv().random_action(rng) for _ in range(4000)]
-    shares = {name: draws.count(name) / 4000 for name in ("list()", "unlock()", "read()", "close()")}
-    assert shares == pytest.approx({"list()": 0.35, "unlock()": 0.25, "read()": 0.25, "close()": 0.15}, abs=0.03)
-
-
 def test_the_seed_draws_from_the_split_and_the_option_from_any():
     env = CabinetEnv(split="dev")
     drawn = {env.reset(seed=seed)[1]["task_id"] for seed in range(50)}
@@ -207,14 +193,6 @@ def test_the_longest_chain_can_be_chosen(env_class):
     for longest in (0, 12, "5", 2.5):
         with pytest.raises(ConfigError, match="longest must be"):
             env_class(longest=longest)
-
-
-def test_the_prompt_states_the_rules_of_the_variant():
-    plain = CabinetEnv().reset(seed=0)[1]["system_prompt"]
-    locked = CabinetLockedEnv().reset(seed=0)[1]["system_prompt"]
-    assert all(call in plain for call in ("open(x)", "read()", "close()", "list()", "submit(NN)"))
-    assert "unlock()" not in plain
-    assert "unlock()" in locked
 
 
 def test_a_closed_thought_before_a_call_is_ignored():

@@ -1,9 +1,8 @@
 import random
-from collections import Counter
 
 import pytest
 
-from envs.cabinet.tasks import DRAWERS, TaskIds, make_task, success_ceiling, task_ids
+from envs.cabinet.tasks import DRAWERS, make_task, success_ceiling, task_ids
 
 
 def test_a_task_depends_on_its_id_and_on_nothing_else():
@@ -32,16 +31,6 @@ def test_tasks_are_well_formed(locked):
         else:
             assert task.locked is None
             assert task.optimal_steps == 3 * n
-
-
-def test_every_drawer_digit_and_lock_place_comes_up_about_equally_often():
-    tasks = [make_task(f"train-{i:06d}", locked=True) for i in range(6000)]
-    starts = Counter(task.chain[0] for task in tasks)
-    assert all(abs(starts[d] / 6000 - 1 / 12) < 0.02 for d in DRAWERS)  # sd .0036
-    digits = Counter(d for task in tasks for d in task.code)
-    assert all(abs(digits[d] / 12000 - 0.1) < 0.015 for d in "0123456789")  # sd .0027
-    fours = [task.chain.index(task.locked) for task in tasks if len(task.chain) == 4]
-    assert all(abs(fours.count(place) / len(fours) - 1 / 3) < 0.08 for place in (1, 2, 3))  # ~630 tasks, sd .019
 
 
 @pytest.mark.parametrize(
@@ -74,12 +63,6 @@ def test_a_shorter_longest_chain_cuts_the_longer_tasks_alone():
         assert cut == task or len(task.chain) > 4
 
 
-def test_a_lock_costs_two_steps_from_four_drawers_on():
-    assert success_ceiling(9, locked=True) == success_ceiling(9)
-    assert success_ceiling(13, locked=True) == success_ceiling(9)
-    assert success_ceiling(14, locked=True) == success_ceiling(12)
-
-
 @pytest.mark.parametrize(("split", "size"), [("train", 10**6), ("dev", 10**4), ("test", 10**5), ("all", 1_110_000)])
 def test_splits_are_sequences_of_ids(split, size):
     ids = task_ids(split)
@@ -107,18 +90,3 @@ def test_anything_else_is_not_the_id_of_a_task(task_id):
     assert task_ids("all").count(task_id) == 0
     with pytest.raises(ValueError, match="is not one of"):
         task_ids("all").index(task_id)
-
-
-def test_index_keeps_to_its_bounds():
-    ids = task_ids("dev")
-    assert ids.index("dev-000005", 5, 6) == 5
-    assert ids.index("dev-009999", -1) == 9999
-    for bounds in ((6,), (0, 5)):
-        with pytest.raises(ValueError, match="is not one of"):
-            ids.index("dev-000005", *bounds)
-
-
-def test_equal_splits_are_equal():
-    assert task_ids("dev") == TaskIds("dev") != TaskIds("test")
-    assert hash(task_ids("all")) == hash(task_ids("all"))
-    assert task_ids("dev") != ["dev-000000"]

@@ -164,7 +164,7 @@ def test_other_observations_or_another_type_never_meet_an_old_cache(env: gym.Env
 
 
 @pytest.mark.parametrize(("seed", "same"), [(-1, False), (7, True)])
-@pytest.mark.parametrize("flags", [{}, {"lora_rank": 4}, {"budget_hint": "{left} left"}])
+@pytest.mark.parametrize("flags", [{}, {"lora_rank": 4}])
 def test_runs_of_other_seeds_can_share_a_clone(
     env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any], seed: int, same: bool
 ) -> None:

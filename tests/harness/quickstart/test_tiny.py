@@ -14,7 +14,7 @@ from eh_gym import UnicodeText
 from eh_gym.errors import ConfigError
 from harness.policy.policy import load_policy
 from harness.quickstart.cloning import demonstrations
-from harness.quickstart.tiny import TINY_BPE, TINY_WORDS, new_tiny_policy, tiny_model, tiny_tokenizer
+from harness.quickstart.tiny import TINY_WORDS, new_tiny_policy, tiny_model
 from harness.settings.warm_start import WarmStart
 
 
@@ -36,12 +36,6 @@ def test_every_legal_action_survives_the_word_tokenizer(env_id: str) -> None:
         assert unknown not in ids
     assert 35 <= len(policy.tokenizer) <= 50
     assert 100_000 <= policy.model.num_parameters() <= 120_000
-
-
-def test_bytes_survive_the_bpe() -> None:
-    tokenizer = tiny_tokenizer(TINY_BPE, ["[ls(a=True)]", "cd(folder='document')"] * 5)
-    for text in ("[mv(source='a', destination='b')]", "Zoë 🙂\n\ttab", "{'a': [1, -2.5e3]}"):
-        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
 def test_a_seed_decides_the_weights_and_the_global_generator_is_left_alone() -> None:

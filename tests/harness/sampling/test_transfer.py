@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2ForCausalLM
 
-from eh_gym.errors import ConfigError, MissingExtraError
+from eh_gym.errors import ConfigError
 from harness.policy.lora import add_lora
 from harness.sampling import transfer
 from harness.sampling.transfer import NCCLSender, PolicySource, memory_folder
@@ -309,13 +309,6 @@ def test_vllm_s_executor_reads_the_gpu_from_the_device(real_vllm: None) -> None:
         vllm_config=SimpleNamespace(device_config=SimpleNamespace(device=torch.device("cuda:1")))
     )
     assert UniProcExecutor._distributed_args(stub)[2] == 1
-
-
-def test_a_missing_vllm_is_named_before_anything_is_sent(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("vllm", "vllm.distributed.weight_transfer.nccl_engine"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtraError, match=r"pip install -e '.\[train,vllm\]'"):
-        NCCLSender(fresh(), [], META)
 
 
 def test_a_server_that_fails_inside_the_group_ends_the_run(

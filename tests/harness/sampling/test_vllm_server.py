@@ -22,7 +22,6 @@ from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
 
 Ask = Callable[..., SampleRequest]
 Forward = Callable[..., list[float]]
-Wait = Callable[[Sampler], list[tuple[SampleRequest, Sample]]]
 Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
 Pair = tuple[Any, Any]  # of stand_in_server.StandIn
 
@@ -189,24 +188,6 @@ def test_without_a_server_left_the_run_ends_with_a_sentence(sampler: VLLMServerS
         sample_all(sampler, [ask(s, [s + 1]) for s in range(3)])
     with pytest.raises(SamplerError, match="received the weights"):
         sampler.weights_changed()
-
-
-def test_a_request_that_the_server_refuses_is_no_dead_server(sampler: VLLMServerSampler, pair: Pair, ask: Ask) -> None:
-    pair[0].refuse["/inference/v1/generate"] = 403
-    with pytest.raises(SamplerError, match=r"could not sample: .* 403"):
-        sample_all(sampler, [ask(0, [1])])
-
-
-def test_running_requests_are_paused_while_the_weights_change(sampler: VLLMServerSampler, pair: Pair) -> None:
-    pair[0].calls.clear()
-    sampler.weights_changed()
-    assert [path for path, _ in pair[0].calls] == [
-        "/pause",
-        "/start_weight_update",
-        "/update_weights",
-        "/finish_weight_update",
-        "/resume",
-    ]
 
 
 def test_a_hand_over_that_is_interrupted_leaves_no_server_paused(

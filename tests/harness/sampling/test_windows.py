@@ -16,11 +16,8 @@ from transformers import (
     Gemma3TextConfig,
     GptOssConfig,
     LlamaConfig,
-    MinistralConfig,
     MistralConfig,
     MixtralConfig,
-    Olmo3Config,
-    Phi3Config,
     PhimoeConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -29,7 +26,6 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
     SmolLM3Config,
-    Starcoder2Config,
 )
 
 from eh_gym.errors import ConfigError
@@ -56,9 +52,7 @@ FEW = {"moe_intermediate_size": 16, "num_experts_per_tok": 1}
 # Of each config class: its own arguments, and the windows of its layers.
 MODELS: dict[type[PreTrainedConfig], tuple[dict[str, Any], list[int | None]]] = {
     MistralConfig: ({}, [WINDOW] * 3),  # the first six have no `layer_types`
-    Phi3Config: ({}, [WINDOW] * 3),
     MixtralConfig: ({"num_local_experts": 2}, [WINDOW] * 3),
-    Starcoder2Config: ({}, [WINDOW] * 3),
     PhimoeConfig: ({"num_local_experts": 2}, [WINDOW] * 3),
     Qwen3MoeConfig: ({"use_sliding_window": True, "num_experts": 2, **FEW}, [WINDOW] * 3),
     Qwen2Config: ({"use_sliding_window": True, "max_window_layers": 1}, [None, WINDOW, WINDOW]),
@@ -70,8 +64,6 @@ MODELS: dict[type[PreTrainedConfig], tuple[dict[str, Any], list[int | None]]] = 
     Gemma2Config: ({"layer_types": MIXED, "head_dim": 8}, [WINDOW, None, WINDOW]),
     Gemma3TextConfig: ({"layer_types": MIXED, "head_dim": 8}, [WINDOW, None, WINDOW]),
     Cohere2Config: ({"layer_types": MIXED}, [WINDOW, None, WINDOW]),
-    MinistralConfig: ({"head_dim": 8}, [WINDOW] * 3),
-    Olmo3Config: ({"layer_types": MIXED}, [WINDOW, None, WINDOW]),
     SmolLM3Config: ({"layer_types": MIXED, "use_sliding_window": True}, [WINDOW, None, WINDOW]),
     GptOssConfig: (
         {"layer_types": MIXED, "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1},
