@@ -101,42 +101,6 @@ def test_trl_trains_on_bfcl(trl_grpo):
     assert log[0]["loss"] == 0  # without a success there is nothing to learn, and nothing fails
 
 
-def test_trl_gets_an_end_where_an_episode_ended_and_only_there(trl_grpo):
-    import eh_gym
-    from harness.types.trajectory import Trajectory
-
-    env = trl_grpo.gym.make("EH-Cabinet-v0")
-    policy = trl_grpo.new_tiny_policy(env, seed=0)
-    play = trl_grpo.ElasticRollout(
-        "EH-Cabinet-v0", {}, policy, eh_gym.FixedHorizon(3), slots=1, seed=0, max_action_tokens=6
-    )
-    eos = policy.tokenizer.eos_token_id
-    action = policy.chat.reply_ids("open(c)")
-
-    def columns(ids, end):
-        t = Trajectory("t", 0, 3, end=end, reward=float(end == "terminated"))
-        t.add_prompt(policy.chat.prompt_ids("", "start c"))
-        t.ids += ids
-        t.action_mask += [1] * len(ids)
-        t.logprobs += [-1.0] * len(ids)
-        return play._columns(t)
-
-    ended = columns(action, "terminated")
-    assert (ended["completion_ids"], ended["env_mask"]) == (action, [1] * len(action))
-    assert ended["prompt_ids"] == policy.chat.prompt_ids("", "start c")
-    cut_but_ended = columns(action[:-1], "terminated")
-    assert (cut_but_ended["completion_ids"], cut_but_ended["env_mask"][-1]) == ([*action[:-1], eos], 0)
-    for end in ("horizon", "context", "truncated"):
-        truncated = columns(action, end)
-        assert truncated["completion_ids"][:-1] == action
-        assert truncated["completion_ids"][-1] not in (eos, policy.tokenizer.pad_token_id)
-        assert (truncated["env_mask"][-1], truncated["verdict"], truncated["truncated"]) == (0, 0.0, True)
-        assert len(truncated["logprobs"]) == len(truncated["env_mask"]) == len(truncated["completion_ids"])
-    lost = columns([], "environment-error")
-    assert (lost["completion_ids"], lost["env_mask"], lost["verdict"]) == ([eos], [0], None)
-    play.envs.close()
-
-
 def test_an_agent_of_one_s_own_plays_an_episode(example, chat_server, capsys):
     llm_agent = example("llm_agent", "openai")
     with chat_server.serve(chat_server.cabinet_agent) as server:

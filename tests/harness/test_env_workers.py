@@ -30,14 +30,14 @@ def in_ray(quick: GRPOConfig, ray_nodes: Any, tmp_path: Path) -> Iterator[GRPOCo
     close_shared_actors()
 
 
-@pytest.mark.parametrize("env", ["EH-Cabinet-v0", "EH-Cabinet-v0,EH-CabinetLocked-v0"])
-def test_metrics_are_those_of_local_environments(quick: GRPOConfig, in_ray: GRPOConfig, env: str) -> None:
+def test_metrics_are_those_of_local_environments(quick: GRPOConfig, in_ray: GRPOConfig) -> None:
+    env = "EH-Cabinet-v0,EH-CabinetLocked-v0"
     changes: dict[str, Any] = {"env": env, "updates": 2, "env_threads": 16, "eval_tasks": 2}
     rows = run(dataclasses.replace(in_ray, **changes))
     assert rows == run(dataclasses.replace(quick, **changes))
     assert len(rows) == 2
     assert 0 < rows[0]["rollout/success"] < 1
-    for name in env.split(",") if "," in env else []:
+    for name in env.split(","):
         assert rows[0][f"rollout/episodes_of/{name}"] == 8
     assert in_ray.out is not None
     assert quick.out is not None

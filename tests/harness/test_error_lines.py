@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -24,22 +24,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("module", "called", "words"), COMMANDS)
-def test_a_command_to_run_is_shown_whole(
-    module: str, called: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise ConfigError(TEXT)
-
-    command = import_module(module)
-    monkeypatch.setattr(command, called, fails)
-    with pytest.raises(SystemExit) as end:
-        command.main(words)
-    assert end.value.code == 2
-    assert TEXT in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(("module", "called", "words"), COMMANDS)
-def test_an_interrupt_ends_a_command_with_one_line(
+def test_an_error_is_shown_whole_and_an_interrupt_ends_a_command_with_one_line(
     module: str,
     called: str,
     words: list[str],
@@ -47,18 +32,18 @@ def test_an_interrupt_ends_a_command_with_one_line(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    def stops(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.chdir(tmp_path)
-    command = import_module(module)
-    monkeypatch.setattr(command, called, stops)
-    with pytest.raises(SystemExit) as end:
-        command.main(words)
-    assert end.value.code == 130
-    out = capsys.readouterr().out
-    assert out.splitlines()[-1].startswith("stopped")
-    assert "Traceback" not in out
+    command, shown = import_module(module), []
+    for raised, code in ((ConfigError(TEXT), 2), (KeyboardInterrupt(), 130)):
+        monkeypatch.setattr(command, called, mock.Mock(side_effect=raised))
+        with pytest.raises(SystemExit) as end:
+            command.main(words)
+        assert end.value.code == code
+        shown.append(capsys.readouterr().out)
+    assert TEXT in " ".join(shown[0].split())
+    assert "Traceback" not in shown[1]
+    last = shown[1].splitlines()[-1]
+    assert last.startswith("stopped")
     if module == "harness.grpo":
         (run,) = (tmp_path / "runs").iterdir()
-        assert out.splitlines()[-1] == f"stopped; continue with --resume runs/{run.name}"
+        assert last == f"stopped; continue with --resume runs/{run.name}"

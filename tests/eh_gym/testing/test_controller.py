@@ -53,10 +53,6 @@ class Real(Mean):
     horizon = property(lambda self: self.k)
 
 
-class Nothing(Mean):
-    horizon = property(lambda self: 0)
-
-
 class Hasty(Mean):
     def record(self, outcome):
         super().record(outcome)
@@ -66,17 +62,6 @@ class Hasty(Mean):
 class Nameless(Mean):
     def update(self):
         return {"k": float(self.horizon), **super().update()}
-
-
-class Whole(Mean):
-    def update(self):
-        super().update()
-        return {"horizon/k": self.horizon}
-
-
-class Endless(Mean):
-    def update(self):
-        return {**super().update(), "horizon/target": float("inf")}
 
 
 class Late(Mean):
@@ -150,11 +135,8 @@ METRICS = "test_update_returns_finite_or_nan_floats_named_horizon"
 OTHERS = "test_the_states_of_other_controllers_are_refused_and_change_nothing"
 FAULTS = [
     (Real, WHOLE, "must be an int, got 10.0"),
-    (Nothing, WHOLE, "got 0"),
     (Hasty, "test_recording_alone_moves_nothing", r"record\(\) moved K from 10 to 40"),
     (Nameless, METRICS, "got 'k'"),
-    (Whole, METRICS, "must be a float, got 10"),
-    (Endless, METRICS, "horizon/target .*got inf"),
     (Late, METRICS, "K of the next episodes"),
     (Fickle, "test_the_same_seed_and_info_have_the_same_k_until_the_next_update", "the info and the seed"),
     (Dice, "test_the_same_life_gives_the_same_k", "the same outcomes"),

@@ -21,12 +21,6 @@ class Silent(CabinetEnv):
         return None if observation == "error" else observation, reward, terminated, truncated, info
 
 
-class WholeReward(CabinetEnv):
-    def step(self, action):
-        observation, reward, *rest = super().step(action)
-        return observation, int(reward), *rest
-
-
 class Impatient(CabinetEnv):
     def step(self, action):
         *rest, _, info = super().step(action)
@@ -143,7 +137,6 @@ MALFORMED = "test_malformed_actions_are_answered_and_never_raise"
 EXPERT = "test_the_expert_solves_its_tasks"
 FAULTS = [
     (Silent, MALFORMED, "observation must be a str, got None"),
-    (WholeReward, MALFORMED, "reward must be a float, got 0"),
     (Impatient, MALFORMED, "truncated is for ElasticTimeLimit"),
     (Premature, EXPERT, r"info\['success'\] belongs to the last step"),
     (Generous, MALFORMED, "'' was a success"),

@@ -94,22 +94,6 @@ def test_k_and_hints_are_those_of_the_trainer_s_controller(kept):
         controller.update()
 
 
-def test_bfcl_in_actors_plays_as_in_this_process(kept, bfcl_python):
-    remote = gym.make(in_actors("EH-BFCL-v0", kept), split="dev", workers=1)
-    local = gym.make("EH-BFCL-v0", split="dev", workers=1)
-    for seed in range(3):
-        assert remote.reset(seed=seed) == local.reset(seed=seed)
-        over = False
-        while not over:
-            action = remote.unwrapped.expert()
-            answer = remote.step(action)
-            assert answer == local.step(action)
-            over = answer[2]
-        assert answer[1] == 1.0
-    remote.close()
-    local.close()
-
-
 def test_what_an_environment_raises_arrives_as_it_is(kept):
     env = gym.make(in_actors(FRAGILE, kept), split="dev")
     with pytest.raises(gym.error.ResetNeeded):

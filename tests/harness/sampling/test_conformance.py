@@ -84,13 +84,6 @@ def test_logprobs_equal_a_plain_forward_pass_after_every_optimizer_step(
             assert sample.versions == ((first.policy_version + update, len(sample.ids)),)
 
 
-def test_draws_depend_on_the_request_alone(sampler: Sampler, ask: Ask) -> None:
-    alone = sample_all(sampler, [ask(0, [1, 2, 3], seed=5)])[0]
-    sampler.end_session(0)
-    crowd = [ask(s, [1, 2, 3] if s == 3 else [4 + s] * (s + 1), seed=5 if s == 3 else s) for s in range(6)]
-    assert sample_all(sampler, crowd)[3].ids == alone.ids
-
-
 def test_a_group_of_one_prompt_draws_as_each_would_alone(sampler: Sampler, ask: Ask) -> None:
     prompt = list(range(1, 41))
     group = sample_all(sampler, [ask(s, prompt, seed=2**62 + s) for s in range(8)])
