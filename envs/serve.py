@@ -15,9 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("env", metavar="ENV_ID", help="an environment with text actions, such as EH-BFCL-v0")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=8765, help="port to listen on, 0 for any (%(default)s)")
-    parser.add_argument("--token", help="token that clients must send; other users of this machine can see it in `ps`")
     parser.add_argument(
-        "--token-file", type=Path, help=f"file with the token; without either, {TOKEN_VARIABLE} is read"
+        "--token-file",
+        type=Path,
+        help=f"file with the token that clients must send; without it, {TOKEN_VARIABLE} is read",
     )
     parser.add_argument(
         "--split",
@@ -48,7 +49,7 @@ def serve(options: argparse.Namespace) -> int:
         MissingBackendError: A backend or its data are not installed.
         MissingExtraError: OpenEnv is not installed.
     """
-    token, told = find_token(options.token, options.token_file, options.host)
+    token, told = find_token(options.token_file, options.host)
     from envs.openenv import server  # needs an extra
 
     return server.serve(options, token, told=told)

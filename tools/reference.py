@@ -30,7 +30,6 @@ from harness.settings.old_flags import OLD_FLAGS
 from harness.settings.presets import preset
 from harness.simulate import Simulation
 from harness.sweep import Sweep
-from harness.warm_start import default_for as cloning_defaults
 
 ROOT = Path(__file__).parents[1]
 _NOTE = "`python tools/reference.py` makes this page from the code, and a test compares the two."
@@ -209,7 +208,6 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
     "harness.gpu_check": lambda _: GPUCheck(),
     "harness.report": lambda _: Report(runs=tyro.MISSING),
     "harness.simulate": lambda _: Simulation(),
-    "harness.warm_start": cloning_defaults,
 }
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown}
 

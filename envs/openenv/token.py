@@ -39,23 +39,20 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def find_token(given: str | None, file: Path | None, host: str) -> tuple[str, bool]:
+def find_token(file: Path | None, host: str) -> tuple[str, bool]:
     """The token that clients must send, and whether it was made here and must be printed.
 
     Raises:
-        ConfigError: Two tokens are given, or none although other machines can reach the host, or one that is no token.
+        ConfigError: No token is given although other machines can reach the host, or one that is no token.
     """
-    if given and file:
-        raise ConfigError("--token and --token-file both give the token; use only one of them")
     if file is not None:
         try:
             given = file.read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
             raise ConfigError(f"the token cannot be read: {error}") from error
         return checked_token(given), False
-    given = given or os.environ.get(TOKEN_VARIABLE)
-    if given:
-        return checked_token(given), False
+    if from_environment := os.environ.get(TOKEN_VARIABLE):
+        return checked_token(from_environment), False
     if not is_loopback(host):
         raise ConfigError(
             f"{host} can be reached from other machines, so the server needs a token; give --token-file or set {TOKEN_VARIABLE} "

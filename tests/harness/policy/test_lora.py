@@ -17,7 +17,6 @@ import torch
 from one_step import copied
 from one_step import one_step as episode
 from quiet_run import metrics_of, run
-from rich.console import Console
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
@@ -40,7 +39,6 @@ from harness.settings.presets import preset
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.training.update import update_policy
 from harness.types.loss_settings import LossSettings
-from harness.warm_start import clone, default_for
 
 SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
 
@@ -55,16 +53,12 @@ def lora_run(folder: Path) -> None:
     run(dataclasses.replace(preset([]), lora_rank=4, out=folder / "run"))
 
 
-def lora_clone(folder: Path) -> None:
-    clone(dataclasses.replace(default_for([]), lora_rank=4, out=folder / "clone"), Console(quiet=True))
-
-
 def lora_model(folder: Path) -> None:
     add_lora(PreTrainedModel(PreTrainedConfig()), 4, seed=0)
 
 
 @pytest.mark.usefixtures("no_model")
-@pytest.mark.parametrize("begin", [lora_run, lora_clone, lora_model])
+@pytest.mark.parametrize("begin", [lora_run, lora_model])
 def test_without_peft_the_message_names_the_command(
     begin: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

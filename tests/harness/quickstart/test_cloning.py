@@ -1,13 +1,11 @@
-"""The warm start: when it stops, what it says, what it keeps, and the command. A real model is in sampling/test_pretrained.py."""
+"""The warm start: when it stops, what it says, what it keeps. A real model is in sampling/test_pretrained.py."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import math
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +17,13 @@ import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
 from harness.assembly.environments import teacher
 from harness.assembly.first_policy import clone_expert
-from harness.policy.policy import Policy, load_policy
+from harness.policy.policy import Policy
 from harness.quickstart import cloning
 from harness.quickstart.cloning import cached_warm_start, demonstrations, text_perplexity, warm_start
 from harness.quickstart.tiny import new_tiny_policy
 from harness.run.display import Display
-from harness.settings.command_line import parse
 from harness.settings.grpo import GRPOConfig
-from harness.settings.presets import preset
 from harness.settings.warm_start import WarmStart
-from harness.warm_start import clone, default_for
 
 FEW = WarmStart(episodes=6, max_optimal_steps=4, updates=3)
 
@@ -180,33 +175,6 @@ def test_runs_of_other_seeds_can_share_a_clone(
         cloned = clone_expert(config, env, new_tiny_policy(gym.make(config.env), seed=0), "cpu", display, cached=False)
         losses.add(cloned["warm_start/loss"])
     assert (len(losses) == 1) is same
-
-
-def test_the_command_leaves_a_model_folder_and_its_cost(tmp_path: Path) -> None:
-    cloning = dataclasses.replace(default_for([]), out=tmp_path / "clone", warm_start=FEW)
-    text = shown(lambda display: clone(cloning, display._console))
-    assert "warm start: loss" in text
-    model, command = text.split("; train it with python -m harness.grpo ")
-    assert model.endswith(f"model: {tmp_path / 'clone'}")
-    words = shlex.split(command.splitlines()[0])
-    run = parse(preset(words), words, prog="grpo")  # the settings of the run whose warm start it was
-    assert dataclasses.replace(run, model="tiny", warm_start=FEW) == cloning.for_run()
-    saved = json.loads((tmp_path / "clone" / "warm_start.json").read_text())
-    assert saved["metrics"]["warm_start/steps"] == 3
-    assert saved["settings"]["warm_start"]["episodes"] == 6
-    policy = load_policy(tmp_path / "clone")
-    assert policy.model.num_parameters() < 1_000_000
-    with pytest.raises(ConfigError, match="--out"):
-        clone(cloning, Console(quiet=True))
-
-
-def test_the_command_takes_the_defaults_of_the_run() -> None:
-    words = ["--model", "smollm2-135m", "--env", "EH-BFCL-v0"]
-    run, cloning = preset(words), default_for(words)
-    assert (cloning.env_args, cloning.dtype) == (run.env_args, "bfloat16")
-    assert run.warm_start.seed == 0
-    assert cloning.warm_start == dataclasses.replace(run.warm_start, seed=-1)  # so that --seed decides
-    assert default_for(["--model", "Qwen/Qwen2.5-7B-Instruct"]).warm_start.episodes == 200
 
 
 def test_another_vocabulary_never_meets_an_old_cache(env: gym.Env[str, str], tmp_path: Path) -> None:
