@@ -165,7 +165,12 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
     def _connect(self) -> None:
         if self._client is None:
             if not self._action_field:
-                self._action_field = _only_field(self._http("/schema")["action"])
+                schema = self._http("/schema")
+                if not isinstance(schema, dict) or "action" not in schema:
+                    raise ConfigError(
+                        f"what answers at {self._url} is not an OpenEnv server: its /schema has no action"
+                    )
+                self._action_field = _only_field(schema["action"])
             self._client = self._make()
             self._client.connect()
 

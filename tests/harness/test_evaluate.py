@@ -6,8 +6,10 @@ import json
 import signal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 from rich.console import Console
 from rich.progress import Progress
 
@@ -15,6 +17,7 @@ from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, main, run
 from harness.policy.policy import Policy
+from harness.rollout.rollout import rollout
 from harness.run.episode_log import read_episodes
 
 
@@ -167,3 +170,24 @@ def test_the_environments_own_limit_is_not_called_the_horizon(tmp_path: Path) ->
         for name in ("own", "k")
     }
     assert ends == {"own": {"truncated"}, "k": {"horizon"}}
+
+
+@pytest.mark.parametrize(("smaller_than", "given", "threads"), [(0, None, None), (10**9, None, 1), (0, 3, 3)])
+def test_the_way_of_playing_and_the_threads_are_the_flags_and_only_a_small_model_has_one_by_default(
+    trained: Policy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    smaller_than: int,
+    given: int | None,
+    threads: int | None,
+) -> None:
+    chosen: list[int] = []
+    played = mock.Mock(side_effect=rollout)
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.setattr("harness.evaluation.play.rollout", played)
+    monkeypatch.setattr("harness.evaluate._SMALL", smaller_than)
+    trained.save(tmp_path)
+    quick: dict[str, Any] = {"tasks": 1, "rollouts": 1, "max_action_tokens": 6, "horizon": 1}
+    quiet(policy=str(tmp_path), threads=given, rollout="streaming", **quick)
+    assert chosen == ([] if threads is None else [threads])
+    assert played.call_args.args[4].mode == "streaming"

@@ -16,6 +16,7 @@ from eh_gym.errors import WorkerDied, WorkerError
 from envs.cabinet.env import CabinetEnv
 from harness.assembly import build
 from harness.assembly.environments import teacher
+from harness.evaluation.play import play_policy
 from harness.rollout import player
 from harness.run.metrics import read_metrics
 from harness.settings.grpo import GRPOConfig
@@ -232,3 +233,15 @@ def test_episodes_that_fail_after_every_retry_are_counted_and_training_goes_on(q
     assert rows[0]["horizon/k_mean"] is None  # no reset has told a K
     assert rows[1]["horizon/k_mean"] == rows[1]["horizon/k"]
     assert rows[1]["rollout/episodes"] == 16 - rows[1]["rollout/environment_errors"] > 0
+
+
+def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        seen.append((args[4].mode, args[4].environment_retries))
+        return play_policy(*args, **kwargs)
+
+    monkeypatch.setattr("harness.evaluation.held_out.play_policy", spy)
+    run(dataclasses.replace(quick, updates=1, eval_tasks=2, rollout="streaming", environment_retries=1, slots=4))
+    assert seen == [("streaming", 1)] * 4  # sampled and greedy, before and after

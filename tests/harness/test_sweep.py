@@ -297,3 +297,10 @@ def test_a_real_sweep_is_killed_and_goes_on(
         assert all(row["evaluation/mean_at_k"] is not None for row in metrics)
         assert folder.name not in ended or (folder / "evaluation.json").stat().st_mtime_ns == ended[folder.name]
     assert any("resumed at update" in p.read_text() for p in tmp_path.glob("logs/*.log"))
+
+
+@pytest.mark.parametrize(
+    ("words", "device"), [([], "cpu"), (["--device", "auto"], "auto"), (["--model", "smollm2-135m"], "auto")]
+)
+def test_quick_puts_the_tiny_model_alone_on_the_cpu(words: list[str], device: str) -> None:
+    assert parse(["--suite", "ema", "--quick", *words]).train.device == device

@@ -436,3 +436,12 @@ def test_a_given_token_is_not_printed(monkeypatch: pytest.MonkeyPatch, capsys: p
     told = capsys.readouterr().out
     assert "token: as given" in told
     assert TOKEN not in told
+
+
+def test_another_server_than_openenv_s_is_an_error(chat_server: Any) -> None:
+    with (
+        chat_server.serve(chat_server.cabinet_agent) as stranger,
+        gym.make("EH-Remote-v0", url=stranger.url.removesuffix("/v1"), token="") as remote,
+        pytest.raises(ConfigError, match="not an OpenEnv server"),
+    ):
+        remote.reset()

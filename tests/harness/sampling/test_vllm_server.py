@@ -320,3 +320,15 @@ def test_a_real_server_killed_midway_loses_nothing_and_comes_back(
     for request, sample in zip(requests, sample_all(sampler, requests), strict=True):
         assert sample.logprobs == pytest.approx(forward_logprobs(model, list(request.prompt_ids), sample.ids), abs=1e-4)
         assert sample.versions == ((1, 100),)
+
+
+def test_running_requests_are_paused_while_the_weights_change(sampler: VLLMServerSampler, pair: Pair) -> None:
+    pair[0].calls.clear()
+    sampler.weights_changed()
+    assert [path for path, _ in pair[0].calls] == [
+        "/pause",
+        "/start_weight_update",
+        "/update_weights",
+        "/finish_weight_update",
+        "/resume",
+    ]

@@ -190,3 +190,9 @@ def test_appworld_is_evaluated_on_a_split_that_it_has() -> None:
 def test_what_several_ranks_cannot_do_is_refused(settings: dict[str, Any], names: str) -> None:
     with pytest.raises(ConfigError, match=names):
         GRPOConfig(**settings).check_ranks()
+
+
+def test_settings_that_several_ranks_can_have_pass() -> None:
+    GRPOConfig(sampler="vllm").check_ranks()
+    GRPOConfig(sampler="vllm-server", url="http://127.0.0.1:1", max_staleness=1, eval_every=0).check_ranks()
+    GRPOConfig(env_workers="ray", ray_address="auto").check_ranks()
