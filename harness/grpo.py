@@ -155,24 +155,27 @@ def _check_effects(config: GRPOConfig, words: Sequence[str]) -> None:
             )
 
 
-def _planned(config: GRPOConfig, gpu_bytes: int, gpus: int) -> str:
-    """Asks the plan whether the run fits the GPUs that it has; returns why if the plan cannot say.
+def _planned(config: GRPOConfig, gpu_bytes: int, gpus: int) -> tuple[bool, str]:
+    """Asks the plan whether the run fits the GPUs that it has.
+
+    Returns:
+        Whether AdamW's moments leave the GPU for the rollout; and if the plan can't say, why.
 
     Raises:
         ConfigError: The run cannot fit. The message names changes that would make it fit.
     """
     if not gpu_bytes:
-        return ""
+        return config.offload_optimizer == "on", ""
     plan = Plan(gpus=gpus, gpu_gb=gpu_bytes / GB, train=config)
     try:
         memory = memory_of(plan)
     except ConfigError as unknown:  # another model or environment than those whose sizes are known
-        return str(unknown)
+        return config.offload_optimizer == "on", str(unknown)
     if not memory.fits:
         raise ConfigError(
             f"{refusal(plan, memory, _MORE_GPUS)}; python -m harness.plan counts it, and --no-plan tries it all the same"
         )
-    return ""
+    return bool(memory.host), ""
 
 
 def carry_out(
@@ -206,8 +209,10 @@ def carry_out(
     try:
         settings = wanted if wanted.resume is None else saved_config(wanted.resume, wanted, flags)
         ranks = join(device=pick_device(settings.device), timeout_s=settings.rank_timeout_s)
-        unplanned = _planned(settings, gpu_bytes(pick_device(settings.device)), ranks.size) if wanted.plan else ""
+        memory = gpu_bytes(pick_device(settings.device)) if wanted.plan else 0
+        offload, unplanned = _planned(settings, memory, ranks.size)
         config, run_dir, resume = ranks.from_first(prepare(wanted, flags) if ranks.first else (wanted, Path(), False))
+        config = replace(config, offload_optimizer="on" if offload else "off")
         busy = f"another process trains in {run_dir}; wait for its end, or end it, before this one resumes it"
         with library_settings(), lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
             begun = run_dir if ranks.first and not resume else None

@@ -52,6 +52,8 @@ def show(plan: Plan, console: Console) -> None:
         say(f"  {name:44}{sum(parts.values()) / GB:8.1f}")
         for part, value in parts.items():
             say(f"    {part:42}{value / GB:8.1f}")
+    if memory.host:
+        say(f"  AdamW moments, on the host during the rollout {memory.host / GB:7.1f}")
     for part, value in memory.server.items():
         say(f"  on each server: {part:28}{value / GB:8.1f}")
     larger = "update" if sum(memory.update.values()) >= sum(memory.rollout.values()) else "rollout"

@@ -38,7 +38,7 @@ from harness.settings.grpo import GRPOConfig
 from harness.training.checkpoint import CheckpointWriter, load_training_state
 from harness.training.frozen import keep_frozen, load_frozen
 from harness.training.learner import Learner
-from harness.training.optimizer import make_optimizer
+from harness.training.optimizer import HostMoments, make_optimizer
 from harness.training.reference import reference_policy
 from harness.types.sampler import Sampler
 from harness.types.seeding import derive_seed
@@ -247,7 +247,10 @@ def _prepare_training(
         state = load_training_state(checkpoint, model=model, optimizer=optimizer, sampled=weights.behind, ranks=ranks)
         weights.restore(state["sampled_at"])
         display.note(f"resumed at update {state['next_update']} from {checkpoint}")
-    learner = Learner(policy, optimizer, reference, config.loss_settings(), config.learning_rate_at, config.seed, ranks)
+    moments = HostMoments(optimizer) if config.offload_optimizer == "on" else None
+    learner = Learner(
+        policy, optimizer, reference, config.loss_settings(), config.learning_rate_at, config.seed, ranks, moments
+    )
     return _Trained(learner=learner, weights=weights, state=state)
 
 

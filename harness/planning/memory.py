@@ -7,6 +7,7 @@ fragments take.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from harness.policy.shape import ModelShape, head_chunk, shape_of
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
 
-__all__ = ["GB", "Memory", "memory_of"]
+__all__ = ["GB", "Memory", "memory_of", "offloads"]
 
 GB = 1e9
 _BYTES = {"float32": 4, "bfloat16": 2}
@@ -36,6 +37,7 @@ class Memory:
         tokens: The number of tokens of one micro-batch.
         sequences: The number of longest episodes that the sampler's cache holds at once; None if the cache has no fixed size.
         available: The memory that is available, without the reserve.
+        host: What each rank keeps in the host's memory during the rollout: AdamW's moments, with `--offload-optimizer`.
     """
 
     update: dict[str, float]
@@ -45,6 +47,7 @@ class Memory:
     tokens: int
     sequences: float | None
     available: float
+    host: float = 0.0
 
     @property
     def needed(self) -> float:
@@ -61,6 +64,18 @@ class Memory:
         """Whether all of this fits: the update, the rollout, one longest episode in the engine's cache, and a server."""
         room = self.sequences is None or self.sequences >= 1
         return room and max(self.needed, sum(self.server.values())) <= self.available
+
+
+def offloads(plan: Plan) -> bool:
+    """Whether AdamW's moments leave the GPU for the rollout: as the setting says; auto: if the run fits only then."""
+    setting = plan.train.offload_optimizer
+    if setting != "auto" or plan.train.max_staleness:
+        return setting == "on"
+    off, on = (
+        memory_of(dataclasses.replace(plan, train=dataclasses.replace(plan.train, offload_optimizer=way)))
+        for way in ("off", "on")
+    )
+    return on.fits and not off.fits
 
 
 def memory_of(plan: Plan) -> Memory:
@@ -94,6 +109,7 @@ def memory_of(plan: Plan) -> Memory:
     held = {name: value / plan.gpus for name, value in held.items()}
     update = held | {"gradients": 4 * trained / plan.gpus} | _working(plan, shape, tokens, lengths)
     rollout, sequences, server = dict(held), None, {}
+    host = rollout.pop("AdamW moments") if offloads(plan) else 0.0
     slots = math.ceil(min(config.slots or config.episodes_per_update, config.episodes_per_update) / plan.gpus)
     kv = float(shape.kv_bytes(b) * longest)
     if config.sampler == "vllm":
@@ -123,7 +139,7 @@ def memory_of(plan: Plan) -> Memory:
         rollout |= copies | own
         update |= copies | (own if config.max_staleness else {})
     available = (plan.gpu_gb - plan.reserve_gb) * GB
-    return Memory(update, rollout, server, longest, tokens, sequences, available)
+    return Memory(update, rollout, server, longest, tokens, sequences, available, host)
 
 
 def _engine_step(config: GRPOConfig, shape: ModelShape, b: int, sequences: int) -> float:

@@ -108,6 +108,7 @@ class GRPOConfig(
         self.check_reasoning(self.max_action_tokens)
         self.check_sampler()
         self.check_loss()
+        self.check_offload(self.max_staleness)
         self.check_evaluation(self.max_staleness)
         if self.horizons() and self.budget_hint:
             raise ConfigError(

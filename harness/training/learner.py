@@ -9,6 +9,7 @@ import torch
 
 from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks
+from harness.training.optimizer import HostMoments
 from harness.training.update import select_episodes, update_policy
 from harness.types.loss_settings import LossSettings
 from harness.types.seeding import derive_seed
@@ -29,6 +30,7 @@ class Learner:
         learning_rate: Returns the learning rate of an update.
         seed: The run's seed. It draws which episodes share an optimizer step.
         ranks: The processes that train together.
+        moments: Keeps the optimizer's moments in the host's memory between updates; None leaves them where they are.
     """
 
     policy: Policy
@@ -38,12 +40,15 @@ class Learner:
     learning_rate: Callable[[int], float]
     seed: int
     ranks: Ranks
+    moments: HostMoments | None = None
 
     def update(self, trajectories: Sequence[Trajectory], update: int) -> dict[str, float]:
         """Improves the policy with one update's episodes, of all ranks; returns the ``train/…`` metrics."""
         learning_rate = self.learning_rate(update)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
+        if self.moments:
+            self.moments.to_device()
         with self.ranks.together():
             metrics = update_policy(
                 self.policy,
@@ -54,6 +59,8 @@ class Learner:
                 reference=self.reference,
                 ranks=self.ranks,
             )
+        if self.moments:
+            self.moments.to_host()
         return metrics | {"train/lr": learning_rate}
 
     def selected(self, trajectories: Sequence[Trajectory]) -> list[tuple[Trajectory, float]]:

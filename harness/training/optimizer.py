@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = ["make_optimizer", "master_weights", "parameters_of"]
+__all__ = ["HostMoments", "make_optimizer", "master_weights", "parameters_of"]
 
 
 # For each parameter narrower than float32, the hook that passes its gradients to the optimizer that was made last.
@@ -69,6 +70,54 @@ def master_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[T
     """
     own = {id(p) for p in model.parameters()}
     return [p.detach() for p in parameters_of(optimizer) if id(p) not in own]
+
+
+class HostMoments:
+    """Keeps AdamW's moments in the host's memory while episodes are played, so that an engine's cache can have theirs.
+
+    The moments are in the host's memory from now on; `to_device` brings them back for an update. A checkpoint may be taken in
+    either place. Load one into the optimizer before you make this object.
+
+    Args:
+        optimizer: AdamW, over tensors or over this rank's shards.
+    """
+
+    def __init__(self, optimizer: torch.optim.AdamW) -> None:
+        self._optimizer = optimizer
+        pinned = (
+            torch.cuda.is_available()
+        )  # pinned pages are copied several times as fast, and pinning takes seconds: once
+        self._host = {
+            (p, name): torch.zeros_like(_local(p), device="cpu", pin_memory=pinned)
+            for p in parameters_of(optimizer)
+            for name in ("exp_avg", "exp_avg_sq")
+        }
+        self.to_host()
+
+    @torch.no_grad()
+    def to_host(self) -> None:
+        """Moves the moments to the host's memory. Those of an optimizer that has not stepped are 0, as AdamW begins them."""
+        for (p, name), host in self._host.items():
+            state = self._optimizer.state[p]
+            state.setdefault("step", torch.zeros(()))
+            if name in state:
+                host.copy_(_local(state[name]), non_blocking=True)
+            state[name] = DTensor(host, p._spec, requires_grad=False) if isinstance(p, DTensor) else host
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # a checkpoint may read them next
+
+    @torch.no_grad()
+    def to_device(self) -> None:
+        """Moves the moments to their parameters' device."""
+        for (p, name), host in self._host.items():
+            moment = torch.empty_like(p)
+            _local(moment).copy_(host, non_blocking=True)
+            self._optimizer.state[p][name] = moment
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from quiet_run import kill_and_resume, metrics_of, run
+from quiet_run import kill_and_resume, metrics_of, rows_of_run, run
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -391,6 +391,21 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_made(
 def test_a_plan_that_fits_or_a_model_that_is_unknown_is_not_refused() -> None:
     config = preset(["--model", "Qwen/Qwen2.5-7B-Instruct"])
     fits = dataclasses.replace(config, lora_rank=32, sampler="vllm")
-    assert _planned(fits, 85_000_000_000, 1) == ""
-    assert _planned(dataclasses.replace(config, model="someone/else"), 85_000_000_000, 1).startswith("the shape of")
-    assert _planned(config, 0, 1) == ""  # no GPU
+    assert _planned(fits, 85_000_000_000, 1) == (False, "")
+    assert _planned(dataclasses.replace(config, model="someone/else"), 85_000_000_000, 1)[1].startswith("the shape of")
+    assert _planned(config, 0, 1) == (False, "")  # no GPU
+
+
+def test_the_moments_leave_the_gpu_if_the_plan_needs_it(tmp_path: Path) -> None:
+    config = GRPOConfig(env="EH-BFCL-v0", model="Qwen/Qwen2.5-14B-Instruct", sampler="vllm")
+    for share, offload in ((0.65, False), (0.8, True)):
+        assert _planned(dataclasses.replace(config, gpu_memory_utilization=share), 80_000_000_000, 8) == (offload, "")
+
+
+def test_a_run_with_its_moments_in_host_memory_has_the_same_metrics(quick: GRPOConfig, tmp_path: Path) -> None:
+    small = dataclasses.replace(quick, updates=3, eval_tasks=0, kl_coef=0.1)
+    off, on = (
+        rows_of_run(dataclasses.replace(small, out=tmp_path / way, offload_optimizer=way)) for way in ("off", "on")
+    )
+    assert off == on
+    assert off[-1]["train/kl_ref"] > 0  # the weights have moved

@@ -110,6 +110,21 @@ def test_settings_move_the_parts_they_are_about() -> None:
     ).fits  # no room for the weights
 
 
+def test_moments_in_host_memory_are_in_the_update_alone() -> None:
+    fourteen = (SEVEN.replace("7b", "14b"), "--gpus", "8")
+    off, on = (memory_of(plan(*fourteen, "--offload-optimizer", way)) for way in ("off", "on"))
+    assert on.update == off.update
+    assert sum(off.rollout.values()) - sum(on.rollout.values()) == on.host == 14_770_033_664  # 8 bytes each, on 8 GPUs
+    assert memory_of(plan(*fourteen)) == off
+    larger = (*fourteen, "--gpu-memory-utilization", "0.8")
+    assert not memory_of(plan(*larger, "--offload-optimizer", "off")).fits
+    auto = memory_of(plan(*larger))
+    assert auto.fits
+    assert auto.host == on.host
+    with pytest.raises(ConfigError, match="--max-staleness"):
+        plan(SEVEN, "--offload-optimizer", "on", "--max-staleness", "1", "--eval-every", "0")
+
+
 def test_work() -> None:
     given = ("--prompt-tokens", "100", "--action-tokens", "20", "--observation-tokens", "10")
     found = work_of(plan(SEVEN, *given, "--success-rate", "0", "--horizon", "10"))

@@ -38,7 +38,7 @@ from harness.sampling.make import make_sampler
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 from harness.training.checkpoint import load_training_state, save_checkpoint, training_state, write_training_state
-from harness.training.optimizer import make_optimizer, parameters_of
+from harness.training.optimizer import HostMoments, make_optimizer, parameters_of
 from harness.training.update import update_policy
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
@@ -420,6 +420,34 @@ def test_a_checkpoint_before_the_first_update_changes_no_step(trained: Policy, t
 
     expected, *others = (on_ranks(2, lambda ranks, h=how: train_once(ranks, h))[0] for how in ("", "save", "load"))
     for found in others:
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_shards_of_moments_in_host_memory_change_no_update_and_no_checkpoint(trained: Policy, tmp_path: Path) -> None:
+    trajectories, settings = episodes(trained), preset([]).loss_settings()
+
+    def train_twice(ranks: Ranks, host: bool, resumed: bool) -> list[np.ndarray]:
+        policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
+        ranks.shard(policy, "cpu")
+        optimizer = make_optimizer(policy.model, learning_rate=1e-3, betas=(0.9, 0.99), weight_decay=0.01)
+        if resumed:
+            load_training_state(tmp_path, model=policy.model, optimizer=optimizer, ranks=ranks)
+        moments = HostMoments(optimizer) if host else None
+        for update in (1,) if resumed else (0, 1):
+            if moments:
+                moments.to_device()
+            update_policy(policy, optimizer, trajectories, settings, seed=update, ranks=ranks)
+            if moments:
+                moments.to_host()
+            if host and not update:
+                saved = training_state(model=policy.model, optimizer=optimizer, ranks=ranks)
+                write_training_state(tmp_path, saved, model=policy.model, extra={}, ranks=ranks)
+        return [whole(p).detach().numpy() for p in policy.model.parameters()]
+
+    expected = on_ranks(2, lambda ranks: train_twice(ranks, False, False))[0]
+    for host, resumed in ((True, False), (True, True), (False, True)):
+        found = on_ranks(2, lambda ranks, how=(host, resumed): train_twice(ranks, *how))[0]
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_array_equal(a, b)
 

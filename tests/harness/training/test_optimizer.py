@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from harness.policy.policy import Policy
 from harness.training.checkpoint import load_training_state, training_state, write_training_state
-from harness.training.optimizer import make_optimizer, master_weights, parameters_of
+from harness.training.optimizer import HostMoments, make_optimizer, master_weights, parameters_of
 
 
 def adamw(model: torch.nn.Module, rate: float = 1e-6) -> torch.optim.AdamW:
@@ -100,3 +101,62 @@ def test_a_checkpoint_keeps_what_rounding_hides(trained: Policy, tmp_path: Path,
         assert torch.equal(a, b)
     for a, b in zip(policy.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_moments_in_host_memory_change_no_step_and_no_checkpoint(dtype: torch.dtype) -> None:
+    plain, other, resumed = line(dtype), line(dtype), line(dtype)
+    usual, optimizer = adamw(plain, 0.01), adamw(other, 0.01)
+    moments = HostMoments(optimizer)
+    begun = copy.deepcopy(optimizer.state_dict())
+    for i in range(4):
+        moments.to_device()
+        step(plain, usual)
+        step(other, optimizer)
+        moments.to_host()
+        if i == 1:
+            saved = copy.deepcopy(optimizer.state_dict())
+            resumed.load_state_dict(other.state_dict())
+            masters = [p.clone() for p in parameters_of(optimizer)]
+    assert torch.equal(plain.weight, other.weight)
+    assert begun["state"][0]["step"] == 0
+    again = adamw(resumed, 0.01)
+    for p, master in zip(parameters_of(again), masters, strict=True):
+        p.data.copy_(master)
+    again.load_state_dict(saved)
+    back = HostMoments(again)
+    for _ in range(2):
+        back.to_device()
+        step(resumed, again)
+        back.to_host()
+    for a, b, c in zip(parameters_of(usual), parameters_of(optimizer), parameters_of(again), strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+
+
+def test_the_host_s_pages_are_pinned_once_and_device_and_host_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[bool] = []
+    zeros_like = torch.zeros_like
+
+    def fake(*args: Any, pin_memory: bool, **how: Any) -> torch.Tensor:
+        made.append(pin_memory)
+        return zeros_like(*args, **how)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch, "zeros_like", fake)
+    model = line(torch.float32)
+    optimizer = adamw(model)
+    moments = HostMoments(optimizer)
+    state = optimizer.state[model.weight]
+    host = state["exp_avg"]
+    moments.to_device()
+    assert state["exp_avg"].data_ptr() != host.data_ptr()
+    with monkeypatch.context() as context:
+        context.setattr(torch, "zeros_like", zeros_like)
+        step(model, optimizer)
+    assert not host.any()
+    moments.to_host()
+    assert state["exp_avg"] is host
+    assert host.any()
+    assert made == [True] * 4  # two moments of a weight and a bias
