@@ -111,7 +111,6 @@ def train(
 
 def _finish(run: Run, display: Display, started: float, *, updates: int) -> None:
     """Saves and evaluates the policy after so many updates. ``evaluation.json`` is written last: a run that has it has ended."""
-    from harness.run.figure import draw_run
     from harness.run.files import write_whole
 
     config, folder, training_s = run.config, run.folder, run.clock.seconds
@@ -123,8 +122,6 @@ def _finish(run: Run, display: Display, started: float, *, updates: int) -> None
             run.evaluations["after"]["horizons"] = run.held_out.at_horizons(display)
     run.checkpoints.wait()
     if run.ranks.first:
-        title = f"{config.env}, {config.wrapper}, seed {config.seed}"
-        draw_run(folder / "metrics.jsonl", folder / "figure.png", title=title)
         write_whole(folder / "evaluation.json", json.dumps(run.evaluations, indent=2))
         display.summary(
             replace(config, updates=updates), folder, run.evaluations, training_s, time.perf_counter() - started

@@ -160,7 +160,7 @@ class Display:
         for k, success in evaluations["after"].get("horizons", {}).items():
             self.note(f"success at K = {k}: {success:.3f}")
         self.note(f"{config.updates} updates in {training_s:.0f} s, everything in {total_s:.0f} s")
-        self.note(f"figure:      {run_dir / 'figure.png'}")
+        self.note(f"report:      python -m harness.report {run_dir}")
         self.note(f"model:       {run_dir / 'model'}")
         if "tensorboard" in config.trackers():
             self.note(f"TensorBoard: tensorboard --logdir {run_dir}")
