@@ -5,8 +5,7 @@ agent's code can find no answer, no solution and no evaluation there. The judge'
 code that runs as this user could ask for the size of an answer's file, which no layer of confinement prevents, and the
 size tells yes from no.
 
-``install.py`` builds and downloads the data. This module writes only one folder: if APPWORLD_ROOT names the data, the
-agent's folder is made from them in the cache at the first use.
+``install.py`` builds, downloads and copies the data.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import os
 import re
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +30,7 @@ __all__ = [
     "benchmark_dir",
     "check_root",
     "difficulty",
-    "given_root",
     "hide",
-    "is_hidden",
     "mini_dir",
     "reference",
     "roots",
@@ -47,10 +43,7 @@ SPLITS = (*BENCHMARK, "mini")
 DATA_VERSION = "0.1.0"
 BUILDER = Path(__file__).parent / "mini" / "build.py"
 
-_HIDDEN = re.compile(r"judge-[0-9a-f]{32}")
 _TASK_ID = re.compile(r"[A-Za-z0-9]+_[0-9]+")
-# APPWORLD_ROOT -> the agent's folder made from it. Filled once per process, because the benchmark has 10,000 files.
-_made: dict[Path, Path] = {}
 # AppWorld marks its files with this line, so that they can be found in training data. It is not part of a solution.
 _CANARY = "# Canary String: "
 
@@ -62,7 +55,7 @@ class Roots:
     Attributes:
         judge: The folder that holds everything.
         agent: The folder that holds no ground truth.
-        version: The name of the data: ``mini-DIGEST``, or ``benchmark-`` and the version that the data state.
+        version: The name of the data: ``mini-DIGEST`` or ``benchmark-VERSION``.
     """
 
     judge: Path
@@ -83,22 +76,6 @@ def benchmark_dir() -> Path:
     return runtime.cache_dir() / "appworld" / f"benchmark-{DATA_VERSION}"
 
 
-def given_root() -> Path | None:
-    """The folder that APPWORLD_ROOT names, if it holds tasks. It is then used instead of the benchmark's folder.
-
-    Raises:
-        ConfigError: This user may not look into the folder.
-    """
-    root = os.environ.get("APPWORLD_ROOT")
-    if not root:
-        return None
-    folder = runtime.expanded(root, "APPWORLD_ROOT").resolve()
-    try:
-        return folder if (folder / "data" / "tasks").is_dir() else None
-    except PermissionError:
-        raise ConfigError(f"APPWORLD_ROOT: this user may not look into {folder}; name another folder") from None
-
-
 def roots(split: str) -> Roots:
     """The folders that hold a split.
 
@@ -106,8 +83,21 @@ def roots(split: str) -> Roots:
         ConfigError: There is no such split.
         MissingBackendError: The split's data are not installed. The message says how to get them.
     """
-    judge, agent, version = _place(split)
-    return Roots(judge, agent or _agent_of(judge), version)
+    if split not in SPLITS:
+        raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    folder = mini_dir() if split == "mini" else benchmark_dir()
+    if folder.is_dir():
+        return Roots(next(folder.glob("judge*")), folder / "agent", folder.name)
+    if split == "mini":
+        raise MissingBackendError(
+            f"AppWorld's mini world for this version of the project is not in {folder.parent}; "
+            "run: python -m envs install appworld"
+        )
+    raise MissingBackendError(
+        f"AppWorld's benchmark (split {split!r}) is not in {folder.parent}; with access to the internet, run: "
+        "python -m envs install appworld; otherwise set EH_APPWORLD_DATA_URL to a mirror, a bundle, or a folder that holds "
+        "AppWorld's data before that command; split 'mini' needs none of this"
+    )
 
 
 def task_ids(split: str) -> tuple[str, ...]:
@@ -117,25 +107,19 @@ def task_ids(split: str) -> tuple[str, ...]:
         ConfigError: There is no such split.
         MissingBackendError: The split's data are not installed. The message says how to get them.
     """
-    root = _place(split)[0]
+    root = roots(split).judge
     found = _read_ids(root, split)
     if not found:
         raise MissingBackendError(
             f"{root} holds no tasks of split {split!r} (data/datasets/{split}.txt is missing or empty); "
-            "choose another split, or another APPWORLD_ROOT"
+            "choose another split"
         )
     return found
 
 
 def hide(folder: Path) -> None:
-    """Gives the judge's folder in an installed folder a random name, unless it has one."""
-    if (folder / "judge").is_dir():
-        os.rename(folder / "judge", folder / f"judge-{secrets.token_hex(16)}")
-
-
-def is_hidden(judge: Path) -> bool:
-    """Whether the name of a judge's folder is random."""
-    return _HIDDEN.fullmatch(judge.name) is not None
+    """Gives the judge's folder in a new folder a random name."""
+    os.rename(folder / "judge", folder / f"judge-{secrets.token_hex(16)}")
 
 
 def reference(split: str, task_id: str) -> list[str] | None:
@@ -148,7 +132,7 @@ def reference(split: str, task_id: str) -> list[str] | None:
     """
     if task_id not in task_ids(split):
         raise ConfigError(f"there is no task {task_id!r} in split {split!r}; envs.appworld.data.task_ids lists them")
-    folder = _place(split)[0] / "data" / "tasks" / task_id / "ground_truth"
+    folder = roots(split).judge / "data" / "tasks" / task_id / "ground_truth"
     if (folder / "steps.json").is_file():
         steps: list[str] = json.loads((folder / "steps.json").read_text(encoding="utf-8"))
         return steps
@@ -221,71 +205,10 @@ def write_agent_root(judge: Path, agent: Path) -> None:
             shutil.copyfile(source, target)
 
 
-def _place(split: str) -> tuple[Path, Path | None, str]:
-    """The judge's folder, the agent's folder (None for APPWORLD_ROOT), and the version. Errors as for ``roots``."""
-    if split not in SPLITS:
-        raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-    if split == "mini":
-        folder = mini_dir()
-        if not folder.is_dir():
-            raise MissingBackendError(
-                f"AppWorld's mini world for this version of the project is not in {folder.parent}; "
-                "run: python -m envs install appworld"
-            )
-        return _judge_of(folder), folder / "agent", folder.name
-    given, folder = given_root(), benchmark_dir()
-    if given is not None:
-        return given, None, _version(given)
-    if not folder.is_dir():
-        told = os.environ.get("APPWORLD_ROOT")
-        nothing = f"APPWORLD_ROOT is {told!r}, which holds no data/tasks, and " if told else ""
-        raise MissingBackendError(
-            f"{nothing}AppWorld's benchmark (split {split!r}) is not in {folder.parent}; with access to the internet, run: "
-            "python -m envs install appworld; otherwise set EH_APPWORLD_DATA_URL to a mirror or a file before that command, or "
-            "APPWORLD_ROOT to a folder that holds AppWorld's data; split 'mini' needs none of this"
-        )
-    judge = _judge_of(folder)
-    return judge, folder / "agent", _version(judge)
-
-
-def _judge_of(folder: Path) -> Path:
-    """The judge's folder in an installed folder. Earlier versions of this project called it ``judge``."""
-    return next((path for path in folder.iterdir() if is_hidden(path)), folder / "judge")
-
-
 def _agent_files(data: Path) -> Iterator[Path]:
     patterns = ["version.txt", "datasets/*.txt", "base_dbs/*", "api_docs/*/*.json"]
     patterns += ["tasks/*/specs.json", "tasks/*/dbs/*"]
     return (path for pattern in patterns for path in sorted(data.glob(pattern)) if path.is_file())
-
-
-def _agent_of(given: Path) -> Path:
-    """The agent's folder, in the cache, for a folder that the user named. If a file in it has changed, a new one is made."""
-    if given in _made:
-        return _made[given]
-    digest = hashlib.sha256(str(given).encode())
-    for path in _agent_files(given / "data"):
-        status = path.stat()
-        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
-    folder = runtime.cache_dir() / "appworld" / f"given-{digest.hexdigest()[:16]}"
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            write_agent_root(given, building / "agent")
-            os.rename(building, folder)
-        except OSError:
-            if not folder.is_dir():  # another process was faster
-                raise
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
-    _made[given] = folder / "agent"
-    return _made[given]
-
-
-def _version(root: Path) -> str:
-    path = root / "data" / "version.txt"
-    return f"benchmark-{path.read_text(encoding='utf-8').strip() if path.is_file() else 'unknown'}"
 
 
 def _read_ids(root: Path, split: str) -> tuple[str, ...]:

@@ -29,8 +29,8 @@ _BUNDLE = f"data-{data.DATA_VERSION}.bundle"
 _COMMAND = "python -m envs install appworld"
 HOW_TO = (
     f"to get it, run with access to the internet: {_COMMAND}",
-    f"or without: EH_APPWORLD_DATA_URL=MIRROR_OR_FILE {_COMMAND} (a mirror of {_BASE}, or the file {_BUNDLE})",
-    "or set APPWORLD_ROOT to a folder that holds AppWorld's data",
+    f"or without: EH_APPWORLD_DATA_URL=SOURCE {_COMMAND} (a mirror of {_BASE}, the file {_BUNDLE}, "
+    "or a folder that holds AppWorld's data)",
 )
 
 
@@ -38,9 +38,8 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
     """Installs what is missing.
 
     Args:
-        force: Build the virtualenv and the mini world again, and delete the mini worlds of other versions and what was made from
-            the data that APPWORLD_ROOT names. The benchmark is kept.
-        benchmark: Try to download the benchmark. A failure is an error only if EH_APPWORLD_DATA_URL is set.
+        force: Build the virtualenv and the mini world again, and delete the mini worlds of other versions. The benchmark is kept.
+        benchmark: Try to get the benchmark. A failure is an error only if EH_APPWORLD_DATA_URL is set.
         say: Is called with one line for each thing done.
 
     Raises:
@@ -63,7 +62,6 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
 def _install_mini(python: Path, force: bool, say: Callable[[str], None]) -> None:
     target = data.mini_dir()
     if target.is_dir() and not force:
-        data.hide(target)  # a folder that an earlier version of this project has made
         say(f"appworld: the mini world ({len(data.task_ids('mini'))} tasks) is in {target}")
         return
     say(f"appworld: building the mini world in {target}")
@@ -72,30 +70,23 @@ def _install_mini(python: Path, force: bool, say: Callable[[str], None]) -> None
         runtime.run(command, hint="please report this", cwd=home, home=home)
         data.check_root(world / "judge", {"mini": None})
     if force:
-        # The mini worlds of other versions of the project, and the agent's folders of data that APPWORLD_ROOT has named, which
-        # are made again when they are needed.
-        old = {path for pattern in ("mini-*", "given-*", ".given-*") for path in target.parent.glob(pattern)}
-        for other in old - {target}:
+        for other in {*target.parent.glob("mini-*")} - {target}:
             shutil.rmtree(other, ignore_errors=True)
     say(f"appworld: the mini world has {len(data.task_ids('mini'))} tasks")
 
 
 def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -> None:
-    given, target = data.given_root(), data.benchmark_dir()
-    if given is not None:
-        say(f"appworld: the benchmark is what APPWORLD_ROOT names, {given}")
-        return
+    target = data.benchmark_dir()
     if target.is_dir():
-        data.hide(target)
         say(f"appworld: the benchmark is in {target}")
         return
     if not wanted:
         say("appworld: not downloading the benchmark because of --no-data; the mini world is installed")
         return
     try:
-        bundle = _bundle(say)
+        source = _source(say)
         say("appworld: unpacking and checking the benchmark")
-        _unpack(python, bundle, target)
+        _unpack(python, source, target)
     except EHError as error:
         if os.environ.get("EH_APPWORLD_DATA_URL"):
             raise
@@ -105,12 +96,14 @@ def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -
     say(f"appworld: the benchmark is in {target}")
 
 
-def _bundle(say: Callable[[str], None]) -> Path:
-    """The benchmark's bundle: the file that EH_APPWORLD_DATA_URL names, or else a download."""
+def _source(say: Callable[[str], None]) -> Path:
+    """The benchmark's bundle, or a folder with its data: what EH_APPWORLD_DATA_URL names, or else a download."""
     base = os.environ.get("EH_APPWORLD_DATA_URL") or _BASE
     parts = split_url(base)
     named = urllib.request.url2pathname(parts.path) if parts.scheme == "file" else base
     path = runtime.expanded(named, "EH_APPWORLD_DATA_URL")
+    if (path / "data" / "tasks").is_dir():
+        return path
     if path.is_dir():
         path = path / _BUNDLE
     if path.is_file():
@@ -128,6 +121,10 @@ def _bundle(say: Callable[[str], None]) -> Path:
 def _unpack(python: Path, bundle: Path, target: Path) -> None:
     with _building(target) as (world, home):
         judge = world / "judge"
+        if bundle.is_dir():
+            shutil.copytree(bundle / "data", judge / "data")
+            data.check_root(judge, data.BENCHMARK)
+            return
         judge.mkdir()
         command = [str(python), "-I", "-B", str(_HERE / "backend" / "unpack.py"), str(bundle.resolve()), str(judge)]
         fault = ""
@@ -186,16 +183,15 @@ def counts() -> dict[str, int | None]:
 def summary() -> str:
     """Which of the data are installed, in a few words, for ``list``."""
     mini = "mini world installed" if data.mini_dir().is_dir() else "no mini world"
-    there = data.given_root() is not None or data.benchmark_dir().is_dir()
-    return f"{mini}, {'benchmark installed' if there else 'no benchmark'}"
+    return f"{mini}, {'benchmark installed' if data.benchmark_dir().is_dir() else 'no benchmark'}"
 
 
 def report() -> tuple[bool, list[str]]:
     """Whether the mini world is installed, and some lines about the data, for ``doctor``."""
     mini, lines = counts()["mini"], []
     lines.append(f"mini world: {mini} tasks" if mini else f"mini world: MISSING; to fix it, run: {_COMMAND}")
-    given, folder = data.given_root(), data.benchmark_dir()
-    if given is None and not folder.is_dir():
+    folder = data.benchmark_dir()
+    if not folder.is_dir():
         return mini is not None, [*lines, "benchmark: not installed", *(f"  {line}" for line in HOW_TO)]
     found = []
     for split in data.BENCHMARK:
@@ -203,7 +199,7 @@ def report() -> tuple[bool, list[str]]:
             found.append(f"{split} {len(data.task_ids(split))}")
         except EHError:
             found.append(f"{split} none")
-    return mini is not None, [*lines, f"benchmark: {', '.join(found)}, in {given or folder}"]
+    return mini is not None, [*lines, f"benchmark: {', '.join(found)}, in {folder}"]
 
 
 def isolation(python: Path) -> list[str]:
@@ -234,11 +230,7 @@ def _answers(judge: Path, layers: Mapping[str, tuple[bool, str]]) -> str:
         return f"{what} closed to the code's user"
     if not layers["files"][0]:
         return f"{what} OPEN to the code"
-    if data.is_hidden(judge):
-        return f"{what} closed, and their sizes too, because the folder's name cannot be guessed"
-    if data.given_root() == judge:
-        return f"{what} closed, but code that guesses this path can ask for their sizes; install the benchmark instead"
-    return f"{what} closed, but code that guesses this path can ask for their sizes; to fix it, run: {_COMMAND}"
+    return f"{what} closed, and their sizes too, because the folder's name cannot be guessed"
 
 
 def _judges() -> Iterator[Path]:

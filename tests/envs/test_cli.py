@@ -63,7 +63,6 @@ def test_unknown_backends_fail_with_the_choices(nothing_installed, capsys, comma
 def appworlds_packages(tmp_path, monkeypatch):
     """AppWorld's virtualenv is there, its data are not."""
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("APPWORLD_ROOT", raising=False)
     state = runtime.BackendState(True, "appworld and more", "", tmp_path)
     monkeypatch.setattr(runtime, "check", lambda name: state)
     monkeypatch.setattr(runtime, "backend_python", lambda name: sys.executable)
@@ -89,7 +88,6 @@ def test_doctor_passes_without_the_benchmark_and_without_isolation(appworlds_pac
         "mini world: 2 tasks",
         "benchmark: not installed",
         "EH_APPWORLD_DATA_URL=",
-        "APPWORLD_ROOT",
         "isolation: none",
     ):
         assert words in told

@@ -1,7 +1,7 @@
 import json
 import os
+import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,25 +34,23 @@ def write_world(root, **splits):
     return root
 
 
-def tree(folder):
-    """Path -> (size, time of change) of everything in a folder."""
-    return {p.relative_to(folder).as_posix(): (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*")}
-
-
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("APPWORLD_ROOT", raising=False)
-    monkeypatch.setattr(data, "_made", {})
     return tmp_path / "cache" / "appworld"
 
 
 @pytest.fixture
-def given(tmp_path, monkeypatch):
-    """A folder that APPWORLD_ROOT names."""
-    root = write_world(tmp_path / "theirs", train=["a_1", "a_2", "b_1"], dev=["c_1"])
-    monkeypatch.setenv("APPWORLD_ROOT", str(root))
-    return root
+def installed():
+    """The judge's folder of an installed benchmark."""
+    return write_world(data.benchmark_dir() / "judge-0", train=["a_1", "a_2", "b_1"], dev=["c_1"])
+
+
+@pytest.fixture
+def agent(installed):
+    """The agent's folder."""
+    data.write_agent_root(installed, data.benchmark_dir() / "agent")
+    return data.benchmark_dir() / "agent"
 
 
 @pytest.fixture
@@ -61,14 +59,10 @@ def mini():
 
 
 def test_the_judges_folder_gets_a_name_that_nobody_can_guess(mini):
-    assert data.roots("mini").judge == mini  # as earlier versions of this project have installed it
-    assert not data.is_hidden(mini)
-    installed = mini.parent
-    data.hide(installed)
-    data.hide(installed)
-    (hidden,) = installed.iterdir()
+    data.hide(mini.parent)
+    (hidden,) = mini.parent.iterdir()
+    assert re.fullmatch(r"judge-[0-9a-f]{32}", hidden.name)
     assert data.roots("mini").judge == hidden
-    assert data.is_hidden(hidden)
     assert data.task_ids("mini") == ("m_1", "m_2")
 
 
@@ -78,59 +72,36 @@ def test_an_unknown_split_lists_the_splits():
             ask("test")
 
 
-def test_a_missing_benchmark_names_every_way_to_it(cache, monkeypatch, tmp_path):
-    with pytest.raises(MissingBackendError, match=r"EH_APPWORLD_DATA_URL.*APPWORLD_ROOT.*'mini'"):
-        data.task_ids("dev")
-    monkeypatch.setenv("APPWORLD_ROOT", str(tmp_path))
-    with pytest.raises(MissingBackendError, match=r"^APPWORLD_ROOT .*data/tasks"):
+def test_a_missing_benchmark_names_every_way_to_it(cache):
+    with pytest.raises(MissingBackendError, match=r"EH_APPWORLD_DATA_URL.*'mini'"):
         data.task_ids("dev")
     assert not cache.exists()
 
 
-def test_an_installed_benchmark_is_used_unchanged(mini):
-    root = write_world(data.benchmark_dir() / "judge", dev=["c_1"])
+def test_an_installed_benchmark_and_the_mini_world_are_apart(installed, mini):
     assert data.roots("mini") == data.Roots(mini, mini.parent / "agent", data.mini_dir().name)
-    assert data.roots("dev") == data.Roots(root, root.parent / "agent", "benchmark-0.1.0")
-    assert data.task_ids("mini") == ("m_1", "m_2")
+    assert data.roots("dev") == data.Roots(installed, installed.parent / "agent", "benchmark-0.1.0")
+    assert (data.task_ids("mini"), data.task_ids("dev")) == (("m_1", "m_2"), ("c_1",))
 
 
-def test_a_given_root_stands_before_the_installed_benchmark_but_not_the_mini_world(given, mini):
-    write_world(data.benchmark_dir() / "judge", dev=["x_9"])
-    assert data.roots("dev").judge == given.resolve()
-    assert data.roots("mini").judge == mini
-
-
-def test_the_tasks_come_in_appworlds_order_without_their_tags(given):
-    (given / "data" / "datasets" / "train.txt").write_text("b_1\n a_2:hard \n\na_1\n")
+def test_the_tasks_come_in_appworlds_order_without_their_tags(installed):
+    (installed / "data" / "datasets" / "train.txt").write_text("b_1\n a_2:hard \n\na_1\n")
     assert data.task_ids("train") == ("b_1", "a_2", "a_1")
 
 
-def test_a_given_root_without_permission_to_look_into_it_is_an_error(given, monkeypatch):
-    def refuse(path):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "is_dir", refuse)
-    with pytest.raises(ConfigError, match=f"APPWORLD_ROOT.*{given}"):
-        data.given_root()
-
-
-def test_a_split_without_tasks_in_a_given_root_is_an_error(given):
-    with pytest.raises(MissingBackendError, match=r"'test_normal'.*APPWORLD_ROOT"):
+def test_a_split_without_tasks_is_an_error(installed):
+    with pytest.raises(MissingBackendError, match="'test_normal'"):
         data.task_ids("test_normal")
 
 
 @pytest.mark.parametrize("name", ["../secret_1", "a", "a/1_1", "a_1 x"])
-def test_a_strange_id_is_refused(given, name):
-    (given / "data" / "datasets" / "train.txt").write_text(f"a_1\n{name}\n")
+def test_a_strange_id_is_refused(installed, name):
+    (installed / "data" / "datasets" / "train.txt").write_text(f"a_1\n{name}\n")
     with pytest.raises(EHError, match="task's id"):
         data.task_ids("train")
 
 
-def test_the_agents_half_of_a_given_root_holds_no_answer_and_nothing_is_written_there(given, cache):
-    before = tree(given)
-    agent = data.roots("train").agent
-    assert tree(given) == before
-    assert cache in agent.parents
+def test_the_agents_half_holds_no_answer(agent):
     names = sorted(p.relative_to(agent).as_posix() for p in agent.rglob("*") if p.is_file())
     tasks = [
         f"data/tasks/{t}/{f}" for t in ("a_1", "a_2", "b_1", "c_1") for f in ("dbs/supervisor.jsonl", "specs.json")
@@ -140,61 +111,31 @@ def test_the_agents_half_of_a_given_root_holds_no_answer_and_nothing_is_written_
     assert not [path for path in agent.rglob("*") if path.is_symlink()]
 
 
-def test_the_agents_half_of_a_given_root_is_made_once_and_again_when_its_files_change(given, cache, monkeypatch):
-    first = data.roots("train").agent
-    again = first.parent.stat().st_ino
-    monkeypatch.setattr(data, "_made", {})  # as in another process
-    assert data.roots("dev").agent == first
-    assert first.parent.stat().st_ino == again
-    monkeypatch.setattr(data, "_made", {})
-    (given / "data" / "tasks" / "a_1" / "specs.json").write_text('{"db_version": "0.1.0", "instruction": "another"}')
-    second = data.roots("train").agent
-    assert second != first
-    assert "another" in (second / "data" / "tasks" / "a_1" / "specs.json").read_text()
-    assert {path.name for path in cache.iterdir()} == {first.parent.name, second.parent.name}
-
-
-def test_many_processes_that_make_the_agents_half_at_once_agree(given, cache):
-    with ThreadPoolExecutor(8) as threads:
-        found = set(threads.map(lambda _: data._agent_of(given), range(8)))
-    assert len(found) == 1
-    assert [path.name for path in cache.iterdir()] == [found.pop().parent.name]
-
-
-def test_where_files_cannot_be_linked_they_are_copied(given, monkeypatch):
+def test_where_files_cannot_be_linked_they_are_copied(installed, monkeypatch, tmp_path):
     def refuse(*_):
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-    agent = data.roots("train").agent
-    source = given / "data" / "tasks" / "a_1" / "specs.json"
+    agent = tmp_path / "agent"
+    data.write_agent_root(installed, agent)
+    source = installed / "data" / "tasks" / "a_1" / "specs.json"
     copied = agent / "data" / "tasks" / "a_1" / "specs.json"
     assert copied.read_text() == source.read_text()
     assert copied.stat().st_ino != source.stat().st_ino
 
 
-def test_an_agents_half_that_cannot_be_made_leaves_nothing(given, cache, monkeypatch):
-    def refuse(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "link", refuse)
-    monkeypatch.setattr(shutil, "copyfile", refuse)
-    with pytest.raises(OSError, match="No space left"):
-        data.roots("train")
-    assert list(cache.iterdir()) == []
-
-
-def test_a_link_in_a_given_root_becomes_a_file(given):
-    specs = given / "data" / "tasks" / "a_1" / "specs.json"
-    specs.rename(given / "elsewhere.json")
-    specs.symlink_to(given / "elsewhere.json")
-    agent = data.roots("train").agent
+def test_a_link_in_the_data_becomes_a_file(installed, tmp_path):
+    specs = installed / "data" / "tasks" / "a_1" / "specs.json"
+    specs.rename(installed / "elsewhere.json")
+    specs.symlink_to(installed / "elsewhere.json")
+    agent = tmp_path / "agent"
+    data.write_agent_root(installed, agent)
     assert not (agent / "data" / "tasks" / "a_1" / "specs.json").is_symlink()
     assert (agent / "data" / "tasks" / "a_1" / "specs.json").is_file()
 
 
-def test_a_reference_is_the_recorded_steps_or_the_solutions_code(given):
-    truth = given / "data" / "tasks" / "a_1" / "ground_truth"
+def test_a_reference_is_the_recorded_steps_or_the_solutions_code(installed):
+    truth = installed / "data" / "tasks" / "a_1" / "ground_truth"
     canary = "# Canary String: appworld:abc\n"
     (truth / "solution.py").write_text(f"{canary}\ndef solution(apis, requester):\n    pass\n")
     code = "requester.raise_on_failure = False\ndef solution(apis, requester):\n    pass\nsolution(apis, requester)"
@@ -206,7 +147,7 @@ def test_a_reference_is_the_recorded_steps_or_the_solutions_code(given):
     assert data.reference("train", "a_1") == ["x = 1", "print(x)"]
 
 
-def test_a_reference_of_another_splits_task_is_refused(given):
+def test_a_reference_of_another_splits_task_is_refused(installed):
     with pytest.raises(ConfigError, match=r"'c_1'.*'train'"):
         data.reference("train", "c_1")
 
@@ -222,24 +163,23 @@ def test_a_reference_of_another_splits_task_is_refused(given):
         ("tasks/a_2/ground_truth/evaluation.py", r"a_2 .*evaluation\.py"),
     ],
 )
-def test_data_with_a_missing_file_fail_the_check_that_whole_data_pass(given, missing, message):
-    data.check_root(given, {"train": 3, "dev": None})
-    (given / "data" / missing).unlink()
+def test_data_with_a_missing_file_fail_the_check_that_whole_data_pass(installed, missing, message):
+    data.check_root(installed, {"train": 3, "dev": None})
+    (installed / "data" / missing).unlink()
     with pytest.raises(EHError, match=message):
-        data.check_root(given, {"train": 3, "dev": None})
+        data.check_root(installed, {"train": 3, "dev": None})
 
 
 @pytest.mark.parametrize("specs", ['{"db_version": "0.2.0"}', "{}"])
-def test_data_of_another_version_fail_the_check(given, specs):
-    (given / "data" / "tasks" / "b_1" / "specs.json").write_text(specs)
+def test_data_of_another_version_fail_the_check(installed, specs):
+    (installed / "data" / "tasks" / "b_1" / "specs.json").write_text(specs)
     with pytest.raises(EHError, match=r"0\.1\.0 .*b_1"):
-        data.check_root(given, {"train": 3})
+        data.check_root(installed, {"train": 3})
 
 
-def test_data_without_a_version_file_are_whole(given):
-    (given / "data" / "version.txt").unlink()  # the engine does not read it
-    data.check_root(given, {"train": 3})
-    assert data.roots("train").version == "benchmark-unknown"
+def test_data_without_a_version_file_are_whole(installed):
+    (installed / "data" / "version.txt").unlink()  # the engine does not read it
+    data.check_root(installed, {"train": 3})
 
 
 def test_the_mini_world_of_other_sources_is_another(tmp_path, monkeypatch):

@@ -63,10 +63,9 @@ write_world = _scope["write_world"]
 def cache(tmp_path, monkeypatch):
     """An empty cache; AppWorld's virtualenv is played by this Python."""
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("APPWORLD_ROOT", "EH_APPWORLD_DATA_URL", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+    for name in ("EH_APPWORLD_DATA_URL", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(runtime, "install", lambda name, force, say: Path(sys.executable))
-    monkeypatch.setattr(data, "_made", {})
     monkeypatch.setattr(data, "BENCHMARK", SPLITS)
     monkeypatch.setattr(install, "_BASE", "http://127.0.0.1:1/")  # nobody listens there
     here = tmp_path / "appworld"
@@ -144,7 +143,7 @@ def test_builds_the_mini_world_with_an_agents_half(cache, builder, said):
     judge = data.roots("mini").judge
     assert (judge / "data" / "tasks" / "mini_0" / "ground_truth").is_dir()
     assert judge.stat().st_mode & 0o777 == 0o700
-    assert data.is_hidden(judge)
+    assert judge.name.startswith("judge-")
     agents = [path.relative_to(world / "agent").as_posix() for path in (world / "agent").rglob("*") if path.is_file()]
     assert "data/tasks/mini_0/specs.json" in agents
     assert not [path for path in agents if "ground_truth" in path]
@@ -152,33 +151,20 @@ def test_builds_the_mini_world_with_an_agents_half(cache, builder, said):
     assert "--no-data" in said[2]
 
 
-def test_a_judges_folder_of_an_earlier_version_is_hidden(cache, builder, said):
-    install.install(benchmark=False, say=said.append)
-    judge = data.roots("mini").judge
-    judge.rename(judge.parent / "judge")
-    install.install(benchmark=False, say=said.append)
-    assert data.is_hidden(data.roots("mini").judge)
-    assert builder.count() == 1
-
-
 LAYERS = ("limits", "user", "network", "system calls", "files")
 
 
 @pytest.mark.parametrize(
-    ("missing", "hidden", "says"),
+    ("missing", "says"),
     [
-        ((), True, "closed to the code's user"),
-        ((), False, "closed to the code's user"),
-        (("user",), True, "closed, and their sizes too"),
-        (("user",), False, "can ask for their sizes; to fix it, run: python -m envs install appworld"),
-        (("user", "files"), True, "OPEN to the code"),
+        ((), "closed to the code's user"),
+        (("user",), "closed, and their sizes too"),
+        (("user", "files"), "OPEN to the code"),
     ],
 )
-def test_doctor_says_how_far_the_answers_are_closed(cache, builder, said, monkeypatch, missing, hidden, says):
+def test_doctor_says_how_far_the_answers_are_closed(cache, builder, said, monkeypatch, missing, says):
     install.install(benchmark=False, say=said.append)
     judge = data.roots("mini").judge
-    if not hidden:
-        judge = judge.rename(judge.parent / "judge")
     probed = {layer: (layer not in missing, "everything is possible") for layer in LAYERS}
     monkeypatch.setattr(install.Worker, "start", lambda worker: None)
     monkeypatch.setattr(install.Worker, "call", lambda worker, method: probed)
@@ -203,8 +189,6 @@ def test_other_sources_build_another_mini_world_and_force_removes_the_old(cache,
     builder(BUILDER + "# changed\n")
     install.install(benchmark=False, say=said.append)
     assert there(cache) == sorted([old.name, data.mini_dir().name])
-    for name in ("given-0123456789abcdef", ".given-0123456789abcdef-xyz"):  # the second as a killed process leaves it
-        (cache / name / "agent").mkdir(parents=True)
     install.install(force=True, benchmark=False, say=said.append)
     assert there(cache) == [data.mini_dir().name]
 
@@ -277,7 +261,7 @@ def test_downloads_checks_and_splits_the_benchmark(cache, served, bundle, said):
     install.install(say=said.append)
     judge, agent = data.roots("train").judge, data.roots("train").agent
     assert judge.parent == data.benchmark_dir()
-    assert data.is_hidden(judge)
+    assert judge.name.startswith("judge-")
     assert len(data.task_ids("train")) == 3
     assert (judge / "data" / "tasks" / "dev_0" / "ground_truth" / "evaluation.py").is_file()
     assert (agent / "data" / "tasks" / "dev_0" / "specs.json").is_file()
@@ -308,7 +292,6 @@ def test_without_a_network_only_a_note_tells_how_to_have_the_benchmark(cache, sa
     assert "cannot be downloaded" in said[-len(notes) - 1]
     assert [line for line in notes if "python -m envs install appworld" in line]
     assert [line for line in notes if "EH_APPWORLD_DATA_URL=" in line]
-    assert [line for line in notes if "APPWORLD_ROOT" in line]
     told, lines = install.report()
     assert told
     assert lines[:2] == ["mini world: 2 tasks", "benchmark: not installed"]
@@ -413,18 +396,23 @@ def test_an_unpacking_that_fails_for_another_reason_keeps_the_download(cache, se
     assert there(cache) == sorted([data.benchmark_dir().name, data.mini_dir().name])
 
 
-def test_a_root_that_is_given_stands_for_the_benchmark_and_is_not_written_to(
-    cache, served, said, monkeypatch, tmp_path
-):
-    write_world(tmp_path / "theirs", train=1)
+def test_a_folder_that_holds_the_data_is_copied_and_not_written_to(cache, served, said, monkeypatch, tmp_path):
+    write_world(tmp_path / "theirs", **SPLITS)
     before = sorted((str(p), p.stat().st_mtime_ns) for p in (tmp_path / "theirs").rglob("*"))
-    monkeypatch.setenv("APPWORLD_ROOT", str(tmp_path / "theirs"))
+    monkeypatch.setenv("EH_APPWORLD_DATA_URL", str(tmp_path / "theirs"))
     install.install(say=said.append)
-    assert "APPWORLD_ROOT" in said[-1]
     assert served.asked == []
-    assert data.task_ids("train") == ("train_0",)
-    assert install.report()[1][1] == f"benchmark: train 1, dev none, in {tmp_path / 'theirs'}"
+    assert len(data.task_ids("train")) == 3
+    assert not list(data.roots("train").agent.rglob("ground_truth"))
     assert sorted((str(p), p.stat().st_mtime_ns) for p in (tmp_path / "theirs").rglob("*")) == before
+
+
+def test_a_folder_that_holds_a_part_of_the_data_is_refused(cache, said, monkeypatch, tmp_path):
+    write_world(tmp_path / "theirs", train=1)
+    monkeypatch.setenv("EH_APPWORLD_DATA_URL", str(tmp_path / "theirs"))
+    with pytest.raises(EHError, match="incomplete"):
+        install.install(say=said.append)
+    assert there(cache) == [data.mini_dir().name]
 
 
 # With AppWorld itself.
