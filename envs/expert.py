@@ -7,6 +7,7 @@ environment must have ``expert()`` and ``random_action(rng)``; the callers check
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from eh_gym.errors import WorkerError
 
-__all__ = ["Demonstration", "demonstrate"]
+__all__ = ["Demonstration", "demonstrate", "demonstrated_tasks"]
 
 _ATTEMPTS = 5
 
@@ -37,6 +38,13 @@ class Demonstration:
     actions: list[str] = field(default_factory=list)
     infos: list[dict[str, Any]] = field(default_factory=list)
     ended: bool = False
+
+
+def demonstrated_tasks(env: gym.Env[str, str]) -> Sequence[str]:
+    """The ids of the tasks of demonstrations: the environment's ``demonstrated_ids``, or else its ``task_ids``."""
+    base: Any = env.unwrapped
+    ids: Sequence[str] = getattr(base, "demonstrated_ids", base.task_ids)
+    return ids
 
 
 def demonstrate(

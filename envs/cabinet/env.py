@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -21,8 +22,8 @@ from envs.cabinet.tasks import (
     LONGEST_CHAIN,
     LONGEST_LOCKED_CHAIN,
     CabinetTask,
-    TaskIds,
     make_task,
+    recurring_tasks,
     success_ceiling,
     task_ids,
 )
@@ -73,9 +74,12 @@ class CabinetEnv(gym.Env[str, str]):
             task of any split.
         longest: The most drawers of a chain, 1 to 11 (10 with a lock). Longer chains are cut to it, so the expert needs at most
             3 * longest steps (and 2 for a lock).
+        tasks: How many tasks the split has, 1 to 10,000, in the proportions of length of the whole split; for training on tasks
+            that come again and again, as those of real benchmarks do. None keeps them all. Demonstrations are of all tasks.
 
     Raises:
-        ConfigError: The split is unknown, or at a reset the task id is; or no chain can be that long.
+        ConfigError: The split is unknown, or at a reset the task id is; or no chain can be that long; or ``tasks`` is out of
+            range.
 
     Example:
         >>> env = CabinetEnv(split="dev")
@@ -91,12 +95,15 @@ class CabinetEnv(gym.Env[str, str]):
     _has_lock: ClassVar[bool] = False
     _system_prompt: ClassVar[str] = _RULES.format(more="", end=" and ends the task")
 
-    def __init__(self, split: str = "train", longest: int | None = None) -> None:
-        self.task_ids: TaskIds = task_ids(split)
+    def __init__(self, split: str = "train", longest: int | None = None, tasks: int | None = None) -> None:
+        self.demonstrated_ids: Sequence[str] = task_ids(split)
         most = LONGEST_LOCKED_CHAIN if self._has_lock else LONGEST_CHAIN
         if longest is not None and longest not in range(1, most + 1):
             raise ConfigError(f"longest must be 1 to {most} drawers here, got {longest!r}")
         self._longest = int(longest or most)
+        self.task_ids = self.demonstrated_ids
+        if tasks is not None:
+            self.task_ids = recurring_tasks(split, tasks, locked=self._has_lock, longest=self._longest)
         self.observation_space = UnicodeText(32)
         self.action_space = UnicodeText(_LONGEST_ACTION)
         self._task: CabinetTask | None = None
@@ -262,8 +269,8 @@ class CabinetOpenEndedEnv(CabinetEnv):
 
     _system_prompt = _RULES.format(more="", end="; a wrong code is final: no later code can be right")
 
-    def __init__(self, split: str = "train", longest: int | None = None) -> None:
-        super().__init__(split, longest)
+    def __init__(self, split: str = "train", longest: int | None = None, tasks: int | None = None) -> None:
+        super().__init__(split, longest, tasks)
         self._spoiled = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:

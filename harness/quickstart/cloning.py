@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from eh_gym.errors import ConfigError
-from envs.expert import demonstrate
+from envs.expert import demonstrate, demonstrated_tasks
 from harness.policy.batch import microbatches, padded_microbatches
 from harness.policy.lora import has_lora
 from harness.policy.policy import Policy, training_mode
@@ -70,7 +70,7 @@ def demonstrations(
             f"the warm start needs an environment with {', '.join(missing)}, which {env.unwrapped!r} lacks; leave it out "
             "with --warm-start.episodes 0"
         )
-    task_ids = env.unwrapped.task_ids  # type: ignore[attr-defined]
+    task_ids = demonstrated_tasks(env)
     found: list[Trajectory] = []
     shortest = math.inf
     misses = 0

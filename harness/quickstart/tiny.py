@@ -19,7 +19,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
-from envs.expert import Demonstration, demonstrate
+from envs.expert import Demonstration, demonstrate, demonstrated_tasks
 from harness.policy.attention import PACKED
 from harness.policy.chat import ChatFormat
 from harness.policy.fresh import fresh_qwen2
@@ -168,8 +168,7 @@ def new_tiny_policy(
             f"--model tiny needs an environment with {', '.join(missing)}, which {base!r} lacks; "
             "give --model a folder or hub id"
         )
-    task_ids: Sequence[str] = base.task_ids  # type: ignore[attr-defined]
-    demonstrations = list(_played(env, itertools.islice(task_ids, _TINY_TASKS), waste=0.3, max_steps=60))
+    demonstrations = list(_played(env, itertools.islice(demonstrated_tasks(env), _TINY_TASKS), waste=0.3, max_steps=60))
     texts = [text for played in demonstrations for text in _texts(played)]
     actions = [action for played in demonstrations for action in played.actions]
     few = len(set(" ".join(texts).split())) < _FEW_WORDS

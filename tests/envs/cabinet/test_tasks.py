@@ -2,6 +2,8 @@ import random
 
 import pytest
 
+from eh_gym.errors import ConfigError
+from envs.cabinet.env import CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv
 from envs.cabinet.tasks import DRAWERS, make_task, success_ceiling, task_ids
 
 
@@ -90,3 +92,18 @@ def test_anything_else_is_not_the_id_of_a_task(task_id):
     assert task_ids("all").count(task_id) == 0
     with pytest.raises(ValueError, match="is not one of"):
         task_ids("all").index(task_id)
+
+
+@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv])
+def test_recurring_tasks_have_the_lengths_of_the_split_and_demonstrations_are_of_all(env_class):
+    env = env_class(tasks=96)
+    assert len(set(env.task_ids)) == 96
+    assert set(env.task_ids) <= set(task_ids("train"))
+    needed = [env.reset(options={"task_id": task_id})[1]["optimal_steps"] for task_id in env.task_ids]
+    for k in (6, 12, 20, 30):
+        share = sum(steps <= k for steps in needed) / 96
+        assert share == pytest.approx(success_ceiling(k, locked=env_class is CabinetLockedEnv), abs=1 / 96)
+    assert env.demonstrated_ids == task_ids("train")
+    assert env.reset(seed=3)[1]["task_id"] in env.task_ids
+    with pytest.raises(ConfigError, match="tasks"):
+        env_class(tasks=0)
