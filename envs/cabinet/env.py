@@ -74,8 +74,9 @@ class CabinetEnv(gym.Env[str, str]):
             task of any split.
         longest: The most drawers of a chain, 1 to 11 (10 with a lock). Longer chains are cut to it, so the expert needs at most
             3 * longest steps (and 2 for a lock).
-        tasks: How many tasks the split has, 1 to 10,000, in the proportions of length of the whole split; for training on tasks
-            that come again and again, as those of real benchmarks do. None keeps them all. Demonstrations are of all tasks.
+        tasks: How many training tasks there are, 1 to 10,000, in the proportions of length of the whole split, so that they come
+            again and again as those of real benchmarks do. None keeps them all. Demonstrations are of all, and so are the
+            other splits.
 
     Raises:
         ConfigError: The split is unknown, or at a reset the task id is; or no chain can be that long; or ``tasks`` is out of
@@ -101,9 +102,8 @@ class CabinetEnv(gym.Env[str, str]):
         if longest is not None and longest not in range(1, most + 1):
             raise ConfigError(f"longest must be 1 to {most} drawers here, got {longest!r}")
         self._longest = int(longest or most)
-        self.task_ids = self.demonstrated_ids
-        if tasks is not None:
-            self.task_ids = recurring_tasks(split, tasks, locked=self._has_lock, longest=self._longest)
+        few = None if tasks is None else recurring_tasks(tasks, locked=self._has_lock, longest=self._longest)
+        self.task_ids = few if few and split == "train" else self.demonstrated_ids
         self.observation_space = UnicodeText(32)
         self.action_space = UnicodeText(_LONGEST_ACTION)
         self._task: CabinetTask | None = None

@@ -105,5 +105,6 @@ def test_recurring_tasks_have_the_lengths_of_the_split_and_demonstrations_are_of
         assert share == pytest.approx(success_ceiling(k, locked=env_class is CabinetLockedEnv), abs=1 / 96)
     assert env.demonstrated_ids == task_ids("train")
     assert env.reset(seed=3)[1]["task_id"] in env.task_ids
+    assert env_class("dev", tasks=96).task_ids == task_ids("dev")
     with pytest.raises(ConfigError, match="tasks"):
         env_class(tasks=0)
