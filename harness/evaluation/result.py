@@ -16,7 +16,16 @@ from rich.table import Table
 from eh_gym.errors import ConfigError
 from harness.evaluation.endpoint import Usage
 
-__all__ = ["EvalResult", "Part", "PlayedEpisode", "result_table", "share_text", "summarise", "wilson_interval"]
+__all__ = [
+    "EvalResult",
+    "Part",
+    "PlayedEpisode",
+    "effective_episodes",
+    "result_table",
+    "share_text",
+    "summarise",
+    "wilson_interval",
+]
 
 _Z = 1.959964  # two-sided 95 %
 
@@ -226,13 +235,22 @@ def _by_task(episodes: Iterable[PlayedEpisode]) -> list[list[bool]]:
 
 def _mean(tasks: Sequence[Sequence[bool]]) -> tuple[float, tuple[float, float]]:
     """The share of successful episodes with its interval."""
+    mean = _share([success for task in tasks for success in task])
+    return mean, wilson_interval(mean, effective_episodes(tasks))
+
+
+def effective_episodes(tasks: Sequence[Sequence[bool]]) -> float:
+    """The number of independent episodes whose share of successes varies as much as that of these; see `summarise`.
+
+    Args:
+        tasks: The successes of each task's episodes.
+    """
     played = [success for task in tasks for success in task]
     mean, n = _share(played), len(tasks)
     if n == 1 or mean in (0.0, 1.0):
-        return mean, wilson_interval(mean, n)
+        return n
     variance = float(np.var([_share(task) for task in tasks], ddof=1)) / n
-    effective = 1 + mean * (1 - mean) / variance if variance > 0 else math.inf
-    return mean, wilson_interval(mean, min(effective, len(played)))
+    return min(1 + mean * (1 - mean) / variance if variance > 0 else math.inf, len(played))
 
 
 def _share(values: Iterable[float]) -> float:

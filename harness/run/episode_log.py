@@ -157,12 +157,7 @@ def _line(update: int | None, t: Trajectory, advantage: float | None, shared: Ma
         "advantage": advantage,
         "tokens": t.tokens,
         "action_tokens": t.action_tokens,
-        "prompt_tokens": t.tokens
-        - sum(
-            turn.action_tokens + turn.closing_tokens + turn.observation_tokens + turn.prompt_tokens for turn in t.turns
-        )
-        if t.ids
-        else 0,
+        "prompt_tokens": t.prompt_tokens,
         "versions": sorted(set(t.versions)),
         **shared,
         "prompt": t.prompt,

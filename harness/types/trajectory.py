@@ -262,6 +262,11 @@ class Trajectory:
         return sum(sum(sequence.action_mask) for sequence in self.sequences)
 
     @property
+    def prompt_tokens(self) -> int:
+        """The number of tokens of the first prompt; 0 if none are known, as behind an endpoint."""
+        return self.tokens - self.spent_tokens - sum(turn.prompt_tokens for turn in self.turns) if self.ids else 0
+
+    @property
     def spent_tokens(self) -> int:
         """The number of tokens that were written and read after the first prompt."""
         return sum(turn.action_tokens + turn.closing_tokens + turn.observation_tokens for turn in self.turns)
