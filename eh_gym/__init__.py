@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ProgressiveHorizon,
         SharedHorizon,
         StagedHorizon,
+        TaskHorizon,
         make_controller,
     )
     from eh_gym.replies import split_reply
@@ -45,6 +46,7 @@ __all__ = [
     "ProgressiveHorizon",
     "SharedHorizon",
     "StagedHorizon",
+    "TaskHorizon",
     "ThreadVectorEnv",
     "UnicodeText",
     "errors",
@@ -67,6 +69,7 @@ _HOME = {
     "ProgressiveHorizon": "eh_gym.horizon",
     "SharedHorizon": "eh_gym.horizon",
     "StagedHorizon": "eh_gym.horizon",
+    "TaskHorizon": "eh_gym.horizon",
     "ThreadVectorEnv": "eh_gym.vector",
     "UnicodeText": "eh_gym.spaces",
     "make_controller": "eh_gym.horizon",

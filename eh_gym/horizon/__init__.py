@@ -7,6 +7,7 @@ from eh_gym.horizon.make import make_controller
 from eh_gym.horizon.progressive import ProgressiveHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.horizon.shared import SharedHorizon
+from eh_gym.horizon.task import TaskHorizon
 from eh_gym.horizon.token_budget import ElasticTokenBudget
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "ProgressiveHorizon",
     "SharedHorizon",
     "StagedHorizon",
+    "TaskHorizon",
     "make_controller",
 ]

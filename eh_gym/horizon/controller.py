@@ -66,10 +66,10 @@ class EpisodeOutcome:
 class HorizonController(Protocol):
     """Decides how many steps the next episodes may take.
 
-    A controller may have two more members. ``horizon_for(info, seed) -> int`` gives each episode its own K; see
-    `episode_horizon`. ``made_in`` is the id of the process that made the controller (``os.getpid()`` in its
-    ``__init__``). With it, `ElasticTimeLimit` warns if a copy in another process records outcomes, because the original
-    does not get them.
+    A controller may have more members. ``horizon_for(info, seed) -> int`` gives each episode its own K; see
+    `episode_horizon`. With ``info_keys``, such a controller can be shared; see `SharedHorizon`. ``made_in`` is the id of the
+    process that made the controller (``os.getpid()`` in its ``__init__``). With it, `ElasticTimeLimit` warns if a copy in
+    another process records outcomes, because the original does not get them.
     """
 
     @property

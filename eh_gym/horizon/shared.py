@@ -2,21 +2,24 @@
 
 The process that makes a SharedHorizon owns it: K moves only there. A copy in another process (by fork, or by pickling
 under spawn and forkserver) reads K from a memory-mapped file and appends each outcome to a journal with a single
-write. No lock is taken between processes, so one that is killed at any moment leaves nothing locked. The journal only
-grows: it can't be cut short while a process may be appending to it. All processes must run on one machine.
+write. If each episode has its own K, the owner also writes the controller to a file after each update, and the copies
+read that. No lock is taken between processes, so one that is killed at any moment leaves nothing locked. The journal
+only grows: it can't be cut short while a process may be appending to it. All processes must run on one machine.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import mmap
 import os
+import pickle
 import shutil
 import tempfile
 import threading
 import weakref
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,11 @@ class SharedHorizon:
 
     An outcome whose `record` has returned, in any process, is counted exactly once, at the owner's next `update` or
     `state_dict`, also if its process is killed right after; if it is killed inside `record`, this one outcome may be
-    lost, and no other. Outcomes of one process keep their order. An outcome's ``info`` is not handed over.
+    lost, and no other. Outcomes of one process keep their order. Of an outcome's ``info``, the keys are handed over that the
+    controller's ``info_keys`` names, as texts.
+
+    If the controller has ``horizon_for``, so has this one. It needs ``info_keys`` then (a tuple of the keys of the info that its
+    `record` reads, empty for none), and it must be possible to pickle it. `TaskHorizon` and `KeyedHorizon` are so.
 
     The journal takes about 40 bytes per outcome plus the task id (40 MB for a million episodes). It is in shared memory
     (``/dev/shm``), or in the temporary folder if the system has no such folder. `close`, or the end of the owner,
@@ -58,27 +65,36 @@ class SharedHorizon:
             raise ConfigError("controller is shared already; use it as it is")
         if not is_controller(controller):
             raise ConfigError(f"controller must be a HorizonController, got {controller!r}; pass ElasticHorizon()")
-        if hasattr(controller, "horizon_for"):
+        if hasattr(controller, "horizon_for") and not hasattr(controller, "info_keys"):
             raise ConfigError(
-                f"expected a controller with one K for all episodes, got {controller!r}; "
-                "share an ElasticHorizon, or keep the environments in this process (eh_gym.make_vec does)"
+                f"expected a controller with one K for all episodes, or with info_keys, got {controller!r}; name the keys of the "
+                "info that its record() reads, () for none"
             )
-        k = episode_horizon(controller, {}, None)
+        k = 0 if hasattr(controller, "horizon_for") else episode_horizon(controller, {}, None)
         folder = Path(tempfile.mkdtemp(prefix="eh-horizon-", dir=_memory_folder()))
-        (folder / "k").write_bytes(bytes(8))
+        (folder / "k").write_bytes(bytes(16))  # K, and how often the controller was published
         (folder / "journal").touch()
         self._controller: HorizonController | None = controller
+        self._each = hasattr(controller, "horizon_for")  # whether each episode has its own K
         self._owner = os.getpid()
         self._heard = 0  # bytes of the journal
         self._news = 0  # outcomes since the last call of `hear`
         self._open(folder)
         self._k[0] = k
         self._remove = weakref.finalize(self, _remove_as_owner, folder, self._owner)
+        self._publish(controller)
 
     @property
     def horizon(self) -> int:
         """The budget K of an episode that starts now, in steps; one memory read."""
         return self._k[0]
+
+    @property
+    def horizon_for(self) -> Callable[[Mapping[str, Any], int | None], int]:
+        """The controller's ``horizon_for``, for any process. Without one, there is no such attribute."""
+        if not self._each:
+            raise AttributeError(f"{self!r} has one K for all episodes")
+        return functools.partial(episode_horizon, self._published())
 
     def record(self, outcome: EpisodeOutcome) -> None:
         """Appends the outcome to the journal, from any process and thread.
@@ -88,7 +104,7 @@ class SharedHorizon:
             OSError: The file system is full; the outcome is not counted.
         """
         check_outcome(outcome)
-        fields = [
+        fields: list[Any] = [
             int(outcome.length),
             int(outcome.horizon),
             bool(outcome.success),
@@ -96,6 +112,12 @@ class SharedHorizon:
             outcome.task_id,
             None if outcome.tokens is None else int(outcome.tokens),
         ]
+        if keys := getattr(self._published(), "info_keys", ()) if self._each else ():
+            if missing := [key for key in keys if key not in outcome.info]:
+                raise ConfigError(
+                    f"the reset's info has no {missing[0]!r} (it has {sorted(outcome.info)}); choose another key"
+                )
+            fields.append({key: str(outcome.info[key]) for key in keys})
         body = _encode(fields).encode()
         # O_APPEND and one write: the kernel puts the line at the end as a whole, whoever else is writing. Only SIGKILL at a
         # page boundary can cut it; the newline in front keeps such a stump out of the next writer's line.
@@ -122,7 +144,7 @@ class SharedHorizon:
         with self._lock:
             self._hear(controller)
             metrics = controller.update()
-            self._k[0] = controller.horizon
+            self._publish(controller)
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,7 +164,7 @@ class SharedHorizon:
             self._hear(controller)
             controller.load_state_dict(state)
             self._news = 0
-            self._k[0] = controller.horizon
+            self._publish(controller)
 
     def close(self) -> None:
         """Removes the files, if called by the owner. No new process can join then; the others can still read K."""
@@ -155,11 +177,12 @@ class SharedHorizon:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"folder": str(self._folder)}
+        return {"folder": str(self._folder), "each": self._each}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._controller = None
         self._owner = -1
+        self._each = state["each"]
         try:
             self._open(Path(state["folder"]))
         except FileNotFoundError:
@@ -177,13 +200,37 @@ class SharedHorizon:
     def _open(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()  # between the owner's threads
+        self._seen: tuple[int, HorizonController] | None = None
         with (folder / "k").open("r+b") as file:
             # A memoryview stores 8 aligned bytes at once. struct.pack_into doesn't: it zeroes them first, and a reader that
             # looked in between would give its episode K = 0 (2 % of 3.7 million reads under constant writing).
-            self._k = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
+            self._k = memoryview(mmap.mmap(file.fileno(), 16)).cast("q")
         self._journal = os.open(folder / "journal", os.O_RDWR | os.O_APPEND)
         # Not at exit: a thread that is still playing then may still record.
         weakref.finalize(self, os.close, self._journal).atexit = False
+
+    def _publish(self, controller: HorizonController) -> None:
+        """Lets the other processes see the K that holds from now on."""
+        if self._each:
+            new = self._folder / "controller.new"
+            try:
+                new.write_bytes(pickle.dumps(controller))
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise ConfigError(
+                    f"{controller!r} can't be pickled for the other processes ({error}); make it with functions of a module"
+                ) from error
+            new.replace(self._folder / "controller")
+            self._k[1] += 1
+        self._k[0] = controller.horizon
+
+    def _published(self) -> HorizonController:
+        """The controller, or what its owner published last."""
+        if self._controller is not None and os.getpid() == self._owner:
+            return self._controller
+        if self._seen is None or self._seen[0] != self._k[1]:
+            number = self._k[1]  # first: the file may be newer than it, and is read again then
+            self._seen = (number, pickle.loads((self._folder / "controller").read_bytes()))
+        return self._seen[1]
 
     def _owned(self, method: str) -> HorizonController:
         if self._controller is None or os.getpid() != self._owner:
@@ -214,8 +261,9 @@ def _parse(line: bytes) -> EpisodeOutcome | None:
     checksum, _, body = line.partition(b" ")
     if not body or checksum != b"%08x" % zlib.crc32(body):
         return None
-    length, horizon, success, truncated, task_id, tokens = json.loads(body)
-    return EpisodeOutcome(length, horizon, success, truncated, task_id, tokens=tokens)
+    length, horizon, success, truncated, task_id, tokens, *info = json.loads(body)
+    known = info[0] if info else {}
+    return EpisodeOutcome(length, horizon, success, truncated, task_id, tokens=tokens, info=known)
 
 
 def _memory_folder() -> str | None:

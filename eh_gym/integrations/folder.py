@@ -8,11 +8,13 @@ import os
 import pickle
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.checks import positive_int
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon
 from eh_gym.horizon.shared import SharedHorizon
 
 __all__ = ["FolderHorizon"]
@@ -63,6 +65,11 @@ class FolderHorizon:
         """The K of an episode that starts now, in steps."""
         self._move()
         return self._shared.horizon
+
+    def horizon_for(self, info: Mapping[str, Any]) -> int:
+        """The K of an episode that starts now, in steps, by the info of its reset, such as its ``task_id``."""
+        self._move()
+        return episode_horizon(self._shared, info, None)
 
     def record(self, outcome: EpisodeOutcome) -> None:
         """Tells the owner how an episode ended, from any process and thread."""

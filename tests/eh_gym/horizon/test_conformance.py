@@ -18,6 +18,7 @@ from eh_gym.horizon import (
     ProgressiveHorizon,
     SharedHorizon,
     StagedHorizon,
+    TaskHorizon,
 )
 from eh_gym.testing import ControllerContract
 from eh_gym.testing.controller import live
@@ -46,8 +47,11 @@ MAKERS = {
     "elastic-cold-growth": lambda: ElasticHorizon(min_successes=9, cold_growth=1.5),
     "progressive": lambda: ProgressiveHorizon(k0=10, threshold=0.3, window=4),
     "tokens": lambda: CountedTokens(min_successes=3),
+    "task": lambda: TaskHorizon(min_episodes=2, alpha=0.5, free_every=3),
     "keyed": lambda: KeyedHorizon(quick_elastic, "task_id"),
     "shared-elastic": lambda: SharedHorizon(ElasticHorizon(min_successes=3)),
+    "shared-task": lambda: SharedHorizon(TaskHorizon(min_episodes=2)),
+    "shared-keyed": lambda: SharedHorizon(KeyedHorizon(quick_elastic, "task_id")),
     "shared-linear": lambda: SharedHorizon(LinearHorizon(10, 50, 0.4)),
 }
 
@@ -99,6 +103,6 @@ class TestEveryController(ControllerContract):
         live(controller, 5)  # its copy is another end of the same controller
         copied = pickle.loads(pickle.dumps(controller))
         assert copied.horizon == controller.horizon
-        copied.record(EpisodeOutcome(33, 50, True))
+        copied.record(EpisodeOutcome(33, 50, True, task_id="task-1", info={"task_id": "task-1"}))
         live(controller, 5, 5)
         assert copied.horizon == controller.horizon

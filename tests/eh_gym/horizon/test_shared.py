@@ -13,7 +13,15 @@ from collections import Counter
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon import ElasticHorizon, ElasticTokenBudget, EpisodeOutcome, FixedHorizon, SharedHorizon
+from eh_gym.horizon import (
+    ElasticHorizon,
+    ElasticTokenBudget,
+    EpisodeOutcome,
+    FixedHorizon,
+    KeyedHorizon,
+    SharedHorizon,
+    TaskHorizon,
+)
 
 METHODS = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
 DEADLINE_S = 120
@@ -292,3 +300,47 @@ def test_a_controller_without_a_k_is_refused_before_any_file_is_made(journal, mo
     with pytest.raises(ConfigError, match="got nan"):
         SharedHorizon(journal(float("nan")))
     assert made == []
+
+
+def quick_elastic():
+    return ElasticHorizon(min_successes=3)
+
+
+def ask(shared):
+    return [shared.horizon_for({"task_id": name, "level": name}, None) for name in "ab"]
+
+
+def record_and_ask(shared, pipe):
+    for _ in range(4):
+        shared.record(EpisodeOutcome(3, 15, True, task_id="a", info={"level": "a", "unread": object()}))
+    pipe.send(ask(shared))
+    pipe.recv()
+    pipe.send(ask(shared))
+
+
+@pytest.mark.parametrize("make", [lambda: KeyedHorizon(quick_elastic, "level"), lambda: TaskHorizon(min_episodes=1)])
+def test_each_episode_has_the_k_of_its_task_in_every_process(context, make):
+    with SharedHorizon(make()) as shared:
+        ours, theirs = context.Pipe()
+        process = start(context, record_and_ask, shared, theirs)
+        before = ours.recv()
+        shared.update()
+        ours.send("updated")
+        after = ours.recv()
+        process.join()
+        assert before[0] == before[1]
+        assert after == ask(shared)
+        assert after[0] < after[1] == before[1]
+
+
+def test_a_controller_that_can_not_be_shared_is_refused():
+    class Each(ElasticHorizon):
+        def horizon_for(self, info, seed):
+            return 5
+
+    with pytest.raises(ConfigError, match="info_keys"):
+        SharedHorizon(Each())
+    with pytest.raises(ConfigError, match="pickled"):
+        SharedHorizon(KeyedHorizon(lambda: ElasticHorizon(), "level"))
+    with SharedHorizon(ElasticHorizon()) as shared:
+        assert not hasattr(shared, "horizon_for")

@@ -1,0 +1,198 @@
+"""A horizon for each task, read off the task's own successes.
+
+The tasks of a benchmark come again and again: BFCL has 480 for training, AppWorld 90. So each can have the K that it needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eh_gym.errors import ConfigError, StateError
+from eh_gym.horizon.checks import floor_to_steps, is_number, positive_int
+from eh_gym.horizon.controller import EpisodeOutcome, check_outcome, is_whole
+from eh_gym.horizon.elastic import ElasticHorizon
+from eh_gym.horizon.saved import Saved
+
+__all__ = ["TaskHorizon"]
+
+_MOST_TASKS = 10_000  # the tasks that were met longest ago are forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is known of a task.
+
+    Attributes:
+        lengths: Of its last outcomes, in steps; 0 for a failure.
+        k: Its K before rounding; None while it is free.
+        meetings: How often it was met.
+        met: Whether it was met since the last update.
+    """
+
+    lengths: tuple[int, ...] = ()
+    k: float | None = None
+    meetings: int = 0
+    met: bool = False
+
+
+class TaskHorizon(Saved):
+    """Gives each task the horizon that its own successes need, once the agent solves it often enough.
+
+    A *meeting* of a task is an update in which episodes of it ended. After each one, with the task's last `window` outcomes:
+
+        free:     K = k_max, while there are fewer than `min_episodes`, or fewer than `threshold` of them are successes
+        bounded:  target = clip(P90 of the lengths of its successes + delta, k_min, k_max)
+                  K = (1 - alpha) K + alpha target, from k_max on
+
+    In each `free_every`-th meeting, a bounded task is free again, so that its K can't shrink for ever together with its lengths.
+    The first meeting has the K of an `ElasticHorizon` over all tasks, which begins at `k0`. So has an episode whose task is not
+    named. If tasks never come again, this is all there is.
+
+    The closest published rule is Toggle of Kimi K2.5 (arXiv 2602.02276, Sec. 4.4.2), which bounds the tokens of an answer.
+    ``TaskHorizon(delta=0, alpha=1, free_every=2)`` is that rule on steps, except that its phases alternate by the meetings of a
+    task, not by iterations.
+
+    Args:
+        k0: K of the elastic horizon at the start, in steps, in k_min..k_max.
+        k_min: Lower bound of K, in steps.
+        k_max: Upper bound of K, and the K of a free episode, in steps.
+        delta: Headroom over the successes of a task, in steps, >= 0.
+        alpha: Smoothing of a task's K over its meetings, in (0, 1]; 1 takes the target as it is.
+        threshold: The share of successes from which a task is bounded, in (0, 1].
+        window: The number of a task's outcomes that are remembered.
+        min_episodes: The number of outcomes from which a task may be bounded, 1..window.
+        free_every: A bounded task is free in each meeting whose number is divisible by this; 0 for never.
+
+    Raises:
+        ConfigError: An argument is out of range.
+
+    >>> controller = TaskHorizon(k_max=50, delta=5, min_episodes=4)
+    >>> for length in (8, 8, 9, 9):
+    ...     controller.record(EpisodeOutcome(length=length, horizon=50, success=True, task_id="short"))
+    >>> metrics = controller.update()
+    >>> controller.horizon_for({"task_id": "short"}, None), controller.horizon_for({"task_id": "new"}, None)
+    (14, 50)
+    """
+
+    info_keys: tuple[str, ...] = ()
+    """The keys of an outcome's info that `record` reads; see `SharedHorizon`."""
+    _names = ("k0", "k_min", "k_max", "delta", "alpha", "threshold", "window", "min_episodes", "free_every")
+
+    def __init__(
+        self,
+        k0: int = 50,
+        k_min: int = 5,
+        k_max: int = 50,
+        delta: float = 5,
+        alpha: float = 1.0,
+        threshold: float = 0.25,
+        window: int = 16,
+        min_episodes: int = 4,
+        free_every: int = 0,
+    ) -> None:
+        super().__init__()
+        self._all = ElasticHorizon(k0=k0, k_min=k_min, k_max=k_max)
+        self.k0, self.k_min, self.k_max = self._all.k0, self._all.k_min, self._all.k_max
+        if not (is_number(delta) and delta >= 0):
+            raise ConfigError(f"delta must be >= 0 steps, got {delta!r}; 5 leaves room to grow")
+        if not (is_number(alpha) and 0 < alpha <= 1):
+            raise ConfigError(f"alpha must be in (0, 1], got {alpha!r}; 1 takes each target as it is")
+        if not (is_number(threshold) and 0 < threshold <= 1):
+            raise ConfigError(
+                f"threshold must be in (0, 1], got {threshold!r}; 0.25 bounds a task that is solved every fourth time"
+            )
+        self.delta, self.alpha, self.threshold = float(delta), float(alpha), float(threshold)
+        self.window, self.min_episodes = positive_int("window", window), positive_int("min_episodes", min_episodes)
+        if self.min_episodes > self.window:
+            raise ConfigError(
+                f"min_episodes must be <= window ({window}), got {min_episodes}; no task would ever be bounded"
+            )
+        if not is_whole(free_every) or free_every < 0:
+            raise ConfigError(f"free_every must be a whole number >= 0, got {free_every!r}; 0 is for never")
+        self.free_every = int(free_every)
+        self._tasks: dict[str, _Task] = {}
+
+    @property
+    def horizon(self) -> int:
+        """The K of an episode whose task was never met, in steps."""
+        return self._all.horizon
+
+    def horizon_for(self, info: Mapping[str, Any], seed: int | None) -> int:
+        """The K of one episode: that of its task, ``info["task_id"]``."""
+        with self._lock:
+            task = self._tasks.get(str(info.get("task_id")))
+            if task is None or not task.meetings:
+                return self._all.horizon
+            if task.k is None or (self.free_every and (task.meetings + 1) % self.free_every == 0):
+                return self.k_max
+            return floor_to_steps(task.k)
+
+    def record(self, outcome: EpisodeOutcome) -> None:
+        """Remembers how an episode of the task ended. Thread-safe."""
+        self._all.record(check_outcome(outcome))
+        if outcome.task_id is None:
+            return
+        length = int(outcome.length) if outcome.success else 0
+        with self._lock:
+            task = self._tasks.pop(outcome.task_id, _Task())
+            lengths = (*task.lengths, length)[-self.window :]
+            self._tasks[outcome.task_id] = dataclasses.replace(task, lengths=lengths, met=True)  # at the end: met last
+            if len(self._tasks) > _MOST_TASKS:
+                del self._tasks[next(iter(self._tasks))]
+
+    def update(self) -> dict[str, float]:
+        """Moves the K of every task that was met, and that of the elastic horizon.
+
+        Returns:
+            The metrics of `ElasticHorizon.update`, ``horizon/k_tasks``, the mean K of the bounded tasks in steps (NaN if there is
+            none), and ``horizon/bounded``, the share of the known tasks that are bounded.
+        """
+        metrics = self._all.update()
+        with self._lock:
+            for name, task in self._tasks.items():
+                if task.met:
+                    self._tasks[name] = _Task(task.lengths, self._moved(task), task.meetings + 1)
+            bounded = [task.k for task in self._tasks.values() if task.k is not None]
+            share = len(bounded) / len(self._tasks) if self._tasks else 0.0
+        return metrics | {
+            "horizon/k_tasks": float(np.mean(bounded)) if bounded else float("nan"),
+            "horizon/bounded": share,
+        }
+
+    def _moved(self, task: _Task) -> float | None:
+        lengths = [length for length in task.lengths if length]
+        if len(task.lengths) < self.min_episodes or len(lengths) < self.threshold * len(task.lengths):
+            return None
+        target = min(max(float(np.percentile(lengths, 90)) + self.delta, float(self.k_min)), float(self.k_max))
+        k = float(self.k_max) if task.k is None else task.k
+        return k + self.alpha * (target - k)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "all": self._all.state_dict(),
+            "tasks": {
+                name: [task.k, task.meetings, task.met, list(task.lengths)] for name, task in self._tasks.items()
+            },
+        }
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        tasks: dict[str, _Task] = {}
+        try:
+            for name, (k, meetings, met, lengths) in state["tasks"].items():
+                if not (k is None or (is_number(k) and self.k_min <= k <= self.k_max)) or not all(
+                    map(is_whole, lengths)
+                ):
+                    raise ValueError(f"task {name!r}")
+                tasks[name] = _Task(tuple(lengths), k, int(meetings), bool(met))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise StateError(
+                f"tasks must have K, meetings and lengths ({error}); the state was cut or edited"
+            ) from error
+        self._all.load_state_dict(state["all"])
+        with self._lock:
+            self._tasks = tasks
