@@ -227,5 +227,7 @@ def _horizon_words(c: GRPOConfig) -> str:
         "tti": f"stages {c.stages}",
         "tokens": f"{c.token_budget} tokens in {c.token_min}..{c.token_max}, {c.statistic} + {c.token_delta:g}; {c.k_max} steps",
         "progressive": f"progressive: K0 {c.k0}, {c.progress_step} more at {c.progress_threshold:g} success, at most {c.k_max}",
+        "task": f"of each task: P90 + {c.task_delta:g} if {c.task_threshold:g} succeed, else {c.k_max}; K0 {c.k0}",
+        "toggle": f"of each task: P90 if {c.task_threshold:g} succeed, else and every other time {c.k_max}; K0 {c.k0}",
         "none": "no limit",
     }.get(c.wrapper, f"{c.wrapper} {c.wrapper_args}")

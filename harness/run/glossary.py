@@ -59,6 +59,14 @@ _ALL = (
         "share",
         "With --wrapper progressive: the share of successes that was compared with the threshold.",
     ),
+    Metric(
+        "horizon/k_tasks",
+        "steps",
+        "With --wrapper task: the mean K of the tasks that have one of their own. Null while there is none.",
+    ),
+    Metric(
+        "horizon/bounded", "share", "With --wrapper task: the share of the tasks met so far that have a K of their own."
+    ),
     Metric("horizon/token_budget", "tokens", "With --wrapper tokens: the budget of this update's episodes."),
     Metric(
         "horizon/token_boundary",

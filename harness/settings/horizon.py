@@ -25,6 +25,7 @@ __all__ = [
     "MultiplicativeFlags",
     "ProgressiveFlags",
     "StagedFlags",
+    "TaskFlags",
     "TokensFlags",
     "settings_of",
 ]
@@ -36,11 +37,13 @@ class HorizonFlags:
 
     wrapper: str = "elastic"
     """What sets K, by the name that eh_gym.make_controller takes: elastic, fixed, linear, multiplicative, staged, progressive,
-    tokens, or a controller of your own, MODULE:CLASS. tti is staged with the paper's stages. none sets no limit."""
+    tokens, task, or a controller of your own, MODULE:CLASS. tti is staged with the paper's stages, toggle is task with the rule
+    of Kimi K2.5. none sets no limit."""
     wrapper_args: str = "{}"
     """With --wrapper MODULE:CLASS: what the class takes, as a JSON object, such as '{"k0": 5}'."""
     k0: int = 15
-    """The horizon at the start, in steps (elastic, progressive). With --wrapper fixed it is the horizon of the whole run."""
+    """The horizon at the start, in steps (elastic, progressive; with task, that of new tasks). With --wrapper fixed it is the
+    horizon of the whole run."""
     k_min: int = 5
     """The lower bound of the elastic horizon, in steps. For multiplicative it is the size of one stage."""
     k_max: int = 50
@@ -123,6 +126,18 @@ class TokensFlags:
     """The headroom above the statistic of the successes' tokens."""
 
 
+@dataclass(frozen=True)
+class TaskFlags:
+    """--wrapper task: each task has the K of its own successes once it is solved often enough, and k_max before."""
+
+    task_delta: float = 5.0
+    """The headroom above the P90 of the task's successes, in steps."""
+    task_threshold: float = 0.25
+    """A task has a K of its own when this share of its last 16 episodes succeeds."""
+    task_free_every: int = 0
+    """Every so many meetings of a task, its episodes have k_max. 0 is for never."""
+
+
 _LOOP = ("alpha", "buffer_size", "min_successes", "statistic")
 
 # For each controller in HORIZONS: its arguments, and the settings that they are.
@@ -147,9 +162,14 @@ _ARGUMENTS: dict[str, dict[str, str]] = {
         "k_max": "k_max",
         **{name: name for name in _LOOP},
     },
+    "task": {
+        **{name: name for name in ("k0", "k_min", "k_max")},
+        **{name: f"task_{name}" for name in ("delta", "threshold", "free_every")},
+    },
 }
 assert _ARGUMENTS.keys() == HORIZONS.keys()
-_PRESETS = {"tti": "staged"}
+_PRESETS = {"tti": "staged", "toggle": "task"}
+_TOGGLE = {"delta": 0.0, "free_every": 2}  # Kimi K2.5 (arXiv 2602.02276), on steps
 _OF_EPISODES = ("elastic", "progressive")  # their K follows the episodes, so there may be one for each kind of task
 
 
@@ -160,12 +180,14 @@ def settings_of(wrapper: str) -> set[str]:
     (['k_max', 'stages'], set())
     """
     name = _PRESETS.get(wrapper, wrapper)
+    if wrapper == "toggle":
+        return {setting for argument, setting in _ARGUMENTS[name].items() if argument not in _TOGGLE}
     more = {"elastic": {"horizon_key"}, "staged": {"k_max"}}.get(name, set())
     return {*_ARGUMENTS.get(name, {}).values()} | more
 
 
 class HorizonSettings(
-    TokensFlags, ProgressiveFlags, StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlags, HorizonFlags
+    TaskFlags, TokensFlags, ProgressiveFlags, StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlags, HorizonFlags
 ):
     """All flags about the horizon."""
 
@@ -244,6 +266,8 @@ class HorizonSettings(
         values = {argument: getattr(self, setting) for argument, setting in arguments.items()}
         if name == "staged":
             values["stages"] = self.stage_table()
+        if self.wrapper == "toggle":
+            values |= _TOGGLE
         key = self.horizon_key or ("environment" if by_environment else "")
         make = functools.partial(HORIZONS[name], **values)
         try:

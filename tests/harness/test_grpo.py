@@ -18,7 +18,9 @@ from quiet_run import kill_and_resume, metrics_of, rows_of_run, run
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from eh_gym import EpisodeOutcome
 from eh_gym.errors import StateError
+from eh_gym.horizon.controller import episode_horizon
 from harness.assembly.environments import teacher
 from harness.assembly.first_policy import load
 from harness.grpo import _planned, main
@@ -138,6 +140,27 @@ def test_episodes_have_the_k_of_their_kind(quick: GRPOConfig) -> None:
         kinds = {7.0} | {k for name, k in row.items() if name.startswith("horizon/k_of/")}
         seen |= set(horizons)
     assert {7.0} < seen
+
+
+def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig) -> None:
+    config = dataclasses.replace(
+        quick, updates=4, eval_tasks=0, k0=12, wrapper="task", env_args='{"tasks": 4}', task_free_every=3
+    )
+    run(config)
+    assert config.out is not None
+    controller, seen = config.controller(), set()
+    assert controller is not None
+    for update, row in enumerate(metrics_of(config)):
+        path = config.out / "episodes" / f"update-{update:06d}.jsonl"
+        for line in map(json.loads, path.read_text().splitlines()):
+            k = episode_horizon(controller, {"task_id": line["task_id"]}, None)
+            assert line["horizon"] == k
+            seen.add(k)
+            controller.record(
+                EpisodeOutcome(line["length"], k, line["success"], line["end"] == "horizon", line["task_id"])
+            )
+        assert controller.update()["horizon/bounded"] == row["horizon/bounded"]
+    assert {12, 50} < seen
 
 
 def test_a_budget_of_tokens_follows_the_successes(quick: GRPOConfig) -> None:

@@ -15,6 +15,7 @@ from eh_gym import (
     LinearHorizon,
     MultiplicativeHorizon,
     StagedHorizon,
+    TaskHorizon,
 )
 from eh_gym.errors import ConfigError
 from harness.settings import command_line
@@ -98,6 +99,8 @@ def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(set
         ("multiplicative", MultiplicativeHorizon, 5),
         ("tti", StagedHorizon, 15),
         ("tokens", ElasticTokenBudget, 50),
+        ("task", TaskHorizon, 15),
+        ("toggle", TaskHorizon, 15),
     ],
 )
 def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) -> None:
@@ -105,6 +108,15 @@ def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) ->
     assert controller is not None
     assert isinstance(controller, kind)
     assert controller.horizon == k
+
+
+def test_toggle_is_a_preset_of_task() -> None:
+    task = parse("--wrapper", "task", "--task-delta", "7", "--task-free-every", "4").controller()
+    toggle = parse("--wrapper", "toggle", "--task-threshold", "0.5").controller()
+    assert isinstance(task, TaskHorizon)
+    assert isinstance(toggle, TaskHorizon)
+    assert (task.delta, task.threshold, task.free_every) == (7, 0.25, 4)
+    assert (toggle.delta, toggle.threshold, toggle.free_every) == (0, 0.5, 2)
 
 
 def test_options_beyond_the_paper_reach_the_controller() -> None:
