@@ -11,10 +11,12 @@ import base64
 import functools
 import inspect
 import json
+import resource
 import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -29,15 +31,17 @@ try:
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, ConcurrencyConfig, Observation, State
     from pydantic import Field, field_validator
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 except ImportError as error:
     raise MissingExtraError(
         f"serving an environment needs OpenEnv ({error}); run, in a checkout: pip install -e '.[openenv]'"
     ) from error
 
-__all__ = ["ServedEnv", "TextAction", "TextObservation", "make_app", "serve"]
+__all__ = ["ServedEnv", "TextAction", "TextObservation", "make_app", "make_server", "serve"]
 
 _LONGEST_MESSAGE = 1_000_000  # characters
 _UNGUARDED = ("/health",)  # paths that need no token
+_HEADERS_TIMEOUT_S = 10.0
 
 Scope = Mapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -227,6 +231,28 @@ class RequireToken:
             await send({"type": "http.response.body", "body": b"the token is missing or wrong\n"})
 
 
+class PunctualProtocol(AutoHTTPProtocol):  # type: ignore[misc]
+    """uvicorn's HTTP with a deadline for a request's headers: until they are here, a client needs no token."""
+
+    def connection_made(self, transport: Any) -> None:
+        """A client has connected."""
+        super().connection_made(transport)
+        self._expect_request()
+
+    def on_response_complete(self) -> None:
+        """A request was answered, and the connection may bring another one."""
+        super().on_response_complete()
+        self._expect_request()
+
+    def _expect_request(self) -> None:
+        self.loop.call_later(_HEADERS_TIMEOUT_S, self._close_without_request, self.cycle)
+
+    def _close_without_request(self, last: Any) -> None:
+        nothing_came = self.cycle is last and (last is None or last.response_complete)
+        if nothing_came and self.transport.get_protocol() is self:  # else it is a websocket
+            self.transport.close()
+
+
 def _password(authorization: bytes) -> bytes:
     """The token of a header; empty if it has none."""
     scheme, _, value = authorization.partition(b" ")
@@ -288,6 +314,13 @@ def make_app(
     return RequireToken(app, token) if token else app
 
 
+def make_server(app: App) -> uvicorn.Server:
+    """uvicorn's server for an application."""
+    return uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10, http=PunctualProtocol)
+    )
+
+
 def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
     """Serves until SIGINT or SIGTERM, and then closes every session.
 
@@ -317,7 +350,8 @@ def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
         listening = socket.create_server((options.host, options.port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {options.host} port {options.port}: {error}; choose another") from error
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
+    _allow_many_connections()
+    server = make_server(app)
     host = f"[{options.host}]" if ":" in options.host else options.host
     print(f"serving {options.env} at http://{host}:{listening.getsockname()[1]}", flush=True)
     print(f"token: {token}" if told else "token: as given", flush=True)
@@ -327,6 +361,13 @@ def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
     server.run(sockets=[listening])
     print("all sessions are closed", flush=True)
     return 0
+
+
+def _allow_many_connections() -> None:
+    """Raises the number of descriptors that this process may have as far as the system allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # macOS refuses "unlimited"
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _takes_split(spec: Any) -> bool:

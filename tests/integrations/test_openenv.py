@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -27,18 +28,19 @@ from envs.__main__ import main
 
 pytest.importorskip("openenv", reason="openenv is not installed; run: tox run -e integration-openenv")
 
+MAIN = "import sys; from envs.__main__ import main; sys.exit(main())"
 START_S = 300.0  # OpenEnv's import alone takes 8 s of processor time
 
 
 class Served:
     """A server process on a port that stays its own over a restart."""
 
-    def __init__(self, *arguments: str, port: int = 0) -> None:
-        self.arguments, self.port = arguments, port
+    def __init__(self, *arguments: str, port: int = 0, python: tuple[str, ...] = ("-m", "envs")) -> None:
+        self.arguments, self.port, self.python = arguments, port, python
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "envs", "serve", *self.arguments, "--port", str(self.port)]
+        command = [sys.executable, *self.python, "serve", *self.arguments, "--port", str(self.port)]
         self.process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -315,6 +317,40 @@ def test_without_the_token_there_is_health_and_nothing_else(cabinet: Served) -> 
     with pytest.raises(Exception, match=r"401|403|1008|token"):
         client.reset()
     client.close()
+
+
+HALF = b"POST /reset HTTP/1.1\r\nHost: x\r\n"
+
+
+def test_requests_that_never_come_to_their_end_block_nobody() -> None:
+    """More of them than the descriptors that a process usually may have."""
+    few = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (200, r.getrlimit(r.RLIMIT_NOFILE)[1])); {MAIN}"
+    server = Served("EH-Cabinet-v0", python=("-c", few))
+    halves = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
+    try:
+        for half in halves:
+            half.sendall(HALF)
+        with urllib.request.urlopen(f"{server.url}/health", timeout=60) as health:
+            assert health.status == 200
+    finally:
+        for half in halves:
+            half.close()
+        server.kill()
+
+
+def test_headers_have_a_deadline_and_sessions_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from envs.openenv import server
+
+    monkeypatch.setattr(server, "_HEADERS_TIMEOUT_S", 0.5)
+    with served_here("EH-Cabinet-v0") as there, gym.make("EH-Remote-v0", **there) as remote:
+        remote.reset(seed=0)
+        port = int(there["url"].rpartition(":")[2])
+        for before in (b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as half:
+                half.sendall(before + HALF)
+                answer = b"".join(iter(lambda: half.recv(1 << 16), b""))  # comes to its end when the server closes
+                assert answer.startswith(b"HTTP/1.1 200" if before else b"")
+        assert not remote.step("list()")[3]
 
 
 def test_the_package_s_own_client_plays(cabinet: Served) -> None:

@@ -18,12 +18,9 @@ def served_here(
     env_id: str, splits: Sequence[str] = ("train",), sessions: int = 8, idle_s: float = 900.0
 ) -> Iterator[dict[str, Any]]:
     """Serves an environment; yields what EH-Remote-v0 takes."""
-    import uvicorn
+    from envs.openenv.server import make_app, make_server
 
-    from envs.openenv.server import make_app
-
-    app = make_app(env_id, args={}, splits=splits, sessions=sessions, idle_s=idle_s, token=TOKEN)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
+    server = make_server(make_app(env_id, args={}, splits=splits, sessions=sessions, idle_s=idle_s, token=TOKEN))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
