@@ -7,10 +7,13 @@ about that. backend/ holds what the processes do.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import shutil
+import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -24,7 +27,7 @@ from eh_gym.surrogates import escaped
 from eh_gym.worker import Worker, backend_command
 from envs.appworld.backend import wire
 
-__all__ = ["Fork", "Zygote"]
+__all__ = ["Fork", "Unread", "Zygote"]
 
 _START_TIMEOUT_S = 180.0  # importing AppWorld takes 4 s on a quiet machine
 _SPAWN_TIMEOUT_S = 60.0
@@ -131,10 +134,12 @@ class Zygote:
                 raise WorkerDied(f"the zygote does not answer: {error}") from error
             raise
 
-    def end(self, name: str) -> None:
-        """Kills a forked process and waits until it is gone."""
-        with contextlib.suppress(WorkerError):  # the forks die with their zygote
-            self._worker.call("end", {"name": name}, _END_TIMEOUT_S)
+    def end(self, name: str) -> float:
+        """Kills a forked process and waits until it is gone. Returns its seconds of processor time, 0 if they are not known."""
+        try:
+            return float(self._worker.call("end", {"name": name}, _END_TIMEOUT_S))
+        except WorkerError:  # the forks die with their zygote
+            return 0.0
 
     def abandon(self, name: str) -> None:
         """Has a forked process killed when the next one is forked. Takes no lock, so that a finalizer may call it."""
@@ -151,40 +156,55 @@ class Zygote:
             self._lock.release()
 
 
+class Unread(WorkerDied):
+    """The process has ended before it had read all of a message. On Linux a socket tells this from an end after that."""
+
+
 class Fork:
     """The parent's side of a forked process. Only one thread at a time may use it.
+
+    On Linux the process stands still while it is not asked anything, so that threads that an agent's code has left take no
+    processor time from others.
 
     Args:
         zygote: The zygote that forked it.
         connection: The socket to it.
         name: Its name in the zygote.
         pid: Its process id, for a look at it. It may belong to another process once this one has ended.
+
+    Attributes:
+        cpu_s: The seconds of processor time that it has used, once it has ended; 0 if they are not known.
     """
 
     def __init__(self, zygote: Zygote, connection: socket.socket, name: str, pid: int) -> None:
         self._zygote, self._connection, self._name, self.pid = zygote, connection, name, pid
+        self._handle = _handle(pid)
         self._ended = False
+        self.cpu_s = 0.0
         self._finalizer = weakref.finalize(self, zygote.abandon, name)
         self._finalizer.atexit = False
 
     def ask(
         self,
-        message: Any | None,
+        *messages: bytes,
         timeout_s: float,
-        *,
-        before: Sequence[bytes] = (),
         max_bytes: int = wire.MAX_BYTES,
-    ) -> dict[str, Any]:
-        """Sends a message (none if it is None) and returns the answer. A process that fails to answer is killed.
+        max_more_bytes: int | None = None,
+    ) -> tuple[dict[str, Any], bytes]:
+        """Sends messages and returns the answer. A process that fails to answer is killed.
 
         Args:
-            message: A JSON value.
+            messages: JSON.
             timeout_s: The seconds for all messages and the answer.
-            before: Messages to send first, as frames (wire.py).
             max_bytes: The longest answer that is read.
+            max_more_bytes: The length of a second message after the answer; None if there comes none.
+
+        Returns:
+            The answer, and the second message's bytes, which are not parsed.
 
         Raises:
             WorkerTimeout: No answer came in time.
+            Unread: The process has ended before it had read the messages.
             WorkerDied: The process has ended.
             WorkerProtocolError: The process sent something else than a message.
             WorkerCallError: The process reports that it failed.
@@ -192,64 +212,110 @@ class Fork:
         if self._ended:
             raise WorkerDied("the process was ended")
         try:
-            return self._answer(message, timeout_s, before, max_bytes)
+            self._signal(signal.SIGCONT)
+            answer = self._answer(messages, timeout_s, max_bytes, max_more_bytes)
+            self._signal(signal.SIGSTOP)
         except BaseException:  # also an interrupt: the next question would get the answer to this one
             self.end()
             raise
+        return answer
 
-    def _answer(self, message: Any | None, timeout_s: float, before: Sequence[bytes], max_bytes: int) -> dict[str, Any]:
+    def _answer(
+        self, messages: Sequence[bytes], timeout_s: float, max_bytes: int, max_more_bytes: int | None
+    ) -> tuple[dict[str, Any], bytes]:
         deadline = time.monotonic() + timeout_s
+        more: bytes | bytearray | None = b""
         try:
-            frames = [*before, *([] if message is None else [wire.frame(wire.encode(message))])]
-            for frame in frames:
-                self._connection.settimeout(max(0.001, deadline - time.monotonic()))
-                self._connection.sendall(frame)
-            left = max(0.001, deadline - time.monotonic())
-            answer = wire.receive(self._connection, left, max_bytes)
+            read = self._send(messages, deadline)
+            answer = wire.receive(self._connection, deadline, max_bytes)
+            if max_more_bytes is not None and isinstance(answer, dict) and "error" not in answer:
+                more = wire.receive_body(self._connection, deadline, max_more_bytes)
         except TimeoutError as error:
             raise WorkerTimeout(f"no answer after {timeout_s:g} s; the process was killed") from error
+        except ConnectionResetError as error:
+            raise Unread(f"the process has gone away: {error}") from error
         except OSError as error:
             raise WorkerDied(f"the process has gone away: {error}") from error
         except ValueError as error:
             raise WorkerProtocolError(f"the process sent {escaped(str(error))}") from error
-        if answer is None:
-            raise WorkerDied("the process has gone away")
+        if answer is None or more is None:
+            raise WorkerDied("the process has gone away") if read else Unread("the process has gone away")
         if not isinstance(answer, dict):
             raise WorkerProtocolError(f"the process sent {escaped(str(answer)[:200])}")
         if "error" in answer:
             raise WorkerCallError(escaped(str(answer["error"])[:8000]))
-        return answer
+        return answer, bytes(more)
+
+    def _send(self, messages: Sequence[bytes], deadline: float) -> bool:
+        """Whether the process took all of them. One that did not may still have said why."""
+        try:
+            for message in messages:
+                self._connection.settimeout(max(0.001, deadline - time.monotonic()))
+                self._connection.sendall(wire.frame(message))
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
 
     def end(self) -> None:
         """Kills the process. Idempotent."""
         if not self._ended:
             self._connection.close()
-            self._zygote.end(self._name)
+            if self._handle is not None:
+                self._handle.close()
+            self.cpu_s = self._zygote.end(self._name)
             self._ended = True
             self._finalizer.detach()
 
+    def _signal(self, number: int) -> None:
+        if self._handle is not None and sys.platform == "linux":
+            with contextlib.suppress(OSError):  # it has ended, or a container forbids this
+                signal.pidfd_send_signal(self._handle.fileno(), number)
+
+
+def _handle(pid: int) -> IO[bytes] | None:
+    """A descriptor of the process, which never means another process with the same id; None on systems without them."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return os.fdopen(os.pidfd_open(pid), "rb", buffering=0)
+    except OSError:
+        return None
+
 
 def _folder() -> tuple[Path, IO[str]]:
-    """Makes a private folder, and locks a file in it. Removes such folders whose lock is free: their processes have ended.
+    """Makes a private folder, and locks a file beside it. Removes such folders whose lock is free: their processes have ended.
 
-    A process id would not do. In another container, or on another machine that shares this folder, it is unknown.
+    A process id would not do. In another container, or on another machine that shares this folder, it is unknown. The locked file
+    does not tell the folder's name: where nothing else confines it, agents' code can ask for the names of this process's open
+    files, and the judges' folder leads to the answers.
     """
     import fcntl  # not on Windows, where this module can be imported
 
     parent = Path(tempfile.gettempdir())
     for old in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError), (old / "lock").open("r+") as file:
+        with contextlib.suppress(OSError), _lock(old).open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     if len(str(folder / "socket")) > 100:
         folder.rmdir()
         raise ConfigError(f"the path {folder} is too long for a socket; set TMPDIR to a shorter folder such as /tmp")
     lock = (folder / "unlocked").open("w")
-    with contextlib.suppress(OSError):  # some network file systems have no locks; the folder is never removed there
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        (folder / "unlocked").rename(folder / "lock")
+        (folder / "unlocked").rename(_lock(folder))
+    except OSError:  # some network file systems have no locks; the folder is never removed there
+        lock.close()
     return folder, lock
+
+
+def _lock(folder: Path) -> Path:
+    return folder.with_name(f"{_PREFIX}lock-{hashlib.sha256(folder.name.encode()).hexdigest()[:32]}")
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    _lock(folder).unlink(missing_ok=True)
 
 
 def _end(worker: Worker, folder: Path, lock: IO[str], owner: int) -> None:
@@ -257,7 +323,7 @@ def _end(worker: Worker, folder: Path, lock: IO[str], owner: int) -> None:
     worker.kill()
     lock.close()
     if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
 
 
 def _known(folder: Path | None) -> Path:

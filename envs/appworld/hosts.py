@@ -16,21 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from eh_gym.errors import ConfigError, EHError, WorkerError, WorkerProtocolError
+from eh_gym.errors import ConfigError, EHError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
 from envs.appworld import data
 from envs.appworld.backend import wire
 from envs.appworld.data import Roots
-from envs.appworld.forks import Fork, Zygote
+from envs.appworld.forks import Fork, Unread, Zygote
 from envs.appworld.record import Record
 
 __all__ = ["Host", "LocalHost", "Settings", "World", "close_hosts", "local_host"]
 
 _OPEN_TIMEOUT_S = 120.0
-_GRACE_S = 5.0  # gives the engine's own timeout time to answer before the process is killed
 _CPU_STEPS = 100  # steps that use all of their time; a world's processor time lasts for so many
 _JUDGE_MEMORY_BYTES = 512 << 20  # for the evaluation, in addition to what the world had
 _JUDGE_FILE_BYTES = 256 << 20  # the evaluation reads the state from files, one for each app
 _JUDGE_OPEN_FILES = 1024
+_OPEN_CPU_S = 60  # opening a world takes a tenth of a second
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Settings:
 
     Attributes:
         step_timeout_s: The seconds that one action's code may run, a whole number. The engine then reports a timeout, and the
-            episode goes on. Code that cannot be interrupted is killed 5 s later, and its episode is over.
-        judge_timeout_s: The seconds that a verdict may take, in addition to those that the episode's steps took. A whole number.
+            episode goes on. Code that cannot be interrupted is killed 5 s later (a quarter of the time, if that is less), and
+            its episode is over. With the verdict a step takes at most twice this time.
         max_api_calls: The number of API calls that one action may make. Further calls raise.
         max_observation_chars: Longer outputs lose their middle.
         memory_mb: The address space that a world may take in addition to what it starts with, in MiB. A judge may take 512 MiB
@@ -49,7 +49,6 @@ class Settings:
     """
 
     step_timeout_s: float = 30.0
-    judge_timeout_s: float = 120.0
     max_api_calls: int = 1000
     max_observation_chars: int = 20_000
     memory_mb: int = 1024
@@ -58,7 +57,6 @@ class Settings:
     def __post_init__(self) -> None:
         least = {
             "step_timeout_s": 1,
-            "judge_timeout_s": 1,
             "max_api_calls": 1,
             "memory_mb": 1,
             "max_observation_chars": 200,
@@ -142,13 +140,14 @@ class _LocalWorld:
     def __init__(self, host: LocalHost, task_id: str, fork: Fork, zygote: int | None, about: Mapping[str, Any]) -> None:
         self.about = about
         self._host, self._task_id, self._fork, self._zygote = host, task_id, fork, zygote
-        self._record = Record(host.settings.max_api_calls)
-        self._spent_s = 0.0  # by all steps
-        self._judge_failed = False
+        self._record = Record()
+        self._new = True  # whether it was given no code yet
+        self._step_s = 0.0  # taken by the last step
+        self._failed = False  # whether another world or a judge could not be made
 
     @property
     def host_failed(self) -> bool:
-        return self._judge_failed or not self._host.alive or self._host.pids[0] != self._zygote
+        return self._failed or not self._host.alive or self._host.pids[0] != self._zygote
 
     @property
     def calls(self) -> list[Mapping[str, Any]]:
@@ -156,39 +155,60 @@ class _LocalWorld:
         return self._record.calls
 
     def execute(self, code: str) -> Mapping[str, Any]:
-        settings = self._host.settings
-        request = {"code": code, "room_bytes": self._record.room_bytes}
-        began = time.monotonic()
+        new, self._new = self._new, False
         try:
-            # A character takes up to 12 bytes in JSON.
-            max_bytes = wire.MAX_CALLS_BYTES + 12 * settings.max_observation_chars + 4096
-            answer = self._fork.ask(request, settings.step_timeout_s + _GRACE_S, max_bytes=max_bytes)
-        finally:
-            self._spent_s += time.monotonic() - began
+            return self._execute(code)
+        except Unread as error:
+            if not new:
+                raise WorkerDied(str(error)) from error
+        # Something else than code has ended the process: it has never read any. The agent need not notice.
+        self._fork.end()
         try:
-            return _checked(answer, settings.max_observation_chars) | {"api_calls": self._record.add(answer["calls"])}
-        except (KeyError, ValueError) as error:
+            self._fork, self._zygote, _ = self._host.fork_world(self._task_id)
+        except WorkerError:
+            self._failed = True
+            raise
+        return self._execute(code)
+
+    def _execute(self, code: str) -> Mapping[str, Any]:
+        settings, began = self._host.settings, time.monotonic()
+        try:
+            answer, calls = self._fork.ask(
+                wire.encode({"code": code, "room_bytes": self._record.room_bytes}),
+                timeout_s=settings.step_timeout_s + _grace_s(settings.step_timeout_s),
+                max_bytes=12 * settings.max_observation_chars + 4096,  # a character takes up to 12 bytes in JSON
+                max_more_bytes=self._record.longest_bytes,
+            )
+            _check(answer, settings)
+        except ValueError as error:
             self._fork.end()
             raise WorkerProtocolError(f"the world's answer is malformed: {error}") from error
+        finally:
+            self._step_s = time.monotonic() - began
+        self._record.add(calls)
+        return answer
 
     def verdict(self) -> Mapping[str, Any]:
-        """See World. A verdict that fails is tried again.
+        """See World. A verdict that fails is tried again, unless the judge has computed until its deadline.
 
         If it fails again, another judge evaluates the task without any calls. If that works, the host is well, and the calls are
-        to blame: they take more memory, time or disk than a judge may use.
+        to blame: they take more memory, time or disk than a judge may use. The three together with the step before them take at
+        most twice ``step_timeout_s``. What it takes to start the judges, before any call is made, does not count.
         """
-        self._fork.end()  # threads that its code has left would slow the judge down
-        # The judge makes the calls that the steps have made, so it gets as much time as they took.
-        timeout_s = self._host.settings.judge_timeout_s + self._spent_s
+        self._fork.end()  # what its code has left running would slow the judge down
+        judge, whole_s = self._host.judge, self._host.settings.step_timeout_s
+        began, first_s, later_s = time.monotonic(), max(1.5 * whole_s - self._step_s, whole_s / 4), whole_s / 4
         try:
-            return self._host.judge(self._task_id, self._record.frames, timeout_s)
+            return judge(self._task_id, self._record.steps, first_s)
+        except _Computing as error:
+            raise _unrepeated(error) from error
         except WorkerError:
-            pass
+            left_s = max(first_s - (time.monotonic() - began), later_s)
         try:
-            return self._host.judge(self._task_id, self._record.frames, timeout_s)
+            return judge(self._task_id, self._record.steps, left_s)
         except WorkerError as error:
-            self._judge_failed = not self._host.can_judge(self._task_id)
-            raise type(error)(f"a judge could not repeat the episode's API calls: {error}") from error
+            self._failed = not isinstance(error, _Computing) and not self._host.can_judge(self._task_id, later_s)
+            raise _unrepeated(error) from error
 
     def close(self) -> None:
         self._fork.end()
@@ -231,16 +251,29 @@ class LocalHost:
         return data.reference(split, task_id)
 
     def open(self, task_id: str) -> _LocalWorld:
-        """See Host. A world that can't be made is tried a second time."""
+        """See Host."""
         if self._judges.pid is None:
             threading.Thread(target=self._start_judges, daemon=True).start()  # in parallel with the worlds' zygote
+        return _LocalWorld(self, task_id, *self.fork_world(task_id))
+
+    def fork_world(self, task_id: str) -> tuple[Fork, int | None, Mapping[str, Any]]:
+        """A process with a fresh world, the process id of its zygote, and what is known about the task.
+
+        Raises:
+            WorkerError: Two attempts have failed.
+        """
         try:
             return self._fork_world(task_id)
         except WorkerError:  # for example, the zygote was killed since the last episode; no agent's code has run yet
             return self._fork_world(task_id)
 
-    def judge(self, task_id: str, frames: Sequence[bytes], timeout_s: float) -> Mapping[str, Any]:
-        """The official verdict on the state that these calls (frames of a Record) leave.
+    def judge(self, task_id: str, steps: Sequence[bytes], timeout_s: float) -> Mapping[str, Any]:
+        """The official verdict on the state that these calls (of a Record) leave.
+
+        Args:
+            task_id: The task.
+            steps: The calls.
+            timeout_s: The seconds for the calls and the evaluation, once there is a judge.
 
         Raises:
             WorkerError: The judge could not be made, or failed.
@@ -248,22 +281,26 @@ class LocalHost:
         settings = self.settings
         limits = {
             "memory_bytes": settings.memory_mb * 2**20 + _JUDGE_MEMORY_BYTES,
-            "cpu_s": math.ceil(timeout_s + settings.judge_timeout_s),
+            "cpu_s": math.ceil(2 * settings.step_timeout_s) + _OPEN_CPU_S,
             "file_bytes": _JUDGE_FILE_BYTES,
             "open_files": _JUDGE_OPEN_FILES,
         }
-        fork = self._judges.fork({"task_id": task_id, "limits": limits})
+        fork = self._judges.fork({"task_id": task_id, "max_api_calls": settings.max_api_calls, "limits": limits})
         try:
-            fork.ask(None, _OPEN_TIMEOUT_S)
-            answer = fork.ask({"evaluate": True}, timeout_s, before=frames)
+            fork.ask(timeout_s=_OPEN_TIMEOUT_S)
+            answer, _ = fork.ask(wire.encode({"steps": len(steps)}), *steps, timeout_s=timeout_s)
             return dict(answer["verdict"])
+        except WorkerTimeout as error:
+            if fork.cpu_s >= timeout_s / 2:  # ask() has ended it
+                raise _Computing(str(error)) from error
+            raise
         finally:
             fork.end()
 
-    def can_judge(self, task_id: str) -> bool:
+    def can_judge(self, task_id: str, timeout_s: float) -> bool:
         """Whether a judge gives a verdict on the task as it is, without any calls."""
         try:
-            self.judge(task_id, (), self.settings.judge_timeout_s)
+            self.judge(task_id, (), timeout_s)
         except WorkerError:
             return False
         return True
@@ -277,7 +314,7 @@ class LocalHost:
         with contextlib.suppress(EHError):  # the first verdict tries again
             self._judges.start()
 
-    def _fork_world(self, task_id: str) -> _LocalWorld:
+    def _fork_world(self, task_id: str) -> tuple[Fork, int | None, Mapping[str, Any]]:
         settings = self.settings
         fork = self._worlds.fork(
             {
@@ -289,8 +326,8 @@ class LocalHost:
             }
         )
         zygote, _ = self.pids
-        about = fork.ask(None, _OPEN_TIMEOUT_S)["ready"] | {"difficulty": data.difficulty(self._roots.judge, task_id)}
-        return _LocalWorld(self, task_id, fork, zygote, about)
+        answer, _ = fork.ask(timeout_s=_OPEN_TIMEOUT_S)
+        return fork, zygote, answer["ready"] | {"difficulty": data.difficulty(self._roots.judge, task_id)}
 
 
 _hosts: dict[tuple[Any, ...], Host] = {}
@@ -317,10 +354,27 @@ def close_hosts() -> None:
             _hosts.pop(key).close()
 
 
-def _checked(answer: Mapping[str, Any], max_output_chars: int) -> dict[str, Any]:
-    """A world's answer without its calls. The agent's code may have forged it, so this raises if its form is wrong."""
-    if not (isinstance(answer["output"], str) and len(answer["output"]) <= max_output_chars):
-        raise ValueError(f"expected an output of at most {max_output_chars:,} characters")
+class _Computing(WorkerTimeout):
+    """A judge has used processor time until its deadline: nothing has held it up but the calls."""
+
+
+def _unrepeated(error: WorkerError) -> WorkerError:
+    kinds = {_Computing: WorkerTimeout, Unread: WorkerDied}
+    return kinds.get(type(error), type(error))(f"a judge could not repeat the episode's API calls: {error}")
+
+
+def _grace_s(step_timeout_s: float) -> float:
+    """The seconds that the engine's own timeout has to answer before the process is killed."""
+    return min(5.0, step_timeout_s / 4)
+
+
+def _check(answer: Mapping[str, Any], settings: Settings) -> None:
+    """Raises ValueError if a world's answer has the wrong form. The agent's code may have forged it."""
+    if set(answer) != {"output", "malformed", "completed", "api_calls"}:
+        raise ValueError("it has other fields")
+    if not (isinstance(answer["output"], str) and len(answer["output"]) <= settings.max_observation_chars):
+        raise ValueError(f"expected an output of at most {settings.max_observation_chars:,} characters")
     if not (isinstance(answer["malformed"], bool) and isinstance(answer["completed"], bool)):
         raise ValueError("expected true or false for malformed and completed")
-    return {name: answer[name] for name in ("output", "malformed", "completed")}
+    if not (type(answer["api_calls"]) is int and 0 <= answer["api_calls"] <= settings.max_api_calls):
+        raise ValueError(f"expected a number of API calls up to {settings.max_api_calls:,}")

@@ -68,8 +68,8 @@ class OutputWriter:
                     break  # the code has destroyed its world, and what it did before counts
                 turns.append((code, result["output"]))
                 completed = completed or bool(result["completed"])
-            made = world.calls
             success = bool(world.verdict()["success"])
+            made = world.calls  # a judge has made them, so they are well-formed
         finally:
             world.close()
         episode = {"task_id": task_id, "calls": made, "turns": turns}

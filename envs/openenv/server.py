@@ -231,7 +231,7 @@ class RequireToken:
             await send({"type": "http.response.body", "body": b"the token is missing or wrong\n"})
 
 
-class PunctualProtocol(AutoHTTPProtocol):  # type: ignore[misc]
+class PunctualProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """uvicorn's HTTP with a deadline for a request's headers: until they are here, a client needs no token."""
 
     def connection_made(self, transport: Any) -> None:
@@ -315,10 +315,8 @@ def make_app(
 
 
 def make_server(app: App) -> uvicorn.Server:
-    """uvicorn's server for an application."""
-    return uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10, http=PunctualProtocol)
-    )
+    """Uvicorn's server for an application."""
+    return uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10, http=PunctualProtocol))
 
 
 def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
@@ -45,9 +44,7 @@ def keep_app() -> None:
 def call_inline() -> None:
     """Answer API calls in the calling thread. The engine passes each call to an event loop's thread and on to a pool's.
 
-    Every endpoint is a plain function, so the coroutines around it never wait and can be run without an event loop. SIGALRM,
-    which the engine uses for its timeout, is blocked during a call: its exception inside an endpoint would become the
-    endpoint's answer.
+    Every endpoint is a plain function, so the coroutines around it never wait and can be run without an event loop.
     """
     import appworld.requester as requester
     from anyio.to_thread import run_sync
@@ -58,13 +55,10 @@ def call_inline() -> None:
             result = function(*arguments)
             if not inspect.iscoroutine(result):
                 return result
-            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,))
             try:
                 result.send(None)
             except StopIteration as stop:
                 return stop.value
-            finally:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
             raise RuntimeError("an endpoint waits for something, which the adaptation call_inline does not allow")
 
     class Client(requester.TestClient):  # type: ignore[misc]

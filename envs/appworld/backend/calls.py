@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -22,10 +23,37 @@ _IGNORED_HEADERS = frozenset(
 COMPLETE_TASK = "/supervisor/message"  # the path to which apis.supervisor.complete_task posts
 
 # {"method", "url": path and query, "headers": {...}, "body": str, "status"}. The status is 0 if the application raised instead
-# of answering, and None if the step's timeout came before the answer.
+# of answering.
 Call = Mapping[str, Any]
 
+_FIELDS = {"method", "url", "headers", "body", "status"}
+_MAX_HEADERS = 32  # of a call; the engine's client sends two
 _STATUS_BYTES = 8  # at least as much as a status takes in JSON, with a comma
+
+
+def checked(calls: Any, max_calls: int) -> list[Call]:
+    """The recorded calls of one step. The agent's code may have forged them, so this looks at their form.
+
+    Raises:
+        ValueError: There are more than ``max_calls``, or one has the wrong form.
+    """
+    if not (isinstance(calls, list) and all(map(_well_formed, calls))):
+        raise ValueError("expected a list of API calls; one has the wrong form")
+    if len(calls) > max_calls:
+        raise ValueError(f"{len(calls):,} API calls in one step; {max_calls:,} are allowed")
+    return calls
+
+
+def _well_formed(call: Any) -> bool:
+    if not (isinstance(call, dict) and set(call) == _FIELDS and isinstance(call["headers"], dict)):
+        return False
+    texts, status = (call["method"], call["url"], call["body"], *call["headers"].values()), call["status"]
+    return (
+        all(isinstance(text, str) for text in texts)
+        and len(call["headers"]) <= _MAX_HEADERS
+        and type(status) is int
+        and 0 <= status < 600
+    )
 
 
 class Line:
@@ -58,6 +86,15 @@ class Line:
         """Makes one request. It is part of httpx's transport interface."""
         if self._inside:
             return self._transport.handle_request(request)
+        # The engine's timeout comes as this signal's exception. In the middle, it would leave a call on the record that this
+        # world has not made; inside an endpoint, it would become the endpoint's answer.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,))
+        try:
+            return self._recorded(request)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+
+    def _recorded(self, request: Any) -> Any:
         entry = None if self.recording is None else self._entry(request)
         outer = random.getstate()
         random.setstate(self.random_state)
@@ -67,10 +104,6 @@ class Line:
             if entry is not None:
                 entry["status"] = response.status_code
             return response
-        except Exception as error:
-            if entry is not None and not isinstance(error, _engine_timeout()):
-                entry["status"] = 0
-            raise
         finally:
             self._inside = False
             self.random_state = random.getstate()
@@ -92,7 +125,7 @@ class Line:
             "url": request.url.raw_path.decode("ascii"),
             "headers": {k: v for k, v in request.headers.items() if k not in _IGNORED_HEADERS},
             "body": request.read().decode("utf-8", "surrogateescape"),
-            "status": None,
+            "status": 0,  # until the application answers; it may raise instead
         }
         size = len(wire.encode(entry)) + _STATUS_BYTES
         if size > self._room_bytes:
@@ -106,13 +139,6 @@ class Line:
     def close(self) -> None:
         """Closes the transport. It is part of httpx's transport interface."""
         self._transport.close()
-
-
-def _engine_timeout() -> type[Exception]:
-    """The exception that the engine raises in code that runs too long."""
-    from appworld.common.utils import TimeoutError as EngineTimeout
-
-    return EngineTimeout  # type: ignore[no-any-return]
 
 
 def tap(world: Any, max_calls: int) -> Line:
@@ -169,7 +195,7 @@ def make(world: Any, call: Call, find: Callable[[str, str], tuple[str, str] | No
     if public is None:
         return None
     if public[0] == "api_docs":  # not made: it reads constant documents, and draws no random number
-        return int(call["status"] or 0)
+        return int(call["status"])
     try:
         return int(world.requester.client._transport.handle_request(request).status_code)
     except Exception:  # as in the agent's world: for example, an app gets a number that its database cannot hold

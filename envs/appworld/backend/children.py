@@ -69,15 +69,20 @@ class Children:
         self._living[name] = _Child(pid, slot)
         return pid
 
-    def end(self, name: str) -> None:
-        """Kills a process, unless it has ended, and removes its folder. An unknown name is ignored: that process is gone."""
+    def end(self, name: str) -> float:
+        """Kills a process, unless it has ended, and removes its folder.
+
+        Returns:
+            The seconds of processor time that it has used; 0 if it was gone already.
+        """
         child = self._living.get(name)
         if child is None:
-            return
+            return 0.0
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)  # it was not reaped yet, so no other process has this pid
-        os.waitpid(child.pid, 0)
+        _, _, used = os.wait4(child.pid, 0)
         self._forget(name)
+        return used.ru_utime + used.ru_stime
 
     def _reap(self) -> None:
         """Forgets the processes that have ended: for example those whose environment was interrupted while it asked for them."""

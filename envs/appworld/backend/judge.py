@@ -20,22 +20,25 @@ Find = Callable[[str, str], tuple[str, str] | None]
 
 
 def serve(connection: socket.socket, options: Mapping[str, Any], find: Find) -> None:
-    """Reports ready, makes the calls of each ``{"calls"}`` message, and answers ``{"evaluate"}`` with the verdict."""
+    """Reports ready, reads ``{"steps"}``, makes the calls of so many messages, and answers with the verdict.
+
+    Raises:
+        ValueError: One of these messages is not the calls of a step; the agent's code has forged it.
+    """
     replay = Replay(options["task_id"], find)
     wire.send(connection, {"ready": True})
-    while (request := wire.receive(connection)) is not None:
-        if "evaluate" in request:
-            wire.send(connection, {"verdict": replay.verdict()})
-        else:
-            replay.make(request["calls"])
+    request = wire.receive(connection)
+    for _ in range(request["steps"] if request else 0):
+        replay.make(calls.checked(wire.receive(connection), options["max_api_calls"]))
+    wire.send(connection, {"verdict": replay.verdict()})
 
 
 class Replay:
     """A clean world of a task, in which recorded calls are made again.
 
-    A call that changed nothing is not made again until another call has changed something: an application's answer depends on
-    its databases, the request and the random numbers alone. Code that waits in a loop, or looks up the same thing again and
-    again, makes thousands of such calls.
+    A GET that changed nothing is not made again until another call may have changed something: an application's answer to it
+    depends on its databases, the random numbers, the request, and the access tokens that a POST has ended. Code that waits in a
+    loop, or looks up the same thing again and again, makes thousands of such calls.
     """
 
     def __init__(self, task_id: str, find: Find) -> None:
@@ -51,7 +54,7 @@ class Replay:
         for call in recorded:
             status = self._status(call)
             self._skipped += status is None
-            self._differing += status is not None and call["status"] is not None and status != call["status"]
+            self._differing += status is not None and status != call["status"]
         self._world.safety_guard.disable()
 
     def _status(self, call: calls.Call) -> int | None:
@@ -65,7 +68,7 @@ class Replay:
             return self._without_effect[request]
         before = self._changes()
         status = calls.make(self._world, call, self._find)
-        if self._changes() == before:
+        if call["method"] == "GET" and self._changes() == before:
             self._without_effect[request] = status
         else:
             self._without_effect.clear()

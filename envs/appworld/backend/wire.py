@@ -14,7 +14,6 @@ from typing import Any
 
 _LENGTH = struct.Struct(">I")
 MAX_BYTES = 32 * 1024 * 1024
-# What an agent's code may have forged is parsed in small pieces: 32 MiB of empty lists take 0.8 GB and 7 s.
 MAX_CALLS_BYTES = 3 * 1024 * 1024  # of the API calls of one step
 
 
@@ -34,37 +33,18 @@ def frame(body: bytes) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def unframe(message: bytes) -> Any:
-    """Decodes the body of a message that `frame` made."""
-    return json.loads(message[_LENGTH.size :])
-
-
 def send(connection: socket.socket, message: Any) -> None:
     """Sends one message."""
     connection.sendall(frame(encode(message)))
 
 
-def receive(connection: socket.socket, timeout_s: float | None = None, max_bytes: int = MAX_BYTES) -> Any | None:
-    """Reads the next message; None if the other side has hung up.
-
-    Args:
-        connection: The socket to read from.
-        timeout_s: The seconds until the whole message must be here, however slowly it comes; None to wait forever.
-        max_bytes: The longest message that is read.
+def receive(connection: socket.socket, deadline: float | None = None, max_bytes: int = MAX_BYTES) -> Any | None:
+    """Reads the next message; None if the other side has hung up. See `receive_body` for the rest.
 
     Raises:
         ValueError: The bytes are not a message, or the message is too long.
-        TimeoutError: The message did not come in time.
-        OSError: The connection broke.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    head = _read(connection, _LENGTH.size, deadline)
-    if head is None:
-        return None
-    (size,) = _LENGTH.unpack(head)
-    if size > max_bytes:
-        raise ValueError(f"a message of {size:,} bytes; {max_bytes:,} are allowed")
-    body = _read(connection, size, deadline)
+    body = receive_body(connection, deadline, max_bytes)
     if body is None:
         return None
     try:
@@ -73,18 +53,40 @@ def receive(connection: socket.socket, timeout_s: float | None = None, max_bytes
         raise ValueError("a message nested too deeply") from error
 
 
-def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes | None:
-    parts = []
-    while size:
+def receive_body(connection: socket.socket, deadline: float | None, max_bytes: int) -> bytearray | None:
+    """Reads the bytes of the next message; None if the other side has hung up.
+
+    Args:
+        connection: The socket to read from.
+        deadline: When the whole message must be here, however slowly it comes (time.monotonic seconds); None to wait forever.
+        max_bytes: The longest message that is read.
+
+    Raises:
+        ValueError: The message is too long.
+        TimeoutError: The message did not come in time.
+        OSError: The connection broke.
+    """
+    head = _read(connection, _LENGTH.size, deadline)
+    if head is None:
+        return None
+    (size,) = _LENGTH.unpack(head)
+    if size > max_bytes:
+        raise ValueError(f"a message of {size:,} bytes; {max_bytes:,} are allowed")
+    return _read(connection, size, deadline)
+
+
+def _read(connection: socket.socket, size: int, deadline: float | None) -> bytearray | None:
+    data = bytearray(size)  # however small the pieces are in which it comes, it takes no more than this
+    rest = memoryview(data)
+    while rest:
         if deadline is not None:
             # After the deadline, bytes that are there are still read: they may have come in time while this process was delayed.
             connection.settimeout(max(0.0, deadline - time.monotonic()))
         try:
-            part = connection.recv(min(size, 1 << 20))
+            count = connection.recv_into(rest)
         except BlockingIOError as error:
             raise TimeoutError("the time is over") from error
-        if not part:
+        if not count:
             return None
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+        rest = rest[count:]
+    return data

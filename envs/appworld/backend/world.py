@@ -18,6 +18,9 @@ from . import calls, wire
 def serve(connection: socket.socket, options: Mapping[str, Any], confine: Any) -> None:
     """Opens the task's world and answers ``{"code", "room_bytes"}`` requests until the other side hangs up.
 
+    An answer is two messages: what ``step`` returns, with the number of API calls, and these calls. The environment keeps the
+    second as bytes and does not parse it: code can forge it, and 3 MB of JSON may take 100 MB of memory.
+
     Args:
         connection: The socket to the environment.
         options: ``task_id``, ``timeout_s``, ``max_api_calls`` (in one step), ``max_output_chars``.
@@ -31,7 +34,9 @@ def serve(connection: socket.socket, options: Mapping[str, Any], confine: Any) -
         if request is None:
             return
         answer = step(world, line, request["code"], options["max_output_chars"], request["room_bytes"])
-        wire.send(connection, answer)
+        made = answer.pop("calls")
+        wire.send(connection, answer | {"api_calls": len(made)})
+        wire.send(connection, made)
 
 
 def open_world(

@@ -45,5 +45,6 @@ def _live(connection, task_id):
     about = {"instruction": task_id, "supervisor": supervisor, "datetime": "2023-05-18T12:00:00", "apps": {}}
     wire.send(connection, {"ready": about})
     while (request := wire.receive(connection)) is not None:
-        answer = {"output": f"{task_id}: {request['code']}", "malformed": False, "completed": False, "calls": []}
-        wire.send(connection, answer)
+        said = f"{task_id}: {request['code']}"
+        wire.send(connection, {"output": said, "malformed": False, "completed": False, "api_calls": 0})
+        wire.send(connection, [])

@@ -35,7 +35,7 @@ def target(appworld_python):
         patch.setenv("TMPDIR", folder)
         patch.setenv("EH_TOKEN_OF_THE_TRAINER", "secret")
         patch.setattr(tempfile, "tempdir", folder)
-        patch.setattr(hosts, "_GRACE_S", GRACE_S)
+        patch.setattr(hosts, "_grace_s", lambda _: GRACE_S)
         target = attacks.Target()
         yield target
         end(target)
@@ -87,7 +87,7 @@ def test_attack(played, name):
     assert not outcome.info.get("success")
     assert outcome.ended in re.split(", | or ", attack.ends), said[-2000:]
     assert re.search(attack.shows, said, re.DOTALL), said[-2000:]
-    assert outcome.slowest_s < attacks.STEP_TIMEOUT_S + GRACE_S + SLACK_S
+    assert outcome.slowest_s < 2 * attacks.STEP_TIMEOUT_S + SLACK_S
     assert outcome.healed is not False, "the next episode was another than before"
     assert outcome.healed or outcome.ended == "verdict"
 
@@ -113,9 +113,10 @@ def test_a_busy_machine_is_no_harm_that_an_attack_did(target):
     assert said["output"] == "done\n"
 
 
-def test_the_list_is_long_enough():
+def test_each_attack_has_a_name_and_shows_its_effect():
     names = [attack.name for attack in attacks.ATTACKS]
-    assert len(set(names)) == len(names) >= 40
+    assert len(set(names)) == len(names)
+    assert [attack.name for attack in attacks.ATTACKS if not attack.shows and attack.ends != "world lost"] == []
 
 
 @pytest.mark.campaign

@@ -134,7 +134,7 @@ def test_api_calls_are_counted_and_limited(env):
 
 
 def test_code_that_runs_too_long_is_interrupted_and_the_episode_goes_on(hasty, monkeypatch):
-    monkeypatch.setattr(hosts, "_GRACE_S", 120.0)  # a busy machine is late with the alarm
+    monkeypatch.setattr(hosts, "_grace_s", lambda _: 120.0)  # a busy machine is late with the alarm
     observation, _, terminated, _, info = hasty.step("x = 'still here'\nwhile True: pass")
     assert "3 seconds" in observation
     assert not terminated
@@ -201,7 +201,7 @@ def test_the_agents_own_random_numbers_change_no_verdict(env):
 def test_code_that_cannot_be_interrupted_ends_the_episode_without_reward(hasty, monkeypatch):
     started = time.monotonic()
     with monkeypatch.context() as patch:
-        patch.setattr(hosts, "_GRACE_S", 1.0)  # of this step alone, which is killed in any case
+        patch.setattr(hosts, "_grace_s", lambda _: 1.0)  # of this step alone, which is killed in any case
         observation, reward, terminated, truncated, info = hasty.step("max(range(10**13))")
     assert time.monotonic() - started < 3 + 5 + 60
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
@@ -215,8 +215,30 @@ def test_code_that_cannot_be_interrupted_ends_the_episode_without_reward(hasty, 
     assert reward == 1.0
 
 
+def test_a_world_that_was_killed_before_the_first_action_is_made_again(env):
+    """Of what runs on a machine without memory, idle worlds die first."""
+    world = env.unwrapped._world._fork.pid
+    os.kill(world, signal.SIGKILL)
+    said, _, terminated, truncated, info = env.step("print(1)")
+    assert (said, terminated, truncated) == ("1\n", False, False)
+    assert not {"world_lost", "environment_error"} & set(info)
+    assert env.unwrapped._world._fork.pid != world
+    assert play_expert(env)[1] == 1.0
+
+
+def test_a_world_that_cant_be_made_again_is_the_environments_failure(env, monkeypatch):
+    def fails(task_id):
+        raise WorkerDied("no more processes")
+
+    monkeypatch.setattr(env.unwrapped._host, "fork_world", fails)
+    os.kill(env.unwrapped._world._fork.pid, signal.SIGKILL)
+    info = env.step("print(1)")[4]
+    assert "no more processes" in info["environment_error"]
+
+
 def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_starts_another(env):
     worlds, _ = env.unwrapped._host.pids
+    env.step("print(1)")
     kill(worlds)
     _, reward, terminated, truncated, info = env.step("print(1)")
     assert (reward, terminated, truncated) == (0.0, False, True)
@@ -263,14 +285,14 @@ def test_wrong_settings_are_refused_by_their_name(changes, message):
 def judge(env, monkeypatch):
     """Has a judge fail whose number (from 1) and calls make a function say so; returns the list of the judges' calls."""
 
-    def replace(fails):
+    def replace(fails, error=WorkerTimeout):
         host, judged = env.unwrapped._host, []
         original = host.judge
 
         def judge(task_id, frames, timeout_s):
             judged.append(len(frames))
             if fails(len(judged), frames):
-                raise WorkerTimeout("no answer after 120 s; the process was killed")
+                raise error("no answer after 120 s; the process was killed")
             return original(task_id, frames, timeout_s)
 
         monkeypatch.setattr(host, "judge", judge)
@@ -287,6 +309,19 @@ def test_calls_that_no_judge_can_repeat_are_the_agents_failure(env, judge):
     assert "environment_error" not in info
     assert "destroyed its world" in text
     assert judged == [1, 1, 0]
+
+
+def test_a_judge_that_computes_until_its_deadline_is_not_tried_again(env, judge):
+    judged = judge(lambda number, frames: True, hosts._Computing)
+    info = env.step(FINISH)[4]
+    assert "WorkerTimeout: a judge could not repeat" in info["world_lost"]
+    assert judged == [1]
+
+
+def test_a_log_out_is_repeated_as_it_was(env):
+    env.step(LOG_IN)
+    env.step(f"{NOTES}\napis.simple_note.logout(access_token=token)\ntry:\n    {NOTES}\nexcept Exception: pass")
+    assert env.step(FINISH)[4]["verdict"]["differing"] == 0
 
 
 def test_a_host_without_judges_is_the_environments_failure(env, judge):
@@ -320,7 +355,7 @@ def test_a_judge_has_limits_and_dies_before_the_trainer(env):
     limits = {"memory_bytes": 2**30, "cpu_s": 77, "file_bytes": 2**20, "open_files": 500}
     fork = host._judges.fork({"task_id": env.unwrapped.task_ids[0], "limits": limits})
     try:
-        assert fork.ask(None, 120) == {"ready": True}
+        assert fork.ask(timeout_s=120) == ({"ready": True}, b"")
         process = psutil.Process(fork.pid)
         assert process.rlimit(psutil.RLIMIT_CPU) == (77, 77)
         assert process.rlimit(psutil.RLIMIT_FSIZE) == (2**20, 2**20)

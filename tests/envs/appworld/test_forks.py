@@ -3,20 +3,26 @@
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import struct
 import sys
 import tempfile
 import threading
+import time
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerProtocolError, WorkerTimeout
-from envs.appworld import forks
+from envs.appworld import forks, hosts
 from envs.appworld.backend import wire
 from envs.appworld.forks import Fork
+
+NO_PROCESS = 2**22 + 1  # more than any process id
+CODE = wire.encode({"code": "print(1)"})
 
 
 class Zygote:
@@ -27,6 +33,7 @@ class Zygote:
 
     def end(self, name):
         self.ended.append(name)
+        return 0.5
 
     def abandon(self, name):
         self.ended.append(f"{name}, by the next fork")
@@ -36,7 +43,7 @@ class Zygote:
 def pair():
     here, there = socket.socketpair()
     zygote = Zygote()
-    yield Fork(zygote, here, "7", 12345), there, zygote
+    yield Fork(zygote, here, "7", NO_PROCESS), there, zygote
     here.close()
     there.close()
 
@@ -54,17 +61,17 @@ def answer(there, message):
 def test_an_answer_comes_back(pair):
     fork, there, zygote = pair
     answer(there, {"said": "\ud800 é"})
-    assert fork.ask({"code": "print(1)"}, 60) == {"said": "\ud800 é"}
+    assert fork.ask(CODE, timeout_s=60) == ({"said": "\ud800 é"}, b"")
     assert zygote.ended == []
 
 
 def test_silence_ends_the_process(pair):
     fork, _, zygote = pair
     with pytest.raises(WorkerTimeout, match=r"no answer after 0\.2 s"):
-        fork.ask({"code": "while True: pass"}, 0.2)
+        fork.ask(CODE, timeout_s=0.2)
     assert zygote.ended == ["7"]
     with pytest.raises(WorkerDied, match="was ended"):
-        fork.ask({"code": "print(1)"}, 0.2)
+        fork.ask(CODE, timeout_s=0.2)
     fork.end()
     assert zygote.ended == ["7"]
 
@@ -72,7 +79,7 @@ def test_silence_ends_the_process(pair):
 def test_a_process_that_does_not_read_is_ended(pair):
     fork, _, zygote = pair
     with pytest.raises(WorkerTimeout):
-        fork.ask({"code": "x" * (4 << 20)}, 0.2)  # more than a socket holds
+        fork.ask(b"x" * (4 << 20), timeout_s=0.2)  # more than a socket holds
     assert zygote.ended == ["7"]
 
 
@@ -84,15 +91,15 @@ def test_asking_and_answering_share_one_deadline(pair, monkeypatch):
         now[0] += 0.5
         return b""
 
-    def receive(connection, timeout_s, max_bytes):
-        left.append(timeout_s)
+    def receive(connection, deadline, max_bytes):
+        left.append(deadline - now[0])
         raise TimeoutError
 
     monkeypatch.setattr(wire, "frame", frame)
     monkeypatch.setattr(wire, "receive", receive)
     monkeypatch.setattr(forks, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with pytest.raises(WorkerTimeout):
-        fork.ask({"code": "print(1)"}, 0.8)
+        fork.ask(CODE, timeout_s=0.8)
     assert left == [pytest.approx(0.3)]
     assert zygote.ended == ["7"]
 
@@ -102,13 +109,13 @@ def test_what_came_while_the_caller_was_held_up_is_taken_and_nothing_more_is_wai
     """As when this process, or the whole machine, is stopped for a while."""
     fork, there, zygote = pair
     there.sendall(struct.pack(">I", 11) + sent)
-    looks = iter([100.0])  # for the deadline
-    monkeypatch.setattr(wire, "time", SimpleNamespace(monotonic=lambda: next(looks, 1000.0)))
+    monkeypatch.setattr(forks, "time", SimpleNamespace(monotonic=lambda: 100.0))  # for the deadline
+    monkeypatch.setattr(wire, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     if comes:
-        assert fork.ask(None, 60) == {"said": 1}
+        assert fork.ask(timeout_s=60) == ({"said": 1}, b"")
     else:
         with pytest.raises(WorkerTimeout):
-            fork.ask(None, 60)
+            fork.ask(timeout_s=60)
     assert fork._connection.gettimeout() == 0
     assert zygote.ended == ([] if comes else ["7"])
 
@@ -130,8 +137,100 @@ def test_anything_but_a_message_ends_the_process(pair, sent, error, message):
     there.sendall(sent)
     there.shutdown(socket.SHUT_WR)
     with pytest.raises(error, match=message):
-        fork.ask(None, 60)
+        fork.ask(timeout_s=60)
     assert zygote.ended == ["7"]
+
+
+def answering(*pieces):
+    """A process that answers the first message with these bytes, and its end of the connection; the caller's end too."""
+    here, there = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            here.close()
+            wire.receive(there)
+            for piece in pieces:
+                there.sendall(piece)
+            while there.recv(1 << 16):  # until the caller hangs up
+                pass
+        finally:
+            os._exit(0)
+    there.close()
+    return here, pid
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+ANSWER = {"output": "", "malformed": False, "completed": False, "api_calls": 0}
+FULL = 12 * hosts.Settings().max_observation_chars + 4096  # the longest answer that is read
+FRAMED = wire.frame(b" " * FULL)
+DRIPPED = wire.frame(b" " * wire.MAX_CALLS_BYTES)
+SHAPES = {  # an answer, and the calls after it
+    "a byte at a time": [FRAMED[i : i + 1] for i in range(len(FRAMED))],
+    "calls, 8 bytes at a time": [wire.frame(wire.encode(ANSWER)), DRIPPED[:4], *[b"        "] * (len(DRIPPED) // 8)],
+    "lists": [wire.frame(b"[" + b"[0]," * (FULL // 4 - 1) + b"0]")],
+    "objects": [wire.frame(b"[" + b'{"":0},' * (FULL // 7 - 1) + b"0]")],
+    "keys": [wire.frame(b"{" + b",".join(b'"%x":{}' % i for i in range(FULL // 11)) + b"}"), wire.frame(b"[]")],
+    "numbers": [wire.frame(b"[" + b"1e9," * (FULL // 4 - 1) + b"0]")],
+    "depth": [wire.frame(b"[" * FULL)],
+    "text": [wire.frame(b'{"output": "' + b"\\ud83d\\ude00" * (FULL // 12 - 4) + b'"}'), wire.frame(b"[]")],
+    "another field": [wire.frame(wire.encode(ANSWER | {"more": 1})), wire.frame(b"[]")],
+    "an endless one": [struct.pack(">I", 2**32 - 1), b" " * 2**20],
+    "endless calls": [wire.frame(wire.encode(ANSWER)), struct.pack(">I", wire.MAX_CALLS_BYTES + 100), b" " * 2**20],
+    "calls of any shape": [wire.frame(wire.encode(ANSWER)), wire.frame(b"[" + b"[]," * (2**20 - 10) + b"[]]")],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_answer_of_any_shape_takes_at_most_10_mb(shape):
+    here, pid = answering(*SHAPES[shape])
+    host = SimpleNamespace(settings=hosts.Settings(), alive=True, pids=(1, 2))
+    world = hosts._LocalWorld(host, "a_1", Fork(Zygote(), here, "7", pid), 1, {})
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(WorkerProtocolError):
+            world.execute("print(1)")
+            assert shape.startswith("calls")  # the judge looks at their form
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+        world.close()
+        kill(pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
+def test_a_process_stands_still_while_it_is_not_asked():
+    """Threads that an agent's code has left would take time from others."""
+    here, pid = answering(*[wire.frame(b'{"said": 1}')] * 2)
+    fork = Fork(Zygote(), here, "7", pid)
+    try:
+        for _ in range(2):
+            assert fork.ask(CODE, timeout_s=60)[0] == {"said": 1}
+            deadline = time.monotonic() + 60
+            while Path(f"/proc/{pid}/stat").read_text().split()[2] != "T":
+                assert time.monotonic() < deadline
+    finally:
+        fork.end()
+        kill(pid)
+
+
+def test_no_open_file_of_this_process_tells_where_the_folder_is(monkeypatch):
+    """A world that only its user confines may ask for their names; the judges' folder leads to the answers."""
+    with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setattr(forks.tempfile, "gettempdir", lambda: name)
+        folder, lock = forks._folder()
+        open_files = [
+            os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) == lock.fileno()
+        ]
+        assert len(open_files) == 1
+        assert folder.name not in open_files[0]
+        lock.close()
+        forks._folder()[1].close()
+        assert not folder.exists()
+        assert not Path(open_files[0]).exists()
 
 
 def test_a_temporary_folder_too_deep_for_a_socket_is_refused(tmp_path, monkeypatch):
@@ -154,7 +253,7 @@ def test_folders_of_processes_that_are_gone_are_removed_wherever_they_ran(monkey
         (folder / "other").mkdir()
         mine, held = forks._folder()
         assert not gone.exists()
-        assert {p.name for p in folder.iterdir()} == {lives.name, "other", mine.name}
+        assert {p.name for p in folder.iterdir() if p.is_dir()} == {lives.name, "other", mine.name}
         lock.close()
         held.close()
 
@@ -191,7 +290,7 @@ def test_a_zygote_keeps_its_folder_or_is_replaced(monkeypatch, tmp_path, happens
     first = zygote.pid
     happens(zygote)
     assert zygote.alive == survives
-    assert zygote.fork({"task_id": "a_1"}).ask(None, 60)["ready"]["instruction"] == "a_1"
+    assert zygote.fork({"task_id": "a_1"}).ask(timeout_s=60)[0]["ready"]["instruction"] == "a_1"
     assert (zygote.pid == first) == survives
     zygote.close()
     assert not zygote._folder.exists()

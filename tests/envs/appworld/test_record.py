@@ -1,8 +1,6 @@
 """What the record of an episode's calls takes from a process that may forge all of it, on both sides of the connection."""
 
-import contextlib
-import json
-import struct
+import signal
 import sys
 from types import SimpleNamespace
 
@@ -15,23 +13,20 @@ from envs.appworld.record import MAX_EPISODE_BYTES, Record
 CALL = {"method": "POST", "url": "/notes", "headers": {"authorization": "Bearer x"}, "body": "{}", "status": 200}
 
 
-def held(frames):
-    """The calls in a record's frames, as a judge reads them."""
-    return [call for frame in frames for call in json.loads(frame[4:])["calls"]]
-
-
-def test_a_judge_gets_the_calls_as_they_were_made():
-    kept = Record(max_calls=3)
-    steps = [[CALL, CALL | {"body": "\ud800\U0001f600"}], [], [CALL | {"status": None}], [CALL | {"status": 0}]]
-    assert [kept.add(step) for step in steps] == [2, 0, 1, 1]
-    assert held(kept.frames) == [call for step in steps for call in step]
-    assert kept.size == sum(map(len, kept.frames))
-    assert all(struct.unpack(">I", frame[:4]) == (len(frame) - 4,) for frame in kept.frames)
+def test_the_record_is_what_came():
+    kept = Record()
+    steps = [[CALL, CALL | {"body": "\ud800\U0001f600"}], [], [CALL | {"status": 0}]]
+    for step in steps:
+        kept.add(wire.encode(step))
+    assert kept.steps == [wire.encode(step) for step in steps if step]
+    assert kept.calls == [call for step in steps for call in step]
+    assert kept.size == sum(map(len, kept.steps))
 
 
 @pytest.mark.parametrize(
     "forged",
     [
+        None,
         5,
         {"calls": []},
         [CALL, 5],
@@ -44,44 +39,36 @@ def test_a_judge_gets_the_calls_as_they_were_made():
         [CALL | {"body": None}],
         [CALL | {"url": ["/"] * 1000}],
         [CALL | {"status": True}],
+        [CALL | {"status": None}],
         [CALL | {"status": "200"}],
         [CALL | {"status": 200.0}],
         [CALL | {"status": -1}],
         [CALL | {"status": 10**4299}],
-        [CALL | {"body": "x" * wire.MAX_CALLS_BYTES}],
-        [CALL | {"headers": {"\U0001f600" * (wire.MAX_CALLS_BYTES // 12): ""}}],
     ],
     ids=range(18),
 )
-def test_a_forged_record_is_refused_and_leaves_no_trace(forged):
-    kept = Record(max_calls=3)
-    kept.add([CALL])
-    before = list(kept.frames)
-    with pytest.raises(ValueError, match="call"):
-        kept.add(forged)
-    assert (kept.frames, kept.size) == (before, len(before[0]))
+def test_a_judge_refuses_calls_that_no_world_has_recorded(forged):
+    assert calls.checked([CALL] * 3, 3) == [CALL] * 3
+    with pytest.raises(ValueError, match="API calls"):
+        calls.checked(forged, 3)
 
 
-def test_forged_records_cost_no_more_memory_than_their_bound():
-    """900 calls with 32 headers each, of characters that take 12 bytes in JSON, as long as they are taken."""
-    step = [CALL | {"headers": {chr(0x1F300 + n) * 7: "" for n in range(32)}, "body": ""}] * 900
-    kept, taken = Record(max_calls=1000), 0
-    with contextlib.suppress(ValueError):
-        while taken < 100:
-            kept.add(step)
-            taken += 1
+def test_a_record_takes_no_more_memory_than_its_bound():
+    kept, taken = Record(), 0
+    while kept.room_bytes and taken < 100:
+        kept.add(b" " * kept.longest_bytes)
+        taken += 1
     assert 10 <= taken < 100
-    assert kept.size <= MAX_EPISODE_BYTES
-    assert {name: type(value) for name, value in vars(kept).items()} == {"_max_calls": int, "frames": list, "size": int}
-    assert sum(sys.getsizeof(frame) for frame in kept.frames) < MAX_EPISODE_BYTES + 10_000
+    assert sum(map(sys.getsizeof, kept.steps)) < MAX_EPISODE_BYTES + 10_000
 
 
 def test_an_honest_episode_of_50_000_calls_fits():
-    kept = Record(max_calls=1000)
+    kept = Record()
     usual = CALL | {"headers": {"authorization": "Bearer " + "x" * 160}, "body": "x" * 200}
+    step = wire.encode([usual] * 1000)
     for _ in range(50):
-        assert kept.add([usual] * 1000) == 1000
-    assert kept.room_bytes > 0
+        assert len(step) <= kept.longest_bytes
+        kept.add(step)
 
 
 class Transport:
@@ -103,19 +90,14 @@ def request(body=b"{}"):
     )
 
 
-class EngineTimeout(Exception):
-    pass
-
-
 @pytest.fixture
-def line(monkeypatch):
-    monkeypatch.setattr(calls, "_engine_timeout", lambda: EngineTimeout)
+def line():
     return calls.Line(Transport(), max_calls=3)
 
 
 def test_a_call_too_many_or_too_large_raises_and_the_record_stays_within_the_hosts_bounds(line, monkeypatch):
     monkeypatch.setattr(record, "MAX_EPISODE_BYTES", 2000)
-    kept, refused = Record(max_calls=3), []
+    kept, refused = Record(), []
     for body in (b"x", b"y" * 1000, b"z" * 2000, b"", b""):
         line.record(kept.room_bytes)
         for _ in range(4):
@@ -123,18 +105,51 @@ def test_a_call_too_many_or_too_large_raises_and_the_record_stays_within_the_hos
                 line.handle_request(request(body))
             except RuntimeError as error:
                 refused.append(str(error))
-        kept.add(line.recording)
-    assert kept.size <= 2000
-    assert line._transport.made == len(held(kept.frames)) == 3 + 1 + 0 + 3 + 3
+        step = wire.encode(line.recording)
+        assert len(step) <= kept.longest_bytes
+        kept.add(step)
+    assert kept.size <= 2000 + 64
+    assert line._transport.made == len(kept.calls) == 3 + 1 + 0 + 3 + 3
     assert "3 API calls" in refused[0]
-    assert "1,084 bytes" in refused[1]
+    assert "1,081 bytes" in refused[1]
 
 
-@pytest.mark.parametrize(("error", "status"), [(OverflowError(), 0), (EngineTimeout(), None), (SystemExit(), None)])
-def test_a_call_without_an_answer_says_whose_doing_that_was(line, error, status):
-    """None, if the step's time ran out: the application did answer, and a judge's answer cannot differ from it."""
+@pytest.mark.parametrize("error", [OverflowError(), SystemExit()])
+def test_a_call_that_the_application_did_not_answer_has_the_status_0(line, error):
     line.record(10_000)
     line._transport.error = error
     with pytest.raises(type(error)):
         line.handle_request(request())
-    assert [call["status"] for call in line.recording] == [status]
+    assert [call["status"] for call in line.recording] == [0]
+
+
+@pytest.mark.parametrize("moment", ["before the application", "in the application", "after the application"])
+def test_a_timeout_in_a_call_comes_when_the_call_is_made_and_recorded(line, monkeypatch, moment):
+    """Else a write could be made in the agent's world alone, or in the judge's alone."""
+
+    class Timeout(Exception):
+        pass
+
+    def alarm(*_):
+        raise Timeout
+
+    def at(here, function):
+        def work(*arguments):
+            if moment == here:
+                signal.raise_signal(signal.SIGALRM)
+            return function(*arguments)
+
+        return work
+
+    monkeypatch.setattr(line, "_entry", at("before the application", line._entry))
+    monkeypatch.setattr(line._transport, "handle_request", at("in the application", line._transport.handle_request))
+    monkeypatch.setattr(calls.random, "setstate", at("after the application", calls.random.setstate))
+    line.record(10_000)
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        with pytest.raises(Timeout):
+            line.handle_request(request())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert line._transport.made == 1
+    assert [call["status"] for call in line.recording] == [200]
