@@ -181,10 +181,6 @@ def test_grpo_on_all_weights(smollm2: Policy, tmp_path: Path) -> None:
     assert text_perplexity(learned) == pytest.approx(text_perplexity(smollm2), rel=0.1)
 
 
-def test_grpo_with_vllm(real_vllm: None, smollm2: Policy, tmp_path: Path) -> None:
-    train_and_load(run_of(tmp_path, sampler="vllm", lora_rank=4, env=BFCL))
-
-
 @in_campaign
 def test_a_warm_start_reaches_what_a_horizon_allows(trainable: Policy) -> None:
     """The expert's own tasks of EH-Cabinet, cloned with the settings that the size chooses."""
