@@ -27,7 +27,7 @@ class TrainResult:
     """What a training run has left.
 
     Attributes:
-        folder: The run's folder: its settings, metrics, episodes, checkpoints and figure.
+        folder: The run's folder: its settings, metrics, episodes and checkpoints.
         model: The trained model, a Hugging Face folder. `evaluate` and ``python -m harness.evaluate --policy`` take it.
         evaluations: The results on held-out tasks before and after training, as in ``evaluation.json``: for example
             ``evaluations["after"]["sampled"]["mean_at_k"]``.

@@ -218,16 +218,16 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _horizon_words(c: GRPOConfig) -> str:
-    return {
+    words = {
         "elastic": f"elastic: K0 {c.k0} in {c.k_min}..{c.k_max}, {c.statistic} + {c.delta:g}, alpha {c.alpha:g}, {c.rounding}",
         "fixed": f"fixed at {c.k0}",
         "linear": f"linear: {c.linear_start} + {c.linear_increment:.3g} per update, at most {c.k_max}",
         "multiplicative": f"multiplicative: {c.k_min} more every {c.stage_updates} updates, at most {c.k_max}",
         "staged": f"stages {c.stages}",
         "tti": f"stages {c.stages}",
-        "tokens": f"{c.token_budget} tokens in {c.token_min}..{c.token_max}, {c.statistic} + {c.token_delta:g}; {c.k_max} steps",
-        "progressive": f"progressive: K0 {c.k0}, {c.progress_step} more at {c.progress_threshold:g} success, at most {c.k_max}",
+        "progressive": f"progressive: K0 {c.k0}, at most {c.k_max}",
         "task": f"of each task: P90 + {c.task_delta:g} if {c.task_threshold:g} succeed, else {c.k_max}; K0 {c.k0}",
         "toggle": f"of each task: P90 if {c.task_threshold:g} succeed, else and every other time {c.k_max}; K0 {c.k0}",
         "none": "no limit",
-    }.get(c.wrapper, f"{c.wrapper} {c.wrapper_args}")
+    }.get(c.wrapper, c.wrapper)
+    return words if c.wrapper_args == "{}" else f"{words} {c.wrapper_args}"

@@ -73,9 +73,7 @@ _ALL = (
         "tokens",
         "With --wrapper tokens: the statistic (P90) of the tokens of the remembered successes. Null while there are too few.",
     ),
-    Metric(
-        "horizon/token_target", "tokens", "With --wrapper tokens: boundary + headroom, clipped to token_min..token_max."
-    ),
+    Metric("horizon/token_target", "tokens", "With --wrapper tokens: boundary + headroom, clipped to b_min..b_max."),
     Metric("horizon/buffer_size", "successes", "The number of successes whose lengths the controller remembers."),
     Metric("rollout/success", "share", "The share of episodes with the environment's verdict 1."),
     Metric(

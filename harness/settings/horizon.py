@@ -23,10 +23,8 @@ __all__ = [
     "HorizonSettings",
     "LinearFlags",
     "MultiplicativeFlags",
-    "ProgressiveFlags",
     "StagedFlags",
     "TaskFlags",
-    "TokensFlags",
     "settings_of",
 ]
 
@@ -40,7 +38,9 @@ class HorizonFlags:
     tokens, task, or a controller of your own, MODULE:CLASS. tti is staged with the paper's stages, toggle is task with the rule
     of Kimi K2.5. none sets no limit."""
     wrapper_args: str = "{}"
-    """With --wrapper MODULE:CLASS: what the class takes, as a JSON object, such as '{"k0": 5}'."""
+    """What the horizon takes as a JSON object: all that MODULE:CLASS takes, such as '{"k0": 5}', and what has no flag of its own,
+    '{"step": 5, "threshold": 0.7, "window": 100}' (progressive) and '{"b0": 2000, "b_min": 500, "b_max": 8000, "delta": 500}'
+    (tokens); these are the defaults."""
     k0: int = 15
     """The horizon at the start, in steps (elastic, progressive; with task, that of new tasks). With --wrapper fixed it is the
     horizon of the whole run."""
@@ -101,32 +101,6 @@ class StagedFlags:
 
 
 @dataclass(frozen=True)
-class ProgressiveFlags:
-    """--wrapper progressive: K grows when enough of the last episodes succeeded, up to k_max."""
-
-    progress_threshold: float = 0.7
-    """K grows when this share of the episodes succeeds."""
-    progress_step: int = 5
-    """The number of steps that K grows by."""
-    progress_window: int = 100
-    """The number of most recent episodes, all at the present K, that the share is taken over."""
-
-
-@dataclass(frozen=True)
-class TokensFlags:
-    """--wrapper tokens: K is k_max, and a budget of tokens follows the tokens of the successes."""
-
-    token_budget: int = 2000
-    """The budget of an episode at the start, in tokens that are written and read after the first prompt."""
-    token_min: int = 500
-    """The lower bound of the budget."""
-    token_max: int = 8000
-    """The upper bound of the budget."""
-    token_delta: float = 500.0
-    """The headroom above the statistic of the successes' tokens."""
-
-
-@dataclass(frozen=True)
 class TaskFlags:
     """--wrapper task: each task has the K of its own successes once it is solved often enough, and k_max before."""
 
@@ -147,21 +121,8 @@ _ARGUMENTS: dict[str, dict[str, str]] = {
     "linear": {"k_min": "linear_start", "k_max": "k_max", "delta": "linear_increment"},
     "multiplicative": {name: name for name in ("k_min", "k_max", "stage_updates")},
     "staged": {"stages": "stages"},
-    "progressive": {
-        "k0": "k0",
-        "k_max": "k_max",
-        "step": "progress_step",
-        "threshold": "progress_threshold",
-        "window": "progress_window",
-    },
-    "tokens": {
-        "b0": "token_budget",
-        "b_min": "token_min",
-        "b_max": "token_max",
-        "delta": "token_delta",
-        "k_max": "k_max",
-        **{name: name for name in _LOOP},
-    },
+    "progressive": {name: name for name in ("k0", "k_max")},
+    "tokens": {name: name for name in ("k_max", *_LOOP)},
     "task": {
         **{name: name for name in ("k0", "k_min", "k_max")},
         **{name: f"task_{name}" for name in ("delta", "threshold", "free_every")},
@@ -170,6 +131,7 @@ _ARGUMENTS: dict[str, dict[str, str]] = {
 assert _ARGUMENTS.keys() == HORIZONS.keys()
 _PRESETS = {"tti": "staged", "toggle": "task"}
 _TOGGLE = {"delta": 0.0, "free_every": 2}  # Kimi K2.5 (arXiv 2602.02276), on steps
+_WITH_MORE = ("progressive", "tokens")  # they take --wrapper-args besides
 _OF_EPISODES = ("elastic", "progressive")  # their K follows the episodes, so there may be one for each kind of task
 
 
@@ -186,9 +148,7 @@ def settings_of(wrapper: str) -> set[str]:
     return {*_ARGUMENTS.get(name, {}).values()} | more
 
 
-class HorizonSettings(
-    TaskFlags, TokensFlags, ProgressiveFlags, StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlags, HorizonFlags
-):
+class HorizonSettings(TaskFlags, StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlags, HorizonFlags):
     """All flags about the horizon."""
 
     @property
@@ -221,9 +181,10 @@ class HorizonSettings(
         names = (*HORIZONS, *_PRESETS, "none")
         if self.wrapper not in names and ":" not in self.wrapper:
             raise ConfigError(f"--wrapper must be one of {', '.join(names)}, or MODULE:CLASS, got {self.wrapper!r}")
-        if self.wrapper in names and self.controller_args():
+        if self.wrapper in names and self.wrapper not in _WITH_MORE and self.controller_args():
             raise ConfigError(
-                f"--wrapper-args is for --wrapper MODULE:CLASS, got --wrapper {self.wrapper}; it has flags of its own"
+                f"--wrapper-args is for --wrapper {', '.join(_WITH_MORE)} and MODULE:CLASS, got --wrapper {self.wrapper}; "
+                "it has flags of its own"
             )
         for name in ("cold_growth", "horizon_key"):
             if self.wrapper != "elastic" and getattr(self, name) != getattr(ElasticFlags, name):
@@ -269,7 +230,7 @@ class HorizonSettings(
         if self.wrapper == "toggle":
             values |= _TOGGLE
         key = self.horizon_key or ("environment" if by_environment else "")
-        make = functools.partial(HORIZONS[name], **values)
+        make = functools.partial(eh_gym.make_controller, name, **values | self.controller_args())
         try:
             return KeyedHorizon(make, key) if key and name in _OF_EPISODES else make()
         except ConfigError as error:

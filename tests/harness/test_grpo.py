@@ -169,10 +169,7 @@ def test_a_budget_of_tokens_follows_the_successes(quick: GRPOConfig) -> None:
         updates=3,
         eval_tasks=0,
         wrapper="tokens",
-        token_budget=60,
-        token_min=20,
-        token_max=400,
-        token_delta=20,
+        wrapper_args='{"b0": 60, "b_min": 20, "b_max": 400, "delta": 20}',
         alpha=1,
     )
     run(config)

@@ -14,6 +14,7 @@ from eh_gym import (
     KeyedHorizon,
     LinearHorizon,
     MultiplicativeHorizon,
+    ProgressiveHorizon,
     StagedHorizon,
     TaskHorizon,
 )
@@ -120,6 +121,9 @@ def test_toggle_is_a_preset_of_task() -> None:
 
 
 def test_options_beyond_the_paper_reach_the_controller() -> None:
+    progressive = parse("--wrapper", "progressive", "--k0", "9", "--wrapper-args", '{"step": 2}').controller()
+    assert progressive is not None
+    assert progressive.state_dict()["settings"] == ProgressiveHorizon(9, 50, 2).state_dict()["settings"]
     keyed = parse("--horizon-key", "category", "--cold-growth", "2").controller()
     assert isinstance(keyed, KeyedHorizon)
     assert keyed.horizon_for({"category": "base"}, None) == preset([]).k0
