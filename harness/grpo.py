@@ -144,6 +144,10 @@ def _check_effects(config: GRPOConfig, words: Sequence[str]) -> None:
     for flag, name in given_flags(words).items():
         if name == "warm_start" and not config.warm_start.episodes and not flag.endswith(".episodes"):
             raise ConfigError(f"{flag} is for a warm start, and this run has none; add --warm-start.episodes 200")
+        if name == "gpu_memory_utilization" and config.sampler != "vllm":
+            raise ConfigError(
+                f"{flag} is for --sampler vllm, got --sampler {config.sampler}; servers have their own flags"
+            )
         # a budget hint's demonstrations draw K from k0 to k_max, and evaluations have k_max
         used = settings_of(config.wrapper) | ({"k0", "k_max"} if config.budget_hint else {"k_max"})
         if name not in used and (readers := [wrapper for wrapper in HORIZONS if name in settings_of(wrapper)]):

@@ -9,7 +9,6 @@ from typing import Any
 from eh_gym.errors import ConfigError
 from harness.planning.episode_tokens import lengths_of
 from harness.planning.memory import GB, Memory, memory_of
-from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
 
 __all__ = ["refusal", "ways_to_fit"]
@@ -46,13 +45,9 @@ def ways_to_fit(plan: Plan, more_gpus: str = "--gpus {}") -> list[str]:
         rest.append([lora])
     servers: list[tuple[str, dict[str, Any]]] = []
     if config.sampler == "vllm":
-        own = ("tensor_parallel", "gpu_memory_utilization")
-        defaults = {name: getattr(GRPOConfig, name) for name in own}
-        there = {"sampler": "vllm-server", "url": "http://127.0.0.1:8000", **defaults}
-        back = [
-            f" --{name.replace('_', '-')} {defaults[name]}" for name in own if getattr(config, name) != defaults[name]
-        ]
-        servers = [(f"--sampler vllm-server --url URL{''.join(back)}", there)]
+        there = {"sampler": "vllm-server", "url": "http://127.0.0.1:8000", "tensor_parallel": 1}
+        back = " --tensor-parallel 1" if config.tensor_parallel > 1 else ""
+        servers = [(f"--sampler vllm-server --url URL{back}", there)]
         rest += [[share], servers]
         rest += [[lora, share], [lora, *servers]] if not config.lora_rank else []
     for context in _shorter(memory.longest, lengths.prompt + 2 * (lengths.action + lengths.observation)):

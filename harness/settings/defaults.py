@@ -1,6 +1,6 @@
-"""The settings of a training run that nobody gives: the quick start's for the tiny model, or a CPU's for SmolLM2.
+"""The settings of a training run that nobody gives, by the kind of run: one table, and what chooses the row.
 
-Every other default is that of its field: the paper's (Table "Complete hyperparameter settings").
+Every default that is not here is that of its field: the paper's (Table "Complete hyperparameter settings").
 """
 
 from __future__ import annotations
@@ -10,13 +10,69 @@ from collections.abc import Mapping
 from typing import Any
 
 from envs.mixed import read_environments
-from harness.settings.evaluation import EvaluationFlags
 from harness.settings.warm_start import WarmStart
 
-__all__ = ["SMALL_CHAT_MODEL", "defaults_for"]
+__all__ = ["DECISIVE", "SMALL_CHAT_MODEL", "defaults_for", "kind_of"]
+
+DECISIVE = ("env", "split", "model", "lora_rank", "sampler")
+"""The settings that choose the kind of a run."""
 
 SMALL_CHAT_MODEL = "smollm2-135m"
 """The pretrained model that a CPU can train."""
+
+_LARGE: Mapping[str, Any] = dict(threads=0, dtype="bfloat16", gradient_checkpointing=True)
+
+# The LoRA recipes: ten times the paper's learning rate, as is usual, because a step of 1e-6 is lost when adapters are merged into
+# bfloat16 weights; and weights for what vLLM rounds otherwise than the trainer.
+_LORA: Mapping[str, Any] = dict(_LARGE, learning_rate=1e-5, tis_cap=2.0)
+
+_TINY: Mapping[str, Any] = dict(
+    updates=60,
+    tasks_per_update=8,
+    env_threads=0,
+    rollout="lockstep",  # the same seed gives the same metrics
+    max_action_tokens=6,
+    learning_rate=7e-4,
+    warmup_updates=5,
+    final_lr_fraction=0.3,
+    adam_beta2=0.99,
+    weight_decay=0.0,
+    truncated_weight=0.5,  # docs/what-we-found.md
+    minibatches=2,
+    tokens_per_microbatch=6000,
+    k0=10,
+    linear_increment=40 / 60,
+    stage_updates=6,
+    stages="0:15,15:20,30:30,45:50",
+    eval_rollouts=1,
+    warm_start=WarmStart(episodes=600, max_optimal_steps=9, polish_batches=100),
+)
+
+_TINY_BFCL: Mapping[str, Any] = dict(
+    _TINY,
+    updates=10,
+    env_threads=64,
+    max_action_tokens=128,
+    max_observation_tokens=96,
+    learning_rate=1e-4,
+    tokens_per_microbatch=8192,
+    k0=15,
+    stages="0:15,3:20,5:30,7:50",
+    linear_increment=4.0,
+    stage_updates=1,
+    eval_tasks=32,
+    # The clone learns only tasks with short transcripts, and well enough that whole episodes succeed.
+    warm_start=WarmStart(
+        episodes=480,
+        max_tokens=400,
+        loss_target=0.04,
+        max_batches=600,
+        batch_tokens=2048,
+        polish_batches=150,
+        polish_waste=0.0,
+        polish_learning_rate=5e-4,
+    ),
+)
 
 # For the cabinets. A warm start of more batches leaves nothing to explore: docs/warm-start.md.
 _SMOLLM2: Mapping[str, Any] = dict(
@@ -41,106 +97,75 @@ _SMOLLM2: Mapping[str, Any] = dict(
     warm_start=WarmStart(episodes=200, max_optimal_steps=14, batch_tokens=1500, updates=8),
 )
 
-# For EH-BFCL: the domain with the shortest prompts. An update of two groups takes about two minutes. The clone takes a quarter of
-# an hour, so all seeds share one.
-_SMOLLM2_BFCL: Mapping[str, Any] = dict(
-    _SMOLLM2,
-    env_args='{"categories": ["base"], "domains": ["trading"]}',
-    updates=8,
-    tasks_per_update=2,
-    max_action_tokens=96,
-    max_observation_tokens=256,
-    gradient_checkpointing=True,  # a group has about 6,000 tokens
-    tokens_per_microbatch=8000,
-    learning_rate=2e-5,
-    min_successes=8,
-    eval_tasks=12,  # all there are
-    warm_start=WarmStart(episodes=30, loss_target=0.05, max_batches=40, learning_rate=2e-4, seed=0),
-)
-
-
-def defaults_for(env: str, split: str, model: str) -> Mapping[str, Any]:
-    """Returns the settings whose default is another one than that of their field.
-
-    Args:
-        env: The environment, as `--env` takes it.
-        split: The split whose tasks are trained on; empty for the environment's own default.
-        model: The model that is trained.
-
-    >>> defaults_for("EH-Cabinet-v0", "", "tiny")["updates"]
-    60
-    >>> "updates" in defaults_for("EH-Cabinet-v0", "", "Qwen/Qwen2.5-7B-Instruct")
-    False
-    """
-    eval_split = EvaluationFlags.eval_split
-    names = tuple(name.rpartition(":")[2] for name in read_environments(env))  # without the module of MODULE:ID
-    appworld = any(name.startswith("EH-AppWorld") for name in names)
-    if appworld:  # its test splits are for final scores; the mini world has one split
-        eval_split = "mini" if split == "mini" else "dev"
-    if model == SMALL_CHAT_MODEL:
-        for prefix, settings in (("EH-Cabinet", _SMOLLM2), ("EH-BFCL", _SMOLLM2_BFCL)):
-            if all(name.startswith(prefix) for name in names):
-                return settings
-    if model != "tiny":  # what fits
-        return dict(threads=0, eval_split=eval_split, dtype="bfloat16", gradient_checkpointing=True)
-    quick: Mapping[str, Any] = dict(
-        eval_split=eval_split,
-        updates=60,
-        tasks_per_update=8,
-        env_threads=0,
-        rollout="lockstep",  # the same seed gives the same metrics
-        max_action_tokens=6,
-        learning_rate=7e-4,
-        warmup_updates=5,
-        final_lr_fraction=0.3,
-        adam_beta2=0.99,
-        weight_decay=0.0,
-        truncated_weight=0.5,  # docs/what-we-found.md
-        minibatches=2,
-        tokens_per_microbatch=6000,
-        k0=10,
-        linear_increment=40 / 60,
-        stage_updates=6,
-        stages="0:15,15:20,30:30,45:50",
-        eval_rollouts=1,
-        warm_start=WarmStart(episodes=600, max_optimal_steps=9, polish_batches=100),
-    )
-    if not any(name.startswith(("EH-BFCL", "EH-AppWorld")) for name in names):
-        return quick
-    bfcl: Mapping[str, Any] = dict(
-        quick,
-        updates=10,
-        tasks_per_update=8,
-        env_threads=64,
-        max_action_tokens=128,
-        max_observation_tokens=96,
-        learning_rate=1e-4,
-        tokens_per_microbatch=8192,
-        k0=15,
-        stages="0:15,3:20,5:30,7:50",
-        linear_increment=4.0,
-        stage_updates=1,
-        eval_tasks=32,
-        # The clone learns only tasks with short transcripts, and well enough that whole episodes succeed.
-        warm_start=WarmStart(
-            episodes=480,
-            max_tokens=400,
-            loss_target=0.04,
-            max_batches=600,
-            batch_tokens=2048,
-            polish_batches=150,
-            polish_waste=0.0,
-            polish_learning_rate=5e-4,
-        ),
-    )
-    if not appworld:
-        return bfcl
-    return dict(
-        bfcl,
+_KINDS: Mapping[str, Mapping[str, Any]] = {
+    "large": _LARGE,
+    "large, LoRA": _LORA,
+    "large, LoRA, vllm": dict(_LORA, gpu_memory_utilization=0.65),  # the trainer needs little of the GPU
+    "tiny, cabinets": _TINY,
+    "tiny, BFCL": _TINY_BFCL,
+    "tiny, AppWorld": dict(
+        _TINY_BFCL,
         updates=5,
         tasks_per_update=4,
         max_action_tokens=160,
         stages="0:15,1:20,2:30,3:50",
         eval_tasks=12,
-        warm_start=dataclasses.replace(bfcl["warm_start"], max_tokens=2048, batch_tokens=4096, max_batches=400),
-    )
+        warm_start=dataclasses.replace(_TINY_BFCL["warm_start"], max_tokens=2048, batch_tokens=4096, max_batches=400),
+    ),
+    "smollm2, cabinets": _SMOLLM2,
+    # The domain with the shortest prompts. An update of two groups takes about two minutes. The clone takes a quarter of an
+    # hour, so all seeds share one.
+    "smollm2, BFCL": dict(
+        _SMOLLM2,
+        env_args='{"categories": ["base"], "domains": ["trading"]}',
+        updates=8,
+        tasks_per_update=2,
+        max_action_tokens=96,
+        max_observation_tokens=256,
+        gradient_checkpointing=True,  # a group has about 6,000 tokens
+        tokens_per_microbatch=8000,
+        learning_rate=2e-5,
+        min_successes=8,
+        eval_tasks=12,  # all there are
+        warm_start=WarmStart(episodes=30, loss_target=0.05, max_batches=40, learning_rate=2e-4, seed=0),
+    ),
+}
+
+
+def kind_of(env: str, model: str, lora_rank: int, sampler: str) -> str:
+    """Returns the kind of a run, a row of the table.
+
+    >>> kind_of("EH-BFCL-v0", "Qwen/Qwen2.5-7B-Instruct", 32, "vllm")
+    'large, LoRA, vllm'
+    >>> kind_of("EH-Cabinet-v0", "tiny", 0, "transformers")
+    'tiny, cabinets'
+    """
+    names = _names(env)
+    if model == SMALL_CHAT_MODEL:
+        for benchmark, prefix in (("cabinets", "EH-Cabinet"), ("BFCL", "EH-BFCL")):
+            if all(name.startswith(prefix) for name in names):
+                return f"smollm2, {benchmark}"
+    if model != "tiny":
+        return "large" if not lora_rank else "large, LoRA, vllm" if sampler == "vllm" else "large, LoRA"
+    for benchmark, prefix in (("AppWorld", "EH-AppWorld"), ("BFCL", "EH-BFCL")):
+        if any(name.startswith(prefix) for name in names):
+            return f"tiny, {benchmark}"
+    return "tiny, cabinets"
+
+
+def defaults_for(env: str, split: str, model: str, lora_rank: int, sampler: str) -> Mapping[str, Any]:
+    """Returns the settings whose default is another one than that of their field. The arguments are `DECISIVE`.
+
+    >>> defaults_for("EH-Cabinet-v0", "", "tiny", 0, "transformers")["updates"]
+    60
+    """
+    found = _KINDS[kind_of(env, model, lora_rank, sampler)]
+    if any(name.startswith("EH-AppWorld") for name in _names(env)):
+        # Its test splits are for final scores; the mini world has one split.
+        return {**found, "eval_split": "mini" if split == "mini" else "dev"}
+    return found
+
+
+def _names(env: str) -> list[str]:
+    """The ids of the environments, without the module of MODULE:ID."""
+    return [name.rpartition(":")[2] for name in read_environments(env)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eh_gym.errors import ConfigError, StateError
-from harness.settings.defaults import defaults_for
+from harness.settings.defaults import DECISIVE, defaults_for
 from harness.settings.environment import EnvironmentFlags
 from harness.settings.evaluation import EvaluationFlags
 from harness.settings.horizon import HorizonSettings
@@ -64,9 +64,9 @@ class GRPOConfig(
 ):
     """Trains an agent with GRPO on a Gymnasium text environment, under a horizon that is fixed, scheduled or elastic.
 
-    A setting that is not given has the default that the command line gives it for this `env` and `model`: the quick start's for
-    the tiny model, a CPU's for SmolLM2, else the paper's. Texts may stand for paths. A mapping may stand for `warm_start`, and
-    changes the settings in it alone.
+    A setting that is not given has the default that the command line gives it for this kind of run (`harness.settings.defaults`):
+    the quick start's for the tiny model, a CPU's for SmolLM2, the recipes' with `lora_rank`, else the paper's. Texts may stand
+    for paths. A mapping may stand for `warm_start`, and changes the settings in it alone.
 
     Each base class is a group of flags, and a panel of ``--help``. `WarmStart` is the last one.
 
@@ -89,7 +89,7 @@ class GRPOConfig(
             if unknown := sorted(given.keys() - defaults):
                 near = difflib.get_close_matches(unknown[0], defaults, n=1)
                 raise TypeError(f"no setting {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ''}")
-            defaults |= defaults_for(**{name: given.get(name, defaults[name]) for name in ("env", "split", "model")})
+            defaults |= defaults_for(**{name: given.get(name, defaults[name]) for name in DECISIVE})
             values = defaults | given
             for name in ("out", "resume", "recipe"):
                 values[name] = Path(values[name]) if values[name] else None

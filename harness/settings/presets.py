@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from harness.settings.defaults import DECISIVE
 from harness.settings.grpo import GRPOConfig
 from harness.settings.recipe import read_recipe, with_recipe
 
@@ -13,7 +15,7 @@ __all__ = ["flag_of", "preset"]
 
 
 def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lambda c: c) -> GRPOConfig:
-    """Returns the defaults for a command line: those of `GRPOConfig` for its environment and model, and a recipe's.
+    """Returns the defaults for a command line: those of `GRPOConfig` for its kind of run, and a recipe's.
 
     Args:
         argv: The command line.
@@ -27,13 +29,14 @@ def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lam
     """
     recipe = flag_of(argv, "recipe", "")
     given = read_recipe(Path(recipe), GRPOConfig) if recipe else {}
-    env, split, model = (
-        flag_of(argv, name, given.get(name, getattr(GRPOConfig, name))) for name in ("env", "split", "model")
-    )
-    named = {
-        name: getattr(GRPOConfig, name) for name in ("env", "split", "model")
-    }  # the command line itself gives them
-    config = dataclasses.replace(change(GRPOConfig(env=env, split=split, model=model)), **named)
+    found: dict[str, Any] = {
+        n: flag_of(argv, n.replace("_", "-"), given.get(n, getattr(GRPOConfig, n))) for n in DECISIVE
+    }
+    found["lora_rank"] = int(found["lora_rank"]) if str(found["lora_rank"]).isdecimal() else 0
+    if found["sampler"] != "vllm":  # the others differ in no default, and servers need an address
+        found["sampler"] = GRPOConfig.sampler
+    named = {name: getattr(GRPOConfig, name) for name in DECISIVE}  # the command line itself gives them
+    config = dataclasses.replace(change(GRPOConfig(**found)), **named)
     if not recipe:
         return config
     return dataclasses.replace(with_recipe(config, given, Path(recipe)), recipe=Path(recipe))

@@ -32,9 +32,7 @@ class SamplingFlags:
             raise ConfigError(
                 f"--url goes with --sampler vllm-server, got --sampler {self.sampler} and --url {self.url!r}"
             )
-        for name in ("tensor_parallel", "gpu_memory_utilization"):
-            if self.sampler != "vllm" and getattr(self, name) != getattr(SamplingFlags, name):
-                raise ConfigError(
-                    f"--{name.replace('_', '-')} is for --sampler vllm, got --sampler {self.sampler}; "
-                    "servers have their own flags"
-                )
+        if self.sampler != "vllm" and self.tensor_parallel != 1:
+            raise ConfigError(
+                f"--tensor-parallel is for --sampler vllm, got --sampler {self.sampler}; servers have their own flags"
+            )

@@ -415,6 +415,19 @@ def test_a_plan_that_fits_or_a_model_that_is_unknown_is_not_refused() -> None:
     assert _planned(config, 0, 1) == (False, "")  # no GPU
 
 
+def test_a_share_of_the_gpu_is_for_an_engine_and_a_recipe_s_share_is_no_engine_s(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--gpu-memory-utilization", "0.9"])
+    assert "--gpu-memory-utilization" in capsys.readouterr().out
+    recipe = str(Path(__file__).parents[2] / "recipes" / "bfcl-qwen2.5-14b.toml")
+    config = preset(["--recipe", recipe])
+    assert (
+        dataclasses.replace(config, sampler="vllm-server", url="http://127.0.0.1:8000").gpu_memory_utilization == 0.65
+    )
+
+
 def test_the_moments_leave_the_gpu_if_the_plan_needs_it(tmp_path: Path) -> None:
     config = GRPOConfig(env="EH-BFCL-v0", model="Qwen/Qwen2.5-14B-Instruct", sampler="vllm")
     for share, offload in ((0.65, False), (0.8, True)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from harness.settings import command_line
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 
+RECIPES = Path(__file__).parents[3] / "recipes"
+
 
 def parse(*words: str) -> GRPOConfig:
     return command_line.parse(preset(words), list(words), prog="grpo")
@@ -35,6 +38,19 @@ def test_a_real_model_gets_the_papers_settings() -> None:
     assert (c.k0, c.k_min, c.k_max, c.alpha, c.delta, c.buffer_size, c.min_successes) == (15, 5, 50, 0.1, 10, 100, 20)
     assert (c.linear_start, c.linear_increment, c.stages) == (10, 0.2, "0:15,50:20,100:30,150:50")
     assert c.warm_start.episodes == 0
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*-lora.toml")), ids=lambda path: path.stem)
+def test_with_adapters_a_large_model_gets_the_settings_of_the_lora_recipes(recipe: Path) -> None:
+    words = ("--model", "Qwen/Qwen2.5-7B-Instruct", "--env", "EH-BFCL-v0", "--lora-rank", "32", "--sampler", "vllm")
+    given, published = parse(*words), preset(["--recipe", str(recipe)])
+    same = ["learning_rate", "tis_cap", "dtype", "gradient_checkpointing"]
+    for name in [*same, *(["gpu_memory_utilization"] if "7b" in recipe.stem else [])]:  # it depends on the model's size
+        assert getattr(given, name) == getattr(published, name), name
+    assert given == GRPOConfig(model=words[1], env="EH-BFCL-v0", lora_rank=32, sampler="vllm")
+    assert parse(*words[:-2]).gpu_memory_utilization == 0.5  # no engine beside the trainer
+    assert parse(*words, "--learning-rate", "3e-6", "--sampler", "transformers").learning_rate == 3e-6
+    assert parse("--lora-rank", "2").learning_rate == parse().learning_rate  # the tiny model's
 
 
 def test_flags_override_the_preset_and_reach_the_nested_settings() -> None:
