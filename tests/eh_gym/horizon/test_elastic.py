@@ -105,7 +105,7 @@ def test_a_cold_start_grows_to_k_max_and_no_further():
     assert [controller.update()["horizon/k"] for _ in range(3)] == [48, 50, 50]
 
 
-@pytest.mark.parametrize("alpha", ["0.05", "0.1", "0.3", "0.7", "1.0"])
+@pytest.mark.parametrize("alpha", ["0.05", "0.3", "1.0"])
 @pytest.mark.parametrize("rounding", ["floor", "floor-state"])
 def test_one_update_floors_as_exact_arithmetic_does_for_all_integer_pairs(alpha, rounding):
     exact = Fraction(alpha)
@@ -124,7 +124,7 @@ def test_nearest_rounds_the_applied_k_half_to_even():
 
 
 @pytest.mark.parametrize("rounding", ["floor", "nearest", "floor-state"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_it_equals_the_slow_implementation(rounding, data):
     size = data.draw(st.integers(1, 12))

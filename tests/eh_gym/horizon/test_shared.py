@@ -23,7 +23,7 @@ from eh_gym.horizon import (
     TaskHorizon,
 )
 
-METHODS = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
+METHODS = [m for m in ("fork", "spawn") if m in multiprocessing.get_all_start_methods()]
 DEADLINE_S = 120
 
 

@@ -334,7 +334,7 @@ def test_a_controller_whose_k_is_no_number_of_steps_is_refused_at_the_reset(scri
         env.step(0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     horizons=st.lists(st.integers(1, 6), min_size=1, max_size=8),
     ends=st.lists(st.tuples(st.integers(1, 7), st.sampled_from(["won", "lost", "truncated"])), min_size=1, max_size=8),
