@@ -21,6 +21,7 @@ from harness.planning.memory import memory_of
 from harness.planning.update_time import update_time_of
 from harness.policy.attention import PACKED
 from harness.policy.fresh import fresh_qwen2
+from harness.policy.head import float32_logits
 from harness.policy.lora import add_lora
 from harness.policy.policy import Policy
 from harness.policy.shape import KNOWN, ModelShape
@@ -138,8 +139,8 @@ def engine(lab: Lab) -> list[Measurement]:
     handed = _seconds(sampler.weights_changed, lab)
     sampled = sample()[0]
     ids = [*prompts[0], *sampled.ids]
-    with torch.no_grad():
-        logits = policy.model(input_ids=torch.tensor([ids], device=policy.model.device)).logits[0].float()
+    with torch.no_grad(), float32_logits(policy.model):
+        logits = policy.model(input_ids=torch.tensor([ids], device=policy.model.device)).logits[0]
     logp = logits.log_softmax(-1)[len(prompts[0]) - 1 : -1].gather(
         1, torch.tensor(sampled.ids, device=logits.device)[:, None]
     )

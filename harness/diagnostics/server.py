@@ -15,6 +15,7 @@ from pathlib import Path
 
 from eh_gym.errors import StateError
 from harness.diagnostics.lab import Lab
+from harness.sampling.vllm_settings import FLOAT32_LOGITS
 
 __all__ = ["server"]
 
@@ -38,6 +39,7 @@ def server(lab: Lab, model: Path, over_nccl: bool) -> Iterator[str]:
         ]
         command += ["--host", "127.0.0.1", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
         command += ["--enable-scale-out", "--weight-transfer-config", transfer]
+        command += ["--hf-overrides", json.dumps(FLOAT32_LOGITS)]
         command += ["--worker-extension-cls", "harness.sampling.vllm_worker.PolicyWeights"]
         settings = {"VLLM_SERVER_DEV_MODE": "1"}
         if lab.on_gpu:

@@ -4,6 +4,9 @@ All logits, [tokens, vocabulary] in float32, take 10 GB for 16k tokens and a voc
 again. Here the output layer computes one chunk of tokens at a time, and the backward pass computes each chunk again. So only
 one chunk is in memory at any time. The price is a fourth matrix product in addition to the usual three.
 
+Logits are float32 even if the model is narrower, here and in the samplers. Rounded on both sides, they make up half of the
+variance of the ratios between trainer and sampler (docs/vllm.md, "Logits in float32").
+
 Liger's fused kernels need only three products, but they need a GPU and return only their own loss. They give no entropy, and
 no log-probability of a token with its gradient, which truncated importance weights and the KL term need.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +27,7 @@ from transformers import PreTrainedModel
 from eh_gym.errors import ConfigError
 from harness.policy.shape import head_chunk
 
-__all__ = ["Head", "token_scores"]
+__all__ = ["Head", "float32_logits", "token_scores"]
 
 
 @dataclass(frozen=True)
@@ -69,21 +73,48 @@ class Head:
                 f"{type(model).__name__} computes no hidden states apart from its logits, as training needs: choose another model"
             )
         states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
-        found = Head.of(model).logits(states, torch.float32)
+        found = Head.of(model).logits(states)
         if (found - right).abs().max() > 0.02 * right.abs().max():  # bfloat16 rounds by 0.004
             raise ConfigError(
                 f"{type(model).__name__} computes its logits with something other than an output layer, a scale and a soft cap; "
                 "training would score its tokens wrongly: choose another model"
             )
 
-    def logits(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
-        """Turns hidden states, [N, H], into logits, `dtype` [N, V]."""
-        logits = linear(hidden, self.weight, self.bias).to(dtype)
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Turns hidden states, [N, H], into logits, [N, V], in float32 (float64 if `hidden` is float64)."""
+        logits = _wide_linear(hidden, self.weight, self.bias)
         if self.scale != 1:
             logits = logits * self.scale
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return logits
+
+
+@contextmanager
+def float32_logits(model: PreTrainedModel) -> Iterator[None]:
+    """Inside this context, the model's own forward pass computes its logits in float32, as `token_scores` does.
+
+    A model whose output layer is not a plain linear layer is left unchanged. It can be evaluated, but not trained.
+    """
+    layer = model.get_output_embeddings()
+    if type(layer) is not nn.Linear:
+        yield
+        return
+    own = vars(layer)
+    own["forward"] = lambda hidden: _wide_linear(hidden, layer.weight, layer.bias)
+    try:
+        yield
+    finally:
+        del own["forward"]
+
+
+def _wide_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A linear layer whose sums stay in float32; in bfloat16 a logit of 20 would be off by up to 0.06."""
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    if hidden.is_cuda and hidden.dtype != wide:  # needs no float32 copy of the weight, which takes 2 GB for 7B
+        logits = torch.mm(hidden.flatten(0, -2), weight.T, out_dtype=wide).view(*hidden.shape[:-1], -1)
+        return logits if bias is None else logits + bias
+    return linear(hidden.to(wide), weight.to(wide), None if bias is None else bias.to(wide))
 
 
 def token_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float) -> tuple[Tensor, Tensor]:
@@ -124,7 +155,7 @@ class _TokenScores(torch.autograd.Function):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logp, entropy, normaliser = (torch.empty(len(hidden), dtype=wide, device=hidden.device) for _ in range(3))
         for part in _chunks(hidden, weight):
-            scaled = head.logits(hidden[part], wide).div_(temperature)
+            scaled = head.logits(hidden[part]).div_(temperature)
             logps = scaled.log_softmax(dim=1)
             at = targets[part, None]
             logp[part] = logps.gather(1, at).squeeze(1)
@@ -145,7 +176,7 @@ class _TokenScores(torch.autograd.Function):
         for_weight = torch.zeros_like(weight, dtype=normaliser.dtype) if to_weight else None
         for_bias = torch.zeros_like(bias, dtype=normaliser.dtype) if to_bias else None
         for part in _chunks(hidden, weight):
-            logits = head.logits(hidden[part], normaliser.dtype)
+            logits = head.logits(hidden[part])
             # d logp[id] / d scaled[v] = 1[v = id] - softmax(scaled)[v]
             local = (logits / ctx.temperature).sub_(normaliser[part, None]).exp_().mul_(-grad[part, None])
             local.scatter_add_(1, targets[part, None], grad[part, None])

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
 from harness.policy.attention import attention_windows
+from harness.policy.head import float32_logits
 from harness.sampling.slot_cache import SlotCache
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 from harness.types.seeding import uniforms
@@ -261,14 +262,15 @@ class TransformersSampler:
         positions = positions.clamp_min(0)
         # Prompts of one length with nothing cached need no mask, and half the attention. Short ones gain nothing by it.
         plain = q > _LEAST_SHARED and width == q == min(len(r.feed) for r in batch) and self._windows == {None}
-        output = self._model(
-            input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=None if plain else self._masks(positions, width),
-            position_ids=positions,
-            use_cache=True,
-            logits_to_keep=1,
-            **{self._cache_argument: self._cache},
-        )
+        with float32_logits(self._model):
+            output = self._model(
+                input_ids=torch.from_numpy(ids).to(device),
+                attention_mask=None if plain else self._masks(positions, width),
+                position_ids=positions,
+                use_cache=True,
+                logits_to_keep=1,
+                **{self._cache_argument: self._cache},
+            )
         self._draw(batch, output.logits[:, -1])
 
     def _masks(self, positions: Tensor, width: int) -> Tensor | dict[str, Tensor]:

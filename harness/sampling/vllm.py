@@ -24,7 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
 from harness.policy.lora import plain_parameters
 from harness.sampling.transfer import WORKER_EXTENSION, weights_file
-from harness.sampling.vllm_settings import check_model
+from harness.sampling.vllm_settings import FLOAT32_LOGITS, check_model
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 
 __all__ = ["VLLMSampler"]
@@ -309,6 +309,7 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
         load_format="dummy",
         generation_config="vllm",  # no defaults from the model's folder
         logprobs_mode="processed_logprobs",  # those of the sampled distribution; the default ignores the temperature
+        hf_overrides=FLOAT32_LOGITS,
         worker_extension_cls=WORKER_EXTENSION,
         weight_transfer_config=WeightTransferConfig(backend="file"),
         disable_log_stats=True,

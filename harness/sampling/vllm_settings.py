@@ -5,12 +5,17 @@ docs/vllm.md has the commands.
 
 from __future__ import annotations
 
+import json
+
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
 
-__all__ = ["check_model", "check_server"]
+__all__ = ["FLOAT32_LOGITS", "check_model", "check_server"]
+
+# What lets vLLM compute logits in float32, as the trainer does; by default it rounds them to the type of the weights.
+FLOAT32_LOGITS = {"head_dtype": "float32"}
 
 # Mixtures whose experts vLLM 0.32 and 0.33 do not take over: they do not know their names in transformers, or, with gpt-oss,
 # their reload leaves the first weights in place.
@@ -46,11 +51,19 @@ def check_server(server: VLLMServer, backend: str) -> tuple[int, int]:
         raise ConfigError(f"no vLLM server answers: {error}") from error
     except ServerRefused as error:
         raise ConfigError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, see docs/vllm.md") from error
-    mode = settings["model_config"]["logprobs_mode"]
+    model = settings["model_config"]
+    mode = model["logprobs_mode"]
     if mode != "processed_logprobs":
         raise ConfigError(
             f"{server} returns {mode}, not the log-probabilities of the distribution that it samples from; start it with "
             "--logprobs-mode processed_logprobs"
+        )
+    overrides = model.get("hf_overrides")
+    head = overrides.get("head_dtype") if isinstance(overrides, dict) else None
+    if head != "float32" and "float32" not in model.get("dtype", ""):
+        raise ConfigError(
+            f"{server} rounds its logits to {model.get('dtype')}, and the trainer computes them in float32; start it with "
+            f"--hf-overrides '{json.dumps(FLOAT32_LOGITS)}'"
         )
     transfer = (settings.get("weight_transfer_config") or {}).get("backend")
     if transfer != backend:
@@ -66,4 +79,4 @@ def check_server(server: VLLMServer, backend: str) -> tuple[int, int]:
         )
     cache = settings.get("cache_config") or {}
     cache_tokens = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
-    return int(settings["model_config"]["max_model_len"]), cache_tokens
+    return int(model["max_model_len"]), cache_tokens

@@ -38,7 +38,7 @@ SLOW = {
     "train": "plain / chunked, mib",
 }
 NEEDS = {"appworld": "appworld_python", "bfcl": "bfcl_python", "ray_envs": "ray"}
-ELSEWHERE = ("served_envs",)  # another tox environment has what it needs, and names its test
+ELSEWHERE = ("logits", "served_envs")  # other tox environments have what they need, and name their tests
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,6 +68,11 @@ def test_smoke_of_what_starts_processes(request: pytest.FixtureRequest, tmp_path
         request.getfixturevalue(NEEDS[name])
     runs = ["--runs", str(tmp_path)] if name in ("settling", "false_plateau", "learning", "measured_k") else []
     assert SLOW[name] in smoke_in_a_process(name, *runs)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not there; tox run -e vllm")
+def test_the_logits_of_vllm_are_measured() -> None:
+    assert " float32   float32 " in smoke_in_a_process("logits")
 
 
 @pytest.mark.skipif(

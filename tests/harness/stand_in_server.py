@@ -20,7 +20,7 @@ class StandIn:
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {
-            "model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 100},
+            "model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 100, "dtype": "torch.float32"},
             "weight_transfer_config": {"backend": "file"},
             "scheduler_config": {"enable_chunked_prefill": False},
             "device_config": {"device": "cpu"},

@@ -127,6 +127,7 @@ class Server:
             "model": self._folder,
             "port": self._port,
             "host": "127.0.0.1",
+            "hf-overrides": '{"head_dtype": "float32"}',
             "dtype": "float32",
             "block-size": 32,
             "kv-cache-memory-bytes": 64 << 20,
@@ -214,6 +215,8 @@ def made(request: pytest.FixtureRequest) -> Callable[[str], Made]:
     def make(kind: str) -> Made:
         if kind not in kinds:
             model = new_model(tied="untied" not in kind)
+            if "bfloat16" in kind:
+                model.to(torch.bfloat16)
             if kind.startswith("transformers"):
                 kinds[kind] = model, TransformersSampler(model, max_prefill_tokens=8 if "small" in kind else 16_384)
             elif kind.startswith("vllm-server"):

@@ -245,3 +245,20 @@ def test_a_session_has_one_request_at_a_time(sampler: Sampler, ask: Ask) -> None
     sampler.submit(ask(0, [1]))
     with pytest.raises(ConfigError, match="already has a request"):
         sampler.submit(ask(0, [1, 2]))
+
+
+@pytest.mark.parametrize("narrow", ["transformers-bfloat16", "vllm-bfloat16"])
+def test_logits_of_a_bfloat16_model_are_not_rounded_to_bfloat16(
+    made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]], narrow: str, ask: Ask
+) -> None:
+    """Between two tokens of one place, log-probabilities differ as logits do. bfloat16 from 1/2 on has multiples of 1/256."""
+    sampler = made(narrow)[1]
+    for _ in range(2):  # also after a hand-over
+        samples = sample_all(sampler, [ask(s, [1, 2, 3], seed=s, max_tokens=1, temperature=2.0) for s in range(40)])
+        found = 2.0 * 256 * torch.tensor(sorted({sample.logprobs[0] for sample in samples}))
+        assert len(found) > 10
+        off = (found.diff() - found.diff().round()).abs()
+        assert (off > 0.05).float().mean() > 0.5
+        for session in range(40):
+            sampler.end_session(session)
+        sampler.weights_changed()

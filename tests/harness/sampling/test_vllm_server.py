@@ -226,6 +226,7 @@ def paths(server: Any) -> list[str]:
     ("part", "key", "value", "names"),
     [
         ("model_config", "logprobs_mode", "raw_logprobs", "--logprobs-mode processed_logprobs"),
+        ("model_config", "dtype", "torch.bfloat16", "--hf-overrides"),
         ("weight_transfer_config", "backend", "nccl", "'nccl'.*'file'"),
         ("scheduler_config", "enable_chunked_prefill", True, "--no-enable-chunked-prefill"),
     ],

@@ -1,0 +1,103 @@
+"""How far the sampler's log-probabilities are from the trainer's, with logits rounded to bfloat16 and in float32.
+
+    VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 python benchmarks/logits.py smollm2-135m
+
+The model is in bfloat16. It continues the first prompts of EH-Cabinet's tasks at temperature 1, once with logits that the sampler
+rounds to bfloat16, and once with the float32 logits that this project uses. The trainer scores each sample in both ways too. The
+table shows the differences of the log-probabilities in nats, with the mean's standard error over the samples, and the variance of
+the importance ratios exp(trainer - sampler), which a policy gradient has to live with.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from contextlib import nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from unittest import mock
+
+import gymnasium as gym
+import torch
+import transformers
+from flags import command, new_parser, parse, run
+from torch import Tensor
+from torch.nn.functional import linear
+
+import eh_gym  # noqa: F401 - registers the environments
+from eh_gym.errors import ConfigError
+from harness.policy.policy import Policy, load_policy
+from harness.quickstart.tiny import new_tiny_policy
+from harness.run.versions import cpu_name
+from harness.sampling.vllm import VLLMSampler
+from harness.types.sampler import Sample, SampleRequest, sample_all
+from harness.types.trajectory import Trajectory
+
+
+def play(policy: Policy, prompts: list[list[int]], tokens: int, head: str) -> list[Sample]:
+    """One sample for each prompt; `head` is "bfloat16" or "float32"."""
+    with mock.patch("harness.sampling.vllm.FLOAT32_LOGITS", {"head_dtype": head}):
+        sampler = VLLMSampler(policy.model, policy.tokenizer, max_context=2048)
+        return sample_all(sampler, [SampleRequest(i, prompt, tokens, seed=i) for i, prompt in enumerate(prompts)])
+
+
+@torch.no_grad()
+def score(policy: Policy, prompts: list[list[int]], samples: list[Sample], head: str) -> list[Tensor]:
+    """The trainer's log-probabilities of each sample's tokens."""
+    found = []
+    rounds = mock.patch("harness.policy.head._wide_linear", lambda *layer: linear(*layer).float())
+    with rounds if head == "bfloat16" else nullcontext():
+        for prompt, sample in zip(prompts, samples, strict=True):
+            episode = Trajectory("task", 0)
+            episode.add_prompt(prompt)
+            episode.add_sample(sample)
+            batch = policy.batch([episode])
+            found.append(policy.score(batch, 1.0)[0][batch.action_mask])
+    return found
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = new_parser(__doc__)
+    parser.add_argument("model", nargs="?", default="", help="a Hugging Face folder or an installed model")
+    parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=64, help="the tokens of each sample")
+    args = parse(parser, samples=2, tokens=4)
+    if not args.smoke and not args.model:
+        raise ConfigError("the model is missing; give a Hugging Face folder, or --smoke for a tiny one")
+    torch.set_num_threads(1)
+    env = gym.make("EH-Cabinet-v0", split="train")
+    with tempfile.TemporaryDirectory(prefix="eh-benchmark-") as folder:
+        if not args.model:
+            new_tiny_policy(env, seed=0).save(Path(folder))
+        policy = load_policy(args.model or folder, dtype=torch.bfloat16)
+    policy.model.eval()
+    prompts = []
+    for seed in range(args.samples):
+        observation, info = env.reset(seed=seed)
+        prompts.append(policy.chat.prompt_ids(info["system_prompt"], observation))
+
+    print(command())
+    print(
+        f"{cpu_name()}, torch {torch.__version__}, transformers {transformers.__version__}, vllm {version('vllm-cpu')}"
+    )
+    print(f"bfloat16 weights, {args.samples} samples of at most {args.tokens} tokens")
+    print(f"{'sampler':>9}{'trainer':>10}{'mean':>19}{'rms':>8}{'largest':>9}{'var of ratios':>15}")
+    for sampled in ("bfloat16", "float32"):
+        samples = play(policy, prompts, args.tokens, sampled)
+        for trained in ("bfloat16", "float32"):
+            each = [
+                scores - torch.tensor(sample.logprobs)
+                for scores, sample in zip(score(policy, prompts, samples, trained), samples, strict=True)
+            ]
+            means, off = [float(x.abs().mean()) for x in each], torch.cat(each)
+            error = statistics.stdev(means) / len(means) ** 0.5
+            print(
+                f"{sampled:>9}{trained:>10}{off.abs().mean():10.4f} ± {error:.4f}{off.square().mean().sqrt():8.4f}"
+                f"{off.abs().max():9.3f}{off.exp().var():15.6f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    run(main)
