@@ -69,11 +69,11 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 @contextmanager
-def weights_file(model: PreTrainedModel) -> Iterator[Path]:
-    """A temporary safetensors file with the policy's weights, with the adapters merged into them."""
+def weights_file(model: PreTrainedModel, device: torch.device | None = None) -> Iterator[Path]:
+    """A temporary safetensors file with the policy's weights. Adapters are merged into them, on `device` if one is given."""
     with memory_folder(sum(p.nbytes for p in (*model.parameters(), *model.buffers()))) as folder:
         path = folder / "policy.safetensors"
-        save_file({name: p.contiguous() for name, p in plain_parameters(model)}, path)
+        save_file({name: p.cpu().contiguous() for name, p in plain_parameters(model, device=device)}, path)
         yield path
 
 
@@ -224,6 +224,7 @@ class PolicySource:
 
     def iter_full(self) -> Iterator[tuple[str, Tensor]]:
         """Yields the names and the whole tensors."""
-        return ((name, p.to(self._device, non_blocking=True)) for name, p in plain_parameters(self._model))
+        weights = plain_parameters(self._model, device=self._device)
+        return ((name, p.to(self._device, non_blocking=True)) for name, p in weights)
 
     __iter__ = iter_full  # what vLLM 0.32 calls

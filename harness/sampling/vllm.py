@@ -119,8 +119,8 @@ class VLLMSampler:
         self._running: dict[str, _Running] = {}
         self._names: dict[Hashable, str] = {}
         self._asleep = False
-        place = torch.device(device) if device else model.device
-        self._on_gpu = place.type == "cuda"
+        self._device = torch.device(device) if device else model.device
+        self._on_gpu = self._device.type == "cuda"
         self._own_process = tensor_parallel == 1
         name = dtype or str(model.dtype).removeprefix("torch.")
         self._dtype: torch.dtype = getattr(torch, name)
@@ -151,7 +151,7 @@ class VLLMSampler:
                 dtype=name,
                 max_model_len=self._max_context,
                 tensor_parallel_size=tensor_parallel,
-                device=place,
+                device=self._device,
                 **options,
             )
         # vLLM's own objects: its engine and scheduler are in this process, and its loggers would need a server to ask.
@@ -264,10 +264,12 @@ class VLLMSampler:
         """Takes over all weights."""
         call = self._engine.collective_rpc
         if self._own_process:
-            call("reload_weights", kwargs={"weights_iterator": plain_parameters(self._model, self._dtype)})
+            call(
+                "reload_weights", kwargs={"weights_iterator": plain_parameters(self._model, self._dtype, self._device)}
+            )
             call("pack_policy_on_cpu")
         else:
-            with weights_file(self._model) as path:
+            with weights_file(self._model, self._device) as path:
                 call("start_weight_update")
                 call("update_weights", kwargs={"update_info": {"path": str(path)}})
                 call("finish_weight_update")

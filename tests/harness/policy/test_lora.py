@@ -18,12 +18,14 @@ from one_step import copied
 from one_step import one_step as episode
 from quiet_run import metrics_of, run
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
     FalconH1Config,
     Gemma4TextConfig,
     GenerationConfig,
+    GPT2Config,
     NemotronHConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -144,6 +146,42 @@ def test_what_is_handed_over_and_saved_is_a_plain_model(trained: Policy, adapted
     assert type(saved) is type(trained.model)
     for a, b in zip(saved.parameters(), merged.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_adapters_are_merged_on_the_device_that_takes_the_weights(adapted: Policy) -> None:
+    """From the host's memory the narrow weight and the two small matrices move, and no core multiplies."""
+    policy = copy.deepcopy(adapted.model).to(torch.bfloat16)
+    products: list[torch.device] = []
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.ops.aten.mm.default:
+                products.append(args[0].device)
+            return func(*args, **(kwargs or {}))
+
+    with Products():
+        handed = dict(plain_parameters(policy, device=torch.device("meta")))
+    names = {name.replace(".base_layer", "") for name, _ in policy.named_parameters() if ".base_layer.weight" in name}
+    assert names == {name for name, weight in handed.items() if weight.device.type == "meta"}
+    assert [device.type for device in products] == ["meta"] * len(names)
+    assert {weight.dtype for weight in handed.values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_merged_weights_are_peft_s_own_also_where_a_layer_keeps_them_transposed(dtype: torch.dtype) -> None:
+    pytest.importorskip("peft")
+    sizes = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8}
+    model = AutoModelForCausalLM.from_config(GPT2Config(**sizes), dtype=dtype)
+    add_lora(model, 4, seed=0)
+    for name, parameter in model.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter)
+    merged = dict(plain_parameters(model))
+    adapted = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
+    assert len(adapted) == 4
+    for name, layer in adapted.items():
+        right = layer.get_base_layer().weight.float() + layer.get_delta_weight("default").float()
+        assert merged[f"{name}.weight"].equal(right.to(dtype))
 
 
 def mixture(config: type[Any], **more: Any) -> Any:

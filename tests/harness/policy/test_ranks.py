@@ -560,6 +560,22 @@ def _rank(environ: Path, parent: int) -> str:
     return found.get("RANK", "")
 
 
+def test_shards_are_rounded_before_they_are_gathered(trained: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """float32 would be twice the bytes, and rounding the whole weights is work for one core of the host."""
+    source, target = trained.model, copy.deepcopy(trained.model).to(torch.bfloat16)
+    gathered: list[int] = []
+
+    def whole(tensor: torch.Tensor) -> torch.Tensor:
+        gathered.append(tensor.nbytes)
+        return tensor
+
+    monkeypatch.setattr("harness.policy.ranks.whole", whole)
+    Ranks().copy_weights(source, target)
+    assert sum(gathered) == 2 * source.num_parameters()
+    for wide, narrow in zip(source.parameters(), target.parameters(), strict=True):
+        assert narrow.equal(wide.to(torch.bfloat16))
+
+
 def test_shares_are_whole_in_order_and_even() -> None:
     for size in (1, 2, 3, 8):
         parts = [Ranks(rank, size).share(range(13)) for rank in range(size)]
