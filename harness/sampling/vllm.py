@@ -8,13 +8,16 @@ memory. To sample on GPUs that the trainer does not see, use `harness.sampling.v
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import hashlib
 import itertools
 import math
 import os
 import tempfile
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ import torch._dynamo
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
+from envs.runtime import cache_dir
 from harness.policy.lora import plain_parameters
 from harness.sampling.transfer import WORKER_EXTENSION, weights_file
 from harness.sampling.vllm_settings import FLOAT32_LOGITS, check_model
@@ -141,19 +145,14 @@ class VLLMSampler:
                 "enable_chunked_prefill": False,
                 "max_num_batched_tokens": max(4096, self._max_context),
             }
-        with tempfile.TemporaryDirectory() as folder:
-            named = copy.deepcopy(model.config)
-            named.architectures = [type(model).__name__.removeprefix("FSDP")]  # `fully_shard` renames the class
-            named.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-            self._engine = _start_engine(
-                model=folder,
-                dtype=name,
-                max_model_len=self._max_context,
-                tensor_parallel_size=tensor_parallel,
-                device=self._device,
-                **options,
-            )
+        self._engine = _start_engine(
+            model=str(_folder_of(model, tokenizer)),
+            dtype=name,
+            max_model_len=self._max_context,
+            tensor_parallel_size=tensor_parallel,
+            device=self._device,
+            **options,
+        )
         # vLLM's own objects: its engine and scheduler are in this process, and its loggers would need a server to ask.
         self._scheduler = self._engine.engine_core.engine_core.scheduler
         self._cache = _CacheUse()
@@ -286,6 +285,27 @@ class VLLMSampler:
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         episode = 2 * config.num_hidden_layers * heads * max(dim, 32) * 4 * (self._max_context + 64)
         return int(max(_CPU_CACHE_BYTES, 2 * episode))
+
+
+def _folder_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Path:
+    """A folder in the cache with the model's configuration and tokenizer. Its name is a hash of its content.
+
+    vLLM finds what it compiled at an earlier start only if the model has the same path. Compiling takes 20 to 45 s.
+    """
+    engines = cache_dir() / "engines"
+    engines.mkdir(parents=True, exist_ok=True)
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__.removeprefix("FSDP")]  # `fully_shard` renames the class
+    with tempfile.TemporaryDirectory(dir=engines) as new:
+        config.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+        content = hashlib.sha256()
+        for file in sorted(path for path in Path(new).rglob("*") if path.is_file()):
+            content.update(f"{file.relative_to(new)}\0".encode() + file.read_bytes())
+        folder = engines / content.hexdigest()[:16]
+        with contextlib.suppress(OSError):  # it is there already
+            Path(new).rename(folder)
+    return folder
 
 
 def _start_engine(*, device: torch.device, **options: Any) -> Any:

@@ -72,6 +72,16 @@ def test_adapters_come_merged_into_the_weights_that_they_adapt(
         sampler.end_session(0)
 
 
+def test_a_second_start_finds_what_the_first_compiled(
+    real_vllm: None, fresh: Callable[..., Qwen2ForCausalLM], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """vLLM looks for it under a hash of its settings, in which the model's path is. The path was random."""
+    engines = [VLLMSampler(fresh(), tokenizer) for _ in range(2)]
+    engines.append(VLLMSampler(fresh(tied=False), tokenizer))
+    first, second, other = (engine._engine.vllm_config.compute_hash() for engine in engines)
+    assert first == second != other
+
+
 def differences(kind: str, more: dict[str, Any], tokenizer: PreTrainedTokenizerFast) -> list[float]:
     """How far vLLM's log-probabilities are from the model's own, at first and after an update; in nats."""
     torch.manual_seed(0)
