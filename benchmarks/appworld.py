@@ -49,6 +49,16 @@ CALLS = f"for _ in range(20):\n    {CALL}"
 PAGE = "print(apis.spotify.show_song_library(page_index=0, page_limit=20, access_token=token))"
 DOCS = "print(apis.api_docs.show_api_doc(app_name='spotify', api_name='login'))"
 SPIN = "x = 0\nfor i in range(5_000_000): x += i * i % 7"
+BURN = """\
+hashlib, threading = __import__("hashlib"), __import__("threading")
+def burn():
+    while True:
+        hashlib.sha256(bytes(10**6))
+for _ in range(60):
+    try:
+        threading.Thread(target=burn, daemon=True).start()
+    except RuntimeError:
+        break"""
 STEPS = {  # measure -> its code and its name in the table
     "print": (PRINT, "step, print"),
     "first": (CALL, "step, 1 API call, the episode's first of it"),
@@ -439,6 +449,37 @@ def fresh(folder: Path, tasks: Sequence[str], rounds: int) -> None:
     compare("reset, reference solution, verdict, end", samples["whole"]["ours"], samples["whole"]["cold"])
 
 
+def beside_busy_worlds(tasks: Sequence[str], rounds: int) -> None:
+    """Measures how much longer a reset takes beside eight worlds whose code has started as many busy threads as it may."""
+
+    def resets() -> list[float]:
+        return [resetting.open(tasks[i % len(tasks)]) for i in range(rounds)]
+
+    with ended([Ours() for _ in range(9)]) as (resetting, *busy):
+        resets()
+        alone = resets()
+        for player in busy:
+            player.open(tasks[0])
+            player.execute(BURN)
+        left = resets()
+        running = []
+        with ThreadPoolExecutor(len(busy)) as threads:
+            steps = [threads.submit(player.execute, "burn()") for player in busy]
+            time.sleep(2)  # until all of them compute
+            while not any(step.done() for step in steps):
+                running.append(resetting.open(tasks[0]))
+            for step in steps:
+                step.result()
+    print(f"\nA reset beside eight worlds with busy threads, {rounds} rounds, ms")
+    print(f"{'alone':<44}{milliseconds(alone):>22}")
+    for title, seconds, goal in (
+        ("after the steps that started the threads", left, "<= 2x"),
+        ("during steps that compute in all threads", running, ""),
+    ):
+        ratio = statistics.median(seconds) / statistics.median(alone)
+        print(f"{title:<44}{milliseconds(seconds):>22}{ratio:>25.2f}x{'':>24}  {goal}", flush=True)
+
+
 def throughput(folder: Path, tasks: Sequence[str], episodes: int, rounds: int) -> None:
     """Measures whole episodes with one worker and with four."""
     workers = 4
@@ -554,9 +595,7 @@ def endurance(folder: Path, tasks: Sequence[str], episodes: int) -> None:
             done = mark
             pids = [*players[0].host.pids, os.getpid(), plain.pid]
             cells = [f"{memory_mb(pid):.0f} ({memory_mb(pid, 'Rss'):.0f})" for pid in pids]
-            now = files_in(
-                [roots.judge, roots.agent, *Path(tempfile.gettempdir()).glob(f"eh-appworld-{os.getpid()}-*")]
-            )
+            now = files_in([roots.judge, roots.agent, *Path(tempfile.gettempdir()).glob("eh-appworld-*")])
             files = now if files is None else files
             processes = sum(len(children(pid)) for pid in players[0].host.pids)
             print(
@@ -594,7 +633,7 @@ def main() -> None:
     from envs.runtime import BACKENDS
     from harness.run.versions import cpu_name
 
-    parts = ("fresh", "latencies", "throughput", "memory", "endurance")
+    parts = ("fresh", "latencies", "busy", "throughput", "memory", "endurance")
     parser = new_parser(__doc__)
     parser.add_argument("--only", choices=parts, nargs="+", help="print only these tables")
     options = parse(parser, only=["latencies", "memory"])  # the other tables take minutes
@@ -610,6 +649,8 @@ def main() -> None:
             fresh(folder, tasks, 1 if options.smoke else 6)
         if "latencies" in chosen:
             latencies(folder, tasks, 1 if options.smoke else 40)
+        if "busy" in chosen:
+            beside_busy_worlds(tasks, 2 if options.smoke else 20)
         if "throughput" in chosen:
             throughput(folder, tasks, 32, 3)
         if "memory" in chosen:
