@@ -10,6 +10,8 @@ refuses models that need one.
 
 from __future__ import annotations
 
+import math
+import mmap
 from typing import Any
 
 import torch
@@ -104,10 +106,18 @@ class SlotCache(Cache):
     def _like(self, states: Tensor) -> Tensor:
         _, heads, _, dim = states.shape
         # Zeros instead of empty memory: a masked column still enters the weighted sum with weight 0, and 0 * NaN is NaN.
-        return states.new_zeros(self._rows, heads, self._capacity, dim)
+        return _zeros(states, self._rows, heads, self._capacity, dim)
 
     def _grown(self, old: Tensor) -> Tensor:
         rows, heads, columns, dim = old.shape
-        new = old.new_zeros(self._rows, heads, self._capacity, dim)
+        new = _zeros(old, self._rows, heads, self._capacity, dim)
         new[:rows, :, :columns] = old
         return new
+
+
+def _zeros(like: Tensor, *shape: int) -> Tensor:
+    """Zeros of the type and on the device of `like`. On a CPU, the system fills a page when it is first used; torch fills all."""
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    pages = mmap.mmap(-1, math.prod(shape) * like.element_size())
+    return torch.frombuffer(pages, dtype=like.dtype).view(shape)

@@ -98,8 +98,7 @@ class TransformersSampler:
         # transformers 5.24 renamed the argument, and will no longer know the old name in 5.40.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._sessions: dict[Hashable, _Session] = {}
-        # Row -> session. Sessions with a running request come first, so a forward pass over them copies no cache.
-        self._rows: list[_Session] = []
+        self._rows: list[_Session] = []  # by row
         self._running: dict[Hashable, _Running] = {}
 
     @property
@@ -127,7 +126,6 @@ class TransformersSampler:
         kept = _common_prefix(session.cached, prompt[:-1])
         del session.cached[kept:]
         self._cache.reserve(len(self._sessions), len(prompt) + request.max_tokens)
-        self._swap(session.row, len(self._running))
         draws = uniforms(request.seed, request.max_tokens) if request.temperature > 0 else np.empty(0)
         self._running[request.session] = _Running(request, session, prompt[kept:], draws)
 
@@ -143,6 +141,7 @@ class TransformersSampler:
             self._model.eval()
         running = list(self._running.values())
         new = [r for r in running if len(r.feed) > 1]
+        self._move_forward(new or running)
         if new:
             self._prefill(new)
         else:
@@ -155,8 +154,7 @@ class TransformersSampler:
         gone = self._sessions.pop(session, None)
         if gone is None:
             return
-        if session in self._running:
-            self._stop(self._running[session])
+        self._running.pop(session, None)
         gone.cached.clear()
         self._swap(gone.row, len(self._rows) - 1)
         self._rows.pop()
@@ -177,10 +175,13 @@ class TransformersSampler:
         self._version += 1
         return self._version
 
-    def _stop(self, running: _Running) -> None:
-        """Removes a request, and its row from the rows that run."""
-        del self._running[running.request.session]
-        self._swap(running.session.row, len(self._running))
+    def _move_forward(self, batch: list[_Running]) -> None:
+        """Moves the sessions of a batch into the first rows, so that a forward pass over them copies no cache."""
+        late = [r.session for r in batch if r.session.row >= len(batch)]
+        if late:
+            free = {*range(len(batch))} - {r.session.row for r in batch}
+            for session, row in zip(late, sorted(free), strict=True):
+                self._swap(session.row, row)
 
     def _swap(self, row: int, other: int) -> None:
         """Swaps the rows of two sessions."""
@@ -192,7 +193,7 @@ class TransformersSampler:
         a.row, b.row = other, row
 
     def _finish(self, running: _Running) -> Sample:
-        self._stop(running)
+        del self._running[running.request.session]
         reason = "stop" if running.ids[-1] in running.request.stop_ids else "length"
         ids, logprobs, versions = running.ids, running.logprobs, running.versions
         return Sample(ids, logprobs, reason, versions[0], spans(versions))  # type: ignore[arg-type]
@@ -258,8 +259,11 @@ class TransformersSampler:
         positions = torch.from_numpy(position).to(device)
         together = rows == list(range(first, first + n))
         index = slice(first, first + n) if together else torch.tensor(rows, device=device)
-        self._cache.place(index, positions.where(positions >= 0, self._cache.scrap_column), width)
-        positions = positions.clamp_min(0)
+        if q == 1:  # no row has padding
+            self._cache.place(index, positions, width)
+        else:
+            self._cache.place(index, positions.where(positions >= 0, self._cache.scrap_column), width)
+            positions = positions.clamp_min(0)
         # Prompts of one length with nothing cached need no mask, and half the attention. Short ones gain nothing by it.
         plain = q > _LEAST_SHARED and width == q == min(len(r.feed) for r in batch) and self._windows == {None}
         with float32_logits(self._model):
@@ -294,16 +298,19 @@ class TransformersSampler:
         """Draws one token per row: it inverts the cumulative distribution at the request's own uniform number."""
         if logits.device.type == "mps":  # it has no float64
             logits = logits.cpu()
-        temperature = torch.tensor([r.request.temperature or 1.0 for r in batch], device=logits.device)
-        logp = torch.log_softmax(logits.float() / temperature[:, None], dim=-1)
-        greedy = [r.request.temperature == 0 for r in batch]
-        u = np.array([0.0 if g else r.uniforms[len(r.ids)] for g, r in zip(greedy, batch, strict=True)])
+        temperatures = [r.request.temperature for r in batch]
+        logits = logits.float()
+        if any(t != 1.0 for t in temperatures):
+            logits = logits / torch.tensor([t or 1.0 for t in temperatures], device=logits.device)[:, None]
+        logp = torch.log_softmax(logits, dim=-1)
+        u = np.array([r.uniforms[len(r.ids)] if t else 0.0 for t, r in zip(temperatures, batch, strict=True)])
         # In float64: over 150,000 tokens, the error of a float32 sum exceeds the probability of most tokens.
         cdf = logp.double().exp().cumsum(-1)
         at = torch.from_numpy(u).to(logits.device)[:, None] * cdf[:, -1:]
         token = torch.searchsorted(cdf, at, right=True).clamp_max(cdf.shape[-1] - 1)
-        if any(greedy):
-            token = torch.where(torch.tensor(greedy, device=logits.device)[:, None], logp.argmax(-1, True), token)
+        if not all(temperatures):
+            greedy = torch.tensor([not t for t in temperatures], device=logits.device)
+            token = torch.where(greedy[:, None], logp.argmax(-1, True), token)
         chosen = logp.gather(1, token).squeeze(1).tolist()
         for r, t, lp in zip(batch, token.squeeze(1).tolist(), chosen, strict=True):
             r.ids.append(t)
