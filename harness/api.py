@@ -45,6 +45,7 @@ def train(
     config: GRPOConfig | None = None,
     *,
     resume: str | Path | None = None,
+    updates: int | None = None,
     env: str | Callable[..., gym.Env[Any, Any]] | None = None,
     controller: HorizonController | None = None,
     on_update: OnUpdate | None = None,
@@ -53,12 +54,14 @@ def train(
 ) -> TrainResult:
     """Trains an agent with GRPO, as ``python -m harness.grpo`` does with the same settings.
 
-    An interrupt (Ctrl-C, or a notebook's stop button) leaves a folder that `resume` continues from its newest checkpoint.
+    An interrupt (Ctrl-C, a notebook's stop button, SIGTERM) saves the last whole update, and then raises KeyboardInterrupt with
+    what `resume` will do. A second one does not save. In another thread than the main one, Python hears no signals.
 
     Args:
         config: The settings; None for the quick start's.
         resume: The folder of a run to continue, with its own settings. It is given in place of `config`. Environments and
             controllers that are objects must be given again.
+        updates: With `resume`: the number of updates that the run is to have in all, in place of its own.
         env: In place of ``config.env``: an id of gymnasium, or a function that returns an environment. A function is called once
             for each environment, with ``split="train"`` and the like if it takes a split. The settings stay those of `config`.
         controller: What sets the horizon, in place of ``config.wrapper``: an object with the methods of
@@ -85,6 +88,8 @@ def train(
         if config is not None:
             raise ConfigError("a resumed run has its own settings, got config and resume; leave one of them out")
         config = GRPOConfig(resume=Path(resume))
+    elif updates is not None:
+        raise ConfigError(f"updates is for a run that is resumed, got updates={updates}; set config.updates")
     config = config or GRPOConfig()
     spec = None
     if isinstance(env, str):
@@ -108,6 +113,7 @@ def train(
     folder, evaluations = carry_out(
         config,
         Console(quiet=not show),
+        updates=updates,
         given=Given(env=spec, controller=controller),
         on_update=all_heard if heard else None,
     )

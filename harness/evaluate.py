@@ -193,11 +193,14 @@ def _play(
             lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end, begun=begun
         )
     from harness.policy.policy import load_policy
+    from harness.run.files import check_checksums
     from harness.run.runtime import pick_device, pick_dtype, set_threads
-    from harness.sampling.make import make_sampler
+    from harness.sampling.make import check_engine, make_sampler
     from harness.sampling.vllm_server import VLLMServerSampler
 
     device = pick_device(config.device)
+    check_engine(config, device)
+    check_checksums(Path(config.policy))
     policy = load_policy(
         config.policy,
         dtype=pick_dtype(config.dtype, device),

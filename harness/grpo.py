@@ -66,25 +66,37 @@ def train(
 
     Returns:
         The evaluations ``{"before": …, "after": …}``, as in ``evaluation.json``.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C or SIGTERM. If training had begun, the last whole update is saved; a second signal stops
+            without that.
     """
     from harness.assembly.build import build  # torch takes seconds to import, and `--help` needs none of it
     from harness.rollout.outcomes import tell_controller
+    from harness.run.interrupts import Interrupts, Stopped
 
     started = time.perf_counter()
-    with build(config, run_dir, display, resume=resume, ranks=ranks, given=given) as run:
+    with (
+        Interrupts(display.note) as interrupts,
+        build(config, run_dir, display, resume=resume, ranks=ranks, given=given, interrupts=interrupts) as run,
+    ):
         if not run.evaluations:
             run.evaluations["before"] = run.held_out.sampled_and_greedy(display, "before training")
             run.save(0)
         run.clock.start()
         done = run.next_update
-        with display.updates(run.next_update, config.updates) as progress:
+        with display.updates(run.next_update, config.updates) as progress, interrupts.held():
             for update in range(run.next_update, config.updates):
                 times: dict[str, float] = {}
                 with run.clock.timed("time/update_s", times):
-                    trajectories, metrics = run.batches.take(update, progress.batch_began)
+                    try:
+                        trajectories, metrics = run.batches.take(update, progress.batch_began)
+                    except Stopped:
+                        run.save(update, wait=True)
+                        raise
                     with run.batches.paused():
                         metrics |= tell_controller(run.controller, trajectories)
-                    run.weights.before_training(update, last=update + 1 == config.updates)
+                    run.weights.before_training(update)
                     run.batches.prepare(update + 1, progress.batch_began)
                     with run.clock.timed("time/train_s", times):
                         metrics |= run.learner.update(trajectories, update)
@@ -97,12 +109,13 @@ def train(
                 run.log.write(update, metrics, trajectories)
                 run.checkpoints.check()
                 done = update + 1
-                stops = on_update is not None and run.ranks.from_first(
-                    run.ranks.first and bool(on_update(update, metrics))
-                )
-                if stops or done % config.checkpoint_every == 0 or done == config.updates:
-                    run.save(done)
+                stops = on_update is not None and run.ranks.first and bool(on_update(update, metrics))
+                stops, interrupted = map(any, zip(*run.ranks.gather([(stops, interrupts.heard)]), strict=True))
+                if stops or interrupted or done % config.checkpoint_every == 0 or done == config.updates:
+                    run.save(done, wait=interrupted)
                 progress.update_ended(update, metrics)
+                if interrupted:
+                    raise Stopped
                 if stops:
                     break
     _finish(run, display, started, updates=done)
@@ -136,7 +149,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         wanted = parse(preset(words), words, prog="python -m harness.grpo", first=FIRST_FLAGS)
         if wanted.resume is None:
             _check_effects(wanted, words)
-        carry_out(wanted, console, words=words)
+        updates = wanted.updates if wanted.resume and "updates" in given_flags(words).values() else None
+        carry_out(wanted, console, words=words, updates=updates)
 
 
 def _check_effects(config: GRPOConfig, words: Sequence[str]) -> None:
@@ -184,6 +198,7 @@ def carry_out(
     console: Console,
     *,
     words: Sequence[str] | None = None,
+    updates: int | None = None,
     given: Given | None = None,
     on_update: OnUpdate | None = None,
 ) -> tuple[Path, dict[str, Any]]:
@@ -193,6 +208,7 @@ def carry_out(
         wanted: The settings; with `resume` those of the run count.
         console: Shows what happens.
         words: The command line that gave the settings; None for a Python program.
+        updates: The new length of a run that is resumed; None leaves it.
         given: The objects of a Python program in place of those that the settings name.
         on_update: See `train`.
 
@@ -202,9 +218,11 @@ def carry_out(
     from harness.policy.ranks import join
     from harness.run.files import lock_folder
     from harness.run.run_folder import forget, ignored_flags, prepare, saved_config
-    from harness.run.runtime import gpu_bytes, library_settings, pick_device
+    from harness.run.runtime import choose_dtype, gpu_bytes, library_settings, pick_device
 
     flags = words or ()
+    if wanted.resume is None:  # chosen once: a resumed run computes as it began
+        wanted = replace(wanted, dtype=choose_dtype(wanted.dtype, pick_device(wanted.device)))
     begun: Path | None = None  # the folder of a run that this process has begun
     run_dir: Path | None = None
     try:
@@ -218,6 +236,8 @@ def carry_out(
         with library_settings(), lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
             begun = run_dir if ranks.first and not resume else None
             display = Display(console if ranks.first else Console(quiet=True))
+            if resume and updates:
+                config = ranks.from_first(_lengthened(run_dir, config, updates, display) if ranks.first else config)
             display.plan(config, run_dir, resume=resume)
             if unplanned:
                 display.note(f"note: the run's memory could not be planned: {unplanned}")
@@ -242,13 +262,54 @@ def carry_out(
             raise
         if not ranks.first:
             sys.exit(130)  # the first rank says it
-        raise KeyboardInterrupt(_how_to_go_on(run_dir, words)) from None
+        raise KeyboardInterrupt(f"{_how_to_go_on(run_dir, words)}, {_where_it_goes_on(run_dir)}") from None
 
 
 def _how_to_go_on(run_dir: Path | None, words: Sequence[str] | None) -> str:
     if run_dir is None:
         return "run it again"
     return f"continue with train(resume={str(run_dir)!r})" if words is None else f"continue with --resume {run_dir}"
+
+
+def _where_it_goes_on(run_dir: Path) -> str:
+    """Says from which update a stopped run continues, and which ones it has to do again."""
+    from harness.run.metrics import read_metrics
+    from harness.run.run_folder import latest_checkpoint, update_of
+
+    checkpoint, log = latest_checkpoint(run_dir / "checkpoints"), run_dir / "metrics.jsonl"
+    if checkpoint is None:
+        return "from its beginning: what it did before the first update was not saved"
+    first, done = update_of(checkpoint), len(read_metrics(log))
+    again = f"{done - first} update{'s' if done > first + 1 else ''} since then will be done again"
+    return f"from update {first}" + (f"; the {again}" if done > first else "")
+
+
+def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Display) -> GRPOConfig:
+    """Writes another number of updates into a run's settings, and returns the present settings with it.
+
+    Raises:
+        ConfigError: The run has done more updates.
+    """
+    from harness.run.files import write_whole
+    from harness.run.metrics import read_metrics
+
+    log, path = run_dir / "metrics.jsonl", run_dir / "config.json"
+    done = len(read_metrics(log)) if log.exists() else 0
+    if updates < done:
+        raise ConfigError(f"the run has done {done} updates, got --updates {updates}; give {done} or more")
+    if updates == config.updates:
+        return config
+    saved = GRPOConfig.from_json(path.read_text(encoding="utf-8"))  # without what this machine has otherwise
+    write_whole(path, replace(saved, updates=updates).to_json())
+    (run_dir / "evaluation.json").unlink(missing_ok=True)  # a run that has it has ended
+    longer = replace(config, updates=updates)
+    display.note(f"the run has {updates} updates now, instead of {config.updates}")
+    if config.final_lr_fraction != 1:
+        before, now = (each.learning_rate_at(min(done, each.updates)) for each in (config, longer))
+        display.note(
+            f"note: the learning rate now falls until update {updates}: at update {done} it is {now:.3g} instead of {before:.3g}"
+        )
+    return longer
 
 
 if __name__ == "__main__":

@@ -27,11 +27,13 @@ from harness.rollout.groups import TaskSuccess
 from harness.rollout.tasks import TaskStream
 from harness.run.clock import Clock
 from harness.run.display import Display
+from harness.run.files import check_checksums
+from harness.run.interrupts import Interrupts
 from harness.run.log import RunLog
 from harness.run.run_folder import checkpoint_to_resume
 from harness.run.runtime import compiles, pick_device, set_threads
 from harness.run.trackers import Trackers, require
-from harness.sampling.make import make_sampler
+from harness.sampling.make import check_engine, make_sampler
 from harness.sampling.weights import SampledWeights
 from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
@@ -54,6 +56,7 @@ def build(
     resume: bool = False,
     ranks: Ranks | None = None,
     given: Given | None = None,
+    interrupts: Interrupts | None = None,
 ) -> Run:
     """Builds a run, from its newest checkpoint if it is resumed and has one.
 
@@ -67,6 +70,7 @@ def build(
         resume: Go on from the newest checkpoint, if there is one.
         ranks: The processes that train together; None for this one alone.
         given: Objects in place of those that the settings name.
+        interrupts: They stop the playing of episodes.
 
     Raises:
         ConfigError: A setting does not fit the environment, the model or the machine.
@@ -78,6 +82,8 @@ def build(
     tasks = _choose_tasks(config, given, ranks, display)
     device = ranks.device(pick_device(config.device))
     checkpoint = ranks.from_first(checkpoint_to_resume(folder) if resume and ranks.first else None)
+    if checkpoint is not None and ranks.first:
+        check_checksums(checkpoint)
     policy = _make_policy(config, tasks.env, folder, display, device=device, ranks=ranks, resumed=bool(checkpoint))
     tasks.env.close()
     trained = _prepare_training(config, policy, folder, display, device=device, ranks=ranks, checkpoint=checkpoint)
@@ -88,7 +94,7 @@ def build(
         folder=folder,
         ranks=ranks,
         next_update=state.get("next_update", 0),
-        batches=_batches(config, tasks, policy, sampler, ranks=ranks),
+        batches=_batches(config, tasks, policy, sampler, ranks=ranks, interrupts=interrupts),
         controller=tasks.controller,
         learner=trained.learner,
         weights=trained.weights,
@@ -149,6 +155,7 @@ def _check_machine(config: GRPOConfig, ranks: Ranks) -> None:
         check_peft()
     if ranks.sharded:
         config.check_ranks()
+    check_engine(config, pick_device(config.device))
 
 
 def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Display) -> _Tasks:
@@ -269,7 +276,15 @@ def _start_sampler(config: GRPOConfig, weights: SampledWeights, *, device: str, 
     )
 
 
-def _batches(config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler, *, ranks: Ranks) -> Batches:
+def _batches(
+    config: GRPOConfig,
+    tasks: _Tasks,
+    policy: Policy,
+    sampler: Sampler,
+    *,
+    ranks: Ranks,
+    interrupts: Interrupts | None,
+) -> Batches:
     """Makes the object that plays the episodes of the updates."""
     plan = BatchPlan(
         stream=tasks.stream,
@@ -297,6 +312,7 @@ def _batches(config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler
         rules=config.rules(),
         ranks=ranks,
         max_staleness=config.max_staleness,
+        interrupts=interrupts,
     )
 
 

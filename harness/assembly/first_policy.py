@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import gymnasium as gym
 import torch
 
+from eh_gym.errors import ConfigError
 from envs.runtime import cache_dir
 from harness.policy.head import Head
 from harness.policy.lora import add_lora, fold_lora
@@ -15,6 +17,7 @@ from harness.policy.ranks import Ranks
 from harness.quickstart.cloning import cached_warm_start, is_pretrained, warm_start
 from harness.quickstart.tiny import new_tiny_policy
 from harness.run.display import Display
+from harness.run.files import make_folder
 from harness.run.runtime import pick_dtype
 from harness.settings.grpo import GRPOConfig
 from harness.settings.reasoning import read_template_kwargs
@@ -79,7 +82,13 @@ def clone_expert(
         add_lora(policy.model, config.lora_rank, seed=derive_seed(seed, "adapters") % 2**31)
     start = config.warm_start.for_model(policy.model.num_parameters(), lora=in_adapters)
     with display.warm_start((start.updates or start.max_batches) + start.polish_batches) as on_batch:
-        how = functools.partial(cached_warm_start, cache_dir(), say=display.note) if cached else warm_start
+        how: Callable[..., dict[str, float]] = warm_start
+        if cached:
+            try:
+                make_folder(cache_dir() / "warm_start", "EH_CACHE_DIR")
+                how = functools.partial(cached_warm_start, cache_dir(), say=display.note)
+            except ConfigError as error:
+                display.note(f"note: the warm start can't be kept for later runs: {error}")
         cloned = how(env, policy, config.warm_start, seed=seed, on_batch=on_batch)
     if in_adapters:
         fold_lora(policy.model, seed=derive_seed(config.seed, "adapters") % 2**31)

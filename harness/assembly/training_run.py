@@ -69,10 +69,10 @@ class Run:
         self.log.close()
         self.checkpoints.close()
 
-    def save(self, next_update: int) -> None:
-        """Begins to write a checkpoint. A run that is resumed from it continues with `next_update`.
+    def save(self, next_update: int, *, wait: bool = False) -> None:
+        """Begins to write a checkpoint, and waits for it if asked. A run that is resumed from it continues with `next_update`.
 
-        The first one is waited for, because a run with metrics and no checkpoint cannot be resumed.
+        The first one is always waited for, because a run with metrics and no checkpoint cannot be resumed.
         """
         model = self.learner.policy.model
         state = training_state(
@@ -95,5 +95,5 @@ class Run:
                 self.learner.policy.tokenizer.save_pretrained(folder)
 
         self.checkpoints.save(next_update, state, write)
-        if not next_update:
+        if wait or not next_update:
             self.checkpoints.wait()

@@ -19,7 +19,7 @@ from harness.settings.plan import Plan
 __all__ = ["GB", "Memory", "memory_of", "offloads"]
 
 GB = 1e9
-_BYTES = {"float32": 4, "bfloat16": 2}
+_BYTES = {"float32": 4, "bfloat16": 2, "auto": 2}  # auto is bfloat16 on a GPU
 _ENGINE_TOKENS = 16_384  # of one step of vLLM's engine on a GPU of 70 GiB or more (`max_num_batched_tokens`)
 _SEND_BUFFERS = 2 * 2**30  # vLLM packs weights into two buffers of 1 GiB, on the sender's GPU and on the server's
 

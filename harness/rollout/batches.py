@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from eh_gym import HorizonController
@@ -21,6 +21,7 @@ from harness.rollout.episode_metrics import mean, rollout_metrics
 from harness.rollout.length_estimates import EpisodeLengths
 from harness.rollout.player import BatchRequest, Played, Player, PlayerAhead, PlayerInTurn
 from harness.rollout.slots import OnEnd
+from harness.run.interrupts import Interrupts, Stopped
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
@@ -53,6 +54,7 @@ class Batches:
         rules: What holds for every episode.
         ranks: The processes that share the episodes.
         max_staleness: How many updates a batch may begin ahead of its own.
+        interrupts: They stop the playing at once.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class Batches:
         rules: Rules,
         ranks: Ranks,
         max_staleness: int,
+        interrupts: Interrupts | None = None,
     ) -> None:
+        self._interrupts = interrupts or Interrupts()
         self._plan, self._environments, self._controller = plan, environments, controller
         self._sampler, self._chat, self._rules = sampler, chat, rules
         self._ranks, self._max_staleness = ranks, max_staleness
@@ -89,6 +93,7 @@ class Batches:
                 which is called with each trajectory when it ends.
 
         Raises:
+            Stopped: The run was interrupted. The lengths and successes of the tasks are those of the update before.
             WorkerError: No episode of three batches in a row was finished, because the environment failed.
         """
         self._begin_allowed(update, on_begin)
@@ -165,8 +170,13 @@ class Batches:
 
     def _ended(self, batch: Future[Played]) -> Played:
         """All ranks' episodes of a batch, and the seconds of the rank that took longest."""
-        mine = batch.result()
-        return Played(self._ranks.gather(mine.trajectories), max(self._ranks.gather([mine.seconds])))
+        mine: Played | None = None  # if the signal reached this rank alone so far, the others stop with it
+        with suppress(KeyboardInterrupt), self._interrupts.at_once():
+            mine = batch.result()
+        every = [played for played in self._ranks.gather([mine]) if played is not None]
+        if len(every) < self._ranks.size:
+            raise Stopped
+        return Played([t for played in every for t in played.trajectories], max(played.seconds for played in every))
 
     def _begin(
         self, update: int, of_all_ranks: Sequence[EpisodeRequest], on_begin: OnBegin, *, first: bool = False
@@ -175,7 +185,14 @@ class Batches:
         player, episodes = self._open(), self._ranks.share(of_all_ranks)
         rules = dataclasses.replace(self._rules, token_budget=getattr(self._controller, "token_budget", 0))
         batch = BatchRequest(episodes=episodes, rules=rules, lengths=self._lengths)
-        return player.begin(batch, on_begin(update, len(episodes)), first=first)
+        on_end = on_begin(update, len(episodes))
+        try:
+            with self._interrupts.at_once():
+                return player.begin(batch, on_end, first=first)
+        except KeyboardInterrupt as stop:
+            stopped: Future[Played] = Future()
+            stopped.set_exception(stop)
+            return stopped
 
     def _cache_metrics(self) -> dict[str, float]:
         """The ``rollout/cache_…`` metrics of vLLM: the mean over the ranks; preemptions are added. Empty if it does not say."""

@@ -31,6 +31,7 @@ __all__ = [
     "latest_checkpoint",
     "prepare",
     "saved_config",
+    "update_of",
 ]
 
 SHARDS = "shards"  # the folder that a checkpoint has if it was written under torchrun
@@ -105,6 +106,11 @@ def saved_config(run_dir: Path, wanted: GRPOConfig, words: Sequence[str]) -> GRP
 def checkpoint_name(update: int) -> str:
     """Returns the name of the checkpoint from which a run continues with `update`."""
     return f"update-{update:06d}"
+
+
+def update_of(checkpoint: Path) -> int:
+    """Returns the update with which a run continues from a checkpoint."""
+    return int(checkpoint.name.removeprefix("update-"))
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

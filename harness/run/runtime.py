@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
+from typing import Literal, cast
 
 import torch
 from transformers.utils import logging
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["compiles", "gpu_bytes", "library_settings", "pick_device", "pick_dtype", "set_threads"]
+__all__ = ["choose_dtype", "compiles", "gpu_bytes", "library_settings", "pick_device", "pick_dtype", "set_threads"]
 
 _SLOW = 3.0  # so many times as long as in float32
 
@@ -57,11 +58,19 @@ def compiles(setting: str, device: str, sampler: str) -> bool:
     return torch.device(device).type == "cuda" and sampler != "transformers" and able
 
 
+def choose_dtype(name: str, device: str) -> Literal["float32", "bfloat16"]:
+    """Returns the type that `name` stands for; "auto" is bfloat16, but float32 on a CPU that has no units for bfloat16."""
+    if name != "auto":
+        return cast(Literal["float32", "bfloat16"], name)
+    return "float32" if torch.device(device).type == "cpu" and _bfloat16_cost() > _SLOW else "bfloat16"
+
+
 def pick_dtype(name: str, device: str) -> torch.dtype:
-    """Returns the torch type of weights; `name` is "float32" or "bfloat16".
+    """Returns the torch type of weights; `name` is one for `choose_dtype`.
 
     It warns of bfloat16 on a CPU without units for it, which needs many times as long with it as with float32.
     """
+    name = choose_dtype(name, device)
     if name == "bfloat16" and torch.device(device).type == "cpu" and (times := _bfloat16_cost()) > _SLOW:
         warnings.warn(
             f"this CPU has no units for bfloat16, and takes {times:.0f} times as long with it as with float32; "

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+import torch
+
+from eh_gym.errors import MissingExtraError
 from harness.policy.policy import Policy
 from harness.sampling.transformers import TransformersSampler
-from harness.sampling.vllm import VLLMSampler
+from harness.sampling.vllm import NOT_INSTALLED, VLLMSampler
+from harness.sampling.vllm_http import VLLMServer
 from harness.sampling.vllm_server import VLLMServerSampler
+from harness.sampling.vllm_settings import check_server
 from harness.settings.sampling import SamplingFlags
 from harness.types.sampler import Sampler
 
-__all__ = ["make_sampler"]
+__all__ = ["check_engine", "make_sampler"]
+
+
+def check_engine(settings: SamplingFlags, device: str) -> None:
+    """Checks that what samples is there, before hours of work for it. It starts nothing.
+
+    Args:
+        settings: Which sampler.
+        device: The device of the policy.
+
+    Raises:
+        MissingExtraError: vLLM is not installed.
+        ConfigError: A server does not answer, or is not set up as docs/vllm.md says.
+    """
+    if settings.sampler == "vllm" and find_spec("vllm") is None:
+        raise MissingExtraError(NOT_INSTALLED)
+    for url in settings.url.split(",") if settings.sampler == "vllm-server" else ():
+        check_server(VLLMServer(url), "nccl" if torch.device(device).type == "cuda" else "file")
 
 
 def make_sampler(

@@ -33,6 +33,11 @@ from harness.types.sampler import Sample, SampleRequest, check_request, spans
 
 __all__ = ["VLLMSampler"]
 
+NOT_INSTALLED = (
+    "vLLM is not installed here; on a GPU run pip install -e '.[train,vllm]', for a CPU see docs/vllm.md, or use --sampler "
+    "transformers"
+)
+
 _CPU_CACHE_BYTES = 512 << 20  # without a limit, vLLM takes most of the machine's memory
 
 
@@ -323,10 +328,7 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
         from vllm.v1.engine.llm_engine import LLMEngine
         from vllm.v1.executor import Executor
     except ImportError as error:
-        raise MissingExtraError(
-            f"vLLM is not installed here ({error}); on a GPU run pip install -e '.[train,vllm]', for a CPU see docs/vllm.md, "
-            "or use --sampler transformers"
-        ) from error
+        raise MissingExtraError(f"{NOT_INSTALLED} ({error})") from error
     arguments = EngineArgs(
         load_format="dummy",
         generation_config="vllm",  # no defaults from the model's folder

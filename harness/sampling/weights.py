@@ -94,17 +94,16 @@ class SampledWeights:
         self._ranks.wait()
         self.updates = updates
 
-    def before_training(self, updates: int, *, last: bool) -> None:
+    def before_training(self, updates: int) -> None:
         """Prepares the sampler for a policy update: it takes the present weights, or gives its memory to the trainer.
 
         Args:
             updates: The number of updates that the policy has seen.
-            last: Whether this is the run's last update, during which nothing is sampled.
         """
         assert self._sampler is not None, "start() comes first"
         if not self._max_staleness:
             self._sampler.sleep()
-        elif self._max_staleness == 1 and not last:
+        elif self._max_staleness == 1:
             self.hand_over(updates)
 
     def after_training(self, updates: int) -> None:

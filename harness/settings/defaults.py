@@ -76,7 +76,7 @@ _TINY_BFCL: Mapping[str, Any] = dict(
 
 # For the cabinets. A warm start of more batches leaves nothing to explore: docs/warm-start.md.
 _SMOLLM2: Mapping[str, Any] = dict(
-    dtype="bfloat16",
+    dtype="auto",
     updates=10,
     tasks_per_update=4,
     env_threads=0,

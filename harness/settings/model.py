@@ -18,8 +18,9 @@ class ModelFlags:
 
     model: str = "tiny"
     """The model: tiny (made on the spot), a name that harness.models has installed, a Hugging Face folder, or a hub id."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """The type of the computation and of the sampler's weights. The optimizer keeps float32 weights in either case."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "float32"
+    """The type of the computation and of the sampler's weights. The optimizer keeps float32 weights in either case. auto takes
+    bfloat16, but float32 on a CPU that is slow with it; config.json says what was taken, and a resumed run keeps it."""
     lora_rank: Annotated[int, Range(0)] = 0
     """Train LoRA adapters of this rank and freeze the model's own weights. 0 trains all weights. With it, a large model has
     the defaults of the LoRA recipes: learning_rate 1e-5, tis_cap 2, and gpu_memory_utilization 0.65 with vllm."""

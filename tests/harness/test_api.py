@@ -6,9 +6,10 @@ import asyncio
 import dataclasses
 import json
 import random
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,7 @@ from eh_gym.errors import ConfigError
 from envs.cabinet.env import CabinetEnv
 from harness import GRPOConfig, TrainResult, evaluate, train
 from harness.__main__ import COMMANDS
+from harness.rollout.rollout import rollout
 from harness.settings.command_line import parse
 from harness.settings.presets import preset
 
@@ -127,15 +129,55 @@ def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short: GRP
     assert resumed.evaluations == whole.evaluations
 
 
-def test_an_interrupted_run_is_resumed_from_its_folder(short: GRPOConfig) -> None:
-    def interrupt(update: int, metrics: Mapping[str, float]) -> None:
-        raise KeyboardInterrupt
+@pytest.fixture
+def _signals() -> Iterator[None]:
+    """The tests' own process may ignore Ctrl-C, as one in the background does."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
-    with pytest.raises(KeyboardInterrupt, match=r"train\(resume="):
-        train(short, on_update=interrupt, show=False)
+
+@pytest.mark.usefixtures("_signals")
+def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(
+    short: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(short, updates=3, checkpoint_every=10)
+    whole = train(dataclasses.replace(config, out=tmp_path / "whole"), show=False)
+    updates: list[int] = []
+
+    def trains(update: int, metrics: Mapping[str, float]) -> None:
+        updates.append(update)
+        if update == 1:
+            for _ in range(signals):
+                signal.raise_signal(signal.SIGTERM)
+
+    def plays(*arguments: Any, **more: Any) -> Any:
+        if updates == [0, 1]:  # it is still playing for the next one
+            signal.raise_signal(signal.SIGINT)
+        return rollout(*arguments, **more)
+
+    monkeypatch.setattr("harness.rollout.player.rollout", plays)
+    for signals, goes_on in ((0, "from update 2"), (1, "from update 2"), (2, "from update 0; the 2 updates")):
+        out = tmp_path / str(signals)
+        with pytest.raises(KeyboardInterrupt, match=rf"train\(resume=.*{goes_on}"):
+            train(dataclasses.replace(config, out=out), on_update=trains, show=False)
+        assert updates == [0, 1]
+        updates.clear()
+        resumed = train(resume=out, show=False)
+        assert without_times(resumed) == without_times(whole)
+        assert resumed.evaluations == whole.evaluations
+
+
+@pytest.mark.usefixtures("_signals")
+def test_what_is_interrupted_before_its_first_update_begins_again(
+    short: GRPOConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.assembly.build.clone_expert", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+        with pytest.raises(KeyboardInterrupt, match=r"train\(resume=.*from its beginning"):
+            train(short, show=False)
     assert short.out is not None
-    resumed = train(GRPOConfig(resume=short.out), show=False)
-    assert [row["update"] for row in resumed.history] == [0, 1]
+    assert len(train(resume=short.out, show=False).history) == 2
 
 
 def make_cabinet(split: str = "train") -> CabinetEnv:

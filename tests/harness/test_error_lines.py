@@ -46,4 +46,4 @@ def test_an_error_is_shown_whole_and_an_interrupt_ends_a_command_with_one_line(
     assert last.startswith("stopped")
     if module == "harness.grpo":
         (run,) = (tmp_path / "runs").iterdir()
-        assert last == f"stopped; continue with --resume runs/{run.name}"
+        assert f"stopped; continue with --resume runs/{run.name}, from its beginning" in last

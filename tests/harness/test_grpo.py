@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -247,11 +248,61 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
     monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
     monkeypatch.setattr("harness.policy.ranks.join", spy)
     prepare(dataclasses.replace(quick, device="cuda:9", rank_timeout_s=7200.0))
-    words = ["--k0", str(quick.k0), "--updates=400", "--no-packing", "--warm-start.episodes", "3", "--no-plan"]
+    words = ["--k0", str(quick.k0), "--group-size=400", "--no-packing", "--warm-start.episodes", "3", "--no-plan"]
     main(["--resume", str(quick.out), *words, "--device", "cpu"])
     out = capsys.readouterr().out
-    assert "ignored: --no-packing, --updates, --warm-start.episodes\n" in out  # --no-plan and --device count
+    assert "ignored: --group-size, --no-packing, --warm-start.episodes\n" in out  # --no-plan and --device count
     assert joined == [{"device": "cpu", "timeout_s": 7200.0}]  # the run's own too
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_a_run_that_is_lengthened_is_the_long_one(
+    quick: GRPOConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], max_staleness: int
+) -> None:
+    long = dataclasses.replace(
+        quick, updates=3, eval_tasks=2, final_lr_fraction=1.0, max_staleness=max_staleness, out=tmp_path / "long"
+    )
+    evaluations = run(long)
+    short = dataclasses.replace(long, updates=2, out=quick.out)
+    run(short)
+    main(["--resume", str(quick.out), "--updates", "3"])
+    assert metrics_of(short) == metrics_of(long)
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["after"] == json.loads(
+        json.dumps(evaluations["after"])
+    )
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["updates"] == 3
+    with pytest.raises(SystemExit):
+        main(["--resume", str(quick.out), "--updates", "1"])
+    assert "--updates 1" in capsys.readouterr().out
+
+
+def test_a_learning_rate_that_falls_to_the_end_is_said_to_change_with_it(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
+    prepare(dataclasses.replace(quick, updates=10, final_lr_fraction=0.5))
+    main(["--resume", str(quick.out), "--updates", "20"])
+    assert "until update 20" in capsys.readouterr().out
+
+
+def test_a_flipped_byte_in_a_checkpoint_is_told(quick: GRPOConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    run(dataclasses.replace(quick, updates=1, eval_tasks=0))
+    assert quick.out is not None
+    checkpoint = quick.out / "checkpoints" / "update-000001"
+    for file in checkpoint.iterdir():
+        content = file.read_bytes()
+        at = len(content) // 2  # in model.safetensors a weight, which loads all the same
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        for command in (
+            lambda: main(["--resume", str(quick.out)]),
+            lambda: import_module("harness.evaluate").main(["--policy", str(checkpoint), "--tasks", "1"]),
+        ):
+            with pytest.raises(SystemExit) as end:
+                command()
+            assert end.value.code == 2
+            assert f"{checkpoint}" in capsys.readouterr().out
+        file.write_bytes(content)
+    main(["--resume", str(quick.out)])
 
 
 def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) -> None:
@@ -278,6 +329,8 @@ def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) ->
         ("--wrapper=tti", "--linear-start=30", "--linear-start"),
         ("--wrapper=linear", "--k0=30", "--k0"),
         ("--log", "wandb", "wandb"),
+        ("--sampler", "vllm", "vLLM"),
+        ("--sampler=vllm-server", "--url=http://127.0.0.1:9", "http://127.0.0.1:9"),
     ],
 )
 def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
@@ -289,7 +342,9 @@ def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
     message: str,
 ) -> None:
     monkeypatch.setattr("harness.assembly.first_policy.load_policy", lambda *_: pytest.fail("a model was made"))
-    monkeypatch.setattr("harness.run.trackers.find_spec", lambda name: None if name == "wandb" else name)
+    monkeypatch.setattr("harness.assembly.build.load", lambda *_: pytest.fail("a model was made"))
+    for module in ("harness.run.trackers", "harness.sampling.make"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name in ("wandb", "vllm") else name)
     with pytest.raises(SystemExit) as exit_:
         main([flag, value, "--out", str(tmp_path / "x")])
     assert exit_.value.code == 2

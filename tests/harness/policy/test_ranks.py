@@ -31,9 +31,11 @@ from harness.policy.lora import add_lora
 from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks, join
 from harness.policy.shards import whole
+from harness.rollout.rollout import rollout
 from harness.run.display import Display
+from harness.run.interrupts import Stopped
 from harness.run.metrics import read_metrics
-from harness.run.run_folder import prepare
+from harness.run.run_folder import checkpoints_in, prepare
 from harness.sampling.make import make_sampler
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
@@ -484,6 +486,28 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def torchrun(ranks: int, *program: str) -> list[str]:
     """The command line of a run on several ranks."""
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *program]
+
+
+def test_ranks_stop_together_with_the_one_that_is_interrupted_and_save(slow: GRPOConfig) -> None:
+    config = dataclasses.replace(slow, updates=3, checkpoint_every=10)
+
+    def work(ranks: Ranks) -> list[str]:
+        calls: list[int] = []
+
+        def plays(*arguments: Any, **more: Any) -> Any:
+            calls.append(ranks.rank)
+            if calls == [1, 1]:
+                signal.raise_signal(signal.SIGTERM)
+            return rollout(*arguments, **more)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("harness.rollout.player.rollout", plays)
+            with pytest.raises(Stopped):
+                played(config, ranks)
+        assert config.out is not None
+        return [path.name for path in checkpoints_in(config.out / "checkpoints")]
+
+    assert on_ranks(2, work) == 2 * [["update-000000", "update-000001"]]
 
 
 @pytest.mark.campaign

@@ -191,3 +191,15 @@ def test_another_vocabulary_never_meets_an_old_cache(env: gym.Env[str, str], tmp
     for one, entries in ((new_tiny_policy(env, seed=0), 1), (other, 2)):
         cached_warm_start(tmp_path, env, Policy(one.model, one.tokenizer, one.chat), settings, seed=0)
         assert len(list((tmp_path / "warm_start").iterdir())) == entries
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_the_clone_is_made(
+    env: gym.Env[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: tmp_path / "file")
+    said = io.StringIO()
+    config = GRPOConfig(warm_start=FEW)
+    done = clone_expert(config, env, new_tiny_policy(env, seed=0), "cpu", Display(Console(file=said, width=400)))
+    assert done["warm_start/steps"] > 0
+    assert "EH_CACHE_DIR" in said.getvalue().splitlines()[0]

@@ -13,6 +13,17 @@ def test_a_cpu_without_units_for_bfloat16_is_warned_of(monkeypatch: pytest.Monke
         assert runtime.pick_dtype("bfloat16", "cpu") == torch.bfloat16
 
 
+@pytest.mark.parametrize(("cost", "chosen"), [(29.6, "float32"), (0.3, "bfloat16")])
+def test_the_type_that_is_left_to_the_machine_is_the_one_it_is_fast_in(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, cost: float, chosen: str
+) -> None:
+    monkeypatch.setattr(runtime, "_bfloat16_cost", lambda: cost)
+    assert runtime.choose_dtype("auto", "cpu") == chosen
+    assert runtime.choose_dtype("auto", "cuda:1") == "bfloat16"
+    assert str(runtime.pick_dtype("auto", "cpu")) == f"torch.{chosen}"
+    assert not recwarn
+
+
 def test_a_device_is_picked_if_the_machine_has_it_without_a_tensor_on_gpu_0(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runtime.pick_device("cpu") == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -1,0 +1,77 @@
+"""Ctrl-C and SIGTERM during a run: the first one ends it where nothing is lost, the second one at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+__all__ = ["Interrupts", "Stopped"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(KeyboardInterrupt):
+    """The run was interrupted where its state is that of its last whole update."""
+
+
+class Interrupts:
+    """A context in which both signals raise KeyboardInterrupt, but wait for the end of a `held` block.
+
+    Python handles signals in the main thread alone. In another thread this changes nothing.
+
+    Args:
+        say: Called with one line when a signal waits.
+    """
+
+    def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
+        self._say = say
+        self._held = False
+        self._before: dict[signal.Signals, Any] = {}
+        self.heard = False
+        """Whether a signal has come."""
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # nohup and background jobs ignore it
+                    self._before[number] = signal.signal(number, self._heard)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Lets the first signal wait. The block asks `heard` where it can end."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """A part of a `held` block in which nothing changes that a checkpoint keeps: a signal raises KeyboardInterrupt.
+
+        Raises:
+            KeyboardInterrupt: Also if one has been waiting.
+        """
+        held, self._held = self._held, False
+        try:
+            if held and self.heard:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._held = held
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        again, self.heard = self.heard, True
+        if again or not self._held:
+            raise KeyboardInterrupt
+        with suppress(RuntimeError):  # the signal came while a line was written
+            self._say("stopping at the end of this update, to save it; a second Ctrl-C stops at once")
