@@ -1,12 +1,12 @@
-"""BFCL episodes per second: ours compared with bfcl-eval's own runner and checker, and through gym with 64 environments.
+"""BFCL episodes per second: ours compared with bfcl-eval's own runner and checker, and through gym with many environments.
 
     python benchmarks/bfcl.py > benchmarks/results/bfcl-cpu.txt
 
 The first part runs in one process with bfcl-eval's virtualenv. bfcl-eval and our code take turns at playing each ground-truth
 episode from reset to verdict, so both see the same machine. The times are CPU seconds. bfcl-eval's code is the one that the
 tests compare with (tests/envs/bfcl/official.py). Its printed output is discarded, and its optional logs are off. Ours is shown
-cold, when the ground truth is replayed (once per entry), and warm. The second part plays through `gym.make` from 64 threads,
-with worker processes on all cores. No model takes part: the messages are ground truth, made beforehand.
+cold, when the ground truth is replayed (once per entry), and warm. The second part plays through `gym.make`, with a thread for
+each environment. No model takes part: the messages are ground truth, made beforehand.
 """
 
 from __future__ import annotations
@@ -88,13 +88,15 @@ def script(ours: Any, task_id: str) -> list[list[str]]:
             turns.append([])
 
 
-def through_gym(workers: int, environments: int, episodes: int, entries: int) -> tuple[float, int]:
-    """Plays ground-truth episodes, each environment in a thread; returns seconds and steps."""
+def through_gym(workers: int, environments: int, episodes: int, entries: int) -> tuple[float, float, float, int]:
+    """Plays ground-truth episodes, each environment in a thread; returns seconds, CPU s here and of the workers, and steps."""
+    import os
     from concurrent.futures import ThreadPoolExecutor
 
     import gymnasium as gym
 
     import eh_gym  # noqa: F401 - registers the ids
+    from eh_gym.worker import shared_pool
 
     envs = [gym.make("EH-BFCL-v0", split="all", workers=workers, disable_env_checker=True) for _ in range(environments)]
     tasks = [f"multi_turn_{category}_{i}" for category in CATEGORIES for i in range(entries)]
@@ -123,12 +125,18 @@ def through_gym(workers: int, environments: int, episodes: int, entries: int) ->
     with ThreadPoolExecutor(environments) as threads:
         list(threads.map(record, range(environments)))
         list(threads.map(play, range(environments)))  # so that every worker has replayed every ground truth
-        start = time.perf_counter()
+        pool = shared_pool(workers, envs[0].unwrapped._command)  # type: ignore[attr-defined]
+
+        def workers_s() -> float:  # as Linux tells it: user and system
+            stats = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in pool.pids]
+            return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
+
+        start, here, there = time.perf_counter(), time.process_time(), workers_s()
         steps = sum(threads.map(play, range(environments)))
-        seconds = time.perf_counter() - start
+        seconds, here, there = time.perf_counter() - start, time.process_time() - here, workers_s() - there
     for env in envs:
         env.close()
-    return seconds, steps
+    return seconds, here, there, steps
 
 
 def main() -> None:
@@ -144,9 +152,10 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="the interleaved rounds of the first part")
     parser.add_argument("--entries", type=int, default=200, help="the number of tasks of each category, at most 200")
-    parser.add_argument("--environments", type=int, default=64, help="the environments of the second part")
+    parser.add_argument("--environments", type=int, default=32, help="the environments of the second part")
+    parser.add_argument("--workers", type=int, default=1, help="the worker processes of the second part")
     parser.add_argument("--episodes", type=int, default=3200, help="the episodes of the second part")
-    args = parse(parser, rounds=1, entries=4, environments=4, episodes=16)
+    args = parse(parser, rounds=4, entries=4, environments=4, episodes=16)
     cores = os.cpu_count() or 1
     print(command())
     print(f"machine     {cpu_name()}, {cores} cores")
@@ -171,12 +180,17 @@ def main() -> None:
         _row(name, row, args.rounds, args.entries)
     _row("all", total, args.rounds, args.entries * len(table))
 
-    seconds, steps = through_gym(cores, args.environments, args.episodes, args.entries)
+    # As many in each thread; each is played once before the clock starts.
+    episodes = args.episodes // args.environments * args.environments
+    seconds, here, there, steps = through_gym(args.workers, args.environments, episodes, args.entries)
     print(
-        f"\nThrough gym: {args.environments} environments, a thread each, {cores} worker processes, "
-        f"{args.episodes} episodes, all splits"
+        f"\nThrough gym: {args.environments} environments, a thread each, worker processes: {args.workers}, all splits"
     )
-    print(f"{args.episodes / seconds:,.0f} episodes/s, {steps / seconds:,.0f} steps/s")
+    print(
+        f"{episodes} episodes: {episodes / seconds:,.0f} episodes/s, {steps / seconds:,.0f} steps/s; "
+        f"CPU ms an episode: {1000 * here / episodes:.2f} here, {1000 * there / episodes:.2f} in the workers, "
+        f"{1000 * (here + there) / episodes:.2f} in all"
+    )
 
 
 def _row(name: str, row: dict[str, float], rounds: int, tasks: int) -> None:

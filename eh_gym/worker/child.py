@@ -31,6 +31,7 @@ HEADER = struct.Struct(">4sI")
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 PACKAGE = "eh_backend"
+_COMPACT = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make a new one for each message
 HELD_S = 600.0  # the longest that one C call may keep Python's lock
 
 
@@ -43,7 +44,7 @@ def encode(message: object, max_frame_bytes: int) -> bytes:
         ValueError: The body is longer than ``max_frame_bytes``.
         TypeError: The message is not JSON-serialisable.
     """
-    body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    body = _COMPACT.encode(message).encode("ascii")
     if len(body) > max_frame_bytes:
         raise ValueError(f"the message takes {len(body):,} bytes; a frame holds at most {max_frame_bytes:,}")
     return HEADER.pack(MAGIC, len(body)) + body
@@ -55,16 +56,16 @@ def _write(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _read(fd: int, size: int) -> bytes:
-    """Reads exactly ``size`` bytes; raises EOFError when the parent is gone."""
-    chunks = []
-    while size:
-        chunk = os.read(fd, min(size, 1 << 20))
+def _read(fd: int, size: int, unread: bytearray) -> bytes:
+    """Takes ``size`` bytes of ``unread``, after reading as much as is missing; raises EOFError when the parent is gone."""
+    while len(unread) < size:
+        chunk = os.read(fd, 1 << 16)  # usually brings all calls that wait
         if not chunk:
             raise EOFError
-        chunks.append(chunk)
-        size -= len(chunk)
-    return b"".join(chunks)
+        unread += chunk
+    data = bytes(unread[:size])
+    del unread[:size]
+    return data
 
 
 def _describe(error: BaseException, max_frame_bytes: int) -> dict[str, str]:
@@ -120,10 +121,11 @@ def serve(backend_path: str, max_frame_bytes: int) -> None:
         return
     _write(answers, encode({"ready": True}, max_frame_bytes))
 
+    unread = bytearray()
     while True:
         try:
-            magic, size = HEADER.unpack(_read(requests, HEADER.size))
-            call = json.loads(_read(requests, size))
+            magic, size = HEADER.unpack(_read(requests, HEADER.size, unread))
+            call = json.loads(_read(requests, size, unread).decode("ascii"))  # which is faster than from bytes
         except EOFError:
             return
         if magic != MAGIC:

@@ -7,6 +7,7 @@ follows. It needs POSIX (Linux, macOS, WSL), for ``poll`` and process groups.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -15,6 +16,7 @@ import subprocess
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,9 @@ def backend_command(
 class Worker:
     """One backend process. Thread-safe: calls from several threads are answered one after another.
 
+    Calls that come while the worker is busy are sent together, with one write, by one of the waiting threads. So many threads
+    cost little more than one.
+
     Not usable in a forked copy of the process that started it: two processes reading one pipe would take each other's
     answers, so ``start`` and ``call`` raise WorkerDied there, and ``close`` and ``kill`` do nothing.
 
@@ -87,10 +92,13 @@ class Worker:
         self.command = tuple(command)
         self._start_timeout_s = start_timeout_s
         self._max_frame_bytes = max_frame_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # whoever has it may use the pipes
+        self._queue_lock = threading.Lock()  # guards the next two, and is never held for long
+        self._queue: deque[_Call] = deque()  # calls that were not sent yet
+        self._led = False  # whether a thread is sending calls, or about to; if not, the queue is empty
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
-        self._calls = 0
+        self._ids = itertools.count(1)
         self._gone = "it was not started"  # why calls are refused; empty while the worker lives
         self._buried = False  # the system may have reused its pid: never signal it again
         self._unread = bytearray()  # of the worker's frames
@@ -155,27 +163,26 @@ class Worker:
             WorkerDied: The process ended, now or earlier, or belongs to another process.
         """
         self._refuse_in_a_fork()
-        with self._lock:
-            if self._gone:
-                raise WorkerDied(f"the worker cannot be called: {self._gone}")
-            self._calls += 1
-            try:
-                frame = child.encode(
-                    {"id": self._calls, "method": method, "params": dict(params or {})}, self._max_frame_bytes
-                )
-            except (ValueError, TypeError, RecursionError) as error:
-                raise WorkerCallError(f"the call {method!r} was not sent: {error}") from error
-            deadline = time.monotonic() + timeout_s
-            with self._killed_on_failure():
-                self._send(frame, deadline, method, timeout_s)
-                answer = self._receive(deadline, f"the answer to {method!r}", timeout_s)
-                if answer.get("id") != self._calls or not ("result" in answer or "error" in answer):
-                    raise WorkerProtocolError(
-                        f"the worker answered {str(answer)[:200]} to call {self._calls} ({method!r})"
-                    )
-            if "error" in answer:
-                raise WorkerCallError(f"{method!r} raised {_told(answer['error'])}")
-            return answer["result"]
+        call = _Call(next(self._ids), method, timeout_s)
+        try:
+            call.frame = child.encode(
+                {"id": call.id, "method": method, "params": dict(params or {})}, self._max_frame_bytes
+            )
+        except (ValueError, TypeError, RecursionError) as error:
+            raise WorkerCallError(f"the call {method!r} was not sent: {error}") from error
+        with self._queue_lock:
+            self._queue.append(call)
+            call.leads, self._led = not self._led, True
+        if not call.leads:
+            self._wait_for_turn(call)
+        if call.leads:
+            self._lead()
+        if call.error is not None:
+            raise call.error
+        assert call.answer is not None
+        if "error" in call.answer:
+            raise WorkerCallError(f"{method!r} raised {_told(call.answer['error'])}")
+        return call.answer["result"]
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Lets the process end by itself, killing it after ``timeout_s``. Idempotent.
@@ -218,6 +225,73 @@ class Worker:
         """Closes the worker."""
         self.close()
 
+    # ------------------------------------------------------------------ calls of many threads
+    def _wait_for_turn(self, call: _Call) -> None:
+        """Waits until another thread has brought the answer, or it is this one's turn to send what has come since."""
+        try:
+            call.turn.acquire()
+        except BaseException:  # Ctrl-C
+            with self._queue_lock:
+                sent = call not in self._queue
+                if not sent:
+                    self._queue.remove(call)
+            if sent:  # its episode can't go on
+                self.kill()
+            elif call.leads:
+                self._hand_over()
+            raise
+
+    def _lead(self) -> None:
+        """Sends the first call of the queue, this thread's own, with those behind it, and brings the answers."""
+        batch: list[_Call] = []
+        try:
+            with self._lock:
+                with self._queue_lock:
+                    # What an empty pipe takes at once: a worker that is writing answers reads no calls.
+                    room = select.PIPE_BUF
+                    while self._queue and (not batch or len(self._queue[0].frame) <= room):
+                        batch.append(self._queue.popleft())
+                        room -= len(batch[-1].frame)
+                self._exchange(batch)
+        except BaseException as error:
+            unanswered = [call for call in batch if call.answer is None]
+            for call in unanswered:  # the worker was at the first, and had not begun the others
+                own = call is unanswered[0] and isinstance(error, WorkerError)
+                call.error = error if own else WorkerDied(f"the worker cannot be called: {self._gone}")
+                call.turn.release()
+            if not batch:  # Ctrl-C while it waited for the lock
+                with self._queue_lock:
+                    self._queue.popleft()
+            if not isinstance(error, WorkerError):
+                raise
+        finally:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Lets the next thread lead."""
+        with self._queue_lock:
+            self._led = bool(self._queue)
+            if self._led:
+                self._queue[0].leads = True
+                self._queue[0].turn.release()
+
+    def _exchange(self, batch: Sequence[_Call]) -> None:
+        if self._gone:
+            raise WorkerDied(f"the worker cannot be called: {self._gone}")
+        with self._killed_on_failure():
+            deadline = time.monotonic() + batch[0].timeout_s
+            self._send(b"".join(call.frame for call in batch), deadline, batch[0].method, batch[0].timeout_s)
+            for call in batch:
+                if call is not batch[0]:  # the worker has begun it now
+                    deadline = time.monotonic() + call.timeout_s
+                answer = self._receive(deadline, f"the answer to {call.method!r}", call.timeout_s)
+                if answer.get("id") != call.id or not ("result" in answer or "error" in answer):
+                    raise WorkerProtocolError(
+                        f"the worker answered {str(answer)[:200]} to call {call.id} ({call.method!r})"
+                    )
+                call.answer = answer
+                call.turn.release()
+
     # ------------------------------------------------------------------ the process
     def _refuse_in_a_fork(self) -> None:
         # Before the lock is taken: a thread of the parent may have held it at the fork, and it is never released here.
@@ -229,7 +303,7 @@ class Worker:
             self._bury("it was replaced")
         self._unread, self._stderr = bytearray(), bytearray()
         self._owner = os.getpid()
-        self._calls = 0
+        self._ids = itertools.count(1)
         try:
             # A session of its own: Ctrl-C reaches only the parent, and killing the group takes grandchildren along.
             self._process = process = subprocess.Popen(
@@ -311,7 +385,7 @@ class Worker:
             )
         body = self._read(size, deadline, what, timeout_s)
         try:
-            message = json.loads(body)
+            message = json.loads(body.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise WorkerProtocolError(f"the worker sent a frame that is not JSON: {error}") from error
         if not isinstance(message, dict):
@@ -348,6 +422,21 @@ class Worker:
             return WorkerDied("the worker closed its end of the pipe; it was killed")
         how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         return WorkerDied(f"the worker {how}")
+
+
+class _Call:
+    """A call, from when it is made until its thread goes on."""
+
+    __slots__ = ("answer", "error", "frame", "id", "leads", "method", "timeout_s", "turn")
+
+    def __init__(self, id_: int, method: str, timeout_s: float) -> None:
+        self.id, self.method, self.timeout_s = id_, method, timeout_s
+        self.frame = b""
+        self.answer: dict[str, Any] | None = None
+        self.error: BaseException | None = None
+        self.leads = False  # whether its thread is the one that sends
+        self.turn = threading.Lock()  # released when there is an answer or an error, or when the thread is to lead
+        self.turn.acquire()
 
 
 def _environment() -> dict[str, str]:
