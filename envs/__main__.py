@@ -8,10 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 from eh_gym.errors import EHError
-from eh_gym.integrations import TESTED
 from envs import runtime, serve
 from envs.appworld import install as appworld
 from envs.bfcl import splits as bfcl
@@ -84,18 +83,7 @@ def _doctor(names: Sequence[str]) -> int:
             bad += not mini
             for line in [*lines, *appworld.isolation(runtime.backend_python(name))]:
                 print(f"{'':<10} {line}")
-    print("trainers   " + ", ".join(_trainer(name, tested) for name, tested in TESTED.items()))
     return 1 if bad else 0
-
-
-def _trainer(name: str, tested: str) -> str:
-    """Whether the package of an integration is here, and in a version that was tested."""
-    try:
-        found = version(name)
-    except PackageNotFoundError:
-        return f"{name} not installed"
-    same = found.split(".")[: tested.count(".") + 1] == tested.split(".")
-    return f"{name} {found}" if same else f"{name} {found} (tested with {tested})"
 
 
 def _list() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -165,7 +166,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def lock_folder(folder: Path, busy: str) -> Iterator[int]:
     """Keeps a second process out of a folder. Yields the lock, which children may keep open until they have ended too.
 
-    A process that is killed leaves no lock. If the system or its file system has no such locks, the folder is not protected.
+    A process that is killed leaves no lock. If its file system has no such locks, the folder is not protected.
 
     Args:
         folder: It is made if it is not there.
@@ -188,11 +189,7 @@ def lock_folder(folder: Path, busy: str) -> Iterator[int]:
 
 
 def _locked(descriptor: int) -> bool:
-    """Whether the file is now this process's, or the system has no such locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return True
+    """Whether the file is now this process's, or its file system has no such locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

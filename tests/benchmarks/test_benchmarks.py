@@ -22,7 +22,6 @@ Run = Callable[..., str]
 QUICK = {
     "cache": "Qwen2.5-14B +8",
     "controller": "SharedHorizon.record",
-    "generation": "ratio",
     "pretrained": "K=15, seed 0: update",
     "sampler": "2 ",
     "staleness": "1 ms",

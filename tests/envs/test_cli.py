@@ -28,21 +28,6 @@ def test_doctor_names_what_is_missing_and_the_command(nothing_installed, capsys)
     assert "python -m envs install bfcl\n" in told
 
 
-def test_doctor_says_which_trainers_are_here_in_which_version(nothing_installed, capsys, monkeypatch):
-    here = {"trl": "1.16.3", "verl": "0.10.0", "numpy": "2", "gymnasium": "1"}
-
-    def version(name):
-        if name not in here:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return here[name]
-
-    monkeypatch.setattr("envs.__main__.version", version)
-    main(["doctor", "bfcl"])
-    [told] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("trainers")]
-    assert "trl 1.16.3, verifiers not installed" in told
-    assert "verl 0.10.0 (tested with 0.9)" in told
-
-
 def test_an_interrupt_shows_no_traceback(nothing_installed, capsys, monkeypatch):
     def stops(names):
         raise KeyboardInterrupt
