@@ -211,16 +211,6 @@ def test_a_backend_for_a_newer_python_needs_uv(cache, uv, monkeypatch):
         runtime.install("tiny", force=True, say=quiet)
 
 
-def test_only_the_packages_that_differ_are_told(cache, uv, monkeypatch):
-    pins = {"a": "1.0", "b": "1.0", "c": "1.0", "d": "1.0"}
-    monkeypatch.setattr(runtime, "BACKENDS", {"tiny": runtime.Backend("tiny", "1.0", pins)})
-    uv()
-    runtime.install("tiny", say=quiet)
-    assert runtime.check("tiny").detail == "a 1.0 and 3 pinned packages"
-    monkeypatch.setattr(runtime, "BACKENDS", {"tiny": runtime.Backend("tiny", "1.0", {**pins, "c": "2.0"})})
-    assert runtime.check("tiny").detail == "holds c 1.0 instead of c 2.0"
-
-
 @pytest.mark.parametrize(
     ("environment", "platform", "expected"),
     [
