@@ -120,6 +120,8 @@ def confine(
     parent = os.getppid() if parent is None else parent
     _write("/proc/self/oom_score_adj", "1000")  # if memory runs out, the kernel kills a world before the trainer
     os.nice(_NICE)
+    os.setsid()  # where the kernel shares the processor between sessions (autogroup), this world gets a share of its own
+    _write("/proc/self/autogroup", str(_NICE))
     os.chdir(scratch)
     _prctl(_SET_NO_NEW_PRIVS, 1)
 

@@ -6,6 +6,7 @@ All environments have the same settings, and so share a host: its two zygotes ta
 import dataclasses
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -213,6 +214,13 @@ def test_code_that_cannot_be_interrupted_ends_the_episode_without_reward(hasty, 
         if reward == 1.0:
             break
     assert reward == 1.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
+def test_a_world_gives_way_to_other_processes(env):
+    world = env.unwrapped._world._fork.pid
+    assert os.getpriority(os.PRIO_PROCESS, world) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 5)
+    assert os.getsid(world) == world
 
 
 def test_a_world_that_was_killed_before_the_first_action_is_made_again(env):
