@@ -108,3 +108,12 @@ def test_recurring_tasks_have_the_lengths_of_the_split_and_demonstrations_are_of
     assert env_class("dev", tasks=96).task_ids == task_ids("dev")
     with pytest.raises(ConfigError, match="tasks"):
         env_class(tasks=0)
+
+
+def test_index_keeps_to_its_bounds():
+    ids = task_ids("dev")
+    assert ids.index("dev-000005", 5, 6) == 5
+    assert ids.index("dev-009999", -1) == 9999
+    for bounds in ((6,), (0, 5)):
+        with pytest.raises(ValueError, match="is not one of"):
+            ids.index("dev-000005", *bounds)
