@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from eh_gym.errors import EHError
-from envs import runtime, serve
+from envs import check, runtime, serve
 from envs.appworld import install as appworld
 from envs.bfcl import splits as bfcl
 from envs.cabinet.tasks import task_ids as cabinet_task_ids
@@ -33,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = commands.add_parser("doctor", help="show what is installed, what is missing, and how to fix it")
     add.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{names}; default: all of them")
     commands.add_parser("list", help="list the environments, their tasks and their backends")
+    check.add_arguments(
+        commands.add_parser("check", help="say what the harness needs of an environment, and what is missing")
+    )
     serve.add_arguments(commands.add_parser("serve", help="serve an environment with OpenEnv's protocol"))
     options = parser.parse_args(arguments)
     try:
@@ -40,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _install(options.backends, force=options.force, benchmark=not options.no_data)
         if options.command == "doctor":
             return _doctor(options.backends)
+        if options.command == "check":
+            return check.check(options)
         if options.command == "serve":
             return serve.serve(options)
         return _list()

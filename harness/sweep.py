@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from eh_gym.errors import ConfigError
+from envs.making import make_environment
 from harness.experiments.jobs import Job, cpu_cores, job_slots, run_jobs, visible_gpus
 from harness.experiments.manifest import (
     Manifest,
@@ -33,7 +34,7 @@ from harness.experiments.paper import PAPER
 from harness.experiments.suite_table import SuiteTable, suite_table
 from harness.experiments.suites import PAPER_SUITES, SuiteArm, quick_settings, suite_arms
 from harness.experiments.sweep_display import SweepDisplay
-from harness.rollout.environment import make_environment
+from harness.rollout.environment import spec_of
 from harness.run.files import lock_folder
 from harness.run.run_folder import SHARDS, latest_checkpoint, prepare
 from harness.settings.command_line import errors_in_one_line
@@ -377,7 +378,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             sweeps = [parse(line) for line in _sweeps(words)]
             for train in (settings.train for settings in sweeps):
                 if train.env_workers == "local":  # otherwise every run would report a missing backend
-                    make_environment(train.env, train.environment_args()).close()
+                    make_environment(spec_of(train.env), train.environment_args()).close()
             failed = [name for settings in sweeps for name in sweep(settings, console)]
         except KeyboardInterrupt:
             raise KeyboardInterrupt("the same command continues from here") from None

@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import PassiveEnvChecker
 
+from eh_gym.answers import reset_fault, step_fault
 from eh_gym.errors import ConfigError
 from eh_gym.horizon import FixedHorizon, HorizonController
 from eh_gym.testing.malformed import MALFORMED
@@ -94,29 +95,22 @@ class TextEnvContract:
     def check_step(self, env: TextEnv, result: StepResult) -> None:
         """Checks what one step returned."""
         observation, reward, terminated, truncated, info = result
-        _check_text(env, observation)
+        assert type(info) is dict, f"info must be a dict, got {info!r}"
+        assert "environment_error" not in info, f"the environment failed: {info['environment_error']}"
+        fault = step_fault(observation, reward, terminated, info)
+        assert not fault, fault
+        _check_space(env, observation)
         assert type(reward) is float, f"the reward must be a float, got {reward!r}"
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             assert type(value) is bool, f"{name} must be a bool, got {value!r}"
-        assert type(info) is dict, f"info must be a dict, got {info!r}"
-        assert "environment_error" not in info, f"the environment failed: {info['environment_error']}"
         assert not truncated, (
             "truncated is for ElasticTimeLimit to set; an environment has no limit of steps of its own"
         )
+        success = info.get("success")
         if terminated:
-            success = info.get("success")
             assert type(success) is bool, f"info['success'] must be a bool when the episode ends, got {success!r}"
-            assert reward == float(success), f"the last reward must be the verdict {success}, got {reward}"
         else:
-            assert reward == 0.0, f"the reward must be 0 until the end, got {reward}"
             assert "success" not in info, "info['success'] belongs to the last step alone"
-
-    def test_passes_gymnasiums_checker_without_a_warning(self) -> None:
-        """`gymnasium.utils.env_checker.check_env`."""
-        env = self.new()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            check_env(env.unwrapped)
 
     def test_has_no_step_limit_of_its_own(self) -> None:
         """The environment is registered without `max_episode_steps`, because the horizon limits an episode."""
@@ -128,10 +122,12 @@ class TextEnvContract:
         """A reset returns the first message, and an info with three texts."""
         env = self.new()
         observation, info = env.reset(seed=0)
-        _check_text(env, observation)
+        fault = reset_fault(observation, info)
+        assert not fault, fault
+        _check_space(env, observation)
         for key in ("task_id", "system_prompt", "instruction"):
             value = info.get(key)
-            assert type(value) is str, f"info[{key!r}] must be a str, got {value!r}"
+            assert type(value) is str, f"info[{key!r}] must be a str, got {value!r}; return it in the info of reset"
             assert value, f"info[{key!r}] must not be empty"
         assert info["task_id"] in _task_ids(env), f"{info['task_id']!r} is not in env.unwrapped.task_ids"
 
@@ -153,8 +149,9 @@ class TextEnvContract:
         ids = _task_ids(env)
         for task_id in (ids[0], ids[len(ids) // 2], ids[-1]):
             first, again = (env.reset(seed=seed, options={"task_id": task_id}) for seed in (1, 2))
+            fault = reset_fault(*first, task_id)
+            assert not fault, fault
             assert again == first, f"task {task_id!r} with two seeds gave {_differ([first], [again])}"
-            assert first[1]["task_id"] == task_id, f"asked for task {task_id!r}, got {first[1]['task_id']!r}"
 
     def test_an_unknown_task_is_refused(self) -> None:
         """An unknown task id raises a ConfigError, and the environment can still be used."""
@@ -174,6 +171,17 @@ class TextEnvContract:
             )
         assert env.reset(seed=0)[1]["task_id"] in _task_ids(env), "after a refused reset it plays no task of its own"
 
+    def test_malformed_actions_are_answered_and_never_raise(self) -> None:
+        """Malformed actions get an answer, do not raise, and are no success."""
+        env = self.new()
+        env.reset(seed=0)
+        for action in self.malformed:
+            result = _base(env).step(action)
+            self.check_step(env, result)
+            if result[2]:
+                assert result[4]["success"] is False, f"{action[:80]!r} was a success"
+                env.reset()
+
     def test_infos_are_fresh(self) -> None:
         """Changing an info does not change another one."""
         env = self.new()
@@ -187,17 +195,6 @@ class TextEnvContract:
         _deface(first)
         env.reset(seed=2)
         assert env.step("???")[4] == kept, "changing the info of a step changed another's; return a new dict each time"
-
-    def test_malformed_actions_are_answered_and_never_raise(self) -> None:
-        """Malformed actions get an answer, do not raise, and are no success."""
-        env = self.new()
-        env.reset(seed=0)
-        for action in self.malformed:
-            result = _base(env).step(action)
-            self.check_step(env, result)
-            if result[2]:
-                assert result[4]["success"] is False, f"{action[:80]!r} was a success"
-                env.reset()
 
     def test_the_spec_survives_pickling(self) -> None:
         """The spec can be pickled, as a process that builds the environment needs it."""
@@ -219,6 +216,13 @@ class TextEnvContract:
         used.close()
         used.close()
 
+    def test_passes_gymnasiums_checker_without_a_warning(self) -> None:
+        """`gymnasium.utils.env_checker.check_env`."""
+        env = self.new()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            check_env(env.unwrapped)
+
 
 class ExpertEnvContract(TextEnvContract):
     """Tests of a text environment that knows its solutions, as `--model tiny` and the warm start need it.
@@ -236,15 +240,6 @@ class ExpertEnvContract(TextEnvContract):
             if results[-1][2] or results[-1][3]:
                 break
         return results
-
-    def test_passes_the_passive_checker_over_an_episode(self) -> None:
-        """Passes gymnasium's passive checker over an episode."""
-        env = self._closed_later(PassiveEnvChecker(self.make()))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            env.reset(seed=1)
-            last = self.play(env, lambda _: _expert(env))[-1]
-        assert last[2], f"the expert did not end the episode in {self.longest} steps"
 
     def test_the_expert_solves_its_tasks(self) -> None:
         """The expert solves a dozen tasks, in as many steps as the info says."""
@@ -327,7 +322,7 @@ class ExpertEnvContract(TextEnvContract):
         first, again = env.step(_expert(env)), twin.step(_expert(twin))
         assert again == first, f"the pickled environment answered {again}, expected {first}"
 
-    def test_one_slot_in_the_caller_s_thread_is_the_plain_environment(self) -> None:
+    def test_one_slot_without_threads_is_the_plain_environment(self) -> None:
         """`ThreadVectorEnv` with ``max_workers=0``."""
         self._check_one_slot(0)
 
@@ -396,6 +391,15 @@ class ExpertEnvContract(TextEnvContract):
                     done[slot] = info["episode"]["success"]
         assert done == dict.fromkeys(range(4), True), f"successes by slot: {done}"
 
+    def test_passes_the_passive_checker_over_an_episode(self) -> None:
+        """Passes gymnasium's passive checker over an episode."""
+        env = self._closed_later(PassiveEnvChecker(self.make()))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            env.reset(seed=1)
+            last = self.play(env, lambda _: _expert(env))[-1]
+        assert last[2], f"the expert did not end the episode in {self.longest} steps"
+
 
 def _base(env: TextEnv) -> Any:
     return env.unwrapped
@@ -410,8 +414,7 @@ def _task_ids(env: TextEnv) -> Sequence[str]:
     return ids
 
 
-def _check_text(env: TextEnv, observation: Any) -> None:
-    assert type(observation) is str, f"an observation must be a str, got {observation!r}"
+def _check_space(env: TextEnv, observation: str) -> None:
     assert observation in env.observation_space, f"{observation[:200]!r} is not in {env.observation_space}"
 
 

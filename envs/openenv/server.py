@@ -24,6 +24,7 @@ import gymnasium as gym
 
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, WorkerDied
 from eh_gym.surrogates import escaped
+from envs.making import make_environment, read_env_args
 
 try:
     import uvicorn
@@ -188,7 +189,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
             raise ConfigError(f"this server has the splits {self._splits}, not {split!r}")
         if split not in self._envs:
             args: dict[str, Any] = {**self._args, **({"split": split} if split else {})}
-            self._envs[split] = gym.make(self._env_id, **args)
+            self._envs[split] = make_environment(self._env_id, args)
         return self._envs[split]
 
     def _refuse_unserved(self, task_id: str, split: str | None) -> None:
@@ -298,10 +299,6 @@ def make_app(
     try:
         for split in splits:
             probe._of(split)
-    except EHError:
-        raise
-    except (gym.error.Error, ImportError, TypeError) as error:
-        raise ConfigError(f"{env_id} can't be made with {json.dumps(dict(args))}: {error}") from error
     finally:
         probe.close()
     app = create_fastapi_app(
@@ -327,17 +324,9 @@ def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
         token: What clients must send.
         told: Whether the token was made here and must be printed.
     """
-    try:
-        args = json.loads(options.env_args)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f'--env-args is not JSON ({error}); write --env-args \'{{"prompt": "official"}}\'') from error
-    if not isinstance(args, dict):
-        raise ConfigError(
-            f'--env-args must be a JSON object, got {options.env_args}; write \'{{"prompt": "official"}}\''
-        )
     app = make_app(
         options.env,
-        args=args,
+        args=read_env_args(options.env_args),
         splits=options.split,
         sessions=options.max_sessions,
         idle_s=options.idle_timeout_s,

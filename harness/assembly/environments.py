@@ -11,9 +11,10 @@ from gymnasium.envs.registration import EnvSpec
 import eh_gym
 from eh_gym.errors import ConfigError, MissingBackendError
 from envs.actors import in_actors, shared_actors
+from envs.making import make_environment
 from envs.mixed import mixed
 from harness.policy.ranks import Ranks
-from harness.rollout.environment import make_environment, spec_of
+from harness.rollout.environment import check_environment, spec_of
 from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
 from harness.types.seeding import derive_seed
@@ -42,11 +43,14 @@ def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
 def teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
     """Makes an environment for tasks and demonstrations. It is on this machine if possible, because that is faster."""
     try:
-        env = make_environment(env_id if config.env_workers == "local" else config.env, config.environment_args())
+        env = make_environment(
+            env_id if config.env_workers == "local" else spec_of(config.env), config.environment_args()
+        )
     except MissingBackendError:
         if config.env_workers == "local":
             raise
         env = make_environment(env_id, config.environment_args())
+    check_environment(env)
     return _hinted(env, config) if config.budget_hint else env
 
 

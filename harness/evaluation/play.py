@@ -10,8 +10,9 @@ import numpy as np
 
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, WorkerError
+from envs.making import make_environment
 from harness.evaluation.requests import evaluation_requests
-from harness.rollout.environment import Environments, make_environment, tasks_of
+from harness.rollout.environment import Environments, check_environment, spec_of, tasks_of
 from harness.rollout.rollout import rollout
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
@@ -113,12 +114,13 @@ def held_out_tasks(environments: Environments, count: int | None, *, every: int 
     Raises:
         ConfigError: The split holds no task.
     """
-    env = make_environment(environments.env_id, environments.args)
+    env = make_environment(spec_of(environments.env_id), environments.args)
     task_ids = tasks_of(env)
     if not len(task_ids):
         raise ConfigError(
             f"{environments.env_id} has no task with the arguments {dict(environments.args)}; choose another split or category"
         )
+    check_environment(env)
     if count is None:
         count = -(-len(task_ids) // every) if len(task_ids) < _GENERATED else _GENERATED_TASKS
     env.close()

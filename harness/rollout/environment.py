@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +11,13 @@ from gymnasium.envs.registration import EnvSpec
 
 import eh_gym
 from eh_gym import HorizonController
-from eh_gym.errors import ConfigError, EHError
+from eh_gym.answers import reset_fault
+from eh_gym.errors import ConfigError, WorkerError
 from eh_gym.horizon.controller import episode_horizon
 from eh_gym.vector import ThreadVectorEnv
 from envs.mixed import MixedEnv, mixed, read_environments
 
-__all__ = ["Environments", "check_kinds", "make_environment", "parts_of", "spec_of", "tasks_of"]
+__all__ = ["Environments", "check_environment", "check_kinds", "parts_of", "spec_of", "tasks_of"]
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,6 @@ class Environments:
         )
 
 
-def make_environment(env_id: str | EnvSpec, env_args: Mapping[str, Any]) -> gym.Env[str, str]:
-    """Makes one environment, for the trainer or an evaluation.
-
-    Raises:
-        ConfigError: gymnasium does not know the id, its module can't be imported, or the environment takes other arguments.
-    """
-    try:
-        return gym.make(spec_of(env_id), **env_args)
-    except EHError:
-        raise
-    except (gym.error.Error, ImportError, TypeError) as error:
-        name = env_id if isinstance(env_id, str) else env_id.id
-        raise ConfigError(f"{name} can't be made with --env-args {json.dumps(env_args)} ({error})") from error
-
-
 def spec_of(env: str | EnvSpec) -> str | EnvSpec:
     """Returns what ``gym.make`` takes for the text of `--env`: the id, or a spec that mixes several. A spec stays as it is."""
     if not isinstance(env, str):
@@ -85,6 +70,24 @@ def parts_of(env: gym.Env[Any, Any]) -> Sequence[Sequence[str]]:
     """Returns the ids of the tasks of each environment that `env` mixes, or of the only one. Errors are those of `tasks_of`."""
     base = env.unwrapped
     return list(base.parts.values()) if isinstance(base, MixedEnv) else [tasks_of(env)]
+
+
+def check_environment(env: gym.Env[Any, Any]) -> None:
+    """Resets the first task of each environment that `env` mixes, and looks for what every episode needs.
+
+    A reset that fails because of its machinery is left to the rollout, which tries it again.
+
+    Raises:
+        ConfigError: The answer lacks something. `python -m envs check` looks for more.
+    """
+    name = env.spec.id if env.spec else repr(env.unwrapped)
+    for task_id in [next(iter(task_ids)) for task_ids in parts_of(env) if len(task_ids)]:
+        try:
+            fault = reset_fault(*env.reset(seed=0, options={"task_id": task_id}), task_id)
+        except WorkerError:
+            continue
+        if fault:
+            raise ConfigError(f"{name}: {fault}; python -m envs check {name} says what else it needs")
 
 
 def check_kinds(env: gym.Env[Any, Any], controller: HorizonController) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from eh_gym.errors import ConfigError
+from envs.making import read_env_args
 from envs.mixed import read_environments
 from harness.settings.ranges import Range
 
-__all__ = ["GIVEN", "EnvironmentFlags", "read_env_args"]
+__all__ = ["GIVEN", "EnvironmentFlags"]
 
 GIVEN = "given:"
 """What begins the name of an environment or a controller that is an object of a Python program; see `harness.api.train`."""
@@ -70,18 +70,3 @@ class EnvironmentFlags:
                 f"env_args has {', '.join(other)}, which --env {self.env} does not name; correct one of them"
             )
         return {**args, "split": self.split} if self.split else args
-
-
-def read_env_args(text: str) -> dict[str, Any]:
-    """Reads the arguments of gym.make from the text of `--env-args`.
-
-    Raises:
-        ConfigError: The text is not a JSON object.
-    """
-    try:
-        args = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f'env_args is not JSON ({error}); write --env-args \'{{"categories": ["base"]}}\'') from error
-    if not isinstance(args, dict):
-        raise ConfigError(f"env_args must be a JSON object, got {text!r}")
-    return args

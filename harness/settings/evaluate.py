@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from eh_gym.errors import ConfigError
+from envs.making import read_env_args
 from envs.mixed import read_environments
-from harness.settings.environment import read_env_args
 from harness.settings.ranges import Range, check_ranges
 from harness.settings.reasoning import ReasoningFlags
 from harness.settings.sampling import SamplingFlags

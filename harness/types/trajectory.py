@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from eh_gym.answers import reset_fault, step_fault
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import EpisodeOutcome
 from eh_gym.vector.thread import StepResult
@@ -148,10 +149,16 @@ class Trajectory:
     info: dict[str, Any] = field(default_factory=dict)
 
     def begin(self, observation: str, info: Mapping[str, Any]) -> None:
-        """Records the first message of the episode and the info of the reset."""
+        """Records the first message of the episode and the info of the reset.
+
+        Raises:
+            ConfigError: They lack what an episode needs, or are of another task. A group would mix tasks, and the log would lie.
+        """
+        if fault := reset_fault(observation, info, self.task_id):
+            raise ConfigError(f"{fault}; python -m envs check says what else the environment needs")
         self.tools = list(info.get("tools", ()))
         functions = [json.dumps(tool, ensure_ascii=False) for tool in self.tools]
-        self.system_prompt = "\n".join([info.get("system_prompt", ""), *functions])
+        self.system_prompt = "\n".join([info["system_prompt"], *functions])
         self.prompt = observation
         self.horizon = int(info.get("horizon", 0))
         self.optimal_steps = info.get("optimal_steps")
@@ -168,7 +175,7 @@ class Trajectory:
             not a finite number end it with "environment-error": such a reward would make every gradient of the update NaN.
 
         Raises:
-            ConfigError: The task ended, and ``info["success"]`` does not say whether it was solved.
+            ConfigError: The observation is no text, the reward is not 0 before the end, or not the verdict then.
         """
         observation, reward, terminated, truncated, info = answer
         turn = self.turns[-1]
@@ -181,15 +188,13 @@ class Trajectory:
             return self.fail(str(info["environment_error"]))
         if not math.isfinite(reward):
             return self.fail(f"the environment gave the reward {reward}, which is not a finite number")
+        if fault := step_fault(observation, reward, terminated, info):
+            raise ConfigError(
+                f"task {self.task_id!r}: {fault}; python -m envs check says what else the environment needs"
+            )
         self.reward += float(reward)
         if terminated:
-            verdict = info.get("success")
-            if verdict not in (0, 1):  # bool() would make a success of the text "False" and of NaN
-                raise ConfigError(
-                    f"the environment's info['success'] must be True or False (or 0 or 1) when a task ends, got {verdict!r}; "
-                    "set it in the environment"
-                )
-            self.success, self.failure = bool(verdict), info.get("failure")
+            self.success, self.failure = bool(info["success"]), info.get("failure")
             self.end = "terminated"
         elif truncated:
             self.end = "horizon" if info.get("TimeLimit.truncated") else "truncated"

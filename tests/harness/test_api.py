@@ -22,7 +22,7 @@ import torch
 from eh_gym import ElasticHorizon
 from eh_gym.errors import ConfigError
 from envs.cabinet.env import CabinetEnv
-from harness import GRPOConfig, TrainResult, evaluate, train
+from harness import GRPOConfig, TrainResult, WarmStart, evaluate, train
 from harness.__main__ import COMMANDS
 from harness.rollout.rollout import rollout
 from harness.settings.command_line import parse
@@ -208,6 +208,49 @@ def test_a_function_without_a_split_is_called_without_one() -> None:
 def test_wrong_objects_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"got"):
         train(**wrong)
+
+
+class Deaf(CabinetEnv):
+    """Plays another task than it is asked for."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)
+
+
+class Shaped(CabinetEnv):
+    """Pays a tenth for each step."""
+
+    def step(self, action: str) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, reward + 0.1, *rest
+
+
+class Ruleless(CabinetEnv):
+    """Has no system prompt."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        observation, info = super().reset(seed=seed, options=options)
+        return observation, {name: value for name, value in info.items() if name != "system_prompt"}
+
+
+class Numeric(CabinetEnv):
+    """Begins with a number."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return 7, super().reset(seed=seed, options=options)[1]
+
+
+@pytest.mark.parametrize(
+    ("env", "named"),
+    [(Deaf, "task_id"), (Shaped, "reward"), (Ruleless, "system_prompt"), (Numeric, "str, got 7")],
+)
+def test_an_environment_that_would_be_trained_on_wrongly_is_refused(
+    env: type[CabinetEnv], named: str, short: GRPOConfig
+) -> None:
+    with pytest.raises(ConfigError, match=f"{named}.*envs check"):
+        train(dataclasses.replace(short, warm_start=WarmStart()), env=env, show=False)
+    with pytest.raises(ConfigError, match=f"{named}.*envs check"):
+        evaluate("expert", env, tasks=2, show=False)
 
 
 def test_a_script_needs_no_main_block(child_env: dict[str, str], tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError
+from envs.making import read_env_args
 from harness.evaluation.folder import KeptEvaluation, is_evaluation, read_evaluation
 from harness.evaluation.requests import episode_seed
 from harness.run.episode_log import read_episodes
-from harness.settings.environment import read_env_args
 
 __all__ = ["Line", "environment_args", "evaluation_of", "lines_of_rollout"]
 

@@ -36,17 +36,17 @@ def test_the_outcome_has_the_reason_of_the_end(end: Any, truncated: bool) -> Non
 def answered(reward: float = 0.0, terminated: bool = False, truncated: bool = False, **info: Any) -> Trajectory:
     """An episode of one turn with this answer."""
     t = Trajectory("task", 0, turns=[Turn("a", "", cut=False, malformed=False)])
-    t.begin("first", {"system_prompt": "rules", "horizon": 5, "category": "base"})
+    t.begin("first", {"task_id": "task", "system_prompt": "rules", "horizon": 5, "category": "base"})
     end = t.add_answer(("seen", reward, terminated, truncated, info))
     assert end == (t.end if terminated or truncated or t.error else None)
     return t
 
 
 def test_the_first_message_and_an_answer_are_recorded() -> None:
-    t = answered(0.5, malformed=True)
+    t = answered(malformed=True)
     assert (t.system_prompt, t.prompt, t.horizon) == ("rules", "first", 5)
-    assert t.info == {"horizon": 5, "category": "base"}
-    assert (t.turns[0].observation, t.turns[0].malformed, t.reward, t.success) == ("seen", True, 0.5, False)
+    assert t.info == {"task_id": "task", "horizon": 5, "category": "base"}
+    assert (t.turns[0].observation, t.turns[0].malformed, t.reward, t.success) == ("seen", True, 0.0, False)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,11 @@ def test_the_first_message_and_an_answer_are_recorded() -> None:
     [
         ({"reward": 1.0, "terminated": True, "success": True}, "terminated", True),
         ({"terminated": True, "success": False}, "terminated", False),
-        ({"terminated": True, "truncated": True, "success": True}, "terminated", True),  # it ended on step K
+        (
+            {"reward": 1.0, "terminated": True, "truncated": True, "success": True},
+            "terminated",
+            True,
+        ),  # it ended on step K
         ({"truncated": True, "TimeLimit.truncated": True, "success": True}, "horizon", False),
         ({"truncated": True, "success": True}, "truncated", False),  # the environment's own limit, not K
         ({"truncated": True, "environment_error": "WorkerDied: gone"}, "environment-error", False),
@@ -75,7 +79,30 @@ def test_a_verdict_that_is_no_bool_is_refused(verdict: Any) -> None:
         answered(terminated=True, success=verdict)
 
 
-def test_an_environment_may_have_no_system_prompt() -> None:
-    t = Trajectory("task", 0)
-    t.begin("first", {})
-    assert t.system_prompt == ""
+@pytest.mark.parametrize(
+    ("observation", "info", "named"),
+    [
+        ("first", {"task_id": "other", "system_prompt": "rules"}, "'task', got 'other'"),
+        ("first", {"system_prompt": "rules"}, r"info\['task_id'\]"),
+        ("first", {"task_id": "task"}, r"info\['system_prompt'\]"),
+        (3, {"task_id": "task", "system_prompt": "rules"}, "str, got 3"),
+    ],
+)
+def test_a_reset_without_what_an_episode_needs_is_refused(observation: Any, info: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        Trajectory("task", 0).begin(observation, info)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"reward": 0.1},
+        {"reward": 1.0, "truncated": True},
+        {"reward": 1.9, "terminated": True, "success": True},
+        {"reward": 0.5, "terminated": True, "success": False},
+        {"terminated": True, "success": True},
+    ],
+)
+def test_a_reward_that_is_not_the_verdict_at_the_end_is_refused(answer: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="reward must be"):
+        answered(**answer)

@@ -1,0 +1,63 @@
+"""What a text environment's reset and step must answer. The tests of `eh_gym.testing` and every episode of the harness ask here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["reset_fault", "step_fault"]
+
+
+def reset_fault(observation: Any, info: Mapping[str, Any], task_id: str | None = None) -> str:
+    """Says what is wrong with the answer to a reset, and how to fix it; empty if nothing is.
+
+    Args:
+        observation: The first message.
+        info: Its info.
+        task_id: The task that was asked for; None if any may be played.
+
+    >>> reset_fault("guess", {"task_id": "2", "system_prompt": "rules"}, "1")
+    "asked for task '1', got '2'; play the task that options['task_id'] of reset names, and return its id in the info"
+    """
+    if not isinstance(observation, str):
+        return f"an observation must be a str, got {observation!r}; write it as text"
+    for name in ("task_id", "system_prompt"):
+        if not isinstance(info.get(name), str):
+            return f"info[{name!r}] must be a str, got {info.get(name)!r}; return it in the info of reset"
+    if task_id not in (None, info["task_id"]):
+        return (
+            f"asked for task {task_id!r}, got {info['task_id']!r}; play the task that options['task_id'] of reset names, and "
+            "return its id in the info"
+        )
+    return ""
+
+
+def step_fault(observation: Any, reward: Any, terminated: bool, info: Mapping[str, Any]) -> str:
+    """Says what is wrong with the answer to a step, and how to fix it; empty if nothing is.
+
+    The reward is 0 until the environment's own rules end the episode, and then the verdict. A shaped reward would pay the agent
+    for taking longer, and the horizon could not be read off it.
+
+    >>> step_fault("closer", 0.2, False, {})
+    'the reward must be 0 until the end, got 0.2; put the shaped part into the info'
+    """
+    if not isinstance(observation, str):
+        return f"an observation must be a str, got {observation!r}; write it as text"
+    if not terminated:
+        return (
+            ""
+            if reward == 0
+            else f"the reward must be 0 until the end, got {reward}; put the shaped part into the info"
+        )
+    verdict = info.get("success")
+    if not isinstance(verdict, (bool, int, float)) or verdict not in (
+        0,
+        1,
+    ):  # bool() makes a success of "False" and of NaN
+        return f"info['success'] must be True or False when a task ends, got {verdict!r}; return the verdict there"
+    if reward != verdict:
+        return (
+            f"the last reward must be the verdict, 1 or 0, got {reward} with info['success'] = {verdict}; put the shaped part "
+            "into the info"
+        )
+    return ""

@@ -1,0 +1,117 @@
+"""``python -m envs check ID``: says what the harness needs of an environment, and what of it is missing.
+
+The checks are the tests of `eh_gym.testing`, each under its own name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+
+import gymnasium as gym
+
+from eh_gym.testing import ExpertEnvContract, TextEnvContract
+from envs.making import make_environment, read_env_args
+
+__all__ = ["add_arguments", "check"]
+
+_EXPERT = ("expert", "random_action")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("env", metavar="ENV_ID", help="an id of gymnasium; MODULE:ID imports the module first")
+    parser.add_argument("--split", default="train", help="the split whose tasks are played (%(default)s)")
+    parser.add_argument(
+        "--env-args", default="{}", help="what the environment takes, as JSON, but the split (%(default)s)"
+    )
+
+
+def check(options: argparse.Namespace) -> int:
+    """Runs the tests, and prints a line for each; what is wrong comes with how to fix it.
+
+    Returns:
+        1 if something is wrong, else 0.
+
+    Raises:
+        ConfigError: The environment can't be made.
+    """
+    args = {**read_env_args(options.env_args), "split": options.split}
+
+    def make() -> gym.Env[str, str]:
+        return make_environment(options.env, args)
+
+    env = make()
+    lacking = [name for name in _EXPERT if not hasattr(env.unwrapped, name)]
+    env.close()
+    base = TextEnvContract if lacking else ExpertEnvContract
+    contract = type("Contract", (base,), {"make": staticmethod(make)})()
+    faults: list[str] = []
+    for name in _tests_of(base):
+        fault = _fault_of(contract, name)
+        print(f"{'wrong' if fault else 'ok':<6} {name.removeprefix('test_').replace('_', ' ')}")
+        if fault:
+            print(f"       {'the same' if fault in faults else fault}")
+            faults.append(fault)
+    if lacking:
+        print(
+            f"note   no {' and no '.join(lacking)}: no episode was played to its end, so its rewards are not checked; the"
+        )
+        print("       harness checks them in every episode")
+    if faults:
+        print("docs/extend/environment.md says what the harness needs, with an example")
+        return 1
+    print(f"time   {_times(contract, lacking)}")
+    return 0
+
+
+def _tests_of(contract: type[TextEnvContract]) -> Iterator[str]:
+    """The names of the tests: those of every environment first, in the order in which they are written."""
+    for kind in reversed(contract.__mro__):
+        yield from (name for name in vars(kind) if name.startswith("test_"))
+
+
+def _fault_of(contract: TextEnvContract, name: str) -> str:
+    """What is wrong, in one line; empty if the test passes."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a test that asks gymnasium for warnings makes errors of them
+            getattr(contract, name)()
+        return ""
+    except (AssertionError, Warning) as error:
+        return _one_line(f"{error}")
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{_one_line(f'{type(error).__name__}: {error}')} ({place.filename}, line {place.lineno})"
+    finally:
+        try:
+            contract.teardown_method()
+        except Exception:  # the test of close() has said it
+            contract._made = ()
+
+
+def _one_line(text: str) -> str:
+    """The text without gymnasium's colours and line ends, and not longer than some lines of a terminal."""
+    return " ".join(re.sub(r"\x1b\[\d*m", "", text).split())[:600]
+
+
+def _times(contract: TextEnvContract, lacking: list[str]) -> str:
+    """The time of a reset, and the mean of an episode's steps."""
+    env = contract.new()
+    try:
+        env.reset(seed=0)  # the first one may start a backend
+        begun = time.perf_counter()
+        env.reset(seed=0)
+        stepped = time.perf_counter()
+        steps, over = 0, False
+        while not over and steps < (20 if lacking else contract.longest):
+            *_, over, _, _ = env.step("" if lacking else env.unwrapped.expert())  # type: ignore[attr-defined]
+            steps += 1
+        ended = time.perf_counter()
+    finally:
+        contract.teardown_method()
+    return f"a reset takes {1000 * (stepped - begun):.3g} ms, a step {1000 * (ended - stepped) / steps:.3g} ms (mean of {steps})"

@@ -1,0 +1,50 @@
+"""Makes environments from what a command line names: a wrong id or argument is a clear error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from eh_gym.errors import ConfigError, EHError
+
+__all__ = ["make_environment", "read_env_args"]
+
+
+def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str, str]:
+    """Makes one environment.
+
+    Args:
+        env: The id or spec that ``gym.make`` takes; MODULE:ID imports the module first.
+        args: Further arguments of ``gym.make``, such as the split.
+
+    Raises:
+        ConfigError: gymnasium does not know the id, its module can't be imported, or the environment takes other arguments.
+    """
+    try:
+        return gym.make(env, **args)
+    except EHError:
+        raise
+    except (gym.error.Error, ImportError, TypeError) as error:
+        name = env if isinstance(env, str) else env.id
+        raise ConfigError(f"{name} can't be made with --env-args {json.dumps(dict(args))} ({error})") from error
+
+
+def read_env_args(text: str) -> dict[str, Any]:
+    """Reads the arguments of gym.make from the text of `--env-args`.
+
+    Raises:
+        ConfigError: The text is not a JSON object.
+    """
+    try:
+        args = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f'--env-args is not JSON ({error}); write --env-args \'{{"categories": ["base"]}}\''
+        ) from error
+    if not isinstance(args, dict):
+        raise ConfigError(f"--env-args must be a JSON object, got {text!r}")
+    return args
