@@ -1,4 +1,4 @@
-"""What a text environment's reset and step must answer. The tests of `eh_gym.testing` and every episode of the harness ask here."""
+"""What a text environment's reset and step must answer: for the tests of `eh_gym.testing` and each episode of the harness."""
 
 from __future__ import annotations
 

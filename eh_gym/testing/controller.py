@@ -73,7 +73,7 @@ class ControllerContract:
         assert first == second, f"the same episodes got {first} and {second}; derive K from the info and the seed"
         assert all(type(k) is int and k >= 1 for k in first), f"K must be an int >= 1, got {first}"
 
-    def test_update_returns_finite_or_nan_floats_named_horizon(self) -> None:
+    def test_update_returns_finite_or_nan_floats_named_horizon_or_custom(self) -> None:
         """Its metrics go into the run's log as they are."""
         controller = self._new()
         for _ in range(5):
@@ -81,7 +81,8 @@ class ControllerContract:
             live(controller, 1)
             assert metrics["horizon/k"] >= 1, f"horizon/k must be >= 1, got {metrics['horizon/k']}"
             for name, value in metrics.items():
-                assert name.startswith("horizon/"), f"a metric's name must start with horizon/, got {name!r}"
+                known = name.startswith(("horizon/", "custom/"))
+                assert known, f"a metric's name must start with horizon/, or custom/ for one of your own, got {name!r}"
                 assert type(value) is float, f"{name} must be a float, got {value!r}"
                 assert not math.isinf(value), f"{name} must be finite or NaN, got {value}"
         k = controller.update()["horizon/k"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from harness.types.trajectory import LENGTH_BINS
 
-__all__ = ["GLOSSARY", "Metric", "glossary_markdown"]
+__all__ = ["CUSTOM", "GLOSSARY", "Metric", "glossary_markdown"]
 
 
 @dataclass(frozen=True)
@@ -305,6 +305,9 @@ _ALL = (
 
 GLOSSARY: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 """All metrics by name. If a logged name has three parts, its first two are the key."""
+
+CUSTOM = "custom/"
+"""What begins the name of a metric that a controller of the user's own returns; the glossary does not know it."""
 
 
 def glossary_markdown() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
 from harness.run.files import write_whole
-from harness.run.glossary import GLOSSARY
+from harness.run.glossary import CUSTOM, GLOSSARY
 from harness.run.trackers import Trackers
 
 __all__ = ["MetricsLog", "read_metrics"]
@@ -52,13 +52,13 @@ class MetricsLog:
             metrics: The metrics by name. A NaN or infinite value becomes null in the file, and no point in the trackers.
 
         Raises:
-            ConfigError: A name is not in the glossary. Then nothing is written.
+            ConfigError: A name is neither in the glossary nor begins with ``custom/``. Then nothing is written.
         """
         for name in metrics:
-            if "/".join(name.split("/", 2)[:2]) not in GLOSSARY:
+            if not name.startswith(CUSTOM) and "/".join(name.split("/", 2)[:2]) not in GLOSSARY:
                 near = difflib.get_close_matches(name, GLOSSARY, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise ConfigError(f"metric {name!r} is not in the glossary (harness/run/glossary.py){hint}")
+                hint = f"did you mean {near[0]}? " if near else ""
+                raise ConfigError(f"metric {name!r} is not in the glossary; {hint}a metric of your own is named {CUSTOM}…")
         row = {"update": update} | {k: float(v) if math.isfinite(v) else None for k, v in metrics.items()}
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()

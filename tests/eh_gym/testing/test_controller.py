@@ -131,7 +131,7 @@ class Mute(Mean):
 
 
 WHOLE = "test_k_is_a_whole_number_of_steps_at_all_times"
-METRICS = "test_update_returns_finite_or_nan_floats_named_horizon"
+METRICS = "test_update_returns_finite_or_nan_floats_named_horizon_or_custom"
 OTHERS = "test_the_states_of_other_controllers_are_refused_and_change_nothing"
 FAULTS = [
     (Real, WHOLE, "must be an int, got 10.0"),

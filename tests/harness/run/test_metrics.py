@@ -69,6 +69,13 @@ class TestWriting:
         assert read_metrics(tmp_path / "metrics.jsonl") == []
         assert board(tmp_path, "horizon/k") == []
 
+    def test_a_metric_of_ones_own_is_written_as_it_is(self, tmp_path):
+        log = MetricsLog(tmp_path)
+        log.write(0, {"horizon/k": 10.0, "custom/mine/mean": 2.5})
+        log.close()
+        assert read_metrics(tmp_path / "metrics.jsonl")[0]["custom/mine/mean"] == 2.5
+        assert board(tmp_path, "custom/mine/mean") == [(0, 2.5)]
+
     def test_a_killed_process_leaves_every_update_it_wrote_in_both_places(self, tmp_path):
         code = (
             "import os, signal, sys; from pathlib import Path; from harness.run.metrics import MetricsLog\n"
