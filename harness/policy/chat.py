@@ -24,10 +24,9 @@ from transformers import PreTrainedTokenizerBase
 
 from eh_gym.errors import ConfigError
 from eh_gym.surrogates import escaped
-from harness.policy.reasoning import find_reasoning
+from harness.policy.reasoning import find_reasoning, thought_like_tags
 from harness.policy.template import Message, Template
 from harness.policy.tools import ToolFormat, call_id, call_names, result_message
-from harness.types.rules import ReasoningFormat
 
 __all__ = ["ChatFormat", "Reply"]
 
@@ -69,7 +68,7 @@ class ChatFormat:
             note replaces the middle. None keeps every observation whole. The note counts the tokens that were left out, or the
             characters if there are more than 128 per token of the limit; then only the ends are tokenised.
         template_kwargs: Further variables of the chat template, such as ``{"enable_thinking": False}``.
-        reasoning_format: How the model writes its thoughts; "auto" finds it from the template.
+        reasoning_format: How the model writes its thoughts, see `find_reasoning`; "auto" finds it.
         stop_ids: Further tokens that end a reply, such as those of the model's generation config.
         strip_reasoning: Whether earlier thoughts leave the conversation as the template removes them.
 
@@ -89,7 +88,7 @@ class ChatFormat:
         *,
         max_observation_tokens: int | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
-        reasoning_format: ReasoningFormat = "auto",
+        reasoning_format: str = "auto",
         stop_ids: Iterable[int] = (),
         strip_reasoning: bool = False,
     ) -> None:
@@ -99,9 +98,9 @@ class ChatFormat:
         self._template = Template(tokenizer, template_kwargs)
         self._max_observation_tokens = max_observation_tokens
         self._after_reply, self._before_reply = self._around_observation()
-        self.reasoning = find_reasoning(
-            self._template.source, self._before_reply, list(tokenizer.added_tokens_encoder), reasoning_format
-        )
+        self.reasoning = find_reasoning(tokenizer, self._template.source, self._before_reply, reasoning_format)
+        unknown = reasoning_format == "auto" and self.reasoning.name == "none"
+        self._strange_tags = thought_like_tags(tokenizer, self._template.source) if unknown else []
         self.strips = strip_reasoning and self.reasoning.name != "none"
         self._system_apart = self._takes_system()
         self.notes = self._notes()
@@ -340,11 +339,18 @@ class ChatFormat:
                     "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it was "
                     "sampled, so that the model is trained on exactly what it sampled; --reasoning strip removes it"
                 )
-        padded = f" \n{_REPLY}\n "
-        if padded not in self._template(_conversation(padded)):
-            found.append("the chat template strips blanks around messages; here replies stay as they were sampled")
+        if self._strange_tags:
+            found.append(
+                f"the tokenizer has {' and '.join(self._strange_tags)}, which may begin or end thoughts, and none are known for "
+                "this model: a thought would reach the environment as a part of the action; give both tags, --reasoning-format "
+                "'BEGIN END', or --reasoning-format none"
+            )
+        padded = {"replies": f" \n{_REPLY}\n ", "observations": f" \n{_OBSERVATION}\n "}
+        text = self._template(_conversation(padded["replies"], observation=padded["observations"]))
+        if stripped := " and ".join(name for name, message in padded.items() if message not in text):
+            found.append(f"the chat template strips blanks around {stripped}; here they stay as they were written")
         return tuple(found)
 
 
-def _conversation(reply: str, **more: str) -> list[Message]:
-    return [_ASKED, {"role": "assistant", "content": reply, **more}, {"role": "user", "content": _OBSERVATION}]
+def _conversation(reply: str, *, observation: str = _OBSERVATION, **more: str) -> list[Message]:
+    return [_ASKED, {"role": "assistant", "content": reply, **more}, {"role": "user", "content": observation}]

@@ -36,7 +36,6 @@ from harness.policy.head import Head, token_scores
 from harness.policy.installed import model_folder
 from harness.policy.lora import has_lora, plain_parameters
 from harness.policy.rotary import settle_frequencies
-from harness.types.rules import ReasoningFormat
 
 __all__ = ["Policy", "load_policy", "score_batch"]
 
@@ -165,7 +164,7 @@ def load_policy(
     max_observation_tokens: int | None = None,
     packing: bool = True,
     template_kwargs: Mapping[str, Any] | None = None,
-    reasoning_format: ReasoningFormat = "auto",
+    reasoning_format: str = "auto",
     strip_reasoning: bool = False,
     max_context: int = 0,
 ) -> Policy:
@@ -178,7 +177,7 @@ def load_policy(
         max_observation_tokens: A longer observation loses its middle; None keeps every observation whole.
         packing: Whether to train on packed episodes, if the model can.
         template_kwargs: Further variables of the chat template.
-        reasoning_format: How the model writes its thoughts; "auto" finds it from the chat template.
+        reasoning_format: How the model writes its thoughts, see `find_reasoning`; "auto" finds it.
         strip_reasoning: Whether earlier thoughts leave the conversation, as the chat template removes them.
         max_context: The most tokens of an episode; 0 for the model's positions. It decides on the frequencies of LongRoPE.
 

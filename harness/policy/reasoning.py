@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from harness.types.rules import ReasoningFormat
+from harness.types.rules import REASONING_FORMATS
 
-__all__ = ["NO_REASONING", "Reasoning", "find_reasoning"]
+__all__ = ["NO_REASONING", "Reasoning", "find_reasoning", "thought_like_tags"]
 
 
 @dataclass(frozen=True)
@@ -87,32 +89,59 @@ _FAMILIES: tuple[tuple[str, Reasoning], ...] = (
         "<|START_THINKING|>",
         Reasoning("tags", "<|START_THINKING|>", "<|END_THINKING|>", "<|END_THINKING|>"),
     ),  # Command A
+    ("<seed:think>", Reasoning("tags", "<seed:think>", "</seed:think>", "</seed:think>\n")),  # Seed-OSS
+    ("<|inner_prefix|>", Reasoning("tags", "<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>")),  # Apertus
     ("</think>", _TAGS),
 )
+_THOUGHT_LIKE = re.compile(r"[<\[][^<>\[\]\s{}'\"]*(?:think|thought|reason|reflect|inner|cot)[^<>\[\]\s{}'\"]*[>\]]", re.IGNORECASE)
 
 
 def find_reasoning(
-    template: str, before_reply: str, vocabulary: Sequence[str], wanted: ReasoningFormat = "auto"
+    tokenizer: PreTrainedTokenizerBase, template: str, before_reply: str, wanted: str = "auto"
 ) -> Reasoning:
     """The way in which a model thinks.
 
     Args:
+        tokenizer: The model's tokenizer.
         template: The source of the chat template.
         before_reply: The text that the template writes between an observation and the reply.
-        vocabulary: The tokens that were added to the tokenizer.
-        wanted: The family, if it is not to be found.
+        wanted: One of `REASONING_FORMATS`, or the two tags around a thought with a blank between them. "auto" knows some families
+            by their template or vocabulary, and takes the tags of any other from the tokenizer's ``response_template``.
     """
     if wanted == "none":
         return NO_REASONING
     if wanted == "harmony":
         return _HARMONY
-    known = [family for sign, family in _FAMILIES if sign in template or sign in vocabulary]
-    family = known[0] if known else NO_REASONING if wanted == "auto" else _TAGS
+    if wanted not in REASONING_FORMATS:
+        opening, closing = wanted.split()
+        family = Reasoning("tags", opening, closing, closing)
+    else:
+        vocabulary = tokenizer.added_tokens_encoder
+        known = [family for sign, family in _FAMILIES if sign in template or sign in vocabulary]
+        known += _from_schema(getattr(tokenizer, "response_template", None))
+        family = known[0] if known else NO_REASONING if wanted == "auto" else _TAGS
     if family.name == "tags":
         opened = before_reply.rfind(family.opening) > before_reply.rfind(family.closing)
-        if wanted == "opened" or (wanted == "auto" and opened):
+        if wanted == "opened" or (wanted != "tags" and opened):
             return replace(family, name="opened")
     return family
+
+
+def thought_like_tags(tokenizer: PreTrainedTokenizerBase, template: str) -> list[str]:
+    """The tags in a template or a vocabulary that look as if they begin or end thoughts; at most two."""
+    found = _THOUGHT_LIKE.findall(template) + [t for t in tokenizer.added_tokens_encoder if _THOUGHT_LIKE.fullmatch(t)]
+    return list(dict.fromkeys(found))[:2]
+
+
+def _from_schema(schema: Any) -> list[Reasoning]:
+    """The tags of the field for thoughts in a response template of transformers; none if they are no plain texts."""
+    fields = schema.get("fields", {}) if isinstance(schema, Mapping) else {}
+    field = fields.get("reasoning_content") or fields.get("thinking") or {}
+    opening, closing = field.get("open"), field.get("close")
+    if pattern := field.get("close_pattern"):
+        plain = re.sub(r"\\(\W)", r"\1", pattern.removesuffix(r"\s*"))
+        closing = plain if re.fullmatch(pattern, plain) else None
+    return [Reasoning("tags", opening, closing, closing)] if opening and closing else []
 
 
 def _until(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], mark: str, count: int) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from eh_gym.errors import ConfigError
 from harness.settings.ranges import Range
-from harness.types.rules import ReasoningFormat
+from harness.types.rules import REASONING_FORMATS
 
 __all__ = ["ReasoningFlags", "read_template_kwargs"]
 
@@ -29,8 +29,9 @@ class ReasoningFlags:
 
     chat_template_kwargs: str = "{}"
     """Further variables of the chat template, as a JSON object, such as '{"enable_thinking": false}'."""
-    reasoning_format: ReasoningFormat = "auto"
-    """How the model writes its thoughts: tags, opened (by the template), harmony (gpt-oss) or none. auto asks the template."""
+    reasoning_format: str = "auto"
+    """How the model writes its thoughts: tags (<think>), opened (by the template), harmony (gpt-oss), none, or two tags of its own
+    with a blank between, such as '<seed:think> </seed:think>'. auto finds it."""
     reasoning: Literal["keep", "strip"] = "keep"
     """keep: earlier thoughts stay in the conversation, which only grows. strip: they leave it as the chat template removes them,
     and an episode is several sequences of tokens with one advantage."""
@@ -38,8 +39,14 @@ class ReasoningFlags:
     """A thought that reaches so many tokens is closed, and the model goes on with its answer. 0 closes none."""
 
     def check_reasoning(self, max_action_tokens: int) -> None:
-        """Raises ConfigError if no token is left for an action, or if the variables are no JSON object."""
+        """Raises ConfigError if no token is left for an action, or a format or the variables can't be read."""
         read_template_kwargs(self.chat_template_kwargs)
+        tags = self.reasoning_format.split()
+        if self.reasoning_format not in REASONING_FORMATS and (len(tags) != 2 or tags[0] == tags[1]):
+            raise ConfigError(
+                f"--reasoning-format must be one of {', '.join(REASONING_FORMATS)}, or two different tags with a blank between, "
+                f"got {self.reasoning_format!r}"
+            )
         if self.max_reasoning_tokens and not 0 < self.max_reasoning_tokens < max_action_tokens:
             raise ConfigError(
                 f"max_reasoning_tokens must be 0 (no limit) or from 1 to max_action_tokens - 1 ({max_action_tokens - 1}), got "

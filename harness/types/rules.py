@@ -7,11 +7,11 @@ from typing import Literal
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["EpisodeRequest", "ReasoningFormat", "RolloutMode", "Rules"]
+__all__ = ["REASONING_FORMATS", "EpisodeRequest", "RolloutMode", "Rules"]
 
 RolloutMode = Literal["streaming", "lockstep"]
-ReasoningFormat = Literal["auto", "none", "tags", "opened", "harmony"]
-"""How a model writes its thoughts; `harness.policy.reasoning` reads them."""
+REASONING_FORMATS = ("auto", "none", "tags", "opened", "harmony")
+"""How a model writes its thoughts; `harness.policy.reasoning` reads them. Instead of a name, the text may be two tags."""
 
 
 @dataclass(frozen=True)

@@ -385,6 +385,58 @@ def test_the_family_of_thoughts_can_be_given(wanted: Any, name: str) -> None:
     assert ChatFormat(tokenizer_of("Qwen2.5"), reasoning_format=wanted).reasoning.name == name
 
 
+def thinking_template(opening: str, closing: str) -> str:
+    """A template that names two tags; the model writes both."""
+    return (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% if m.thinking is defined %}"
+        f"{{{{ '{opening}' + m.thinking + '{closing}' }}}}{{% endif %}}{{{{ m.content + eos_token }}}}"
+        "{% else %}{{ '<|q|>' + m.content + '<|a|>' }}{% endif %}{% endfor %}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing", "how"),
+    [
+        ("<seed:think>", "</seed:think>", "known"),  # Seed-OSS
+        ("<|inner_prefix|>", "<|inner_suffix|>", "known"),  # Apertus
+        ("<muse>", "</muse>", "given"),
+        ("<muse>", "</muse>", "in the tokenizer"),
+    ],
+)
+def test_the_thoughts_of_a_family_are_known_or_can_be_set(opening: str, closing: str, how: str) -> None:
+    """Those of Seed-OSS and Apertus reached the environment as actions."""
+    tokenizer = tokenizer_for(thinking_template(opening, closing))
+    if how == "in the tokenizer":
+        field = {"open": opening, "close_pattern": re.escape(closing) + r"\s*", "content": "text"}
+        tokenizer.response_template = {"fields": {"thinking": field}}
+    chat = ChatFormat(tokenizer, reasoning_format=f"{opening} {closing}" if how == "given" else "auto")
+    read = chat.read(tokenizer.encode(f"{opening}Where is c?{closing}open(c)", add_special_tokens=False))
+    assert (read.reasoning, read.action) == ("Where is c?", "open(c)")
+    assert not any("--reasoning-format" in note for note in chat.notes)
+
+
+def test_tags_that_look_like_thoughts_are_noted_where_none_are_known() -> None:
+    tokenizer = tokenizer_for(thinking_template("<my:thought>", "</my:thought>"))
+    noted = [note for note in ChatFormat(tokenizer).notes if "--reasoning-format" in note]
+    assert len(noted) == 1
+    assert "<my:thought> and </my:thought>" in noted[0]
+    assert not any("--reasoning-format" in n for n in ChatFormat(tokenizer, reasoning_format="none").notes)
+    known = [chat_of(family) for family in FAMILIES]
+    assert not any("--reasoning-format" in note for chat in known for note in chat.notes)
+
+
+@pytest.mark.parametrize("messages", ["replies", "observations"])
+def test_blanks_that_a_template_strips_are_noted_for_the_messages_it_strips(messages: str) -> None:
+    trimmed = {"replies": "assistant", "observations": "user"}[messages]
+    template = (
+        "{% for m in messages %}{{ '<|' + m.role + '|>' }}"
+        f"{{{{ m.content | trim if m.role == '{trimmed}' else m.content }}}}{{{{ eos_token }}}}{{% endfor %}}"
+    )
+    noted = [note for note in ChatFormat(tokenizer_for(template)).notes if "strips blanks" in note]
+    assert len(noted) == 1
+    assert f"around {messages};" in noted[0]
+
+
 def test_a_template_that_moves_the_system_prompt_is_noted() -> None:
     """As in Mistral-Nemo's template, the system prompt is part of the latest question."""
     template = (

@@ -125,7 +125,8 @@ class FakeEnv(gym.Env[str, str]):
         self._failure = self._fails(self._task, attempt)
         self._length = 1 + number(self._task, seed) % 9
         self._wait(0)
-        return f"start {self._task} {seed}", {"system_prompt": "rules. ", "optimal_steps": self._length}
+        info = {"task_id": self._task, "system_prompt": "rules. ", "optimal_steps": self._length}
+        return f"start {self._task} {seed}", info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self._said.append(action)
