@@ -173,5 +173,7 @@ def _read(file: Path) -> ModelShape:
             attention_bias=kind == "qwen2",
             head_norms=kind == "qwen3",
         )
+    except ConfigError:  # which is a ValueError, too
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file} is not a model's config.json ({error!r}); give the model's folder") from error
