@@ -206,8 +206,12 @@ def packed_attention(
 
 
 def _fits_grouped(query: Tensor, key: Tensor, mask: Tensor | None, dropout: float) -> bool:
-    """Whether heads share keys on a CPU, where SDPA would first write a copy of them for each head."""
-    return not query.is_cuda and query.shape[1] != key.shape[1] and mask is not None and mask.ndim == 4 and not dropout
+    """Whether heads share keys on a CPU, where SDPA would first write a copy of them for each head.
+
+    Doge has a mask for each head.
+    """
+    one_mask = mask is not None and mask.ndim == 4 and mask.shape[1] == 1
+    return not query.is_cuda and query.shape[1] != key.shape[1] and one_mask and not dropout
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:

@@ -1,9 +1,9 @@
 """LoRA (arXiv 2106.09685) through peft: the model's own weights are frozen, and a small pair of matrices per weight is trained.
 
-Every linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank). The experts and
-routers of a mixture are no linear layers, and stay as they are, like a Mamba layer's output, whose kernel would not see
-adapters. The model keeps its class, so scoring, sampling and the optimizer work as without adapters. To copy the weights
-elsewhere, read `plain_parameters`, which merges the adapters into them.
+Every plain linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank). The experts and
+routers of a mixture are none, and stay as they are, like a Mamba layer's output, whose kernel would not see adapters. The model
+keeps its class, so scoring, sampling and the optimizer work as without adapters. To copy the weights elsewhere, read
+`plain_parameters`, which merges the adapters into them.
 """
 
 from __future__ import annotations
@@ -76,10 +76,11 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
     from peft import LoraConfig
     from peft.tuners.lora import LoraLayer
 
-    # By name, because peft counts the experts of some mixtures to "all-linear".
+    # By name, because peft counts the experts of some mixtures to "all-linear". Classes that inherit from Linear compute something
+    # else: Phi-3.5-MoE's router draws experts, and DeepSeek-V4's output is several groups.
     skipped = {model.get_output_embeddings()}
     skipped |= {getattr(m, "out_proj", None) for m in model.modules() if "Mamba" in type(m).__name__}
-    linear = [n for n, m in model.named_modules() if isinstance(m, (torch.nn.Linear, Conv1D)) and m not in skipped]
+    linear = [n for n, m in model.named_modules() if type(m) in (torch.nn.Linear, Conv1D) and m not in skipped]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:

@@ -93,7 +93,9 @@ _FAMILIES: tuple[tuple[str, Reasoning], ...] = (
     ("<|inner_prefix|>", Reasoning("tags", "<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>")),  # Apertus
     ("</think>", _TAGS),
 )
-_THOUGHT_LIKE = re.compile(r"[<\[][^<>\[\]\s{}'\"]*(?:think|thought|reason|reflect|inner|cot)[^<>\[\]\s{}'\"]*[>\]]", re.IGNORECASE)
+_THOUGHT_LIKE = re.compile(
+    r"[<\[][^<>\[\]\s{}'\"]*(?:think|thought|reason|reflect|inner|cot)[^<>\[\]\s{}'\"]*[>\]]", re.IGNORECASE
+)
 
 
 def find_reasoning(

@@ -206,13 +206,11 @@ def warm_start(
 def text_perplexity(policy: Policy) -> float:
     """The perplexity of a plain English text of some 400 tokens, which no environment holds.
 
-    It shows whether cloning has cost the model what it knew: exp of the mean cross-entropy per token, without chat format. A model
-    whose conversations begin with a token for the beginning, as Gemma's, has seen no text without it.
+    It shows whether cloning has cost the model what it knew: exp of the mean cross-entropy per token, without chat format.
     """
     ids = policy.tokenizer(_PLAIN_TEXT.read_text(encoding="utf-8"), add_special_tokens=False).input_ids
-    prompt = policy.chat.prompt_ids("s", "u")
-    begin = policy.tokenizer.bos_token_id
-    if prompt[0] == begin and prompt.count(begin) == 1:  # not that of SmolLM2, which begins each message
+    prompt, begin = policy.chat.prompt_ids("s", "u"), policy.tokenizer.bos_token_id
+    if prompt[0] == begin and prompt.count(begin) == 1:  # as Gemma's; that of SmolLM2 begins every message
         ids = [begin, *ids]
     text = Trajectory("plain text", 0, ids=ids, action_mask=[1] * len(ids), logprobs=[0.0] * len(ids))
     policy.model.eval()
