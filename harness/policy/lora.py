@@ -76,8 +76,8 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
     from peft import LoraConfig
     from peft.tuners.lora import LoraLayer
 
-    # By name, because peft counts the experts of some mixtures to "all-linear". Classes that inherit from Linear compute something
-    # else: Phi-3.5-MoE's router draws experts, and DeepSeek-V4's output is several groups.
+    # By name, because peft counts the experts of some mixtures to "all-linear". Classes that inherit from Linear compute
+    # something else: Phi-3.5-MoE's router draws experts, and DeepSeek-V4's output is several groups.
     skipped = {model.get_output_embeddings()}
     skipped |= {getattr(m, "out_proj", None) for m in model.modules() if "Mamba" in type(m).__name__}
     linear = [n for n, m in model.named_modules() if type(m) in (torch.nn.Linear, Conv1D) and m not in skipped]

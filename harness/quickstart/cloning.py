@@ -210,11 +210,9 @@ def text_perplexity(policy: Policy) -> float:
     """
     ids = policy.tokenizer(_PLAIN_TEXT.read_text(encoding="utf-8"), add_special_tokens=False).input_ids
     prompt, begin = policy.chat.prompt_ids("s", "u"), policy.tokenizer.bos_token_id
-    if prompt[0] == begin and prompt.count(begin) == 1:  # as Gemma's; that of SmolLM2 begins every message
-        ids = [begin, *ids]
-    text = Trajectory("plain text", 0, ids=ids, action_mask=[1] * len(ids), logprobs=[0.0] * len(ids))
+    ids = [begin] * (prompt[0] == begin and prompt.count(begin) == 1) + ids  # SmolLM2's begins every message
     policy.model.eval()
-    batch = policy.batch([text])
+    batch = policy.batch([TokenSequence(0, ids, [1] * len(ids), [0.0] * len(ids))])
     logp, _ = policy.score(batch, 1.0)
     return math.exp(-float(logp.sum() / batch.action_mask.sum()))
 

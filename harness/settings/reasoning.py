@@ -30,8 +30,8 @@ class ReasoningFlags:
     chat_template_kwargs: str = "{}"
     """Further variables of the chat template, as a JSON object, such as '{"enable_thinking": false}'."""
     reasoning_format: str = "auto"
-    """How the model writes its thoughts: tags (<think>), opened (by the template), harmony (gpt-oss), none, or two tags of its own
-    with a blank between, such as '<seed:think> </seed:think>'. auto finds it."""
+    """How the model writes its thoughts: tags (<think>), opened (by the template), harmony (gpt-oss), none, or two other tags,
+    such as '<seed:think> </seed:think>'. auto finds it."""
     reasoning: Literal["keep", "strip"] = "keep"
     """keep: earlier thoughts stay in the conversation, which only grows. strip: they leave it as the chat template removes them,
     and an episode is several sequences of tokens with one advantage."""

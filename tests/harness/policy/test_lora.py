@@ -22,17 +22,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
+    DeepseekV4Config,
+    DogeConfig,
     FalconH1Config,
     Gemma4TextConfig,
     GenerationConfig,
     GPT2Config,
     NemotronHConfig,
+    PhimoeConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen3MoeConfig,
 )
 
 from eh_gym.errors import ConfigError, MissingExtraError, StateError
+from harness.policy.head import Head
 from harness.policy.lora import _FITTING, add_lora, fold_lora, plain_parameters, without_lora
 from harness.policy.policy import Policy
 from harness.sampling.transfer import weights_file
@@ -187,9 +191,10 @@ def test_merged_weights_are_peft_s_own_also_where_a_layer_keeps_them_transposed(
 def mixture(config: type[Any], **more: Any) -> Any:
     """A model with four experts in its one layer."""
     torch.manual_seed(0)
-    more |= dict.fromkeys(("num_experts", "n_routed_experts"), 4) | {"num_experts_per_tok": 2, "num_hidden_layers": 1}
-    more |= {"vocab_size": 99, "hidden_size": 16, "intermediate_size": 16, "moe_intermediate_size": 8}
-    return AutoModelForCausalLM.from_config(config(num_attention_heads=2, num_key_value_heads=2, **more)).eval()
+    sizes = dict.fromkeys(("num_experts", "n_routed_experts"), 4) | {"num_experts_per_tok": 2, "num_hidden_layers": 1}
+    sizes |= {"vocab_size": 99, "hidden_size": 16, "intermediate_size": 16, "moe_intermediate_size": 8}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+    return AutoModelForCausalLM.from_config(config(**sizes | more)).eval()
 
 
 def test_the_experts_of_a_mixture_get_no_adapters_and_are_saved(trained: Policy, tmp_path: Path) -> None:
@@ -223,6 +228,26 @@ def test_the_buffers_that_a_checkpoint_has_are_handed_over_and_saved(trained: Po
     torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits, expected, atol=1e-5, rtol=0)
     with weights_file(model) as path:
         assert load_file(path)["model.layers.1.layer_scalar"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("config", "more"),
+    [(PhimoeConfig, {"num_local_experts": 4}), (DeepseekV4Config, {"num_key_value_heads": 1}), (DogeConfig, {})],
+)
+def test_what_inherits_from_a_linear_layer_gets_no_adapters(config: type[Any], more: dict[str, Any]) -> None:
+    """The router of Phi-3.5-MoE and the grouped output of DeepSeek-V4 ended in peft with a TypeError. Doge's heads have masks."""
+    pytest.importorskip("peft")
+    model, ids = mixture(config, hidden_size=64, num_attention_heads=4, **more), torch.arange(9)[None]
+    Head.check(model)
+    add_lora(model, 4, seed=0)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    expected = model(ids).logits
+    with without_lora(model):
+        assert not torch.allclose(model(ids).logits, expected, atol=1e-3)  # they do something
+    fold_lora(model, seed=1)
+    torch.testing.assert_close(model(ids).logits, expected, atol=1e-5, rtol=0)
 
 
 def test_mambas_output_gets_no_adapters() -> None:
