@@ -66,6 +66,8 @@ class GymTextEnv(BaseTextEnv):
 class ElasticGymGenerator(SkyRLGymGenerator):
     """SkyRL's generator whose training rollouts have the controller's K as ``max_turns``.
 
+    The columns of a row are the info from which a controller chooses the K of an episode: ``task_id``, or a key of its own.
+
     A step is a turn of the model. A rollout is truncated if its environment says so in `get_metrics` (``truncated``, as
     `GymTextEnv` does), if its tokens ran out before the environment was done, or if it took K turns without a success. Its
     rewards are then 0. Evaluation plays under K and records nothing, nor is a rollout with an ``environment_error`` recorded.
@@ -100,7 +102,8 @@ class ElasticGymGenerator(SkyRLGymGenerator):
 
     def _setup_env_extras(self, env_class: str, env_extras: dict[str, Any], *rest: Any) -> dict[str, Any]:
         _turns.set([])
-        return {**super()._setup_env_extras(env_class, env_extras, *rest), "max_turns": self._horizon.horizon}
+        k = self._horizon.horizon_for(env_extras)
+        return {**super()._setup_env_extras(env_class, env_extras, *rest), "max_turns": k}
 
     def get_obs_ids_from_obs(self, new_obs: Any, is_done: bool) -> Any:
         """SkyRL calls this once a turn."""
@@ -117,5 +120,7 @@ class ElasticGymGenerator(SkyRLGymGenerator):
         for step in steps if cut else []:
             step.reward = [0.0] * len(step.reward) if isinstance(step.reward, list) else 0.0
         if _training.get() and not metrics.get("environment_error"):
-            self._horizon.record(EpisodeOutcome(max(1, min(len(turns), k)), k, won and not cut, truncated=cut))
+            length, task = max(1, min(len(turns), k)), env_extras.get("task_id")
+            named = None if task is None else str(task)
+            self._horizon.record(EpisodeOutcome(length, k, won and not cut, cut, named, info=env_extras))
         return output

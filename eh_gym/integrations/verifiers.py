@@ -25,7 +25,8 @@ def elastic(
 ) -> type[vf.Env]:
     """Subclasses an environment of verifiers so that each episode's ``max_turns`` is the controller's K.
 
-    A step is a turn of the model. K is latched at the episode's setup, and replaces ``max_turns`` of the seat's configuration.
+    A step is a turn of the model. K is latched when the episode begins, and replaces ``max_turns`` of the seat's configuration. A
+    task is known by its name.
     An episode that verifiers stopped (``trace.is_truncated``) is truncated, and its rewards become 0 (Elastic Horizon paper,
     Sec. 3.2). A trace with an error is not recorded. Each trace gets the metrics ``horizon_k`` and ``truncated``.
 
@@ -50,11 +51,11 @@ def elastic(
             await super().stop()
             self._horizon.close()
 
-        async def setup(self, agents: vf.Agents) -> None:
-            await super().setup(agents)
-            agent, k = getattr(agents, seat), self._horizon.horizon
+        async def run(self, task: vf.Task, agents: vf.Agents) -> None:
+            agent, k = getattr(agents, seat), self._horizon.horizon_for({"task_id": task.data.name})
             agent.limits = dataclasses.replace(agent.limits, max_turns=k)
             agent.config = agent.config.model_copy(update={"max_turns": k})  # every trace has a copy of it
+            await super().run(task, agents)
 
         async def finalize(self, task: vf.Task, episode: vf.Episode) -> None:
             await super().finalize(task, episode)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -38,19 +39,26 @@ class HorizonActor:
         self._horizon = FolderHorizon(folder, make_controller(**{"name": "elastic", **horizon}), update_every)
         self._success_at = success_at
 
-    def horizon(self) -> int:
+    def horizon_for(self, info: dict[str, Any]) -> int:
         """The K of a rollout that starts now."""
-        return self._horizon.horizon
+        return self._horizon.horizon_for(info)
 
-    def record(self, length: int, k: int, truncated: bool, reward: float) -> None:
+    def record(self, length: int, k: int, truncated: bool, reward: float, info: dict[str, Any]) -> None:
         """Tells the controller how a rollout ended."""
-        self._horizon.record(EpisodeOutcome(length, k, not truncated and reward >= self._success_at, truncated))
+        won, task = not truncated and reward >= self._success_at, info.get("task_id")
+        named = None if task is None else str(task)
+        self._horizon.record(EpisodeOutcome(length, k, won, truncated, named, info=info))
 
 
 @functools.cache  # Ray ends an actor when the first handle of it is gone, and a loop lives for one rollout
 def _actor(folder: str, update_every: int, success_at: float, horizon: str) -> Any:
     made = ray.remote(HorizonActor).options(name=ACTOR, get_if_exists=True, num_cpus=0)
     return made.remote(folder, update_every, success_at, json.loads(horizon))
+
+
+def _about(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row of the data says about its task."""
+    return dict(row.get("extra_info") or {})
 
 
 class ElasticToolAgentLoop(ToolAgentLoop):
@@ -74,8 +82,8 @@ class ElasticToolAgentLoop(ToolAgentLoop):
         self._actor = _actor(folder, update_every, success_at, json.dumps(dict(horizon or {})))
 
     async def run(self, *args: Any, **kwargs: Any) -> AgentLoopOutput:
-        """One rollout under the K of this moment."""
-        self.max_assistant_turns = await self._actor.horizon.remote()
+        """One rollout under the K of this moment. The row's ``extra_info`` names the task, as ``task_id``."""
+        self.max_assistant_turns = await self._actor.horizon_for.remote(_about(kwargs))
         return await super().run(*args, **kwargs)
 
     async def _handle_generating_state(self, agent_data: AgentData, *args: Any, **kwargs: Any) -> AgentState:
@@ -110,7 +118,7 @@ class ElasticAgentLoopWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             raise ConfigError("a rollout has no reward yet; let verl's reward loop score it (reward.num_workers > 0)")
         length, k, cut = last.extra_fields["horizon"]
         last.reward_score = 0.0 if cut else last.reward_score
-        await ray.get_actor(ACTOR).record.remote(length, k, cut, last.reward_score)
+        await ray.get_actor(ACTOR).record.remote(length, k, cut, last.reward_score, _about(kwargs))
 
 
 class ElasticAgentLoopManager(AgentLoopManagerTQ):

@@ -13,7 +13,7 @@ import typing
 import gymnasium as gym
 import pytest
 
-from eh_gym import ElasticHorizon, EpisodeOutcome
+from eh_gym import ElasticHorizon, EpisodeOutcome, TaskHorizon
 
 pytest.importorskip("skyrl")
 if sys.version_info < (3, 12):  # SkyRL's messages are typing.TypedDict, which pydantic takes from Python 3.12 on
@@ -91,11 +91,11 @@ class Engine:
         self.finished += 1
 
 
-def made(tokenizer, agent, folder, *, k0=10, update_every=4, **told):
+def made(tokenizer, agent, folder, *, k0=10, update_every=4, controller=None, **told):
     told = {"max_turns": 99, "max_input_length": 100_000, "use_conversation_multi_turn": True, "batched": False, **told}
     config = GeneratorConfig(**told)
     return ElasticGymGenerator(
-        ElasticHorizon(**{**SETTINGS, "k0": k0}),
+        controller or ElasticHorizon(**{**SETTINGS, "k0": k0}),
         folder=folder,
         update_every=update_every,
         generator_cfg=config,
@@ -179,6 +179,17 @@ def test_an_environment_of_theirs_gets_k_and_earns_nothing_where_k_stopped_it(to
         alone.record(EpisodeOutcome(min(goal, 10), 10, goal <= 10, truncated=goal > 10))
     alone.update()
     assert generator._horizon.horizon == alone.horizon
+
+
+def test_each_task_has_its_own_k(tokenizer, tmp_path):
+    horizon = TaskHorizon(k0=9, k_min=2, k_max=9, min_episodes=1, delta=1)
+    generator = made(tokenizer, lambda request: "press", tmp_path, controller=horizon)
+    for _ in range(2):
+        out = play(generator, "pressing", [{"goal": goal, "task_id": f"press-{goal}"} for goal in (3, 5, 3, 5)])
+        assert [round(total(reward), 6) for reward in out["rewards"]] == [1.2, 1.4] * 2
+        assert tuple(generator._horizon.horizon_for({"task_id": f"press-{goal}"}) for goal in (3, 5)) == (4, 6)
+    [cut] = play(generator, "pressing", [{"goal": 8, "task_id": "press-3"}])["rewards"]
+    assert total(cut) == 0  # it needs 8 turns, and its task has 4
 
 
 def test_a_rollout_without_room_for_more_tokens_is_truncated(tokenizer, tmp_path):

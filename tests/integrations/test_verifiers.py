@@ -25,7 +25,7 @@ from verifiers.v1.utils.loaders import load_environment, resolve_env_config  # n
 MODULE = """
 import verifiers.v1 as vf
 
-from eh_gym import ElasticHorizon
+from eh_gym import ElasticHorizon, TaskHorizon
 from eh_gym.integrations.verifiers import elastic
 from eh_gym.integrations.verifiers_gym import ChatHarness, GymEnv, GymTaskset
 
@@ -42,7 +42,7 @@ class Counting(vf.Taskset[Count, vf.TasksetConfig]):
 
 
 horizon = dict(folder={folder!r}, update_every={every})
-Env = elastic({env_class}, ElasticHorizon(k0={k0}, k_min=2, k_max=60, alpha=0.9, min_successes=2), **horizon)
+Env = elastic({env_class}, {controller}, **horizon)
 __all__ = ["ChatHarness", "Env", {taskset!r}]
 """
 
@@ -66,10 +66,13 @@ def plug_in(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
 
-    def write(every, k0=10, folder="k", env_class="GymEnv", taskset="GymTaskset", **told):
+    def write(every, k0=10, folder="k", env_class="GymEnv", taskset="GymTaskset", controller=None, **told):
         name = f"plugged_{taskset.lower()}"
         sys.modules.pop(name, None)
-        text = MODULE.format(folder=str(tmp_path / folder), every=every, k0=k0, env_class=env_class, taskset=taskset)
+        made = controller or f"ElasticHorizon(k0={k0}, k_min=2, k_max=60, alpha=0.9, min_successes=2)"
+        text = MODULE.format(
+            folder=str(tmp_path / folder), every=every, controller=made, env_class=env_class, taskset=taskset
+        )
         (tmp_path / f"{name}.py").write_text(text)
         return resolve_env_config({"taskset": {"id": name, **told}, "agent": {"runtime": {"type": "subprocess"}}})
 
@@ -110,6 +113,17 @@ def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(chat_serve
     with chat_server.serve(chat_server.cabinet_agent) as server:
         [again] = play(config, server.url, 1)
     assert again.traces[0].metrics["horizon_k"] == alone.horizon
+
+
+def test_each_task_has_its_own_k(chat_server, plug_in):
+    names = ["dev-000000", "dev-000001", "dev-000002"]
+    controller = "TaskHorizon(k0=40, k_max=40, min_episodes=1, delta=1)"
+    config = plug_in(every=3, controller=controller, gym_id="EH-Cabinet-v0", task_ids=names * 2)
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        traces = [episode.traces[0] for episode in play(config, server.url, 6)]
+    turns = [t.num_turns for t in traces]
+    assert len(set(turns[:3])) > 1
+    assert [t.metrics["horizon_k"] for t in traces] == [40] * 3 + [max(5, n + 1) for n in turns[:3]]
 
 
 def test_the_environment_of_a_failed_episode_is_closed(chat_server, plug_in):
@@ -226,7 +240,7 @@ def test_worker_processes_share_k(chat_server, plug_in, tmp_path):
 OPENENV = """
 from verifiers.v1.tasksets.openenv import OpenEnvEnv, OpenEnvTaskset
 
-from eh_gym import ElasticHorizon
+from eh_gym import ElasticHorizon, TaskHorizon
 from eh_gym.integrations.verifiers import elastic
 from eh_gym.integrations.verifiers_gym import ChatHarness
 

@@ -141,6 +141,7 @@ def play(request, tokenizer, tmp_path, monkeypatch):
             about = {"step": 0, "sample_index": 0, "rollout_n": 0, "validate": validate}
             for i, goal in enumerate(goals):
                 row = {"raw_prompt": [{"role": "user", "content": f"Press {goal} times."}], "global_steps": 0}
+                row["extra_info"] = {"task_id": f"press-{goal}"}
                 await worker._run_agent_loop(
                     {}, about, agent_name="elastic", trace=False, uid=str(i), session_id=0, **row
                 )
@@ -185,6 +186,14 @@ def test_k_comes_to_the_same_from_below_and_from_above(play, tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "horizon.jsonl").read_text().splitlines()]
     assert len(rows) == 40
     assert rows[-1]["horizon/k"] == pytest.approx(33, abs=2)
+
+
+@pytest.mark.parametrize(
+    "play", [{"name": "task", "k0": 12, "k_min": 2, "k_max": 12, "min_episodes": 1, "delta": 1}], indirect=True
+)
+def test_each_task_has_its_own_k(play):
+    assert {mark[1] for mark, _ in play((2, 2, 4, 4))} == {12}
+    assert [mark[1] for mark, _ in play((2, 4, 2, 7))] == [4, 6, 4, 12]  # 2 + 1 steps, and 1 more
 
 
 def test_the_manager_starts_our_workers():
