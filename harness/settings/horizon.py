@@ -24,7 +24,6 @@ __all__ = [
     "LinearFlags",
     "MultiplicativeFlags",
     "StagedFlags",
-    "TaskFlags",
     "settings_of",
 ]
 
@@ -39,8 +38,8 @@ class HorizonFlags:
     of Kimi K2.5. none sets no limit."""
     wrapper_args: str = "{}"
     """What the horizon takes as a JSON object: all that MODULE:CLASS takes, such as '{"k0": 5}', and what has no flag of its own,
-    '{"step": 5, "threshold": 0.7, "window": 100}' (progressive) and '{"b0": 2000, "b_min": 500, "b_max": 8000, "delta": 500}'
-    (tokens); these are the defaults."""
+    '{"step": 5, "threshold": 0.7, "window": 100}' (progressive), '{"delta": 5, "threshold": 0.25, "free_every": 0}' (task) and
+    '{"b0": 2000, "b_min": 500, "b_max": 8000, "delta": 500}' (tokens); these are the defaults."""
     k0: int = 15
     """The horizon at the start, in steps (elastic, progressive; with task, that of new tasks). With --wrapper fixed it is the
     horizon of the whole run."""
@@ -100,18 +99,6 @@ class StagedFlags:
     """UPDATE:K pairs with commas between them. The default is the paper's table for TTI."""
 
 
-@dataclass(frozen=True)
-class TaskFlags:
-    """--wrapper task: each task has the K of its own successes once it is solved often enough, and k_max before."""
-
-    task_delta: float = 5.0
-    """The headroom above the P90 of the task's successes, in steps."""
-    task_threshold: float = 0.25
-    """A task has a K of its own when this share of its last 16 episodes succeeds."""
-    task_free_every: int = 0
-    """Every so many meetings of a task, its episodes have k_max. 0 is for never."""
-
-
 _LOOP = ("alpha", "buffer_size", "min_successes", "statistic")
 
 # For each controller in HORIZONS: its arguments, and the settings that they are.
@@ -123,15 +110,12 @@ _ARGUMENTS: dict[str, dict[str, str]] = {
     "staged": {"stages": "stages"},
     "progressive": {name: name for name in ("k0", "k_max")},
     "tokens": {name: name for name in ("k_max", *_LOOP)},
-    "task": {
-        **{name: name for name in ("k0", "k_min", "k_max")},
-        **{name: f"task_{name}" for name in ("delta", "threshold", "free_every")},
-    },
+    "task": {name: name for name in ("k0", "k_min", "k_max")},
 }
 assert _ARGUMENTS.keys() == HORIZONS.keys()
 _PRESETS = {"tti": "staged", "toggle": "task"}
 _TOGGLE = {"delta": 0.0, "free_every": 2}  # Kimi K2.5 (arXiv 2602.02276), on steps
-_WITH_MORE = ("progressive", "tokens")  # they take --wrapper-args besides
+_WITH_MORE = ("progressive", "tokens", "task", "toggle")  # they take --wrapper-args besides
 _OF_EPISODES = ("elastic", "progressive")  # their K follows the episodes, so there may be one for each kind of task
 
 
@@ -142,13 +126,11 @@ def settings_of(wrapper: str) -> set[str]:
     (['k_max', 'stages'], set())
     """
     name = _PRESETS.get(wrapper, wrapper)
-    if wrapper == "toggle":
-        return {setting for argument, setting in _ARGUMENTS[name].items() if argument not in _TOGGLE}
     more = {"elastic": {"horizon_key"}, "staged": {"k_max"}}.get(name, set())
     return {*_ARGUMENTS.get(name, {}).values()} | more
 
 
-class HorizonSettings(TaskFlags, StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlags, HorizonFlags):
+class HorizonSettings(StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlags, HorizonFlags):
     """All flags about the horizon."""
 
     @property

@@ -128,8 +128,8 @@ def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) ->
 
 
 def test_toggle_is_a_preset_of_task() -> None:
-    task = parse("--wrapper", "task", "--task-delta", "7", "--task-free-every", "4").controller()
-    toggle = parse("--wrapper", "toggle", "--task-threshold", "0.5").controller()
+    task = parse("--wrapper", "task", "--wrapper-args", '{"delta": 7, "free_every": 4}').controller()
+    toggle = parse("--wrapper", "toggle", "--wrapper-args", '{"threshold": 0.5}').controller()
     assert isinstance(task, TaskHorizon)
     assert isinstance(toggle, TaskHorizon)
     assert (task.delta, task.threshold, task.free_every) == (7, 0.25, 4)
