@@ -58,7 +58,7 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
     tasks = held_out_tasks(environments, config.tasks, every=config.every)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
     rollouts = config.rollouts or (1 if alike else 8)
-    whole = config.every == 1 and (config.tasks is None or len(tasks) >= len(held_out_tasks(environments, None)))
+    of = len(held_out_tasks(environments, None))
     requests = evaluation_requests(tasks, rollouts, config.seed)
     settings = {**config.decisive(), "split": split}
     folder = EvaluationFolder(config.out, settings, tokens=config.keep_tokens) if config.out else None
@@ -89,7 +89,7 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
                 "no episode's first message fits into the model's context, so nothing was played; raise --max-context, or "
                 "choose a model with a longer context"
             )
-        result = dataclasses.replace(summarise(episodes, whole_split=whole), usage=usage)
+        result = dataclasses.replace(summarise(episodes, whole_split=len(tasks) >= of), usage=usage, split_tasks=of)
         if folder:
             folder.end({"config": asdict(config), "result": asdict(result)})
     except BaseException as error:

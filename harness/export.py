@@ -7,7 +7,7 @@ supervised training elsewhere, and ``tokens`` the token ids with the mask of wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,7 +28,8 @@ class Export:
     what: Annotated[Literal["bfcl", "appworld", "messages", "tokens"], tyro.conf.Positional]
     """bfcl (for bfcl evaluate), appworld (for appworld evaluate), messages (conversations), or tokens (token ids and masks)."""
     folder: Annotated[Path, tyro.conf.Positional]
-    """The folder of an evaluation (harness.evaluate --out, harness.benchmark). For messages and tokens, also that of a run."""
+    """The folder of an evaluation (harness.evaluate --out), or of a benchmark, whose greedy episodes bfcl and appworld
+    take. For messages and tokens, also that of a run."""
     out: Path
     """The folder for the files of bfcl and appworld. For messages and tokens, the JSON Lines file."""
     name: str = ""
@@ -47,9 +48,24 @@ def export(wanted: Export, console: Console) -> None:
         ConfigError: The folder holds no such episodes, the files can't be written, or a flag has no effect on them.
         StateError: A file in the folder is damaged.
     """
+    from harness.evaluation.folder import evaluations_in
+
     for name in ("successes_only",) if wanted.what in ("bfcl", "appworld") else ("name", "rollout"):
         if getattr(wanted, name) != getattr(Export, name):
             raise ConfigError(f"--{name.replace('_', '-')} is not for {wanted.what}; leave it out")
+
+    folders = evaluations_in(wanted.folder)  # several in the folder of a benchmark
+    if len(folders) > 1 or (folders and folders[0] != wanted.folder):
+        if wanted.what in ("bfcl", "appworld"):
+            folders = [folder for folder in folders if folder.name.endswith("-greedy")] or folders
+        elif len(folders) > 1:
+            raise ConfigError(
+                f"{wanted.folder} holds {len(folders)} evaluations, and {wanted.what} writes one file; give one of "
+                + ", ".join(map(str, folders))
+            )
+        for folder in folders:
+            export(replace(wanted, folder=folder), console)
+        return
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)

@@ -125,6 +125,7 @@ def train(
 def _finish(run: Run, display: Display, started: float, *, updates: int) -> None:
     """Saves and evaluates the policy after so many updates. ``evaluation.json`` is written last: a run that has it has ended."""
     from harness.run.files import write_whole
+    from harness.run.trackers import write_scores
 
     config, folder, training_s = run.config, run.folder, run.clock.seconds
     run.weights.hand_over(updates)
@@ -135,6 +136,8 @@ def _finish(run: Run, display: Display, started: float, *, updates: int) -> None
             run.evaluations["after"]["horizons"] = run.held_out.at_horizons(display)
     run.checkpoints.wait()
     if run.ranks.first:
+        if "tensorboard" in config.trackers():
+            write_scores(folder, config.public(), run.evaluations)
         write_whole(folder / "evaluation.json", json.dumps(run.evaluations, indent=2))
         display.summary(
             replace(config, updates=updates), folder, run.evaluations, training_s, time.perf_counter() - started

@@ -21,7 +21,8 @@ class Report:
     """Makes an HTML page of runs, sweeps and evaluations, with figures and tables, and a second page to read their episodes."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER [FOLDER ...]")]
-    """The folders of runs (harness.grpo), of sweeps (harness.sweep), or of evaluations (harness.evaluate --out)."""
+    """The folders of runs (harness.grpo), of sweeps (harness.sweep), or of evaluations (the --out of
+    harness.evaluate or harness.benchmark)."""
     out: Path = Path("report.html")
     """The page. The page of the episodes is written next to it, as NAME.episodes.html."""
     episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 10_000
@@ -41,7 +42,7 @@ def report(wanted: Report, console: Console) -> None:
         raise ConfigError(f"out must end in .html, got {wanted.out}; change --out")
 
     from harness.evaluation.folder import (  # slow to import, and `--help` needs none of it
-        is_evaluation,
+        evaluations_in,
         read_evaluation,
     )
     from harness.experiments.report.report import write_report
@@ -49,8 +50,9 @@ def report(wanted: Report, console: Console) -> None:
     from harness.experiments.report.trajectories import episode_logs, write_trajectories
     from harness.run.files import make_folder
 
-    evaluations = [read_evaluation(path) for path in wanted.runs if is_evaluation(path)]
-    runs = [path for path in wanted.runs if not is_evaluation(path)]
+    found = {path: evaluations_in(path) for path in wanted.runs}
+    evaluations = [read_evaluation(path) for paths in found.values() for path in paths]
+    runs = [path for path, paths in found.items() if not paths]
     suites = read_suites(runs) if runs or not evaluations else []
     make_folder(wanted.out.parent, "--out")
     page = wanted.out.with_suffix(".episodes.html")

@@ -19,7 +19,7 @@ from harness.run.files import lock_folder, read_object, write_whole
 from harness.types.rules import EpisodeRequest
 from harness.types.trajectory import TRUNCATED, Trajectory
 
-__all__ = ["EvaluationFolder", "KeptEvaluation", "PlayedBefore", "is_evaluation", "read_evaluation"]
+__all__ = ["EvaluationFolder", "KeptEvaluation", "PlayedBefore", "evaluations_in", "is_evaluation", "read_evaluation"]
 
 _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes", "evaluation.jsonl")
 
@@ -118,6 +118,11 @@ class KeptEvaluation:
 def is_evaluation(folder: Path) -> bool:
     """Whether an evaluation was begun in this folder."""
     return (folder / _SETTINGS).is_file() and (folder / _EPISODES).is_file()
+
+
+def evaluations_in(folder: Path) -> list[Path]:
+    """Returns the folders of evaluations that a folder stands for: itself, or those in the ``--out`` folder of a benchmark."""
+    return [path for path in [folder, *sorted(folder.glob("*/"))] if is_evaluation(path)]
 
 
 def read_evaluation(folder: Path) -> KeptEvaluation:

@@ -128,6 +128,7 @@ class EvalResult:
             the tasks name no category.
         parts: The result of each environment if there are several, and of each category and difficulty, if the environment names
             them.
+        split_tasks: The number of tasks that the split has; 0 if it is not known.
     """
 
     tasks: int
@@ -152,6 +153,7 @@ class EvalResult:
     scenarios_at_k: float | None = None
     category_mean: float | None = None
     parts: tuple[Part, ...] = ()
+    split_tasks: int = 0
 
 
 def wilson_interval(p: float, n: float) -> tuple[float, float]:

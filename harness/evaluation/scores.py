@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.evaluation.published import published_scores
 
-__all__ = ["Scores", "benchmark_markdown", "score_conditions", "score_rows"]
+__all__ = ["Scores", "benchmark_markdown", "missing_part", "score_conditions", "score_rows"]
 
 Scores = tuple[Mapping[str, Any], Mapping[str, Any]]
 """The settings of an evaluation (those of `harness.evaluate`), and its result (the fields of `EvalResult`)."""
@@ -18,7 +19,7 @@ def score_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     k = result["rollouts"]
     rows = [_row(f"mean@{k}", result["mean_at_k"], result["mean_interval"])]
     if k > 1:
-        rows.append(_row(f"best@{k}", result["best_at_k"], result["best_interval"]))
+        rows.append(_row(f"pass@{k} (any of {k})", result["best_at_k"], result["best_interval"]))
         rows.append(_row(f"pass^{k} (all {k})", result["all_at_k"], result["all_interval"]))
     if result["category_mean"] is not None:
         rows.append(_row("mean of the categories", result["category_mean"]))
@@ -36,13 +37,24 @@ def score_conditions(settings: Mapping[str, Any], result: Mapping[str, Any]) -> 
     """Returns how an evaluation was played: temperature, tasks, episodes of each, K, and the environment's arguments."""
     temperature = settings["temperature"]
     sampled = "greedy" if temperature == 0 else f"temperature {temperature:g}"
-    return (
-        f"{sampled}, {result['tasks']} tasks x {result['rollouts']}, K = {settings['horizon']}, {settings['env_args']}"
-    )
+    part = f"not official: {missing}; " if (missing := missing_part(settings, result)) else ""
+    played = f"{result['tasks']} tasks x {result['rollouts']}, K = {settings['horizon']}, {settings['env_args']}"
+    return f"{part}{sampled}, {played}"
+
+
+def missing_part(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """Returns which part of its split an evaluation has, such as "20 of 800 tasks"; nothing if it has all of it."""
+    of = result.get("split_tasks") or result["tasks"]  # a folder of an older version does not say
+    if result["tasks"] < of:
+        return f"{result['tasks']} of {of} tasks"
+    chosen = sorted({"categories", "domains"} & json.loads(settings["env_args"]).keys())
+    return f"chosen {' and '.join(chosen)}" if chosen else ""
 
 
 def benchmark_markdown(name: str, scores: Sequence[Scores], cost: str) -> str:
     """Returns a Markdown page with the scores of one model, and the published scores of the same splits.
+
+    Scores of a part of a split have a table of their own, because they can't be compared with those.
 
     Args:
         name: The model.
@@ -51,22 +63,30 @@ def benchmark_markdown(name: str, scores: Sequence[Scores], cost: str) -> str:
     """
     lines = [f"# {name}", "", f"Cost: {cost}.", ""]
     for split in dict.fromkeys((settings["env"], settings["split"]) for settings, _ in scores):
-        lines += [
-            f"## {split[0]}, {split[1]}",
-            "",
-            "| who | score | % | 95 % | how |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        for settings, result in scores:
-            if (settings["env"], settings["split"]) == split:
-                how = score_conditions(settings, result)
-                lines += [f"| {name} | {what} | {share} | {low} | {how} |" for what, share, low in score_rows(result)]
-        lines += [
+        of_split = [score for score in scores if (score[0]["env"], score[0]["split"]) == split]
+        parts = [score for score in of_split if missing_part(*score)]
+        whole = [score for score in of_split if not missing_part(*score)]
+        published = [
             f"| *{score.who}* | {score.measure} | {score.percent} | | {score.remark} |"
             for score in published_scores(*split)
         ]
-        lines.append("")
+        lines += [f"## {split[0]}, {split[1]}", ""]
+        for title, rows in (
+            ("### Not official: a part of the tasks", _lines(name, parts)),
+            ("### All tasks" if parts else "", _lines(name, whole) + published),
+        ):
+            if rows:
+                head = ["| who | score | % | 95 % | how |", "| --- | --- | --- | --- | --- |"]
+                lines += [*([title, ""] if title else []), *head, *rows, ""]
     return "\n".join(lines)
+
+
+def _lines(name: str, scores: Sequence[Scores]) -> list[str]:
+    return [
+        f"| {name} | {what} | {share} | {low} | {score_conditions(settings, result)} |"
+        for settings, result in scores
+        for what, share, low in score_rows(result)
+    ]
 
 
 def _row(what: str, share: float, interval: Sequence[float] = ()) -> tuple[str, str, str]:

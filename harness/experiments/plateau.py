@@ -43,10 +43,10 @@ def plateau(success_by_k: Mapping[int, Sequence[float]], least: float = LEAST_TO
         least: The smallest tolerance, as a share of episodes.
 
     Returns:
-        The band; None if there is no success rate.
+        The band; None if fewer than two K have a success rate.
     """
     known = {k: list(values) for k, values in sorted(success_by_k.items()) if values}
-    if not known:
+    if len(known) < 2:
         return None
     means = {k: statistics.fmean(values) for k, values in known.items()}
     best = max(means, key=lambda k: (means[k], -k))

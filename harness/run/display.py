@@ -163,7 +163,7 @@ class Display:
         self.note(f"report:      python -m harness.report {run_dir}")
         self.note(f"model:       {run_dir / 'model'}")
         if "tensorboard" in config.trackers():
-            self.note(f"TensorBoard: tensorboard --logdir {run_dir}")
+            self.note(f"TensorBoard: tensorboard --logdir {run_dir / 'tensorboard'}")
 
 
 class UpdateBars:

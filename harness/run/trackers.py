@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.run.files import write_whole
 
-__all__ = ["Tracker", "Trackers", "require"]
+__all__ = ["Tracker", "Trackers", "require", "write_scores"]
 
 _FIX = "run wandb login, or set WANDB_MODE=offline"
 
@@ -78,13 +78,30 @@ class Trackers:
         return made
 
 
+def write_scores(run_dir: Path, settings: Mapping[str, Any], evaluations: Mapping[str, Any]) -> None:
+    """Writes a run's settings, and its mean@k before and after training, into TensorBoard's tab of hyperparameters."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    scores = {
+        f"score/{when}": found["sampled"]["mean_at_k"] for when, found in evaluations.items() if "sampled" in found
+    }
+    plain = {name: x if isinstance(x, (bool, int, float, str)) else str(x) for name, x in settings.items()}
+    with SummaryWriter(str(_board_of(run_dir))) as board:
+        board.add_hparams(plain, scores, run_name=".")
+
+
+def _board_of(run_dir: Path) -> Path:
+    """TensorBoard names a run after its folder."""
+    return run_dir / "tensorboard" / run_dir.resolve().name
+
+
 class _TensorBoard:
-    """Writes ``tensorboard/`` in the run's folder. Points of `next_update` and later ones are hidden."""
+    """Writes ``tensorboard/RUN/`` in the run's folder. Points of `next_update` and later ones are hidden."""
 
     def __init__(self, run_dir: Path, next_update: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=next_update)
+        self._board = SummaryWriter(str(_board_of(run_dir)), purge_step=next_update)
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import harness.export
+import harness.report
 from eh_gym.errors import ConfigError
 from harness.benchmark import benchmark, main, runs_of
 from harness.evaluation.scores import benchmark_markdown
@@ -42,6 +44,15 @@ def test_the_expert_scores_100_on_bfcl_and_the_files_are_there(tmp_path: Path) -
     report = (tmp_path / "b" / "report.html").read_text()
     assert "category miss_func" in report
     assert "Qwen3-8B (Prompt)" in report
+    assert page.index("not official: 3 of 200 tasks") < page.index("### All tasks") < page.index("Qwen3-8B")
+    assert report.index("not official: 3 of 200 tasks") < report.index("Qwen3-8B")
+    harness.export.main(
+        ["bfcl", str(tmp_path / "b"), "--out", str(tmp_path / "again")]
+    )  # they take the benchmark's folder
+    (again,) = (tmp_path / "again").rglob("*_result.json")
+    assert again.read_text() == written[0].read_text()
+    harness.report.main([str(tmp_path / "b"), "--out", str(tmp_path / "page.html")])
+    assert "all-greedy" in (tmp_path / "page.html").read_text()
 
 
 def test_an_endpoint_plays_greedily_and_sampled_and_goes_on_after_a_stop(chat_server: Any, tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ from harness.experiments.manifest import differing_settings
 from harness.experiments.report.figures import Drawing, draw_suite
 from harness.experiments.report.page import environment
 from harness.experiments.report.runs import StoredRun, Suite, all_runs
-from harness.experiments.report.tables import DEFINITIONS, Table, evaluation_table, run_table, score_table, suite_tables
+from harness.experiments.report.tables import (
+    DEFINITIONS,
+    Table,
+    evaluation_table,
+    run_table,
+    score_tables,
+    suite_tables,
+)
 from harness.experiments.report.trajectories import Episodes
 from harness.experiments.suite_table import SuiteTable, suite_table
 from harness.run.files import write_whole
@@ -112,7 +119,7 @@ def write_report(
             episodes=episodes,
             sections=[_section(i, suite, _band_of(suite, bands)) for i, suite in enumerate(suites)],
             evaluations=evaluation_table(evaluations, links),
-            scores=score_table(evaluations),
+            scores=score_tables(evaluations),
             runs=run_table(runs, page),
             definitions=DEFINITIONS,
             evaluated={str(kept.folder): kept.settings for kept in evaluations},

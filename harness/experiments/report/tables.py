@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from harness.evaluation.folder import KeptEvaluation
 from harness.evaluation.published import published_scores
-from harness.evaluation.scores import score_conditions, score_rows
+from harness.evaluation.scores import missing_part, score_conditions, score_rows
 from harness.experiments.analysis import horizon_series
 from harness.experiments.paper import PAPER, PaperTable
 from harness.experiments.report.runs import StoredArm, StoredRun, Suite
 from harness.experiments.suite_table import SuiteTable
 
-__all__ = ["DEFINITIONS", "Table", "evaluation_table", "run_table", "score_table", "suite_tables"]
+__all__ = ["DEFINITIONS", "Table", "evaluation_table", "run_table", "score_tables", "suite_tables"]
 
 
 @dataclass(frozen=True)
@@ -198,34 +198,38 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], links: Sequence[str]
     )
 
 
-def score_table(evaluations: Sequence[KeptEvaluation]) -> Table:
+def score_tables(evaluations: Sequence[KeptEvaluation]) -> list[Table]:
     """Returns a table with the scores of evaluations of a benchmark, and the published scores of the same splits.
 
-    It has a row for each score of an evaluation that has ended and whose tasks have categories, difficulties or scenarios.
+    It has a row for each score of an evaluation that has ended and whose tasks have categories, difficulties or scenarios. The
+    scores of a part of a split come before, in a table of their own.
     """
-    rows = []
+    parts: list[tuple[str, ...]] = []
+    whole: list[tuple[str, ...]] = []
     splits: dict[tuple[str, str], None] = {}  # in their order
     for kept in evaluations:
         settings, result = kept.settings, kept.result
         if result is None or not result.get("parts"):  # a folder of an older version has no parts
             continue
         splits[settings["env"], settings["split"]] = None
-        name = settings.get("model") or settings.get("policy")
-        where = f"{settings['env']}, {settings['split']}"
+        who, where = str(settings.get("model") or settings.get("policy")), f"{settings['env']}, {settings['split']}"
         how = score_conditions(settings, result)
-        rows += [(f"{name}", where, what, share, interval, how) for what, share, interval in score_rows(result)]
+        rows = parts if missing_part(settings, result) else whole
+        rows += [(who, where, what, share, interval, how) for what, share, interval in score_rows(result)]
     for env, split in splits:
-        rows += [
+        whole += [
             (score.who, f"{env}, {split}", score.measure, str(score.percent), "", score.remark)
             for score in published_scores(env, split)
         ]
-    return Table(
+    headings = ("who", "tasks", "score", "%", "95 %", "how")
+    captions = (
+        "Not official: scores of a part of the tasks, in percent, with 95 % intervals.",
         "Scores by the benchmarks' own measures, in percent, with 95 % intervals. A row with a source is a published score; it "
         "says what differs.",
-        (),
-        ("who", "tasks", "score", "%", "95 %", "how"),
-        tuple(rows),
     )
+    return [
+        Table(words, (), headings, tuple(rows)) for words, rows in zip(captions, (parts, whole), strict=True) if rows
+    ]
 
 
 def _share(share: float, interval: Sequence[float]) -> str:

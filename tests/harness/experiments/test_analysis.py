@@ -151,7 +151,7 @@ def test_the_plateau_has_no_gaps_and_needs_no_second_seed() -> None:
     found = plateau({10: [0.79], 20: [0.5], 30: [0.8], 40: [0.79], 50: [0.7]})
     assert found is not None
     assert (found.low, found.high, found.best, found.tolerance) == (30, 40, 30, 0.02)
-    assert plateau({10: []}) is None
+    assert plateau({10: [], 20: [0.8, 0.9]}) is None  # one arm shows no level
 
 
 def test_a_run_s_numbers() -> None:

@@ -35,7 +35,7 @@ def losses(run_dir):
 
 
 def board(run_dir, name="train/loss"):
-    events = EventAccumulator(str(run_dir / "tensorboard")).Reload()
+    events = EventAccumulator(str(run_dir / "tensorboard" / run_dir.name)).Reload()
     return [(e.step, e.value) for e in events.Scalars(name)] if name in events.Tags()["scalars"] else []
 
 
