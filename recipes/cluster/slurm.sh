@@ -1,0 +1,25 @@
+#!/bin/bash
+# Trains a recipe on two machines of eight GPUs with Slurm, a rank and an engine on each GPU. It has not run on GPUs yet.
+#   sbatch recipes/cluster/slurm.sh recipes/bfcl-qwen2.5-14b.toml /shared/runs/14b
+# Slurm runs the last command once on each machine. Activate the virtualenv before sbatch, which passes the environment on. The
+# repository, the virtualenv and /shared are on a disk that all machines see.
+# Submit it again with --resume and the run's folder to go on after a stop: sbatch recipes/cluster/slurm.sh --resume /shared/runs/14b
+#SBATCH --job-name=elastic-horizon
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=64
+#SBATCH --mem=0
+#SBATCH --time=7-00:00:00
+#SBATCH --output=%x-%j.log
+set -euo pipefail
+
+if [ "$1" = --resume ]; then
+    flags=(--resume "$2")
+else
+    flags=(--recipe "$1" --out "$2")
+fi
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+
+srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node 8 --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" \
+    --rdzv-endpoint "$head:29400" -m harness.grpo "${flags[@]}"

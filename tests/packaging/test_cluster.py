@@ -1,0 +1,89 @@
+"""The files in recipes/cluster: their commands, as each machine runs them, are understood and fit the GPUs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.plan import default_for
+from harness.planning.memory import memory_of
+from harness.settings.command_line import parse
+from harness.settings.plan import Plan
+
+ROOT = Path(__file__).parents[2]
+CLUSTER = ROOT / "recipes" / "cluster"
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Any:
+    """Runs a script with stand-ins for Slurm and torchrun; returns the words of its last command."""
+    for name, does in (
+        ("srun", 'printf "%q " "$@"'),
+        ("torchrun", 'printf "%q " torchrun "$@"'),
+        ("scontrol", "echo a; echo b"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+
+    def run(script: str, *words: str, **settings: str) -> list[str]:
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **settings}
+        done = subprocess.run(
+            ["bash", "-c", script, "bash", *words], env=env, capture_output=True, text=True, check=True
+        )
+        return shlex.split(done.stdout)
+
+    return run
+
+
+def check(words: list[str], gpus: int) -> None:
+    """torchrun's own flags make so many ranks, and the run's are understood and fit."""
+    own, flags = words[: words.index("-m")], words[words.index("-m") + 2 :]
+    given = dict(zip(own[1::2], own[2::2], strict=True))
+    assert (given["--nnodes"], given["--nproc-per-node"], given["--rdzv-endpoint"]) == ("2", "8", "a:29400")
+    assert words[words.index("-m") + 1] == "harness.grpo"
+    if "--resume" in flags:
+        assert flags == ["--resume", "/shared/runs/14b"]
+        return
+    words = [*flags, "--gpus", str(gpus)]
+    plan: Plan = parse(default_for(words), words, prog="plan")
+    assert memory_of(plan).fits
+    assert plan.train.out == Path("/shared/runs/14b")
+
+
+def test_slurm_s_command_begins_a_run_and_resumes_it(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    script = (CLUSTER / "slurm.sh").read_text()
+    settings = {"SLURM_JOB_NODELIST": "[a-b]", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7"}
+    for words in (("recipes/bfcl-qwen2.5-14b.toml", "/shared/runs/14b"), ("--resume", "/shared/runs/14b")):
+        check(shell(script, *words, **settings), 16)
+    assert "#SBATCH --nodes=2\n" in script
+
+
+def test_skypilot_s_command_begins_a_run_and_resumes_it(
+    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    task = yaml.safe_load((CLUSTER / "skypilot.yaml").read_text())
+    settings = {
+        "SKYPILOT_NODE_IPS": "a\nb",
+        "SKYPILOT_NUM_NODES": str(task["num_nodes"]),
+        "SKYPILOT_NUM_GPUS_PER_NODE": task["resources"]["accelerators"].partition(":")[2],
+        "SKYPILOT_TASK_ID": "sky-7",
+        **task["envs"],
+    }
+    script = task["run"].replace("source ~/venv/bin/activate", "")
+    check(shell(script, **settings), 16)
+    (tmp_path / "14b" / "checkpoints").mkdir(parents=True)
+    words = shell(script, **{**settings, "RUN": str(tmp_path / "14b")})
+    assert words[-2:] == ["--resume", str(tmp_path / "14b")]
+
+
+def test_skypilot_itself_reads_the_task() -> None:
+    sky = pytest.importorskip("sky")
+    assert sky.Task.from_yaml(str(CLUSTER / "skypilot.yaml")).num_nodes == 2
