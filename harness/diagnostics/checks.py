@@ -6,13 +6,17 @@ real model are in `harness.diagnostics.probes`. docs/vllm.md explains the table.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from eh_gym.errors import StateError
 from harness.diagnostics.lab import Lab
 from harness.diagnostics.measurement import Measurement
 from harness.diagnostics.server import server
@@ -121,6 +125,18 @@ def _served(lab: Lab) -> list[Measurement]:
         return judged(lab.train("vllm-server", *flags, device="" if over_nccl else "cpu"), lab)
 
 
+def _sharded(lab: Lab) -> list[Measurement]:
+    """An update of a real model's shape, sharded over the GPUs that there are; see `harness.diagnostics.probes`."""
+    folder = lab.path("sharded update")
+    ranks = min(lab.gpus, 8) if lab.on_gpu else 2
+    words = ["--standalone", "--nproc-per-node", str(ranks), "-m", "harness.diagnostics.sharded"]
+    place = [lab.device, str(lab.gpus), str(lab.gpu_bytes), str(folder)]
+    ended = subprocess.run([sys.executable, "-m", "torch.distributed.run", *words, *place], check=False)
+    if ended.returncode:
+        raise StateError(f"torchrun {' '.join(words)} ended with exit code {ended.returncode}; its output is above")
+    return [Measurement(**one) for one in json.loads((folder / "measured.json").read_text())]
+
+
 def _probe(name: str) -> Callable[[Lab], list[Measurement]]:
     """A check of `harness.diagnostics.probes`, which loads torch."""
 
@@ -143,6 +159,9 @@ CHECKS: dict[str, Check] = {
         _run("vllm", *_VLLM, vllm=True),
         Check("policy update", _probe("policy_update")),
         Check("engine", _probe("engine"), vllm=True),
+        Check("engine, adapters merged", _probe("merged_engine"), vllm=True),
+        Check("evaluation, small cache", _probe("small_cache"), vllm=True),
+        Check("sharded update", _sharded, ranks=2),
         _run("vllm, adapters", *_VLLM, "--lora-rank", "4", vllm=True),
         Check("checkpoint and resume", _resumed),
         Check("two ranks", _ranks_agree, ranks=2),

@@ -64,7 +64,9 @@ class UpdateTime:
         return self.model_flops / self.seconds / self.peak
 
 
-def update_time_of(plan: Plan, *, episode_tokens: int = 0, fused: bool = True) -> UpdateTime:
+def update_time_of(
+    plan: Plan, *, episode_tokens: int = 0, fused: bool = True, bandwidth: float = _BANDWIDTH
+) -> UpdateTime:
     """Counts one update of a plan in bfloat16. The transfers between several GPUs are left out.
 
     Args:
@@ -72,6 +74,7 @@ def update_time_of(plan: Plan, *, episode_tokens: int = 0, fused: bool = True) -
         episode_tokens: The tokens of every episode; 0 takes the mean of the plan.
         fused: Whether norms, rotary positions and SwiGLU are one kernel each, as with ``--compile``. Otherwise each operation
             of transformers' code is a kernel.
+        bandwidth: The bytes/s of the GPU's memory.
     """
     config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
     episodes = config.episodes_per_update
@@ -86,7 +89,7 @@ def update_time_of(plan: Plan, *, episode_tokens: int = 0, fused: bool = True) -
     found: list[Operation] = []
 
     def add(name: str, flops: float, moved: float = 0.0, share: float = _MATMUL) -> None:
-        found.append(Operation(name, flops, moved, flops / (share * peak) + moved / (_MEMORY * _BANDWIDTH)))
+        found.append(Operation(name, flops, moved, flops / (share * peak) + moved / (_MEMORY * bandwidth)))
 
     linear = 2.0 * tokens * shape.layers * shape.layer_parameters
     attention = 4.0 * tokens * shape.layers * shape.queries * length / 2

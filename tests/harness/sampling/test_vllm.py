@@ -126,7 +126,7 @@ def test_scales_and_experts_are_handed_over(
 
 
 def test_the_check_of_a_machine_finds_every_path_with_vllm_right(real_vllm: None, tmp_path: Path) -> None:
-    paths = ("vllm", "engine", "vllm-server")
+    paths = ("vllm", "engine", "engine, adapters merged", "evaluation, small cache", "vllm-server")
     command = [sys.executable, "-m", "harness.gpu_check", "--device", "cpu", "--out", str(tmp_path / "out")]
     command += ["--timeout-s", "1200", "--minutes", "60", "--only", *paths]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
