@@ -246,6 +246,11 @@ def carry_out(
                 display.note(f"note: the run's memory could not be planned: {unplanned}")
             if resume and (ignored := ignored_flags(flags, wanted, config)):
                 display.note(f"note: the run goes on with its own settings; ignored: {', '.join(ignored)}")
+            if resume and (before := saved_config(run_dir, wanted, ()).threads) != config.threads:
+                display.note(
+                    f"note: with {config.threads} threads sums are rounded in another order than with {before}, so the run's "
+                    "numbers are no longer those of an uninterrupted run"
+                )
             evaluations = train(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
         if (
             settings.sampler != "vllm"

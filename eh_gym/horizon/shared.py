@@ -242,8 +242,9 @@ class SharedHorizon:
 
     def _hear(self, controller: HorizonController) -> None:
         """Hands every outcome that was appended since the last call to the controller."""
+        missing = os.fstat(self._journal).st_size - self._heard  # what comes meanwhile is for the next call
         news = bytearray()
-        while chunk := os.pread(self._journal, 1 << 20, self._heard + len(news)):
+        while len(news) < missing and (chunk := os.pread(self._journal, missing - len(news), self._heard + len(news))):
             news += chunk
         # A line without its end is still being written, or its writer was killed; the next newline tells which.
         end = news.rfind(b"\n") + 1

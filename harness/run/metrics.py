@@ -38,7 +38,7 @@ class MetricsLog:
         if len(kept) != next_update:
             raise StateError(
                 f"{self._path} holds {len(kept)} updates before update {next_update}, where the checkpoint goes on; "
-                "it was edited or belongs to another run"
+                f"restore the file, or delete the checkpoints after update-{len(kept):06d} to go on from an older one"
             )
         write_whole(self._path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self._path.open("a", encoding="ascii")
@@ -94,7 +94,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row["update"] = int(row["update"])
         except (ValueError, TypeError, KeyError) as error:
             raise StateError(
-                f"line {number} of {path} is not a row of metrics ({error!r}); restore the file, or start a new run"
+                f"line {number} of {path} is not a row of metrics ({error!r}); restore the file, or delete this line, those "
+                f"below it and the checkpoints after update-{number - 1:06d} to go on from an older one"
             ) from error
         rows.append(row)
     return rows

@@ -102,7 +102,8 @@ def save_checkpoint(
         part.mkdir()
     ranks.wait()
     try:
-        with full_disk_named(f"the disk is full, and {target.name} was not written; those before are whole"):
+        before = "; those before are whole" if checkpoints_in(folder) else ""
+        with full_disk_named(f"the disk is full, and {target.name} was not written{before}"):
             write(part)
             ranks.wait()
             if ranks.first:

@@ -253,8 +253,9 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
     monkeypatch.setattr("harness.policy.ranks.join", spy)
     prepare(dataclasses.replace(quick, device="cuda:9", rank_timeout_s=7200.0))
     words = ["--k0", str(quick.k0), "--group-size=400", "--no-packing", "--warm-start.episodes", "3", "--no-plan"]
-    main(["--resume", str(quick.out), *words, "--device", "cpu"])
+    main(["--resume", str(quick.out), *words, "--device", "cpu", "--threads", str(quick.threads + 1)])
     out = capsys.readouterr().out
+    assert f"with {quick.threads + 1} threads" in out  # which changes the numbers
     assert "ignored: --group-size, --no-packing, --warm-start.episodes\n" in out  # --no-plan and --device count
     assert joined == [{"device": "cpu", "timeout_s": 7200.0}]  # the run's own too
 
@@ -391,6 +392,7 @@ def test_a_full_disk_ends_the_command_and_the_run_can_be_resumed(
     out = " ".join(capsys.readouterr().out.split())
 
     assert "the disk is full" in out
+    assert "those before" not in out  # this was the first one
     assert f"--resume {folder}" in out
     assert not list((folder / "checkpoints").iterdir())  # what there was of it takes no room
     main(["--resume", str(folder)])

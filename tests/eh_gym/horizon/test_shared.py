@@ -275,6 +275,22 @@ def test_the_owner_hears_of_each_outcome_once(shared):
         pickle.loads(pickle.dumps(shared)).hear()
 
 
+def test_what_comes_while_the_owner_listens_is_for_the_next_time(shared, monkeypatch):
+    """Else writers that are as fast as the owner reads would keep it listening."""
+    read = os.pread
+
+    def read_slowly(*arguments):
+        if len(written) < 50:
+            written.append(shared.record(EpisodeOutcome(3, 15, True)))
+        return read(*arguments)
+
+    written = []
+    shared.record(EpisodeOutcome(3, 15, True))
+    monkeypatch.setattr(os, "pread", read_slowly)
+    assert shared.hear() == 1
+    assert shared.hear() == 1
+
+
 def test_a_deep_copy_is_the_same_object(shared):
     assert copy.deepcopy({"controller": shared})["controller"] is shared
 
