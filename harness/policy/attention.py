@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any
 
@@ -230,6 +231,7 @@ def _varlen(
     """All segments in one kernel; [T, heads, dim]. The kernel's causal mask is aligned to the lower right, as needed here."""
     from torch.nn.attention.varlen import varlen_attn
 
+    _take_flash_attention_3(query.device)
     queries, keyed, longest_q, longest_k, index = segments._varlen
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     if index is not None:
@@ -240,6 +242,13 @@ def _varlen(
     )
     assert isinstance(out, Tensor)
     return out
+
+
+@cache
+def _take_flash_attention_3(device: torch.device) -> None:
+    """Lets torch compute attention with FlashAttention 3 from now on, if its package is installed. It needs an H100 or H200."""
+    if torch.cuda.get_device_capability(device)[0] == 9 and find_spec("flash_attn_interface"):
+        torch.nn.attention.activate_flash_attention_impl("FA3")
 
 
 def _window_of(layer: torch.nn.Module) -> int | None:

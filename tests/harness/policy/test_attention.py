@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from contextlib import nullcontext
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, FalconMambaConfig, Qwen2Config, Qwen3NextConfig
 
 from eh_gym.errors import ConfigError
+from harness.policy import attention
 from harness.policy.attention import PACKED, Segments, can_pack, no_mask, packed_attention
 
 LENGTHS, PARENTS = (5, 3, 1, 7, 4, 2), (-1, 0, 0, -1, -1, 4)
@@ -193,3 +197,20 @@ def test_torch_s_varlen_kernel_takes_what_it_is_given() -> None:
     names = list(inspect.signature(varlen_attn).parameters)
     assert names[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
     assert {"scale", "window_size", "enable_gqa"} <= set(names)
+
+
+@pytest.mark.parametrize(("major", "installed"), [(9, True), (9, False), (8, True)])
+def test_flash_attention_3_is_taken_where_its_package_and_its_gpu_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, major: int, installed: bool
+) -> None:
+    if installed:
+        (tmp_path / "flash_attn_interface.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 0))
+    monkeypatch.delitem(sys.modules, "flash_attn_interface", raising=False)
+    attention._take_flash_attention_3.cache_clear()
+    taken = installed and major == 9
+    # torch knows the name, imports the package, and finds no kernels in this one.
+    with pytest.raises(RuntimeError, match="does not expose FA3") if taken else nullcontext():
+        attention._take_flash_attention_3(torch.device("cuda:0"))
+    sys.modules.pop("flash_attn_interface", None)
