@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shutil
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -290,3 +291,20 @@ def test_the_page_s_policy_stops_a_script_that_was_missed(browser: Any, made: Pa
     assert any("Content Security Policy" in words for words in visit.complaints)
     visit.complaints.clear()
     visit.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_number_of_a_table_breaks(browser: Any, made: Path, tmp_path: Path, width: str) -> None:
+    kept = tmp_path / "a-folder-with-a-long-name" / "and-another-one-in-it" / "the-third-of-them"
+    import_module("harness.evaluate").evaluate("expert", tasks=2, out=kept, show=False)
+    main([str(kept), str(made / "many"), "--out", str(tmp_path / "report.html"), "--episodes", "100"])
+    visit = Visit(browser, tmp_path / "report.html", width)
+    broken = """() => {
+      document.querySelectorAll("details").forEach(part => { part.open = true; });
+      const lines = cell => { const r = document.createRange(); r.selectNodeContents(cell); return r.getClientRects().length; };
+      return [...document.querySelectorAll("td")].filter(cell => /^[-0-9.,% ()±—to\\u00a0]+$/.test(cell.textContent))
+        .map(cell => [cell.textContent, lines(cell)]);
+    }"""
+    found = visit.page.evaluate(broken)
+    assert len(found) > 10
+    assert [text for text, lines in found if lines > 1] == []
