@@ -77,7 +77,7 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
                 progress.advance(bar)
 
             played, usage = (
-                _play(config, environments, missing, on_end, begun=len(missing) < len(requests))
+                _play(config, console, environments, missing, on_end, begun=len(missing) < len(requests))
                 if missing
                 else ([], None)
             )
@@ -172,6 +172,7 @@ def _default_split(env_id: str, script: bool) -> str:
 
 def _play(
     config: Evaluation,
+    console: Console,
     environments: Environments,
     requests: Sequence[EpisodeRequest],
     on_end: Callable[[Trajectory], None],
@@ -195,6 +196,7 @@ def _play(
     from harness.policy.policy import load_policy
     from harness.run.files import check_checksums
     from harness.run.runtime import pick_device, pick_dtype, set_threads
+    from harness.sampling.agreement import check_agreement
     from harness.sampling.make import check_engine, make_sampler
     from harness.sampling.vllm_server import VLLMServerSampler
 
@@ -211,6 +213,8 @@ def _play(
         strip_reasoning=config.reasoning == "strip",
         max_context=config.max_context,
     )
+    if config.sampler == "transformers" and (note := check_agreement(policy.model, trained=False)):
+        console.print(f"note: {note}", highlight=False, markup=False)
     rules = Rules(
         config.temperature,
         config.max_action_tokens,

@@ -33,6 +33,7 @@ from harness.run.log import RunLog
 from harness.run.run_folder import checkpoint_to_resume
 from harness.run.runtime import compiles, pick_device, set_threads
 from harness.run.trackers import Trackers, require
+from harness.sampling.agreement import check_agreement
 from harness.sampling.make import check_engine, make_sampler
 from harness.sampling.weights import SampledWeights
 from harness.settings.environment import GIVEN
@@ -193,7 +194,8 @@ def _make_policy(
     checkpoints, which have the adapters alone.
     """
     policy = load(config, env, device, ranks)
-    for note in policy.chat.notes:
+    untested = check_agreement(policy.model, sampled=config.sampler == "transformers")
+    for note in (*policy.chat.notes, *filter(None, [untested])):
         display.note(f"note: {note}")
     if not resumed and config.warm_start.episodes and ranks.first:
         clone_expert(config, env, policy, device, display, cached=not config.env.startswith(GIVEN))
