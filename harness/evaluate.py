@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
     from harness.evaluation.endpoint import ChatEndpoint, Usage
+    from harness.evaluation.folder import EvaluationFolder
     from harness.evaluation.result import EvalResult
+    from harness.evaluation.saturation import Saturation
     from harness.rollout.environment import Environments
 
 __all__ = ["Evaluation", "evaluate", "main", "run"]
@@ -46,6 +48,7 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
     )
     from harness.evaluation.play import SCRIPTS, evaluation_requests, held_out_tasks
     from harness.evaluation.result import result_table, summarise
+    from harness.evaluation.saturation import saturation_table
     from harness.rollout.environment import Environments
 
     script = config.policy in SCRIPTS
@@ -89,7 +92,10 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
                 "no episode's first message fits into the model's context, so nothing was played; raise --max-context, or "
                 "choose a model with a longer context"
             )
-        result = dataclasses.replace(summarise(episodes, whole_split=len(tasks) >= of), usage=usage, split_tasks=of)
+        curve = None if config.budget_hint else _saturation(folder, requests, episodes)
+        result = dataclasses.replace(
+            summarise(episodes, whole_split=len(tasks) >= of), usage=usage, split_tasks=of, saturation=curve
+        )
         if folder:
             folder.end({"config": asdict(config), "result": asdict(result)})
     except BaseException as error:
@@ -105,7 +111,20 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
             folder.close()
     name = config.model if config.policy == "openai" else config.policy
     console.print(result_table(f"{name} on {config.env}, split {split}, K = {config.horizon}", result))
+    if curve:
+        console.print(saturation_table(curve))
     return result
+
+
+def _saturation(
+    folder: EvaluationFolder | None, requests: Sequence[EpisodeRequest], episodes: Sequence[Any]
+) -> Saturation | None:
+    """Success and tokens under each smaller K, from the episodes that count."""
+    from harness.evaluation.saturation import played_steps, saturation, steps_of_line
+
+    if folder is None:
+        return saturation(played_steps(t) for t in episodes if t.end != "environment-error")
+    return saturation(map(steps_of_line, folder.lines(requests)))
 
 
 def evaluate(

@@ -84,6 +84,12 @@ class EvaluationFolder:
         """Returns the episodes of the other requests, in their order."""
         return [_played(request, self._lines[request.seed]) for request in requests if request.seed in self._lines]
 
+    def lines(self, requests: Sequence[EpisodeRequest]) -> list[dict[str, Any]]:
+        """Returns the lines of all episodes of the requests that count, from the file."""
+        wanted = {request.seed for request in requests}
+        found = (line for line in read_episodes(self._folder / _EPISODES) if line["end"] != "environment-error")
+        return [line for line in found if line["seed"] in wanted]
+
     def add(self, trajectory: Trajectory) -> None:
         """Writes an episode. If the process is killed after this, the episode is not lost. A result without it is removed."""
         (self._folder / _RESULT).unlink(missing_ok=True)

@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from rich.table import Table
 
 from eh_gym.errors import ConfigError
 from harness.evaluation.endpoint import Usage
+
+if TYPE_CHECKING:
+    from harness.evaluation.saturation import Saturation
 
 __all__ = [
     "EvalResult",
@@ -126,6 +129,7 @@ class EvalResult:
             the split was played, or if the scenario of a lost task is not known.
         category_mean: The mean of the categories' mean@k, where each category counts the same: BFCL's multi-turn score. None if
             the tasks name no category.
+        saturation: Success and tokens under each smaller K; None if the agent was told K.
         parts: The result of each environment if there are several, and of each category and difficulty, if the environment names
             them.
         split_tasks: The number of tasks that the split has; 0 if it is not known.
@@ -153,6 +157,7 @@ class EvalResult:
     scenarios_at_k: float | None = None
     category_mean: float | None = None
     parts: tuple[Part, ...] = ()
+    saturation: Saturation | None = None
     split_tasks: int = 0
 
 

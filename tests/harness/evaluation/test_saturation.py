@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +11,9 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError
 from harness.evaluate import Evaluation, run
-from harness.evaluation.saturation import PlayedSteps, saturation, steps_of_line
+from harness.evaluation.result import EvalResult
+from harness.evaluation.saturation import PlayedSteps, saturation
 from harness.policy.policy import Policy
-from harness.run.episode_log import read_episodes
 
 
 def episode(task: str, horizon: int, length: int, *, success: bool) -> PlayedSteps:
@@ -24,24 +24,25 @@ def episode(task: str, horizon: int, length: int, *, success: bool) -> PlayedSte
 def test_one_evaluation_has_what_a_sweep_of_fixed_horizons_gives(trained: Policy, tmp_path: Path) -> None:
     trained.save(tmp_path / "model")
 
-    def played(horizon: int) -> tuple[list[PlayedSteps], float, int, Sequence[float]]:
-        out = tmp_path / str(horizon)
+    def played(horizon: int, **more: Any) -> EvalResult:
         settings = Evaluation(
-            policy=str(tmp_path / "model"), tasks=16, rollouts=2, horizon=horizon, out=out, rollout="lockstep"
+            policy=str(tmp_path / "model"), tasks=16, rollouts=2, horizon=horizon, rollout="lockstep", **more
         )
-        result = run(settings, Console(quiet=True))
-        lines = read_episodes(out / "episodes" / "evaluation.jsonl")
-        return [steps_of_line(line) for line in lines], result.mean_at_k, result.tokens, result.mean_interval
+        return run(settings, Console(quiet=True))
 
-    curve = saturation(played(24)[0])
+    curve = played(24).saturation
     assert curve is not None
     assert curve.k_max == 24
     for k in (3, 7, 12, 24):
-        _, success, tokens, interval = played(k)
-        assert curve.success[k - 1] == pytest.approx(success)
-        assert (curve.low[k - 1], curve.high[k - 1]) == pytest.approx(interval)
-        assert curve.tokens[k - 1] == pytest.approx(tokens / 32)
+        fixed = played(k)
+        assert curve.success[k - 1] == pytest.approx(fixed.mean_at_k)
+        assert (curve.low[k - 1], curve.high[k - 1]) == pytest.approx(fixed.mean_interval)
+        assert curve.tokens[k - 1] == pytest.approx(fixed.tokens / 32)
     assert curve.success[2] < curve.success[11] <= curve.success[23]
+
+    assert played(24, out=tmp_path / "kept").saturation == curve
+    assert played(24, out=tmp_path / "kept").saturation == curve  # all from the folder
+    assert played(24, budget_hint="[{left}]").saturation is None  # the agent knows K
 
 
 def test_episodes_that_their_own_k_cut_off_are_completed_from_those_with_a_larger_one() -> None:
