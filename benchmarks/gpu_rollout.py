@@ -96,7 +96,10 @@ class Conversation(gym.Env[str, str]):
         task = np.random.default_rng(int(options["task_id"]))
         self._rng = np.random.default_rng(seed)
         self._left = int(np.clip(round(self._rng.normal(10, 3)), 3, 20))
-        return _text(task, int(self._scale * task.integers(1300, 3401))), {"system_prompt": ""}
+        return _text(task, int(self._scale * task.integers(1300, 3401))), {
+            "system_prompt": "",
+            "task_id": options["task_id"],
+        }
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Sleeps and answers."""

@@ -135,7 +135,7 @@ def set_up(model: PreTrainedModel, way: str) -> Iterator[None]:
 
 
 def _plain_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float) -> tuple[Tensor, Tensor]:
-    logp = (head.logits(hidden, torch.float32) / temperature).log_softmax(dim=1)
+    logp = (head.logits(hidden) / temperature).log_softmax(dim=1)
     with torch.no_grad():
         entropy = -(logp.exp() * logp).sum(dim=1)
     return logp.gather(1, targets[:, None]).squeeze(1), entropy

@@ -20,8 +20,12 @@ import torch
 from flags import command, new_parser, parse, run
 
 from envs.appworld.env import AppWorldEnv
-from harness import evaluate, warm_start
+from harness import evaluate
+from harness.policy.policy import load_policy
+from harness.quickstart.cloning import warm_start
+from harness.run.runtime import set_threads
 from harness.run.versions import cpu_name
+from harness.settings.warm_start import WarmStart
 
 ENV = "EH-AppWorld-Variations-v0"
 SHARED = [
@@ -61,17 +65,20 @@ def main() -> None:
     gym.register(ENV, entry_point=Variations, disable_env_checker=True)
     clone = options.out / "clone"
     if not (clone / "warm_start.json").exists():  # which is written last
-        cloning = {
-            "episodes": 30,
-            "max-optimal-steps": 0,
-            "loss-target": options.loss_target,
-            "learning-rate": options.learning_rate,
-            "max-batches": options.max_batches,
-            "polish-batches": 0,
-            "batch-tokens": 4096,
-        }
-        flags = [word for name, value in cloning.items() for word in (f"--warm-start.{name}", str(value))]
-        warm_start.main([*SHARED, "--model", "smollm2-135m", "--split", "train", *flags, "--out", str(clone)])
+        settings = WarmStart(
+            episodes=30,
+            max_optimal_steps=0,
+            loss_target=options.loss_target,
+            learning_rate=options.learning_rate,
+            max_batches=options.max_batches,
+            polish_batches=0,
+            batch_tokens=4096,
+        )
+        set_threads(1)
+        policy = load_policy("smollm2-135m", dtype=torch.bfloat16, device="cpu", max_observation_tokens=200)
+        metrics = warm_start(gym.make(ENV, split="train"), policy, settings, seed=0)
+        policy.save(clone)
+        (clone / "warm_start.json").write_text(json.dumps({"metrics": metrics}))
     print(json.loads((clone / "warm_start.json").read_text())["metrics"])
     for split, temperature in (("test", 0), ("train", 0), ("test", 1)):
         print(f"\nvariations {VARIATIONS[split]}, temperature {temperature}")

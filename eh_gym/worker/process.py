@@ -170,13 +170,17 @@ class Worker:
             )
         except (ValueError, TypeError, RecursionError) as error:
             raise WorkerCallError(f"the call {method!r} was not sent: {error}") from error
-        with self._queue_lock:
-            self._queue.append(call)
-            call.leads, self._led = not self._led, True
-        if not call.leads:
-            self._wait_for_turn(call)
-        if call.leads:
-            self._lead()
+        try:
+            with self._queue_lock:
+                self._queue.append(call)
+                call.leads, self._led = not self._led, True
+            if not call.leads:
+                call.turn.acquire()
+            if call.leads:
+                self._lead(call)
+        except BaseException:  # Ctrl-C, wherever it came
+            self._withdraw(call)
+            raise
         if call.error is not None:
             raise call.error
         assert call.answer is not None
@@ -226,22 +230,7 @@ class Worker:
         self.close()
 
     # ------------------------------------------------------------------ calls of many threads
-    def _wait_for_turn(self, call: _Call) -> None:
-        """Waits until another thread has brought the answer, or it is this one's turn to send what has come since."""
-        try:
-            call.turn.acquire()
-        except BaseException:  # Ctrl-C
-            with self._queue_lock:
-                sent = call not in self._queue
-                if not sent:
-                    self._queue.remove(call)
-            if sent:  # its episode can't go on
-                self.kill()
-            elif call.leads:
-                self._hand_over()
-            raise
-
-    def _lead(self) -> None:
+    def _lead(self, own: _Call) -> None:
         """Sends the first call of the queue, this thread's own, with those behind it, and brings the answers."""
         batch: list[_Call] = []
         try:
@@ -250,30 +239,44 @@ class Worker:
                     # What an empty pipe takes at once: a worker that is writing answers reads no calls.
                     room = select.PIPE_BUF
                     while self._queue and (not batch or len(self._queue[0].frame) <= room):
-                        batch.append(self._queue.popleft())
+                        batch.append(self._queue[0])  # before it leaves the queue: Ctrl-C between the two loses no call
+                        self._queue.popleft().sent = True
                         room -= len(batch[-1].frame)
                 self._exchange(batch)
         except BaseException as error:
-            unanswered = [call for call in batch if call.answer is None]
-            for call in unanswered:  # the worker was at the first, and had not begun the others
-                own = call is unanswered[0] and isinstance(error, WorkerError)
-                call.error = error if own else WorkerDied(f"the worker cannot be called: {self._gone}")
-                call.turn.release()
-            if not batch:  # Ctrl-C while it waited for the lock
-                with self._queue_lock:
-                    self._queue.popleft()
+            failed = isinstance(error, WorkerError)
+            for call in batch:
+                if call.answer is None:  # the worker was at the first of these, and had not begun the others
+                    call.error = error if failed else WorkerDied(f"the worker cannot be called: {self._gone}")
+                    failed = False
+                self._drop(call)
+                if call.turn.locked():
+                    call.turn.release()
             if not isinstance(error, WorkerError):
                 raise
         finally:
-            self._hand_over()
+            self._hand_over(own)
 
-    def _hand_over(self) -> None:
-        """Lets the next thread lead."""
+    def _hand_over(self, own: _Call) -> None:
+        """Lets the next thread lead, if this one does."""
+        self._drop(own)
         with self._queue_lock:
-            self._led = bool(self._queue)
-            if self._led:
-                self._queue[0].leads = True
-                self._queue[0].turn.release()
+            if own.leads:
+                own.leads, self._led = False, bool(self._queue)
+                if self._led:
+                    self._queue[0].leads = True
+                    self._queue[0].turn.release()
+
+    def _withdraw(self, call: _Call) -> None:
+        """Takes a call back whose thread was interrupted. If another thread has sent it, its episode can't go on."""
+        self._drop(call)
+        if call.sent and not call.leads and call.answer is None and call.error is None:
+            self.kill()
+        self._hand_over(call)
+
+    def _drop(self, call: _Call) -> None:
+        with self._queue_lock, contextlib.suppress(ValueError):
+            self._queue.remove(call)
 
     def _exchange(self, batch: Sequence[_Call]) -> None:
         if self._gone:
@@ -427,7 +430,7 @@ class Worker:
 class _Call:
     """A call, from when it is made until its thread goes on."""
 
-    __slots__ = ("answer", "error", "frame", "id", "leads", "method", "timeout_s", "turn")
+    __slots__ = ("answer", "error", "frame", "id", "leads", "method", "sent", "timeout_s", "turn")
 
     def __init__(self, id_: int, method: str, timeout_s: float) -> None:
         self.id, self.method, self.timeout_s = id_, method, timeout_s
@@ -435,6 +438,7 @@ class _Call:
         self.answer: dict[str, Any] | None = None
         self.error: BaseException | None = None
         self.leads = False  # whether its thread is the one that sends
+        self.sent = False  # or about to be sent
         self.turn = threading.Lock()  # released when there is an answer or an error, or when the thread is to lead
         self.turn.acquire()
 

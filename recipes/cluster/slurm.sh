@@ -19,7 +19,8 @@ if [ "$1" = --resume ]; then
 else
     flags=(--recipe "$1" --out "$2")
 fi
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${hosts%%$'\n'*}
 
 srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node 8 --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" \
     --rdzv-endpoint "$head:29400" -m harness.grpo "${flags[@]}"

@@ -174,7 +174,7 @@ def test_the_pretrained_suite_has_a_model_and_an_environment_unless_told(tmp_pat
     assert (train.model, train.env, train.dtype, train.eval_every) == (
         "smollm2-135m",
         "EH-CabinetLocked-v0",
-        "bfloat16",
+        "auto",
         0,
     )
     arms = [arm.label for arm in SUITES["pretrained"](train, False)]

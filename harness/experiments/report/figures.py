@@ -12,6 +12,7 @@ import math
 import statistics
 import textwrap
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +26,15 @@ from harness.experiments.plateau import Plateau
 from harness.experiments.report.runs import StoredArm, StoredRun, Suite
 from harness.experiments.suite_table import SuiteTable
 
-__all__ = ["Drawing", "draw_suite"]
+__all__ = ["BLUE", "GREY", "ORANGE", "Drawing", "draw_suite", "drawing_style", "legend", "panel", "svg"]
 
 # Okabe and Ito's colours, without the yellow, which is hard to see on white.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
+BLUE, ORANGE = "#0072B2", "#D55E00"
+_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 _BAND = "#F0C36D"
-_GREY = "#6E6E6E"
+GREY = "#6E6E6E"
 _PAPER_LENGTHS = "(In the paper, at step 100: 18.14 on AppWorld, 11.93 on BFCL.)"  # Table "Quantile statistics"
 _SIZE_IN = (5.6, 3.7)
 
@@ -79,15 +81,20 @@ def draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | None
         table: The numbers of the suite.
         band: The plateau of the saturation suite, in steps, if it is known.
     """
-    with matplotlib.rc_context(
+    with drawing_style():
+        return _draw_suite(suite, table, band)
+
+
+def drawing_style() -> AbstractContextManager[None]:
+    """The style of all figures."""
+    return matplotlib.rc_context(
         {
             "font.size": 10,
             "svg.fonttype": "path",  # letters as outlines look the same everywhere
             "svg.hashsalt": "report",  # the same figure gives the same bytes
             "text.parse_math": False,  # a dollar sign in an arm's label is a dollar sign
         }
-    ):
-        return _draw_suite(suite, table, band)
+    )
 
 
 # The figures of each suite, in order. Runs that are named one by one get those of the comparison.
@@ -214,7 +221,7 @@ def _lines(
     tokens: bool = False,
     band: tuple[float, float] | None = None,
 ) -> Drawing:
-    figure, axes = _panel()
+    figure, axes = panel()
     if band:
         half = 0.5 if band[0] == band[1] else 0.0  # a band of one K must be visible too
         axes.axhspan(band[0] - half, band[1] + half, color=_BAND, alpha=0.35, linewidth=0, label="plateau band")
@@ -250,22 +257,22 @@ def _lines(
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-    _legend(axes)
+    legend(axes)
     ends = "; ".join(_from_to(line, share) for line in lines)
     shaded = f" The plateau band from {band[0]:g} to {band[1]:g} steps is shaded." if band else ""
-    return Drawing(title, caption, _svg(figure), f"Line chart of {y_axis} by {x_axis}. {ends}.{shaded}")
+    return Drawing(title, caption, svg(figure), f"Line chart of {y_axis} by {x_axis}. {ends}.{shaded}")
 
 
 def _saturation(suite: Suite, table: SuiteTable) -> Drawing:
     """Draws the success after training by the K of the training, with the plateau shaded."""
     points = _over_k(suite, table, "success_at_k")
-    figure, axes = _panel()
+    figure, axes = panel()
     found = table.plateau
     if found is not None:
         low, high = _band_edges(found, [k for k, *_ in points])
         axes.axvspan(low, high, color=_BAND, alpha=0.35, linewidth=0, label=f"plateau, K = {_ks(found)}")
     _bars(axes, points, "success at its own K, held-out", _COLOURS[0], "o", "-")
-    _bars(axes, _over_k(suite, table, "mean_at_k"), "mean@k, at K = k_max", _GREY, "s", "--")
+    _bars(axes, _over_k(suite, table, "mean_at_k"), "mean@k, at K = k_max", GREY, "s", "--")
     axes.set_ylim(-0.02, 1.02)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     axes.set_ylabel("success after training")
@@ -275,14 +282,14 @@ def _saturation(suite: Suite, table: SuiteTable) -> Drawing:
     return Drawing(
         "Success over the training K",
         f"The held-out success of models that were trained under a fixed K. {note}Bars are ± 1 standard deviation over seeds.",
-        _svg(figure),
+        svg(figure),
         f"Success over K. {words}. {note}",
     )
 
 
 def _cost(suite: Suite, table: SuiteTable) -> Drawing:
     points = _over_k(suite, table, "tokens_per_update")
-    figure, axes = _panel()
+    figure, axes = panel()
     _bars(axes, points, "tokens per update, mean of the run", _COLOURS[1], "s", "-")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(EngFormatter(sep=""))
@@ -292,7 +299,7 @@ def _cost(suite: Suite, table: SuiteTable) -> Drawing:
     return Drawing(
         "Cost over the training K",
         "The tokens of all episodes of an update, as the mean over the run. Bars are ± 1 standard deviation over seeds.",
-        _svg(figure),
+        svg(figure),
         f"Tokens per update over K. {words}.",
     )
 
@@ -322,7 +329,7 @@ def _bars(
 def _k_axis(axes: Axes, points: Sequence[tuple[float, float, float | None]]) -> None:
     axes.set_xlabel("K of the training (steps)")
     axes.set_xticks([k for k, *_ in points])
-    _legend(axes)
+    legend(axes)
 
 
 def _ks(found: Plateau) -> str:
@@ -352,7 +359,8 @@ def _ribbon(axes: Axes, line: _Line, colour: Any) -> None:
         axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
 
 
-def _panel() -> tuple[Figure, Axes]:
+def panel() -> tuple[Figure, Axes]:
+    """Makes an empty panel."""
     figure = Figure(figsize=_SIZE_IN, layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.subplots()
@@ -361,7 +369,7 @@ def _panel() -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _legend(axes: Axes) -> None:
+def legend(axes: Axes) -> None:
     """Puts the legend below the panel, where no line crosses it."""
     handles, labels = axes.get_legend_handles_labels()
     wrapped = [textwrap.fill(label, 56) for label in labels]
@@ -385,7 +393,7 @@ def _seeds_note(arms: Sequence[StoredArm]) -> str:
     return f"Thick lines are the mean of {of} seeds, thin lines are single seeds{ribbon}."
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
     """Returns the figure as SVG. The same figure gives the same bytes."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})

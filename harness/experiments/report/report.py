@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from harness.evaluation.folder import KeptEvaluation
 from harness.experiments.manifest import differing_settings
+from harness.experiments.report.curves import draw_arm_curves, draw_evaluation_curves
 from harness.experiments.report.figures import Drawing, draw_suite
 from harness.experiments.report.page import environment
 from harness.experiments.report.runs import StoredRun, Suite, all_runs
@@ -119,6 +120,7 @@ def write_report(
             episodes=episodes,
             sections=[_section(i, suite, _band_of(suite, bands)) for i, suite in enumerate(suites)],
             evaluations=evaluation_table(evaluations, links),
+            curves=draw_evaluation_curves(evaluations),
             scores=score_tables(evaluations),
             runs=run_table(runs, page),
             definitions=DEFINITIONS,
@@ -144,7 +146,7 @@ def _section(number: int, suite: Suite, band: tuple[float, float] | None) -> _Se
         where=_where(suite),
         about=about,
         missing=suite.missing,
-        drawings=draw_suite(suite, table, band if suite.name != "saturation" else None),
+        drawings=[*draw_suite(suite, table, band if suite.name != "saturation" else None), *draw_arm_curves(suite)],
         tables=suite_tables(suite, table),
         notes=[f"{note[0].upper()}{note[1:]}." for note in table.notes],
         settings=_shared([run.config for arm in suite.arms for run in arm.runs]),

@@ -332,6 +332,7 @@ while True:  # or the world would read, too
         "print('read by the thread, by the world, or half by each')",
         "print('again')",
         ends="verdict, goes on or world lost",
+        shows="forged|again|lost",
     ),
 ]
 
@@ -788,6 +789,7 @@ _ENGINE = [
         builtins.__import__ = lambda *a, **k: None
         """,
         ends="goes on",
+        shows="ImportError|KeyboardInterrupt",
     ),
     _attack(
         "replace the client, the record and the world",

@@ -332,8 +332,8 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
 
     found = on_ranks(2, train_and_tell)
     calls = [path for path, _ in server.calls]
-    # rank 0's: at the start, before the third rollout, and at the end
-    assert calls.count("/update_weights") == 3
+    # rank 0's: at the start, and after each of the three updates
+    assert calls.count("/update_weights") == 4
     assert [where for _, where in found] == ["cpu", "meta"]  # the other rank holds no copy
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
     for a, b in zip(server.model.parameters(), saved.parameters(), strict=True):

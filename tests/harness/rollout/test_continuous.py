@@ -243,7 +243,7 @@ def test_a_stopped_run_goes_on(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatc
 
     save = Run.save
     with monkeypatch.context() as context:
-        context.setattr(Run, "save", lambda run, update: stop() if update == 4 else save(run, update))
+        context.setattr(Run, "save", lambda run, update, **how: stop() if update == 4 else save(run, update, **how))
         with pytest.raises(Stopped):
             run(stale)
     rows = run(stale, resume=True)

@@ -31,13 +31,13 @@ def draw(suite: Suite, band: tuple[float, float] | None = None) -> dict[str, Dra
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures as matplotlib has them, in the order in which they are drawn."""
     seen: list[Figure] = []
-    real = figures._svg
+    real = figures.svg
 
     def watched(figure: Figure) -> str:
         seen.append(figure)
         return real(figure)
 
-    monkeypatch.setattr(figures, "_svg", watched)
+    monkeypatch.setattr(figures, "svg", watched)
     return seen
 
 
