@@ -16,7 +16,7 @@ from harness.planning.memory import memory_of
 from harness.settings.command_line import parse
 from harness.settings.plan import Plan
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CLUSTER = ROOT / "recipes" / "cluster"
 
 
