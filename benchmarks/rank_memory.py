@@ -54,7 +54,7 @@ def counted(plan: Plan, tokens: int) -> dict[str, int]:
         model.set_attn_implementation(PACKED)
         policy: Any = Policy(model, tokenizer=None, chat=None)  # type: ignore[arg-type]
         if plan.train.gradient_checkpointing:
-            policy.checkpoint_activations()
+            policy.checkpoint_activations(keep_attention=memory_of(plan).keeps_attention)
         Ranks(0, plan.gpus, group=object()).shard(policy, "cpu")
         optimizer = torch.optim.AdamW(model.parameters())
         for p in model.parameters():

@@ -58,9 +58,10 @@ def show(plan: Plan, console: Console) -> None:
         say(f"  on each server: {part:28}{value / GB:8.1f}")
     larger = "update" if sum(memory.update.values()) >= sum(memory.rollout.values()) else "rollout"
     say(f"  the {larger} needs the most; there are {memory.available / GB:.1f} GB")
+    recomputed = "all but attention's outputs" if memory.keeps_attention else "everything, attention too"
     say(
         f"micro-batches of {memory.tokens:,} tokens; the longest episode may have {memory.longest:,}; "
-        f"gradient checkpointing {'on' if config.gradient_checkpointing else 'off'}"
+        + (f"layers compute again: {recomputed}" if config.gradient_checkpointing else "gradient checkpointing off")
     )
     if memory.sequences is not None:
         say(f"the sampler's cache holds {max(0.0, memory.sequences):.1f} of the longest episodes at once")

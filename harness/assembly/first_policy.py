@@ -10,6 +10,7 @@ import torch
 
 from eh_gym.errors import ConfigError
 from envs.runtime import cache_dir
+from harness.planning.memory import attention_fits
 from harness.policy.head import Head
 from harness.policy.lora import add_lora, fold_lora
 from harness.policy.policy import Policy, load_policy
@@ -18,7 +19,7 @@ from harness.quickstart.cloning import cached_warm_start, is_pretrained, warm_st
 from harness.quickstart.tiny import new_tiny_policy
 from harness.run.display import Display
 from harness.run.files import make_folder
-from harness.run.runtime import pick_dtype
+from harness.run.runtime import gpu_bytes, pick_dtype
 from harness.settings.grpo import GRPOConfig
 from harness.settings.reasoning import read_template_kwargs
 from harness.types.seeding import derive_seed
@@ -59,7 +60,8 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) 
         Head.check(policy.model)
     policy = ranks.hand_out(policy)
     if config.gradient_checkpointing:
-        policy.checkpoint_activations()
+        memory = gpu_bytes(device) if config.plan else 0
+        policy.checkpoint_activations(keep_attention=attention_fits(config, memory, ranks.size))
     return policy
 
 

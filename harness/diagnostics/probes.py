@@ -20,7 +20,7 @@ from harness.diagnostics.lab import Lab
 from harness.diagnostics.measurement import Measurement
 from harness.evaluation.play import evaluation_requests, held_out_tasks, play_policy
 from harness.planning.gpus import GPU, gpu_named
-from harness.planning.memory import memory_of
+from harness.planning.memory import attention_fits, memory_of
 from harness.planning.update_time import update_time_of
 from harness.policy.attention import PACKED
 from harness.policy.chat import Reply
@@ -68,10 +68,6 @@ def policy_update(lab: Lab) -> list[Measurement]:
     """Times an update with LoRA adapters, as the recipe for one GPU, and compares time and memory with the plan's."""
     name = _model(lab)
     shape, tokens = KNOWN.get(name, _TINY), 16_384 if lab.on_gpu else 256
-    policy = _policy(shape, lab)
-    add_lora(policy.model, 32, seed=0)
-    policy.checkpoint_activations()
-    optimizer = make_optimizer(policy.model, learning_rate=1e-6, betas=(0.9, 0.999), weight_decay=0.0)
     train = GRPOConfig(
         model=name,
         env="EH-BFCL-v0",
@@ -83,6 +79,10 @@ def policy_update(lab: Lab) -> list[Measurement]:
         tasks_per_update=1,
         group_size=2,
     )
+    policy = _policy(shape, lab)
+    add_lora(policy.model, 32, seed=0)
+    policy.checkpoint_activations(keep_attention=attention_fits(train, lab.gpu_bytes))
+    optimizer = make_optimizer(policy.model, learning_rate=1e-6, betas=(0.9, 0.999), weight_decay=0.0)
     episodes = _episodes(2, tokens, shape.vocab)
     settings = train.loss_settings()
 
@@ -134,7 +134,7 @@ def sharded_update(lab: Lab, ranks: Ranks) -> list[Measurement]:
     shape = KNOWN[train.model] if lab.on_gpu else _TINY
     policy = _policy(shape, dataclasses.replace(lab, device=ranks.device(lab.device)))
     ranks.shard(policy, ranks.device(lab.device))
-    policy.checkpoint_activations()
+    policy.checkpoint_activations(keep_attention=attention_fits(train, lab.gpu_bytes, ranks.size))
     optimizer = make_optimizer(policy.model, learning_rate=1e-6, betas=(0.9, 0.999), weight_decay=0.0)
     moments = HostMoments(optimizer)
     episodes = _episodes(2 * ranks.size, tokens, shape.vocab)

@@ -11,16 +11,21 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+from eh_gym.errors import ConfigError
 from harness.planning.episode_tokens import Lengths, lengths_of
 from harness.policy.shape import ModelShape, head_chunk, shape_of
 from harness.settings.grpo import GRPOConfig
 from harness.settings.plan import Plan
 
-__all__ = ["GB", "Memory", "memory_of", "offloads"]
+__all__ = ["GB", "Memory", "attention_fits", "memory_of", "offloads"]
 
 GB = 1e9
 _BYTES = {"float32": 4, "bfloat16": 2, "auto": 2}  # auto is bfloat16 on a GPU
 _ENGINE_TOKENS = 16_384  # of one step of vLLM's engine on a GPU of 70 GiB or more (`max_num_batched_tokens`)
+_OUTPUTS = "attention's outputs"
+_SPARE = (
+    0.1  # of the memory, because the plan is within a tenth of a count; attention's outputs are kept only beside that
+)
 _SEND_BUFFERS = 2 * 2**30  # vLLM packs weights into two buffers of 1 GiB, on the sender's GPU and on the server's
 
 
@@ -50,6 +55,11 @@ class Memory:
     host: float = 0.0
 
     @property
+    def keeps_attention(self) -> bool:
+        """Whether `--gradient-checkpointing` keeps attention's outputs. Otherwise they are computed again."""
+        return _OUTPUTS in self.update
+
+    @property
     def needed(self) -> float:
         """The larger of the two sums."""
         return max(sum(self.update.values()), sum(self.rollout.values()))
@@ -76,6 +86,16 @@ def offloads(plan: Plan) -> bool:
         for way in ("off", "on")
     )
     return on.fits and not off.fits
+
+
+def attention_fits(train: GRPOConfig, gpu_bytes: int, gpus: int = 1) -> bool:
+    """Whether a run with `--gradient-checkpointing` keeps attention's outputs. It does not where it can't be planned: without a
+    GPU (0 bytes), or with a model or environment whose sizes are not known.
+    """
+    try:
+        return gpu_bytes > 0 and memory_of(Plan(gpus=gpus, gpu_gb=gpu_bytes / GB, train=train)).keeps_attention
+    except ConfigError:
+        return False
 
 
 def memory_of(plan: Plan) -> Memory:
@@ -139,6 +159,11 @@ def memory_of(plan: Plan) -> Memory:
         rollout |= copies | own
         update |= copies | (own if config.max_staleness else {})
     available = (plan.gpu_gb - plan.reserve_gb) * GB
+    outputs = float(tokens * shape.layers * (b * shape.queries + 4 * shape.heads))
+    # float32 has kernels on a GPU whose outputs are not kept.
+    checkpointed = config.gradient_checkpointing and b < 4
+    if checkpointed and sum(update.values()) + outputs <= (1 - _SPARE) * available:
+        update[_OUTPUTS] = outputs
     return Memory(update, rollout, server, longest, tokens, sequences, available, host)
 
 

@@ -6,6 +6,7 @@ what is published about H100s. Nothing of this was measured by this project. doc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.planning.episode_tokens import lengths_of
@@ -16,9 +17,11 @@ from harness.settings.plan import Plan
 
 __all__ = ["Operation", "UpdateTime", "operations_markdown", "update_time_of"]
 
-# Shares of the peak that large bfloat16 matrix products and FlashAttention-2 reach on an H100. FlashAttention-3's paper (arXiv
-# 2407.08608) gives 35 % for the latter. Elementwise kernels reach most of the memory's bandwidth.
-_MATMUL, _ATTENTION, _MEMORY = 0.70, 0.35, 0.80
+# Shares of the peak that large bfloat16 matrix products and FlashAttention reach on an H100. FlashAttention-3's paper (arXiv
+# 2407.08608) gives 35 % for version 2, and at least 1.5 times that for version 3, forward and backward. Elementwise kernels reach
+# most of the memory's bandwidth.
+_MATMUL, _MEMORY = 0.70, 0.80
+_FLASH_2, _FLASH_3 = 0.35, 0.525
 _BANDWIDTH = 3.35e12  # bytes/s of an H100's memory
 
 
@@ -44,11 +47,13 @@ class UpdateTime:
     """An update on one GPU.
 
     Attributes:
+        tokens: The tokens of its episodes.
         operations: Its parts, which follow one another.
         model_flops: The FLOPs that the mathematics needs: nothing is computed again.
         peak: The GPU's FLOP/s.
     """
 
+    tokens: float
     operations: tuple[Operation, ...]
     model_flops: float
     peak: float
@@ -65,7 +70,12 @@ class UpdateTime:
 
 
 def update_time_of(
-    plan: Plan, *, episode_tokens: int = 0, fused: bool = True, bandwidth: float = _BANDWIDTH
+    plan: Plan,
+    *,
+    episode_tokens: int = 0,
+    fused: bool = True,
+    flash_3: bool = False,
+    bandwidth: float = _BANDWIDTH,
 ) -> UpdateTime:
     """Counts one update of a plan in bfloat16. The transfers between several GPUs are left out.
 
@@ -74,11 +84,12 @@ def update_time_of(
         episode_tokens: The tokens of every episode; 0 takes the mean of the plan.
         fused: Whether norms, rotary positions and SwiGLU are one kernel each, as with ``--compile``. Otherwise each operation
             of transformers' code is a kernel.
+        flash_3: Whether attention is FlashAttention 3 instead of 2.
         bandwidth: The bytes/s of the GPU's memory.
     """
     config, shape, lengths = plan.train, shape_of(plan.train.model), lengths_of(plan)
     episodes = config.episodes_per_update
-    work = work_of(plan)
+    work, memory = work_of(plan), memory_of(plan)
     length = episode_tokens or work.tokens / episodes
     written = (
         length * lengths.action / (lengths.action + lengths.observation) if episode_tokens else work.sampled / episodes
@@ -96,12 +107,15 @@ def update_time_of(
     for name, passes in (("forward", 1), ("computed again", again), ("backward", 1 + trained)):
         if passes:
             add(f"linear layers, {name}", passes * linear)
-    add("attention, forward and again", (1 + again) * attention, share=_ATTENTION)
-    add("attention, backward", 2 * attention, share=_ATTENTION)
+    flash = _FLASH_3 if flash_3 else _FLASH_2
+    add("attention, forward", attention, share=flash)
+    if again and not memory.keeps_attention:
+        add("attention, computed again", attention, share=flash)
+    add("attention, backward", 2 * attention, share=flash)
     reference = 1 if config.kl_coef else 0
     if reference:
         add("KL reference, linear layers", linear)
-        add("KL reference, attention", attention, share=_ATTENTION)
+        add("KL reference, attention", attention, share=flash)
     # Backward passes of elementwise operations read and write about twice as much as forward passes.
     for name, each in _elementwise(shape, fused=fused).items():
         add(name, 0.0, (3 + again + reference) * each * shape.layers * tokens)
@@ -114,11 +128,11 @@ def update_time_of(
     sums = trained * chunks * 12 * shape.vocab * shape.width
     add("output layer", (3 + trained + reference) * 2.0 * logits * shape.width, (24 + 4 * reference) * logits + sums)
     parameters = (shape.lora_parameters(config.lora_rank) or shape.parameters) / plan.gpus
-    micro_batches = max(1.0, tokens / memory_of(plan).tokens)
+    micro_batches = max(1.0, tokens / memory.tokens)
     add("sums of gradients", 0.0, micro_batches * 10 * parameters)  # a bfloat16 part is added to a float32 sum
     add("AdamW and clipping", 0.0, 42 * config.minibatches * parameters)
     model = (2 + trained + reference) / 3 * 6 * (tokens * shape.layers * shape.layer_parameters + logits * shape.width)
-    return UpdateTime(tuple(found), model + (3 + reference) * attention, peak)
+    return UpdateTime(tokens, tuple(found), model + (3 + reference) * attention, peak)
 
 
 def _elementwise(shape: ModelShape, *, fused: bool) -> dict[str, float]:
@@ -146,15 +160,24 @@ def _adapter_bytes(shape: ModelShape) -> float:
 
 
 def operations_markdown(plan: Plan, *, episode_tokens: int = 0) -> str:
-    """The table of docs/plan.md: seconds of an update without and with fused kernels."""
-    plain, fused = (update_time_of(plan, episode_tokens=episode_tokens, fused=way) for way in (False, True))
-    lines = ["| operation | PFLOP | TB moved, eager | s, eager | s, fused |", "| --- | --- | --- | --- | --- |"]
-    for one, two in zip(plain.operations, fused.operations, strict=True):
-        lines.append(
-            f"| {one.name} | {one.flops / 1e15:.2f} | {one.moved / 1e12:.2f} | {one.seconds:.1f} | {two.seconds:.1f} |"
-        )
-    flops = sum(operation.flops for operation in plain.operations) / 1e15
-    moved = sum(operation.moved for operation in plain.operations) / 1e12
-    lines.append(f"| **together** | {flops:.2f} | {moved:.2f} | {plain.seconds:.1f} | {fused.seconds:.1f} |")
-    lines.append(f"| **MFU** | | | {plain.mfu:.1%} | {fused.mfu:.1%} |")
+    """The table of docs/plan.md: seconds of an update without and with fused kernels, and with FlashAttention 3 as well."""
+    ways: list[dict[str, bool]] = [{"fused": False}, {"fused": True}, {"fused": True, "flash_3": True}]
+    found = [update_time_of(plan, episode_tokens=episode_tokens, **way) for way in ways]
+    lines = [
+        "| operation | PFLOP | TB moved, eager | s, eager | s, fused | s, fused, FlashAttention 3 |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+
+    def add(name: str, flops: float, moved: float, seconds: Iterable[float]) -> None:
+        times = " | ".join(f"{each:.1f}" for each in seconds)
+        lines.append(f"| {name} | {flops / 1e15:.2f} | {moved / 1e12:.2f} | {times} |")
+
+    for same in zip(*(time.operations for time in found), strict=True):
+        add(same[0].name, same[0].flops, same[0].moved, (operation.seconds for operation in same))
+    eager = found[0].operations
+    together = (sum(operation.flops for operation in eager), sum(operation.moved for operation in eager))
+    add("**together**", *together, (time.seconds for time in found))
+    speeds = (time.tokens / time.seconds for time in found)
+    lines.append(f"| **tokens/s** | | | {' | '.join(f'{speed:,.0f}' for speed in speeds)} |")
+    lines.append(f"| **MFU** | | | {' | '.join(f'{time.mfu:.1%}' for time in found)} |")
     return "\n".join(lines)

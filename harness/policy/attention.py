@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["PACKED", "Segments", "attention_windows", "can_pack", "no_mask", "packed_attention"]
+__all__ = ["PACKED", "Segments", "attention_windows", "can_pack", "keep_outputs", "no_mask", "packed_attention"]
 
 PACKED = "packed"
 _UNKNOWN = ("softcap", "s_aux", "position_bias")  # arguments of some models' attention that are not supported here
@@ -119,6 +120,26 @@ def can_pack(model: PreTrainedModel) -> bool:
     )
 
 
+def keep_outputs() -> Any:
+    """Contexts for `torch.utils.checkpoint` in which the output of attention's kernel is kept, and not computed again.
+
+    In a long episode it is what costs most of all that a layer computes, for its size: b A + 4 heads bytes a token. On a GPU this
+    is for half precision.
+    """
+    from torch.nn.attention.varlen import varlen_attn  # noqa: F401 - registers its operation
+
+    ops = torch.ops
+    return create_selective_checkpoint_contexts(
+        [
+            ops.torch_attn._varlen_attn.default,
+            ops.aten._scaled_dot_product_flash_attention.default,
+            ops.aten._scaled_dot_product_efficient_attention.default,
+            ops.aten._scaled_dot_product_cudnn_attention.default,
+            ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+        ]
+    )
+
+
 def packed_attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -198,7 +219,8 @@ def packed_attention(
         if sliding_window is not None and seen > sliding_window:
             mask = _window(own, seen, sliding_window, query.device)
         elif parent >= 0:
-            mask = causal_lower_right(own, seen)
+            # torch's mask holds no data on a GPU, but torch can't make it inside `keep_outputs`, which is not for float32 there.
+            mask = causal_lower_right(own, seen) if query.is_cuda else _window(own, seen, seen, query.device)
         out = scaled_dot_product_attention(
             queries[i], k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped
         )

@@ -29,7 +29,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from eh_gym.errors import ConfigError
-from harness.policy.attention import PACKED, can_pack, no_mask, packed_attention
+from harness.policy.attention import PACKED, can_pack, keep_outputs, no_mask, packed_attention
 from harness.policy.batch import Batch, Tokens, collate, deal, microbatches, pack, padded_microbatches
 from harness.policy.chat import ChatFormat
 from harness.policy.head import Head, token_scores
@@ -96,11 +96,15 @@ class Policy:
         sharded = getattr(self.model, "score_batch", None)  # see `Ranks.shard`
         return score_batch(self.model, batch, temperature) if sharded is None else sharded(batch, temperature)
 
-    def checkpoint_activations(self) -> None:
-        """From now on, computes each layer's activations again in the backward pass instead of storing them."""
+    def checkpoint_activations(self, *, keep_attention: bool = False) -> None:
+        """From now on, computes each layer's activations again in the backward pass instead of storing them.
+
+        Args:
+            keep_attention: Whether attention's output is stored all the same. The gradients are the same.
+        """
         model = self.model  # later versions of transformers warn about the older name
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
+        enable({"use_reentrant": False} | ({"context_fn": keep_outputs} if keep_attention else {}))
 
     def compile_layers(self) -> None:
         """From now on, computes the parts of each layer (norms, attention, feed-forward) with fused kernels.

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 SHARDS = "shards"  # the folder that a checkpoint has if it was written under torchrun
-_OF_THE_MACHINE = ("device", "threads", "url")  # a run may go on elsewhere
+_OF_THE_MACHINE = ("device", "threads", "url", "plan")  # a run may go on elsewhere
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 
@@ -155,7 +155,7 @@ def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) 
     return sorted(
         flag
         for flag, name in given_flags(words).items()
-        if name not in ("resume", "recipe", "plan") and getattr(wanted, name, None) != getattr(config, name, None)
+        if name not in ("resume", "recipe") and getattr(wanted, name, None) != getattr(config, name, None)
     )
 
 

@@ -445,6 +445,20 @@ def test_a_tiny_model_in_bfloat16_has_its_rotary_frequencies_in_float32(quick: G
     assert {b.dtype for b in model.buffers() if b.is_floating_point()} == {torch.float32}
 
 
+@pytest.mark.parametrize(
+    ("gpu_bytes", "plan", "kept"), [(80_000_000_000, True, True), (80_000_000_000, False, False), (0, True, False)]
+)
+def test_a_run_keeps_attention_s_outputs_where_its_plan_does(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, gpu_bytes: int, plan: bool, kept: bool
+) -> None:
+    config = dataclasses.replace(quick, dtype="bfloat16", gradient_checkpointing=True, plan=plan)
+    monkeypatch.setattr("harness.assembly.first_policy.gpu_bytes", lambda _: gpu_bytes)
+    found: list[dict[str, bool]] = []
+    monkeypatch.setattr(Policy, "checkpoint_activations", lambda _, **how: found.append(how))
+    load(config, teacher(config, config.env), "cpu", Ranks())
+    assert found == [{"keep_attention": kept}]
+
+
 SEVEN = ("--model", "Qwen/Qwen2.5-7B-Instruct", "--sampler", "vllm", "--plan")
 
 

@@ -16,7 +16,7 @@ from eh_gym.errors import ConfigError
 from harness.plan import default_for, main
 from harness.planning.episode_tokens import lengths_of
 from harness.planning.fit import ways_to_fit
-from harness.planning.memory import memory_of
+from harness.planning.memory import attention_fits, memory_of
 from harness.planning.update_time import operations_markdown, update_time_of
 from harness.planning.work import work_of
 from harness.policy.installed import is_installed, model_folder
@@ -125,13 +125,36 @@ def test_moments_in_host_memory_are_in_the_update_alone() -> None:
         plan(SEVEN, "--offload-optimizer", "on", "--max-staleness", "1", "--eval-every", "0")
 
 
+def test_attention_s_outputs_are_kept_where_they_fit_with_a_tenth_to_spare() -> None:
+    seven, fourteen = (memory_of(plan(SEVEN.replace("7b", size), "--gpus", "8")) for size in ("7b", "14b"))
+    assert seven.keeps_attention
+    assert seven.update["attention's outputs"] == 28 * 32_768 * (2 * 3584 + 4 * 28)
+    assert not fourteen.keeps_attention
+    assert fourteen.fits
+    longer = 48 * 32_768 * (2 * 5120 + 4 * 40) + sum(fourteen.update.values())
+    assert longer > fourteen.available  # 79.4 of 76.0 GB
+    # Qwen3-8B with adapters would need 74.1 of 76.0 GB, and the plan is no nearer to a count than that.
+    tight = memory_of(plan(SEVEN.replace("qwen2.5-7b", "qwen3-8b-lora")))
+    assert tight.fits
+    assert not tight.keeps_attention
+    assert not memory_of(plan(SEVEN, "--gpus", "8", "--no-gradient-checkpointing")).keeps_attention
+    for config, gpu, kept in (
+        (plan(SEVEN).train, 80e9, True),
+        (plan(SEVEN.replace("7b", "14b")).train, 80e9, False),
+        (plan(SEVEN).train, 0, False),  # a CPU
+        (dataclasses.replace(plan(SEVEN).train, model="someone/else"), 80e9, False),
+    ):
+        assert attention_fits(config, int(gpu), 8) == kept
+
+
 def test_work() -> None:
     given = ("--prompt-tokens", "100", "--action-tokens", "20", "--observation-tokens", "10")
-    found = work_of(plan(SEVEN, *given, "--success-rate", "0", "--horizon", "10"))
-    assert (found.turns, found.tokens, found.sampled) == (10, 128 * 400, 128 * 200)
     layers, words = 28 * 233_057_792, 152_064 * 3584
-    attention = 16 * 28 * 3584 * 200
-    assert found.flops == pytest.approx(128 * (400 * (8 * layers + attention) + 200 * 8 * words))
+    for gpus, passes in (("1", 16), ("8", 12)):  # on one GPU attention's outputs do not fit
+        found = work_of(plan(SEVEN, *given, "--success-rate", "0", "--horizon", "10", "--gpus", gpus))
+        assert (found.turns, found.tokens, found.sampled) == (10, 128 * 400, 128 * 200)
+        attention = passes * 28 * 3584 * 200
+        assert found.flops == pytest.approx(128 * (400 * (8 * layers + attention) + 200 * 8 * words))
     assert work_of(plan(SEVEN, "--success-rate", "1")).turns == pytest.approx(12.9, abs=1.0)  # the paper's mean: 11.93
 
 
@@ -145,11 +168,25 @@ def test_hours_come_from_what_is_given(capsys: pytest.CaptureFixture[str]) -> No
     assert "which is assumed" in capsys.readouterr().out
 
 
-def test_the_documented_table_of_operations_is_the_plan_s(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documented_tables_of_operations_are_the_plan_s(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     main([SEVEN, "--gpus", "8", "--operations", "--episode-tokens", "16384"])
     table = operations_markdown(plan(SEVEN, "--gpus", "8"), episode_tokens=16_384)
     assert table in capsys.readouterr().out
-    assert table in (ROOT / "docs" / "plan.md").read_text(), "put this table into docs/plan.md"
+    page = (ROOT / "docs" / "plan.md").read_text()
+    assert table in page, "put this table into docs/plan.md"
+    for name, spare, flash_3 in (
+        ("computed again, FlashAttention 2", 1.0, False),  # with all of the memory to spare, nothing is kept
+        ("outputs kept, FlashAttention 2", 0.1, False),
+        ("outputs kept, FlashAttention 3", 0.1, True),
+    ):
+        monkeypatch.setattr("harness.planning.memory._SPARE", spare)
+        found = [
+            update_time_of(plan(SEVEN, "--gpus", "8"), episode_tokens=n, flash_3=flash_3) for n in (16_384, 32_768)
+        ]
+        cells = [f"{time.tokens / time.seconds:,.0f} ({time.mfu:.1%})" for time in found]
+        assert f"| {name} | {' | '.join(cells)} |" in page
 
 
 def test_a_step_has_the_plan_s_flops_and_its_parts_have_their_price() -> None:

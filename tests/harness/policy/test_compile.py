@@ -54,7 +54,7 @@ def scored(policy: Policy, group: list[Trajectory]) -> list[Tensor]:
 
 def check(policy: Policy, *, atol: float) -> None:
     policy.model.train()
-    policy.checkpoint_activations()
+    policy.checkpoint_activations(keep_attention=True)
     groups = [episodes(2, 30), episodes(3, 50), episodes(1, 17)]
     expected = [scored(policy, group) for group in groups]
     policy.compile_layers()

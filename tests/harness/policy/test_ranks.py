@@ -139,7 +139,7 @@ def one_update(
     policy = ranks.hand_out(start if ranks.first else None)
     assert {p.device.type for p in policy.model.parameters()} == {"cpu" if ranks.first else "meta"}
     if way.checkpointing:
-        policy.checkpoint_activations()
+        policy.checkpoint_activations(keep_attention=way.packing)
     if way.lora_rank:
         add_lora(policy.model, way.lora_rank, seed=0)
         for name, parameter in policy.model.named_parameters():
@@ -171,10 +171,11 @@ SPLITS = ((1, 10_000), (2, 1), (4, 60))
         (Way(), SPLITS),
         (Way({"aggregation": "seq-mean", "tis_cap": 1.1, "kl_coef": 0.1}), SPLITS[2:]),
         (Way(packing=False, checkpointing=True), SPLITS[1:2]),
+        (Way(checkpointing=True), SPLITS[1:2]),
         (Way({"kl_coef": 0.1}, lora_rank=2), SPLITS[2:]),
         pytest.param(Way(checkpointing=True, compiled=True), ((2, 10_000),), marks=pytest.mark.campaign),
     ],
-    ids=["plain", "all terms", "padded, checkpointed", "LoRA", "compiled"],
+    ids=["plain", "all terms", "padded, checkpointed", "checkpointed, attention kept", "LoRA", "compiled"],
 )
 def test_an_update_is_the_same_on_any_number_of_ranks_however_it_is_split(
     trained: Policy, way: Way, splits: tuple[tuple[int, int], ...]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from one_step import copied
 from one_step import one_step as episode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.policy.policy import Policy
 from harness.settings.presets import preset
@@ -188,6 +189,43 @@ def test_how_it_is_computed_changes_nothing(trained: Policy, change: str) -> Non
 
     for usual, other in zip(weights_after(changed=False), weights_after(changed=True), strict=True):
         torch.testing.assert_close(usual, other, atol=1e-6, rtol=1e-5)
+
+
+def test_attention_s_output_may_be_kept_and_is_then_not_computed_again(trained: Policy) -> None:
+    class Calls(TorchDispatchMode):
+        attention = products = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.attention += func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+            self.products += func is torch.ops.aten.mm.default
+            return func(*args, **(kwargs or {}))
+
+    group = []
+    for i in range(3):
+        t = Trajectory("t0", 0)
+        t.add_prompt([3] * 40)  # long enough to be shared, with a mask for what follows
+        t.add_sample(Sample([4, 5, 6 + i], [0.0] * 3, "stop", 0))
+        group.append(t)
+
+    def run(**how: bool) -> tuple[Calls, list[torch.Tensor]]:
+        policy = copied(trained)
+        policy.model.train()
+        if how:
+            policy.checkpoint_activations(**how)
+        batch = policy.batch(group)
+        assert batch.segments is not None
+        assert max(batch.segments.parents) == 0
+        with Calls() as calls:
+            logp, _ = policy.score(batch, 1.0)
+            logp.sum().backward()
+        return calls, [p.grad for p in policy.model.parameters() if p.grad is not None]
+
+    (plain, expected), (again, found), (kept, same) = run(), run(keep_attention=False), run(keep_attention=True)
+    assert again.attention == 2 * plain.attention > 0
+    assert kept.attention == plain.attention
+    assert kept.products == again.products > plain.products  # the linear layers are computed again
+    for gradients in (found, same):
+        assert all(a.equal(b) for a, b in zip(gradients, expected, strict=True))
 
 
 def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
