@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.evaluate import main as evaluate
 from harness.report import main
 
 from .conftest import HOSTILE, write_log, write_run, write_sweep
@@ -139,3 +140,17 @@ def test_two_sweeps_keep_their_own_bands(tmp_path: Path) -> None:
     assert (
         "Band: K from" not in report(first, out=tmp_path / "report.html").text
     )  # the band of another model or environment
+
+
+def test_evaluations_and_runs_named_one_by_one_have_a_saturation_curve(tmp_path: Path) -> None:
+    told, untold = (
+        write_run(tmp_path / name, updates=8, budget_hint=hint) for name, hint in (("a", "{left}"), ("b", ""))
+    )
+    write_log(told, updates=8, tasks=2)
+    write_log(untold, updates=8, tasks=2)
+    evaluate(["--policy", "expert", "--tasks", "9", "--horizon", "12", "--out", str(tmp_path / "evaluation")])
+    page = report(told, untold, tmp_path / "evaluation", out=tmp_path / "report.html")
+    curves = [str(a["alt"]) for tag, a in page.elements if tag == "img" and "within K steps" in str(a["alt"])]
+    # Of each group of 8 episodes, the first succeeds in step 2, and K = 6 stops the others.
+    assert curves[0].endswith("by K. K = 2: 12.5 %; K = 6: 12.5 %.")
+    assert len(curves) == 2  # not of the run whose agent was told K
