@@ -370,6 +370,15 @@ def test_long_calls_that_wait_together_do_not_block_each_other(queued):
     assert [answer.result()["text"] for answer in answers] == texts
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C raises KeyboardInterrupt, also if the tests run in the background of a shell, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("first", [True, False])
 def test_ctrl_c_takes_back_a_call_that_waits_and_no_other(worker, first):
     main = threading.get_ident()
