@@ -242,7 +242,8 @@ class Worker:
                         batch.append(self._queue[0])  # before it leaves the queue: Ctrl-C between the two loses no call
                         self._queue.popleft().sent = True
                         room -= len(batch[-1].frame)
-                self._exchange(batch)
+                if batch:
+                    self._exchange(batch)
         except BaseException as error:
             failed = isinstance(error, WorkerError)
             for call in batch:
@@ -258,14 +259,16 @@ class Worker:
             self._hand_over(own)
 
     def _hand_over(self, own: _Call) -> None:
-        """Lets the next thread lead, if this one does."""
+        """Lets the next thread lead, if this one does. What Ctrl-C has interrupted can be done again."""
         self._drop(own)
         with self._queue_lock:
             if own.leads:
-                own.leads, self._led = False, bool(self._queue)
+                self._led = bool(self._queue)
                 if self._led:
                     self._queue[0].leads = True
-                    self._queue[0].turn.release()
+                    if self._queue[0].turn.locked():
+                        self._queue[0].turn.release()
+                own.leads = False
 
     def _withdraw(self, call: _Call) -> None:
         """Takes a call back whose thread was interrupted. If another thread has sent it, its episode can't go on."""
