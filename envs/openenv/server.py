@@ -232,7 +232,10 @@ class RequireToken:
             await send({"type": "http.response.body", "body": b"the token is missing or wrong\n"})
 
 
-class PunctualProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+_HTTPProtocol: Any = AutoHTTPProtocol  # uvicorn chooses the class when it is imported
+
+
+class PunctualProtocol(_HTTPProtocol):  # type: ignore[misc]
     """uvicorn's HTTP with a deadline for a request's headers: until they are here, a client needs no token."""
 
     def connection_made(self, transport: Any) -> None:
