@@ -137,6 +137,7 @@ def test_appworld_is_served_and_its_end_leaves_no_process(appworld_python: Any) 
             for lost in ("world_lost", "environment_error"):
                 before = processes()
                 remote.reset(seed=0)
+                remote.step("print(0)")  # before the first action, a world that died would be made again
                 for world in processes() - before:
                     zygote = world.parent()
                     world.kill()
