@@ -12,7 +12,7 @@ from rich.console import Console
 from eh_gym.errors import ConfigError
 from harness.evaluate import Evaluation, run
 from harness.evaluation.result import EvalResult
-from harness.evaluation.saturation import PlayedSteps, saturation
+from harness.evaluation.saturation import PlayedSteps, saturation, steps_of_line
 from harness.policy.policy import Policy
 
 
@@ -77,6 +77,15 @@ def test_the_curve_of_a_training_run_with_a_moving_k_is_that_of_the_policy() -> 
     np.testing.assert_allclose(moving.success[:39], full.success[:39], atol=0.03)
     np.testing.assert_allclose(moving.tokens[:39], full.tokens[:39], rtol=0.05)
     assert all(low <= share <= high for low, share, high in zip(full.low, full.success, full.high, strict=True))
+
+
+def test_what_k_cut_off_is_told_apart_from_what_failed_and_each_step_has_its_tokens() -> None:
+    first = {"prompt_tokens": 0, "closing_tokens": 1, "action_tokens": 3, "observation_tokens": 4}
+    last = {"prompt_tokens": 0, "closing_tokens": 0, "action_tokens": 5, "observation_tokens": 0}
+    line = {"task_id": "a", "horizon": 2, "success": False, "prompt_tokens": 10, "turns": [first, last]}
+    cut, failed = (steps_of_line({**line, "end": end}) for end in ("horizon", "terminated"))
+    assert cut == PlayedSteps("a", 2, 2, False, True, [10 + 1 + 3, 4 + 5])
+    assert failed == PlayedSteps("a", 2, 2, False, False, [14, 9])
 
 
 def test_no_episode_gives_no_curve_and_no_limit_is_refused() -> None:
