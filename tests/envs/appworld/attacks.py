@@ -332,7 +332,7 @@ while True:  # or the world would read, too
         "print('read by the thread, by the world, or half by each')",
         "print('again')",
         ends="verdict, goes on or world lost",
-        shows="forged|again|lost",
+        shows="forged|again|destroyed its world",
     ),
 ]
 
