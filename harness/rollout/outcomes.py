@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from eh_gym import HorizonController
 from harness.rollout.episode_metrics import mean
 from harness.types.trajectory import Trajectory
 
 __all__ = ["tell_controller"]
+
+_CUT, _AT_K = (
+    0.5,
+    0.75,
+)  # the shares of episodes that K ends, and of K that the longest successes take, from which K binds
 
 
 def tell_controller(controller: HorizonController | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -21,14 +28,23 @@ def tell_controller(controller: HorizonController | None, trajectories: Sequence
         trajectories: One update's episodes, of all ranks.
 
     Returns:
-        The ``horizon/…`` metrics: K of these episodes, their budget of tokens if they have one, and what the controller reports.
+        The ``horizon/…`` metrics: K of these episodes, whether it binds, their budget of tokens if they have one, and what the
+        controller reports.
     """
     if controller is None:
         return {}
     heard = [t for t in trajectories if t.end != "environment-error"]
     metrics = {"horizon/k": float(controller.horizon), "horizon/k_mean": mean([t.horizon for t in heard])}
+    metrics["horizon/binds"] = float(_binds(heard))
     if budget := getattr(controller, "token_budget", 0):
         metrics["horizon/token_budget"] = float(budget)
     for trajectory in heard:
         controller.record(trajectory.outcome())
     return controller.update() | metrics
+
+
+def _binds(trajectories: Sequence[Trajectory]) -> bool:
+    """Whether K ends most episodes, and the successes need most of their K or there are none."""
+    cut = mean([t.end == "horizon" for t in trajectories])
+    used = [t.length / t.horizon for t in trajectories if t.success and t.horizon]
+    return cut > _CUT and (not used or float(np.percentile(used, 90)) >= _AT_K)

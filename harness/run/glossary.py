@@ -37,6 +37,12 @@ _ALL = (
     Metric("horizon/k", "steps", "K before this update moves it. Of several (kinds, environments) the largest."),
     Metric("horizon/k_mean", "steps", "The mean K of this update's episodes. Some options give an episode its own K."),
     Metric(
+        "horizon/binds",
+        "0 or 1",
+        "1 if K ends more than half of this update's episodes, and the P90 of the successes' lengths, as shares of their K, is "
+        "at least 3/4 or nothing succeeds.",
+    ),
+    Metric(
         "horizon/k_of",
         "steps",
         "The next K for the tasks of one kind, `horizon/k_of/KIND`. With --horizon-key, or several environments.",

@@ -1,4 +1,4 @@
-"""The warnings of a run while it trains: a sampler with another policy, updates without a signal, ever shorter episodes."""
+"""The warnings of a run while it trains: another policy in the sampler, no signal, a K that is too small, a collapse."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ __all__ = ["Watch"]
 
 _UPDATES = 10  # compared with as many before them
 _APART = 0.3  # nats; in bfloat16 it is about 0.01, and an update behind a little more
+_RECENT, _RISE = 6, 0.1  # updates, and the success that they must gain for a K that binds to be let be
 _SHORTER, _WORSE = 0.8, 0.1  # the factor on the lengths, and the loss of success, from which it is a collapse
 
 
@@ -20,12 +21,16 @@ class Watch:
     short, K falls, and the long tasks become impossible. Over ten updates, compared with the ten before, the P90 of the
     successes' lengths has then fallen (by a fifth or more) together with the success on the tasks whose expert takes longest
     (by 0.1 or more). An agent that learns to need fewer steps keeps the second number.
+
+    A K that is too small: in most of six updates ``horizon/binds`` is 1, and success has not risen by more than 0.1 from their
+    first to their second half. An elastic K that begins too low can stay there, since the successes that it allows are short.
     """
 
     def __init__(self) -> None:
         self._said: set[str] = set()
         self._lengths: deque[float] = deque(maxlen=2 * _UPDATES)
         self._long: deque[float] = deque(maxlen=2 * _UPDATES)
+        self._binding: deque[tuple[float, float]] = deque(maxlen=_RECENT)
 
     def look(self, m: Mapping[str, float]) -> str:
         """Returns a warning with what is wrong after an update and what to do; empty if there is nothing new to say.
@@ -35,12 +40,24 @@ class Watch:
         """
         self._lengths.append(m["rollout/length_success_p90"])
         self._long.append(m["rollout/success_long"])
-        warning = _another_policy(m) or _nothing_learned(m) or self._collapse()
+        self._binding.append((m.get("horizon/binds", 0.0), m["rollout/success"]))
+        warning = _another_policy(m) or self._too_small(m) or _nothing_learned(m) or self._collapse()
         kind = warning.partition(":")[0]  # the numbers of a collapse follow the colon
         if kind in self._said:
             return ""
         self._said.add(kind)
         return warning
+
+    def _too_small(self, m: Mapping[str, float]) -> str:
+        binds, success = zip(*self._binding, strict=True)
+        half = _RECENT // 2
+        if len(binds) < _RECENT or sum(binds) <= half or sum(success[half:]) - sum(success[:half]) > half * _RISE:
+            return ""
+        return (
+            f"K may be too small: it is {m['horizon/k_mean']:.0f}, in {sum(binds):.0f} of {_RECENT} updates it ended most "
+            "episodes and the successes needed most of it, and success does not rise. Begin with a larger --k0, or raise --delta "
+            "or --k-min. To see what another K would give, evaluate with a larger one: python -m harness.evaluate --horizon K"
+        )
 
     def _collapse(self) -> str:
         if len(self._lengths) < 2 * _UPDATES:

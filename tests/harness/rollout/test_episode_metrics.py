@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from eh_gym import FixedHorizon
 from harness.rollout.episode_metrics import rollout_metrics
+from harness.rollout.outcomes import tell_controller
 from harness.types.trajectory import Trajectory, Turn
 
 
@@ -41,3 +43,26 @@ def test_metrics_show_their_arithmetic() -> None:
     assert (m["rollout/environment_errors"], m["rollout/environment_retries"]) == (2.0, 2.0)
     assert m["tokens/failed_attempts"] == 30.0
     assert (m["tokens/update"], m["rollout/action_tokens"], m["rollout/prompt_tokens"]) == (16.0, 8.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cut", "binds"),
+    [
+        ([4, 9], 3, 1.0),  # three of five episodes
+        ([4, 5], 3, 0.0),  # the successes need half of K: a larger one would help none of them
+        ([4, 9], 2, 0.0),  # half of the episodes
+        ([], 3, 1.0),  # K may be what keeps the successes away
+        ([], 0, 0.0),
+    ],
+)
+def test_k_binds_if_it_ends_most_episodes_and_the_successes_need_most_of_it(
+    lengths: list[int], cut: int, binds: float
+) -> None:
+    def episode(length: int, end: Any) -> Trajectory:
+        t = Trajectory("t", 0, horizon=10, success=end == "terminated", end=end)
+        t.turns = [Turn("a", "o", cut=False, malformed=False) for _ in range(length)]
+        return t
+
+    played = [*(episode(length, "terminated") for length in lengths), *(episode(10, "horizon") for _ in range(cut))]
+    played += [episode(1, "environment-error")]
+    assert tell_controller(FixedHorizon(10), played)["horizon/binds"] == binds

@@ -48,3 +48,25 @@ def test_shorter_successes_and_fewer_of_the_long_tasks_are_a_collapse(
         assert "from 20.0 to 15.0 steps" in after[-1]
         assert "from 0.60 to 0.30" in after[-1]
         assert not any(watch.look(metrics(p90[1] - 0.1 * i, long[1])) for i in range(5))  # it is said once
+
+
+@pytest.mark.parametrize(
+    ("binds", "success", "warned"),
+    [
+        ((1, 1, 1, 1, 0, 0), (0.1, 0.0, 0.0, 0.1, 0.0, 0.1), True),
+        ((1, 1, 1, 1, 0, 0), (0.1, 0.1, 0.1, 0.1, 0.3, 0.6), False),  # it learns nevertheless
+        ((1, 1, 0, 0, 0, 0), (0.1, 0.0, 0.0, 0.1, 0.0, 0.1), False),  # a K that was too small at the start
+    ],
+)
+def test_a_k_that_binds_while_nothing_is_learned_may_be_too_small(
+    binds: tuple[int, ...], success: tuple[float, ...], warned: bool
+) -> None:
+    watch = Watch()
+    rows = [
+        {**metrics(9.0, 0.5, success=s + 1e-9), "horizon/binds": b, "horizon/k_mean": 10.0}
+        for b, s in zip(binds, success, strict=True)
+    ]
+    said = [watch.look(row) for row in rows]
+    assert not any(said[:-1])
+    assert ("--k0" in said[-1]) == warned
+    assert not watch.look(rows[-1])  # it is said once
