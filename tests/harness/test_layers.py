@@ -18,6 +18,7 @@ ROOT = Path(harness.__file__).parent
 LAYERS = [
     "types",
     "settings",
+    "agents",
     "run",
     "policy",
     "rollout",

@@ -1,0 +1,346 @@
+"""The endpoint that agents talk to: an HTTP server for a process, a session for an agent.
+
+A request waits until whoever holds the session has answered it. The standard library's server is enough: a request is a thread
+that waits, and nothing has to be installed.
+
+**Retries.** A request is a retry if it has the content of an earlier one of its session, and either its header says so
+(``x-stainless-retry-count``, OpenAI's clients) or the client of the earlier one hung up before it had its answer. It gets the
+answer of the earlier one, which is neither sampled nor counted again. An agent that asks the same once more makes another call.
+If a client hangs up before its request is taken, the request leaves the line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import select
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+
+from eh_gym.errors import ConfigError
+from harness.agents.protocol import Api, ModelAnswer, ModelCall, Refusal, model_list, read_call
+from harness.agents.writing import write_answer
+
+__all__ = ["Gateway", "Session"]
+
+Reply = ModelAnswer | Refusal
+
+_ROUTE = re.compile(r"/([\w-]+)/v1/(models|chat/completions|responses)/?")
+_APIS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}
+_KEPT = 16  # Answers of a session that a late retry can still have.
+_LOOK_S = 0.5  # How often a waiting request looks whether its client is still there.
+_SILENCE_S = 60.0  # A connection that sends nothing for so long is closed.
+
+
+class _Waiting:
+    """A request in line, or one that was answered."""
+
+    def __init__(self, call: ModelCall, hung_up: Callable[[], bool]) -> None:
+        self.call, self.hung_up = call, hung_up
+        self.hash = call.body_hash
+        self.reply: Reply | None = None
+
+
+class Session:
+    """The calls of one agent, answered in turn. `Gateway.open` makes it.
+
+    Attributes:
+        key: The secret in its URL.
+        base_url: What the agent's client takes as its base URL; any API key will do.
+    """
+
+    def __init__(self, gateway: Gateway, key: str, temperature: float | None, most_waiting: int) -> None:
+        self.key, self.base_url = key, f"{gateway.url}/{key}/v1"
+        self.temperature = temperature
+        self._gateway, self._most_waiting = gateway, most_waiting
+        self._changed = threading.Condition()
+        self._line: deque[_Waiting] = deque()
+        self._taken: _Waiting | None = None
+        self._answered: deque[_Waiting] = deque(maxlen=_KEPT)
+        self._end: Reply | None = None
+
+    def next_call(self, timeout_s: float) -> ModelCall | None:
+        """Waits for the agent's next request.
+
+        Args:
+            timeout_s: The most seconds to wait.
+
+        Returns:
+            The request that was taken and isn't answered yet, or else the first in line; None if none came in time, or if the
+            session has ended.
+        """
+        until = time.monotonic() + timeout_s
+        with self._changed:
+            while self._taken is None:
+                while self._line and self._line[0].hung_up():
+                    self._line.popleft()
+                if self._line:
+                    self._taken = self._line.popleft()
+                elif self._end is not None or not self._changed.wait(max(0.0, until - time.monotonic())):
+                    return None
+            return self._taken.call
+
+    def answer(self, call: ModelCall, reply: Reply) -> None:
+        """Answers the request that `next_call` returned. If the session has ended meanwhile, this does nothing."""
+        with self._changed:
+            if self._taken is not None and self._taken.call is call:
+                self._taken.reply = reply
+                self._answered.append(self._taken)
+                self._taken = None
+                self._changed.notify_all()
+            else:
+                assert self._end is not None, "next_call() did not return this call, or it is answered"
+
+    def end(self, reply: Reply) -> None:
+        """Answers every waiting and every later request alike. A second end does nothing."""
+        with self._changed:
+            if self._end is None:
+                self._end = reply
+                for waiting in (*self._line, *([self._taken] if self._taken else [])):
+                    waiting.reply = reply
+                self._line.clear()
+                self._taken = None
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the session, and its key is unknown from now on."""
+        self.end(Refusal("the session is closed", status=410, code="session_closed"))
+        self._gateway._forget(self.key)
+
+    def _request(self, call: ModelCall, again: bool, hung_up: Callable[[], bool]) -> _Waiting:
+        """Puts a request in line, or finds the one that it tries again."""
+        with self._changed:
+            known = (*([self._taken] if self._taken else []), *self._line, *reversed(self._answered))
+            for earlier in known:
+                if earlier.hash == call.body_hash and (again or earlier.hung_up()):
+                    earlier.hung_up = hung_up
+                    return earlier
+            waiting = _Waiting(call, hung_up)
+            waiting.reply = self._end
+            if self._end is None:
+                if len(self._line) >= self._most_waiting:
+                    raise Refusal(
+                        f"{len(self._line)} requests of this session wait already", status=429, code="too_many_requests"
+                    )
+                self._line.append(waiting)
+                self._changed.notify_all()
+            return waiting
+
+    def _wait(self, waiting: _Waiting, hung_up: Callable[[], bool]) -> Reply | None:
+        """The reply to a request; None if its client hung up."""
+        with self._changed:
+            while waiting.reply is None or hung_up():
+                if hung_up():
+                    if waiting in self._line and waiting.hung_up is hung_up:
+                        self._line.remove(waiting)
+                    return None
+                self._changed.wait(_LOOK_S)
+            return waiting.reply
+
+    def _delivered(self, waiting: _Waiting) -> None:
+        with self._changed:
+            waiting.hung_up = lambda: False
+
+
+class Gateway:
+    """An HTTP server in a thread; a context manager.
+
+    Args:
+        host: The address that it listens on. Anybody who reaches it and knows a session's key can use this session.
+        port: The port; 0 takes a free one.
+        most_sessions: The most open sessions.
+        most_waiting: The most requests of a session that wait at once.
+        most_bytes: The most bytes of a request's body.
+
+    Attributes:
+        url: ``http://HOST:PORT``.
+
+    Raises:
+        ConfigError: The address can't be had.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        most_sessions: int = 1024,
+        most_waiting: int = 32,
+        most_bytes: int = 8 * 2**20,
+    ) -> None:
+        self._most_sessions, self._most_waiting = most_sessions, most_waiting
+        self._sessions: dict[str, Session] = {}
+        self._lock = threading.Lock()
+        try:
+            self._server = _Server((host, port), self._sessions.get, most_bytes, 2 * most_sessions)
+        except OSError as error:
+            raise ConfigError(f"agents can't be served at {host}:{port} ({error}); choose another address") from error
+        self.url = f"http://{host}:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="eh-gateway", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Gateway:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self, temperature: float | None = None) -> Session:
+        """Opens a session.
+
+        Args:
+            temperature: The temperature that its requests may name; None if none.
+
+        Raises:
+            ConfigError: Too many are open.
+        """
+        session = Session(self, secrets.token_urlsafe(24), temperature, self._most_waiting)
+        with self._lock:
+            if len(self._sessions) >= self._most_sessions:
+                raise ConfigError(
+                    f"expected at most {self._most_sessions} sessions at once; close some, or raise most_sessions"
+                )
+            self._sessions[session.key] = session
+        return session
+
+    def close(self) -> None:
+        """Closes all sessions and stops the server."""
+        for session in list(self._sessions.values()):
+            session.close()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            self._sessions.pop(key, None)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(
+        self, address: tuple[str, int], find: Callable[[str], Session | None], most_bytes: int, most_connections: int
+    ) -> None:
+        self.find, self.most_bytes = find, most_bytes
+        self._free = threading.BoundedSemaphore(most_connections)
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is gone needs no report; anything else is a bug of this file."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = _SILENCE_S
+    wbufsize = -1  # one packet for an answer's head and body
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        try:
+            _, route = self._session()
+            if route != "models":
+                raise Refusal(f"GET knows /models only, not /{route}", status=405, code="method_not_allowed")
+            self._send(200, json.dumps(model_list()).encode())
+        except Refusal as refusal:
+            self._refuse(refusal)
+
+    def do_POST(self) -> None:
+        try:
+            content = self._content()
+            session, route = self._session()
+            if route not in _APIS:
+                raise Refusal(f"POST knows {' and '.join(_APIS)}, not /{route}", status=405, code="method_not_allowed")
+            call = read_call(content, _APIS[route], session.temperature)
+            again = self.headers.get("x-stainless-retry-count", "0") != "0"
+            waiting = session._request(call, again, self._hung_up)
+            reply = session._wait(waiting, self._hung_up)
+            if isinstance(reply, Refusal):
+                raise reply
+        except Refusal as refusal:
+            self._refuse(refusal)
+            return
+        if reply is None:
+            self.close_connection = True
+            return
+        kind = "text/event-stream" if call.stream else "application/json"
+        with suppress(OSError):  # gone in this moment; its retry gets the answer
+            self._send(200, write_answer(call, reply), kind)
+            session._delivered(waiting)
+
+    def _session(self) -> tuple[Session, str]:
+        """The session and the route that the path names."""
+        found = _ROUTE.fullmatch(self.path.partition("?")[0])
+        if found is None:
+            raise Refusal(
+                f"expected a path /KEY/v1/ROUTE, ROUTE one of models, {', '.join(_APIS)}", status=404, code="not_found"
+            )
+        session = cast("_Server", self.server).find(found[1])
+        if session is None:
+            raise Refusal("no session has this key", status=401, code="invalid_api_key")
+        return session, found[2]
+
+    def _content(self) -> bytes:
+        """The body. If it isn't read, the connection can't be used again."""
+        self.close_connection, keep = True, self.close_connection
+        most = cast("_Server", self.server).most_bytes
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise Refusal("the request needs a Content-Length", status=411, code="length_required")
+        if int(length) > most:
+            raise Refusal(f"a request has at most {most} bytes, got {length}", status=413, code="request_too_large")
+        content = self.rfile.read(int(length))
+        if len(content) == int(length):
+            self.close_connection = keep
+        return content
+
+    def _hung_up(self) -> bool:
+        """Whether the client has closed its end."""
+        try:
+            readable = select.poll()
+            readable.register(self.connection, select.POLLIN)
+            return bool(readable.poll(0)) and self.connection.recv(1, socket.MSG_PEEK) == b""
+        except (OSError, ValueError):  # closed here
+            return True
+
+    def _refuse(self, refusal: Refusal) -> None:
+        with suppress(OSError):
+            self._send(refusal.status, json.dumps(refusal.body()).encode())
+
+    def _send(self, status: int, content: bytes, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        if status >= 400:
+            self.send_header("x-should-retry", str(status == 429).lower())  # OpenAI's clients ask for it
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(content)
+        self.wfile.flush()
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: the run's log is not the server's."""

@@ -1,0 +1,330 @@
+"""OpenAI's chat completions and responses, as far as agent frameworks use them: what a request asks, and what it gets.
+
+Both become one form. A message has a role and a text as its content; a call's arguments are an object, because frameworks write
+the JSON of a call that they repeat with other spaces. So a model's answer that a request repeats equals `ModelAnswer.message`.
+What a request asks for and the run can't honour is refused in a sentence. What the agent can check by itself is a wish:
+``tool_choice="required"`` and ``parallel_tool_calls`` do not constrain the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from eh_gym.errors import EHError
+from eh_gym.surrogates import escaped
+
+__all__ = ["Api", "ModelAnswer", "ModelCall", "Refusal", "budget_used_up", "model_list", "read_call"]
+
+Api = Literal["chat", "responses"]
+FinishReason = Literal["stop", "length", "tool_calls"]
+Json = dict[str, Any]
+
+MODEL = "policy"
+"""The model's name in the list of models. A request may name any other."""
+
+# Each option with the values that a request may give it; None stands for every value. A null is the same as no option.
+_ANY = None
+_COMMON: dict[str, tuple[Any, ...] | None] = {
+    "model": _ANY,
+    "stream": (True, False),
+    "temperature": _ANY,
+    "tools": _ANY,
+    "tool_choice": _ANY,
+    "top_p": (1,),
+    "parallel_tool_calls": (True, False),
+    "metadata": _ANY,
+    "prompt_cache_key": _ANY,
+    "prompt_cache_retention": _ANY,
+    "safety_identifier": _ANY,
+    "service_tier": _ANY,
+    "store": (True, False),
+    "stream_options": _ANY,
+    "user": _ANY,
+}
+_OPTIONS: dict[Api, dict[str, tuple[Any, ...] | None]] = {
+    "chat": _COMMON
+    | {
+        "messages": _ANY,
+        "max_tokens": _ANY,
+        "max_completion_tokens": _ANY,
+        "stop": _ANY,
+        "logprobs": (True, False),
+        "n": (1,),
+        "top_logprobs": (0,),
+        "frequency_penalty": (0,),
+        "presence_penalty": (0,),
+        "logit_bias": ({},),
+        "modalities": (["text"],),
+        "response_format": ({"type": "text"},),
+    },
+    "responses": _COMMON
+    | {
+        "input": _ANY,
+        "instructions": _ANY,
+        "max_output_tokens": _ANY,
+        "include": ([], ["reasoning.encrypted_content"]),
+        "background": (False,),
+        "text": ({}, {"format": {"type": "text"}}),
+        "top_logprobs": (0,),
+        "truncation": ("disabled",),
+    },
+}
+
+
+class Refusal(EHError):
+    """What a client gets in place of an answer: a status and OpenAI's error object. Clients do not try these again.
+
+    Args:
+        message: One sentence: what was asked for, and what can be had.
+        status: The HTTP status.
+        code: The error's code, as clients compare it.
+    """
+
+    def __init__(self, message: str, *, status: int = 400, code: str = "unsupported_value") -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+    def body(self) -> Json:
+        """OpenAI's error object."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
+
+
+def budget_used_up(k: int) -> Refusal:
+    """What an agent gets for its call after the `k`-th. Clients don't try 410 again."""
+    return Refusal(
+        f"The budget of {k} model calls is used up; the episode is over.", status=410, code="horizon_reached"
+    )
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """A request to the model.
+
+    Attributes:
+        messages: The conversation. Each message has ``"role"`` (system, user, assistant or tool) and ``"content"``, a text; an
+            assistant's may have ``"tool_calls"`` with the arguments as objects, a tool's has ``"tool_call_id"``.
+        tools: The functions on offer, in chat form, as `tool_choice` leaves them.
+        max_tokens: The most tokens of the answer that the agent wants; None if it does not say.
+        stop: Texts that end the answer.
+        stream: Whether the answer is sent as events.
+        api: The form of the request and of its answer.
+        body_hash: The same for two requests of the same content.
+        logprobs: Whether the answer shows the log-probability of each token.
+        tool_choice: "none" (then `tools` is empty), "auto", "required", or the name of the one function in `tools`.
+        model: The name that the request gives the model; the answer repeats it.
+        usage_in_stream: Whether a streamed chat ends with the numbers of tokens.
+    """
+
+    messages: list[Json]
+    tools: list[Json] = field(default_factory=list)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+    api: Api = "chat"
+    body_hash: str = ""
+    logprobs: bool = False
+    tool_choice: str = "auto"
+    model: str = MODEL
+    usage_in_stream: bool = False
+
+
+@dataclass(frozen=True)
+class ModelAnswer:
+    """What the model wrote.
+
+    Attributes:
+        text: The words.
+        calls: The calls in chat form, ``{"id", "type": "function", "function": {"name", "arguments"}}``, the arguments an object.
+            An id must not come twice in a session.
+        reasoning: The thought; empty if there was none.
+        finish_reason: Why it ended.
+        prompt_tokens: The tokens of the conversation.
+        completion_tokens: The sampled tokens.
+        logprobs: Each sampled token's text and log-probability; None if they are not shown.
+    """
+
+    text: str = ""
+    calls: list[Json] = field(default_factory=list)
+    reasoning: str = ""
+    finish_reason: FinishReason = "stop"
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    logprobs: list[tuple[str, float]] | None = None
+
+    @property
+    def message(self) -> Json:
+        """The message as a later request of this session repeats it, in the form of `ModelCall.messages`."""
+        message = {"role": "assistant", "content": self.text}
+        return message | ({"tool_calls": self.calls} if self.calls else {})
+
+
+def model_list() -> Json:
+    """The answer to ``GET /models``."""
+    return {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "elastic-horizon"}]}
+
+
+def read_call(content: bytes, api: Api, temperature: float | None = None) -> ModelCall:
+    """Reads a request.
+
+    Args:
+        content: The request's body.
+        api: Its form.
+        temperature: The temperature at which the model is sampled. A request must not ask for another one. If it is None, a
+            request must not ask for any.
+
+    Raises:
+        Refusal: The body is broken, or asks for something that can't be had.
+    """
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"the body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise Refusal("the body must be a JSON object", code="invalid_json")
+    body = {name: value for name, value in body.items() if value is not None}
+    options = _OPTIONS[api]
+    for name, value in body.items():
+        if name not in options:
+            raise Refusal(f"the option {name!r} can't be honoured here; leave it out", code="unsupported_parameter")
+        allowed = options[name]
+        if allowed is not None and value not in allowed:
+            choices = " or ".join(json.dumps(choice) for choice in allowed)
+            raise Refusal(f"{name!r} must be {choices}, got {_short(value)}; leave it out")
+    if (asked := body.get("temperature")) is not None and asked != temperature:
+        raise Refusal(f"the run samples at a temperature of its own, got temperature={_short(asked)}; leave it out")
+    try:
+        messages = _chat_messages(body) if api == "chat" else _response_messages(body)
+        tools, choice = _tools(body, api)
+        limits = [body.get(name) for name in ("max_completion_tokens", "max_tokens", "max_output_tokens")]
+        return ModelCall(
+            messages=messages,
+            tools=tools,
+            max_tokens=next((_positive(limit) for limit in limits if limit is not None), None),
+            stop=_stops(body.get("stop", ())),
+            stream=body.get("stream", False),
+            api=api,
+            body_hash=hashlib.sha256(api.encode() + content).hexdigest(),
+            logprobs=body.get("logprobs", False),
+            tool_choice=choice,
+            model=_string(body.get("model", MODEL)),
+            usage_in_stream=bool(body.get("stream_options", {}).get("include_usage")),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise Refusal(f"the request is not of OpenAI's form: {error!r}", code="invalid_value") from None
+
+
+def _chat_messages(body: Json) -> list[Json]:
+    if not isinstance(body["messages"], list) or not body["messages"]:
+        raise Refusal("'messages' must be a list with a message", code="invalid_value")
+    return [_message(message) for message in body["messages"]]
+
+
+def _message(message: Json) -> Json:
+    role, text = message["role"], _text(message.get("content"))
+    if role in ("system", "developer"):
+        return {"role": "system", "content": text}
+    if role == "user":
+        return {"role": "user", "content": text}
+    if role == "tool":
+        return {"role": "tool", "tool_call_id": _string(message["tool_call_id"]), "content": text}
+    if role == "assistant":
+        calls = [_call(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
+        return {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
+    raise Refusal(f"a message's role must be system, developer, user, assistant or tool, got {_short(role)}")
+
+
+def _response_messages(body: Json) -> list[Json]:
+    """The items of a responses request as messages. The calls after an assistant's words belong to its message."""
+    items = body["input"]
+    messages = [_message({"role": "system", "content": body["instructions"]})] if body.get("instructions") else []
+    if isinstance(items, str):
+        return [*messages, _message({"role": "user", "content": items})]
+    for item in items:
+        kind = item.get("type", "message")
+        if kind == "message":
+            messages.append(_message(item))
+        elif kind == "function_call":
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": ""})
+            messages[-1].setdefault("tool_calls", []).append(_call(item["call_id"], item))
+        elif kind == "function_call_output":
+            messages.append(_message({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}))
+        elif kind != "reasoning":
+            raise Refusal(f"an item must be a message, a function call or its output, got {_short(kind)}")
+    if not messages:
+        raise Refusal("'input' must have a message", code="invalid_value")
+    return messages
+
+
+def _call(name: Any, function: Json) -> Json:
+    text = _string(function["arguments"])
+    try:
+        arguments = json.loads(text or "{}")
+    except ValueError:
+        arguments = None  # the agent's own, or edited: a model's call is an object
+    function = {
+        "name": _string(function["name"]),
+        "arguments": arguments if isinstance(arguments, dict) else text,
+    }
+    return {"id": _string(name), "type": "function", "function": function}
+
+
+def _text(content: Any) -> str:
+    """A message's content, which may be a text, a list of its parts, or null."""
+    if content is None or isinstance(content, str):
+        return escaped(content or "")
+    for part in content:
+        if part["type"] not in ("text", "input_text", "output_text"):
+            raise Refusal(f"the model reads and writes text only, got a part of type {_short(part['type'])}")
+    return "\n".join(_string(part["text"]) for part in content)
+
+
+def _tools(body: Json, api: Api) -> tuple[list[Json], str]:
+    """The functions on offer in chat form, and the choice among them."""
+    tools: list[Json] = []
+    for tool in body.get("tools", ()):
+        if tool["type"] != "function":
+            raise Refusal(f"a tool must be a function, got {_short(tool['type'])}")
+        function = tool["function"] if api == "chat" else tool
+        kept = {
+            name: function[name] for name in ("name", "description", "parameters") if function.get(name) is not None
+        }
+        tools.append({"type": "function", "function": {"name": _string(function["name"]), **kept}})
+    choice = body.get("tool_choice", "auto")
+    if isinstance(choice, str):
+        choices: dict[str, list[Json]] = {"none": [], "auto": tools, "required": tools}
+        if choice in choices:
+            return choices[choice], choice
+    else:
+        name = choice["function"]["name"] if api == "chat" else choice["name"]
+        if named := [tool for tool in tools if tool["function"]["name"] == name]:
+            return named, name
+    raise Refusal(f"'tool_choice' must be none, auto, required or a function on offer, got {_short(choice)}")
+
+
+def _stops(stop: Any) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(_string(text) for text in stop)
+    if len(stops) > 4 or not all(stops):
+        raise Refusal("'stop' must be up to four texts that are not empty")
+    return stops
+
+
+def _positive(limit: Any) -> int:
+    if not isinstance(limit, int) or limit < 1:
+        raise Refusal(f"the most tokens of an answer must be a whole number >= 1, got {_short(limit)}")
+    return limit
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, got {_short(value)}")
+    return escaped(value)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,178 @@
+"""Writes a model's answer as a chat completion or a response, whole or as events."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+
+from eh_gym.surrogates import escaped
+from harness.agents.protocol import Json, ModelAnswer, ModelCall
+
+__all__ = ["write_answer"]
+
+
+def write_answer(call: ModelCall, answer: ModelAnswer) -> bytes:
+    """The body of an answer in the form that the request asks for: a JSON object, or all of its events."""
+    if call.api == "chat":
+        chunks: Iterable[Json] = _chat_chunks(call, answer) if call.stream else [_completion(call, answer)]
+        return _events(chunks, "data: [DONE]\n\n") if call.stream else json.dumps(next(iter(chunks))).encode()
+    response = _response(call, answer)
+    return _events(_response_events(response)) if call.stream else json.dumps(response).encode()
+
+
+def _events(events: Iterable[Json], last: str = "") -> bytes:
+    named = ((f"event: {event['type']}\n" if "type" in event else "", json.dumps(event)) for event in events)
+    return ("".join(f"{name}data: {data}\n\n" for name, data in named) + last).encode()
+
+
+def _written(calls: Iterable[Json]) -> list[Json]:
+    """Calls as a client reads them: their arguments are JSON."""
+    return [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {
+                "name": call["function"]["name"],
+                "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
+            },
+        }
+        for call in calls
+    ]
+
+
+def _completion(call: ModelCall, answer: ModelAnswer) -> Json:
+    message: Json = {"role": "assistant", "content": answer.text or None, "refusal": None}
+    if not answer.calls:
+        message["content"] = answer.text
+    else:
+        message["tool_calls"] = _written(answer.calls)
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    choice = {"index": 0, "finish_reason": answer.finish_reason, "message": message, "logprobs": _logprobs(answer)}
+    return _head(call, "chat.completion") | {"choices": [choice], "usage": _usage(answer)}
+
+
+def _chat_chunks(call: ModelCall, answer: ModelAnswer) -> Iterator[Json]:
+    """The answer in three events: its words, its calls, its end; and a fourth if the numbers of tokens are asked for."""
+    head = _head(call, "chat.completion.chunk")
+
+    def chunk(delta: Json, finish: str | None = None, logprobs: Json | None = None) -> Json:
+        return head | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}]}
+
+    thought = {"reasoning_content": answer.reasoning} if answer.reasoning else {}
+    yield chunk({"role": "assistant", "content": answer.text} | thought, logprobs=_logprobs(answer))
+    if answer.calls:
+        yield chunk({"tool_calls": [{"index": at} | made for at, made in enumerate(_written(answer.calls))]})
+    yield chunk({}, answer.finish_reason)
+    if call.usage_in_stream:
+        yield head | {"choices": [], "usage": _usage(answer)}
+
+
+def _head(call: ModelCall, kind: str) -> Json:
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": call.model,
+        "system_fingerprint": None,
+    }
+
+
+def _usage(answer: ModelAnswer) -> Json:
+    asked, written = answer.prompt_tokens, answer.completion_tokens
+    return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
+
+
+def _logprobs(answer: ModelAnswer) -> Json | None:
+    if answer.logprobs is None:
+        return None
+    tokens = [
+        {"token": text, "logprob": logprob, "bytes": list(escaped(text).encode()), "top_logprobs": []}
+        for text, logprob in answer.logprobs
+    ]
+    return {"content": tokens, "refusal": None}
+
+
+def _response(call: ModelCall, answer: ModelAnswer) -> Json:
+    name, cut = uuid.uuid4().hex, answer.finish_reason == "length"
+    status = "incomplete" if cut else "completed"
+    output: list[Json] = []
+    if answer.reasoning:
+        thought = {"type": "summary_text", "text": answer.reasoning}
+        output.append({"type": "reasoning", "id": f"rs_{name}", "summary": [thought], "status": status})
+    if answer.text or not answer.calls:
+        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+        output.append(
+            {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": status, "content": [part]}
+        )
+    output += [
+        {"type": "function_call", "id": f"fc_{name}_{at}", "call_id": made["id"], "status": status, **made["function"]}
+        for at, made in enumerate(_written(answer.calls))
+    ]
+    asked, written = answer.prompt_tokens, answer.completion_tokens
+    return {
+        "id": f"resp_{name}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "instructions": None,
+        "metadata": {},
+        "model": call.model,
+        "output": output,
+        "parallel_tool_calls": True,
+        "temperature": None,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+        "usage": {
+            "input_tokens": asked,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": written,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": asked + written,
+        },
+    }
+
+
+def _response_events(response: Json) -> Iterator[Json]:
+    """The response's events: its beginning, each item's text or arguments as one piece, its end."""
+    begun = response | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+    events: list[Json] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.in_progress", "response": begun},
+    ]
+    for at, item in enumerate(response["output"]):
+        place = {"output_index": at, "item_id": item["id"]}
+        empty = {"message": {"content": []}, "function_call": {"arguments": ""}, "reasoning": {"summary": []}}[
+            item["type"]
+        ]
+        events.append(
+            {
+                "type": "response.output_item.added",
+                "output_index": at,
+                "item": item | empty | {"status": "in_progress"},
+            }
+        )
+        if item["type"] == "message":
+            [part] = item["content"]
+            where = place | {"content_index": 0}
+            events += [
+                where | {"type": "response.content_part.added", "part": part | {"text": ""}},
+                where | {"type": "response.output_text.delta", "delta": part["text"], "logprobs": []},
+                where | {"type": "response.output_text.done", "text": part["text"], "logprobs": []},
+                where | {"type": "response.content_part.done", "part": part},
+            ]
+        elif item["type"] == "function_call":
+            made = {"name": item["name"], "arguments": item["arguments"]}
+            events += [
+                place | {"type": "response.function_call_arguments.delta", "delta": item["arguments"]},
+                place | {"type": "response.function_call_arguments.done", **made},
+            ]
+        events.append({"type": "response.output_item.done", "output_index": at, "item": item})
+    events.append({"type": f"response.{response['status']}", "response": response})
+    for number, event in enumerate(events):
+        yield event | {"sequence_number": number}

@@ -1,0 +1,329 @@
+"""The endpoint under real clients: retries are answered once, hang-ups and floods harm nobody, sessions end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+
+from eh_gym.errors import ConfigError
+from harness.agents.gateway import Gateway, Session
+from harness.agents.protocol import ModelAnswer, Refusal, budget_used_up
+
+ASKED: list[Any] = [{"role": "user", "content": "Open a drawer."}]
+MADE = {"id": "call1", "type": "function", "function": {"name": "open", "arguments": {"drawer": "c"}}}
+ANSWER = ModelAnswer("Let me see.", [MADE], "thinking", "tool_calls", 7, 2, [("Let", -0.5), (" me \ud83d", -1.5)])
+SOON_S = 20.0
+CONNECTIONS = openai.DefaultHttpxClient(verify=False)
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    with Gateway(most_sessions=4, most_waiting=3, most_bytes=100_000) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def session(gateway: Gateway) -> Session:
+    return gateway.open()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def client(session: Session, **more: Any) -> openai.OpenAI:
+    more = {"timeout": SOON_S, "max_retries": 0, "http_client": CONNECTIONS} | more
+    return openai.OpenAI(base_url=session.base_url, api_key="any", **more)
+
+
+def ask(session: Session, text: str = "Hi", **more: Any) -> str | None:
+    messages: list[Any] = [{"role": "user", "content": text}]
+    chat = client(session, **more).chat.completions
+    return chat.create(model="any", messages=messages).choices[0].message.content
+
+
+def serve(session: Session, *answers: ModelAnswer) -> list[str]:
+    """Answers calls in turn; the last text of each."""
+    heard = []
+    for answer in answers:
+        call = session.next_call(SOON_S)
+        assert call is not None
+        session.answer(call, answer)
+        heard.append(call.messages[-1]["content"])
+    return heard
+
+
+def post(session: Session, body: bytes, path: str = "/chat/completions", **headers: str) -> tuple[int, dict[str, Any]]:
+    host, _, rest = session.base_url.removeprefix("http://").partition("/")
+    connection = http.client.HTTPConnection(host, timeout=SOON_S)
+    connection.request("POST", f"/{rest}{path}", body, headers)
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
+
+
+def begin(session: Session, text: str) -> socket.socket:
+    """A request whose client may hang up."""
+    host, _, rest = session.base_url.removeprefix("http://").partition("/")
+    body = json.dumps({"messages": [{"role": "user", "content": text}]})
+    connection = socket.create_connection((host.split(":")[0], int(host.split(":")[1])), timeout=SOON_S)
+    head = f"POST /{rest}/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall((head + body).encode())
+    return connection
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_completion_arrives_whole_and_as_events(
+    session: Session, pool: ThreadPoolExecutor, stream: bool
+) -> None:
+    served = pool.submit(serve, session, ANSWER)
+    chat = client(session).chat.completions
+    if not stream:
+        whole = chat.create(model="any", messages=ASKED, logprobs=True)
+    else:
+        with chat.stream(model="any", messages=ASKED, logprobs=True, stream_options={"include_usage": True}) as events:
+            whole = events.get_final_completion()
+    assert served.result() == ["Open a drawer."]
+    [choice] = whole.choices
+    assert (choice.message.content, choice.finish_reason) == ("Let me see.", "tool_calls")
+    [call] = choice.message.tool_calls or ()
+    assert call.type == "function"
+    assert call.function.name == "open"
+    assert json.loads(call.function.arguments) == {"drawer": "c"}
+    assert choice.message.model_dump()["reasoning_content"] == "thinking"
+    assert choice.logprobs is not None
+    assert choice.logprobs.content is not None
+    assert next((token.token, token.logprob) for token in choice.logprobs.content) == ("Let", -0.5)
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (7, 2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_arrives_whole_and_as_events(session: Session, pool: ThreadPoolExecutor, stream: bool) -> None:
+    served = pool.submit(serve, session, ANSWER)
+    responses = client(session).responses
+    if not stream:
+        whole = responses.create(model="any", input="Open a drawer.")
+    else:
+        with responses.stream(model="any", input="Open a drawer.") as events:
+            whole = events.get_final_response()
+    assert served.result() == ["Open a drawer."]
+    assert (whole.output_text, whole.status) == ("Let me see.", "completed")
+    call = whole.output[-1]
+    assert call.type == "function_call"
+    assert (call.name, call.call_id) == ("open", "call1")
+    assert json.loads(call.arguments) == {"drawer": "c"}
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == 9
+
+
+def test_a_cut_answer_says_so(session: Session, pool: ThreadPoolExecutor) -> None:
+    served = pool.submit(serve, session, *[ModelAnswer("Le", finish_reason="length")] * 2)
+    assert client(session).chat.completions.create(model="any", messages=ASKED).choices[0].finish_reason == "length"
+    with client(session).responses.stream(model="any", input="Hi") as events:
+        last = list(events)[-1]
+    assert last.type == "response.incomplete"
+    assert last.response.status == "incomplete"
+    served.result()
+
+
+def test_a_client_that_times_out_gets_its_answer_and_the_model_is_asked_once(
+    session: Session, pool: ThreadPoolExecutor
+) -> None:
+    asked = pool.submit(ask, session, timeout=0.3, max_retries=50)
+    call = session.next_call(SOON_S)
+    assert call is not None
+    time.sleep(1.0)  # a weight update
+    session.answer(call, ModelAnswer("late"))
+    assert asked.result(SOON_S) == "late"
+    assert session.next_call(0.2) is None
+
+
+def test_a_retry_without_a_header_is_known_by_its_content_after_a_hang_up(
+    session: Session, pool: ThreadPoolExecutor
+) -> None:
+    first = begin(session, "Hi")
+    call = session.next_call(SOON_S)
+    assert call is not None
+    first.close()
+    session.answer(call, ModelAnswer("once"))
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}]}).encode()
+    status, answer = post(session, body)
+    assert (status, answer["choices"][0]["message"]["content"]) == (200, "once")
+    assert session.next_call(0.2) is None
+
+
+def test_the_same_question_asked_again_is_another_call(session: Session, pool: ThreadPoolExecutor) -> None:
+    one = pool.submit(ask, session)
+    serve(session, ModelAnswer("one"))
+    assert one.result(SOON_S) == "one"
+    several = [pool.submit(ask, session) for _ in range(2)]  # at once, as for a vote
+    serve(session, ModelAnswer("two"), ModelAnswer("three"))
+    assert {other.result(SOON_S) for other in several} == {"two", "three"}
+
+
+def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session: Session, pool: ThreadPoolExecutor) -> None:
+    begin(session, "gone").close()
+    deadline = time.monotonic() + SOON_S
+    while (call := session.next_call(0.1)) is not None and time.monotonic() < deadline:
+        session.answer(call, ModelAnswer())  # taken in the moment before the hang-up was seen
+    there = pool.submit(ask, session, "there")
+    assert serve(session, ModelAnswer("yes")) == ["there"]
+    assert there.result(SOON_S) == "yes"
+
+
+def test_calls_of_a_session_are_answered_in_turn(session: Session, pool: ThreadPoolExecutor) -> None:
+    asked: list[Future[str | None]] = []
+    for number in range(3):
+        asked.append(pool.submit(ask, session, str(number)))
+        wait_for_line(session, number + 1)
+    assert serve(session, *[ModelAnswer(f"a{number}") for number in range(3)]) == ["0", "1", "2"]
+    assert [one.result(SOON_S) for one in asked] == ["a0", "a1", "a2"]
+
+
+def wait_for_line(session: Session, length: int) -> None:
+    deadline = time.monotonic() + SOON_S
+    while len(session._line) < length:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_sessions_see_nothing_of_each_other(gateway: Gateway, pool: ThreadPoolExecutor) -> None:
+    ours, theirs = gateway.open(), gateway.open()
+    asked = pool.submit(ask, theirs, "secret")
+    assert serve(theirs, ModelAnswer("for them")) == ["secret"]
+    assert asked.result(SOON_S) == "for them"
+    mine = pool.submit(ask, ours, "secret", default_headers={"x-stainless-retry-count": "1"})
+    assert serve(ours, ModelAnswer("for us")) == ["secret"]
+    assert mine.result(SOON_S) == "for us"
+    theirs.end(budget_used_up(1))
+    mine = pool.submit(ask, ours, "more")
+    serve(ours, ModelAnswer("still here"))
+    assert mine.result(SOON_S) == "still here"
+
+
+def test_an_unknown_or_closed_key_is_refused(gateway: Gateway, session: Session) -> None:
+    session.close()
+    with pytest.raises(openai.AuthenticationError):
+        ask(session)
+    with pytest.raises(openai.AuthenticationError):
+        client(session).models.list()
+    session.close()  # again does nothing
+
+
+def test_the_models_are_listed_and_other_routes_are_named_as_unknown(session: Session) -> None:
+    assert [model.id for model in client(session).models.list()] == ["policy"]
+    assert post(session, b"{}", "/embeddings")[0] == 404
+    assert post(session, b"{}", "/models")[0] == 405
+
+
+def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries_again(
+    session: Session, pool: ThreadPoolExecutor
+) -> None:
+    waiting = [pool.submit(ask, session, name, max_retries=5) for name in ("taken", "in line")]
+    wait_for_line(session, 2)
+    taken = session.next_call(SOON_S)
+    assert taken is not None
+    session.end(budget_used_up(3))
+    session.end(Refusal("a second end changes nothing", status=500))
+    session.answer(taken, ModelAnswer("too late"))
+    for asked in (*waiting, pool.submit(ask, session, max_retries=5)):
+        error = asked.exception(SOON_S)
+        assert isinstance(error, openai.APIStatusError)
+        assert error.status_code == 410
+        assert error.code == "horizon_reached"
+        assert "3" in error.message
+    assert session.next_call(SOON_S) is None
+
+
+def test_a_session_can_end_in_a_last_message(session: Session) -> None:
+    session.end(ModelAnswer("The budget is used up."))
+    assert ask(session) == "The budget is used up."
+    with client(session).responses.stream(model="any", input="Hi") as events:
+        assert events.get_final_response().output_text == "The budget is used up."
+
+
+def test_a_refused_request_is_no_call(session: Session) -> None:
+    with pytest.raises(openai.BadRequestError, match="top_p"):
+        client(session).chat.completions.create(model="any", messages=ASKED, top_p=0.5)
+    assert session.next_call(0.1) is None
+
+
+def test_a_call_can_be_refused_by_its_holder(session: Session, pool: ThreadPoolExecutor) -> None:
+    asked = pool.submit(ask, session)
+    call = session.next_call(SOON_S)
+    assert call is not None
+    session.answer(call, Refusal("the context is full", code="context_length_exceeded"))
+    error = asked.exception(SOON_S)
+    assert isinstance(error, openai.BadRequestError)
+    assert error.code == "context_length_exceeded"
+
+
+def test_too_large_too_many_and_unmeasured_requests_are_refused(session: Session, pool: ThreadPoolExecutor) -> None:
+    assert post(session, b"x" * 100_001)[0] == 413
+    assert post(session, b"{}", **{"Transfer-Encoding": "chunked", "Content-Length": "-1"})[0] == 411
+    waiting = [pool.submit(ask, session, str(number)) for number in range(3)]
+    wait_for_line(session, 3)
+    with pytest.raises(openai.RateLimitError):
+        ask(session, "one more")
+    serve(session, *[ModelAnswer("ok")] * 3)
+    assert {one.result(SOON_S) for one in waiting} == {"ok"}
+
+
+def test_too_many_sessions_are_refused(gateway: Gateway) -> None:
+    sessions = [gateway.open() for _ in range(4)]
+    with pytest.raises(ConfigError, match="sessions"):
+        gateway.open()
+    sessions[0].close()
+    gateway.open()
+
+
+def test_connections_past_the_limit_are_closed_and_the_others_go_on() -> None:
+    with Gateway(most_sessions=2) as gateway, ThreadPoolExecutor(1) as pool:
+        session = gateway.open()
+        host, port = gateway.url.removeprefix("http://").split(":")
+        idle = [socket.create_connection((host, int(port)), timeout=SOON_S) for _ in range(4)]
+        beyond = socket.create_connection((host, int(port)), timeout=SOON_S)
+        assert beyond.recv(1) == b""
+        idle.pop().close()
+        asked = pool.submit(ask, session, max_retries=20)
+        assert serve(session, ModelAnswer("yes")) == ["Hi"]
+        assert asked.result(SOON_S) == "yes"
+        for connection in (*idle, beyond):
+            connection.close()
+
+
+def test_garbage_on_a_connection_harms_nobody(session: Session, pool: ThreadPoolExecutor) -> None:
+    host, _, _ = session.base_url.removeprefix("http://").partition("/")
+    for garbage in (b"\x16\x03\x01" * 50, b"POST / HTTP/9\r\n\r\n", b"GET " + b"a" * 100_000):
+        with socket.create_connection((host.split(":")[0], int(host.split(":")[1])), timeout=SOON_S) as connection:
+            connection.sendall(garbage)
+    asked = pool.submit(ask, session)
+    serve(session, ModelAnswer("still here"))
+    assert asked.result(SOON_S) == "still here"
+
+
+def test_a_taken_address_is_a_sentence(gateway: Gateway) -> None:
+    port = int(gateway.url.rpartition(":")[2])
+    with pytest.raises(ConfigError, match=str(port)):
+        Gateway(port=port)
+
+
+def test_closing_the_gateway_ends_waiting_calls_and_frees_its_thread() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        gateway = Gateway()
+        session = gateway.open()
+        asked = pool.submit(ask, session)
+        wait_for_line(session, 1)
+        gateway.close()
+        assert isinstance(asked.exception(SOON_S), openai.APIStatusError)
+    assert not gateway._thread.is_alive()

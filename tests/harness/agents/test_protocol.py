@@ -1,0 +1,113 @@
+"""Requests in OpenAI's two forms become one, and what can't be honoured is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from harness.agents.protocol import ModelAnswer, ModelCall, Refusal, read_call
+from harness.agents.writing import write_answer
+
+ASKED = {"role": "user", "content": "Open a drawer."}
+CALL = {"id": "call1", "type": "function", "function": {"name": "open", "arguments": {"drawer": "é", "times": 1}}}
+ANSWER = ModelAnswer("Let me see.", [CALL], "thinking", "tool_calls", 7, 3)
+OPEN = {"name": "open", "description": "Opens.", "parameters": {"type": "object", "properties": {}}}
+
+
+def read(api: Any = "chat", sampled_at: float | None = None, **body: Any) -> ModelCall:
+    body = ({"messages": [ASKED]} if api == "chat" else {"input": [ASKED]}) | body
+    return read_call(json.dumps(body).encode(), api, sampled_at)
+
+
+def test_an_answer_that_a_chat_repeats_is_the_message_that_was_answered() -> None:
+    said = json.loads(write_answer(read(), ANSWER))["choices"][0]["message"]
+    assert read(messages=[ASKED, said]).messages == [ASKED, ANSWER.message]
+    said["tool_calls"][0]["function"]["arguments"] = '{"times":1,"drawer":"\\u00e9"}'  # as frameworks write it again
+    assert read(messages=[ASKED, said]).messages == [ASKED, ANSWER.message]
+
+
+@pytest.mark.parametrize(
+    "answer", [ANSWER, ModelAnswer("", [CALL]), ModelAnswer("words")], ids=["both", "call", "words"]
+)
+def test_an_answer_that_a_responses_request_repeats_is_the_message_that_was_answered(answer: ModelAnswer) -> None:
+    output = json.loads(write_answer(read("responses"), answer))["output"]
+    result = {"type": "function_call_output", "call_id": "call1", "output": [{"type": "input_text", "text": "ok"}]}
+    tool = {"role": "tool", "tool_call_id": "call1", "content": "ok"}
+    call = read("responses", input=[ASKED, *output, result], instructions="Be brief.")
+    assert call.messages == [{"role": "system", "content": "Be brief."}, ASKED, answer.message, tool]
+
+
+def test_two_calls_of_an_answer_stay_one_message() -> None:
+    both = ModelAnswer("", [CALL, CALL | {"id": "call2"}])
+    output = json.loads(write_answer(read("responses"), both))["output"]
+    assert read("responses", input=[ASKED, *output]).messages == [ASKED, both.message]
+
+
+def test_content_may_be_a_text_its_parts_or_null() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b\ud83d"}]
+    said = [{"role": "developer", "content": parts}, {"role": "assistant", "content": None}, ASKED]
+    assert [message["content"] for message in read(messages=said).messages] == ["a\nb\\ud83d", "", ASKED["content"]]
+    assert read("responses", input="Hi").messages == [{"role": "user", "content": "Hi"}]
+
+
+def test_tools_have_one_form_and_the_choice_limits_them() -> None:
+    shut = {"name": "shut"}
+    in_chat = [{"type": "function", "function": OPEN | {"strict": True}}, {"type": "function", "function": shut}]
+    flat = [{"type": "function", **OPEN, "strict": True}, {"type": "function", **shut}]
+    wanted = [{"type": "function", "function": OPEN}, {"type": "function", "function": shut}]
+    assert read(tools=in_chat).tools == read("responses", tools=flat).tools == wanted
+    assert read(tools=in_chat, tool_choice="required").tools == wanted
+    assert read(tools=in_chat, tool_choice="none").tools == []
+    named = read(tools=in_chat, tool_choice={"type": "function", "function": {"name": "shut"}})
+    assert (named.tools, named.tool_choice) == (wanted[1:], "shut")
+    assert read("responses", tools=flat, tool_choice={"type": "function", "name": "open"}).tools == wanted[:1]
+
+
+def test_limits_of_an_answer_are_read() -> None:
+    call = read(max_completion_tokens=5, stop="END", logprobs=True, stream=True, model="gpt", temperature=None)
+    assert (call.max_tokens, call.stop, call.logprobs, call.stream, call.model) == (5, ("END",), True, True, "gpt")
+    assert read("responses", max_output_tokens=6).max_tokens == read(max_tokens=6).max_tokens == 6
+    assert read(stop=["a", "b"]).stop == ("a", "b")
+    assert read().body_hash == read().body_hash != read(stop="a").body_hash
+
+
+def test_the_runs_temperature_may_be_named() -> None:
+    assert read(sampled_at=0.7, temperature=0.7).messages == [ASKED]
+    with pytest.raises(Refusal, match="temperature"):
+        read(sampled_at=0.7, temperature=1.0)
+
+
+@pytest.mark.parametrize(
+    ("named", "body"),
+    [
+        ("'n'", {"n": 2}),
+        ("temperature", {"temperature": 0.5}),
+        ("'top_p'", {"top_p": 0.9}),
+        ("'seed'", {"seed": 1}),
+        ("'response_format'", {"response_format": {"type": "json_object"}}),
+        ("'top_k'", {"top_k": 5}),
+        ("'max_tokens'|most tokens", {"max_tokens": 0}),
+        ("'stop'", {"stop": ["a", ""]}),
+        ("tool", {"tools": [{"type": "custom", "custom": {}}]}),
+        ("'tool_choice'", {"tool_choice": {"type": "function", "function": {"name": "shut"}}}),
+        ("'messages'", {"messages": []}),
+        ("role", {"messages": [{"role": "narrator", "content": "."}]}),
+        ("image_url", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}),
+        ("form", {"messages": ["Hi"]}),
+        ("form", {"messages": [{"role": "user", "content": 3}]}),
+        ("form", {"messages": [{"role": "user", "content": [{"type": "text", "text": 3}]}]}),
+        ("form", {"stream_options": True}),
+    ],
+)
+def test_what_cant_be_honoured_is_refused_by_its_name(named: str, body: dict[str, Any]) -> None:
+    with pytest.raises(Refusal, match=named) as refused:
+        read(**body)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"messages": 1}', b'{"n": 1}'])
+def test_a_broken_body_is_refused(content: bytes) -> None:
+    with pytest.raises(Refusal):
+        read_call(content, "chat")
