@@ -65,7 +65,8 @@ class Session:
         self._line: deque[_Waiting] = deque()
         self._taken: _Waiting | None = None
         self._answered: deque[_Waiting] = deque(maxlen=_KEPT)
-        self._end: Reply | None = None
+        self._end: Refusal | None = None
+        self._last: ModelAnswer | None = None
 
     def next_call(self, timeout_s: float) -> ModelCall | None:
         """Waits for the agent's next request.
@@ -99,13 +100,19 @@ class Session:
             else:
                 assert self._end is not None, "next_call() did not return this call, or it is answered"
 
-    def end(self, reply: Reply) -> None:
-        """Answers every waiting and every later request alike. A second end does nothing."""
+    def end(self, reply: Refusal, last: ModelAnswer | None = None) -> None:
+        """Answers every waiting and every later request alike. A second end does nothing.
+
+        Args:
+            reply: What they get.
+            last: What the first of them gets instead. An agent that would go on for ever with such answers is stopped by the
+                next one.
+        """
         with self._changed:
             if self._end is None:
-                self._end = reply
-                for waiting in (*self._line, *([self._taken] if self._taken else [])):
-                    waiting.reply = reply
+                self._end, self._last = reply, last
+                for waiting in (*([self._taken] if self._taken else []), *self._line):
+                    self._end_one(waiting)
                 self._line.clear()
                 self._taken = None
                 self._changed.notify_all()
@@ -124,8 +131,9 @@ class Session:
                     earlier.hung_up = hung_up
                     return earlier
             waiting = _Waiting(call, hung_up)
-            waiting.reply = self._end
-            if self._end is None:
+            if self._end is not None:
+                self._end_one(waiting)
+            else:
                 if len(self._line) >= self._most_waiting:
                     raise Refusal(
                         f"{len(self._line)} requests of this session wait already", status=429, code="too_many_requests"
@@ -137,17 +145,19 @@ class Session:
     def _wait(self, waiting: _Waiting, hung_up: Callable[[], bool]) -> Reply | None:
         """The reply to a request; None if its client hung up."""
         with self._changed:
-            while waiting.reply is None or hung_up():
-                if hung_up():
-                    if waiting in self._line and waiting.hung_up is hung_up:
-                        self._line.remove(waiting)
-                    return None
+            while not hung_up():
+                if waiting.reply is not None:
+                    return waiting.reply
                 self._changed.wait(_LOOK_S)
-            return waiting.reply
+            if waiting in self._line and waiting.hung_up is hung_up:
+                self._line.remove(waiting)
+            return None
 
-    def _delivered(self, waiting: _Waiting) -> None:
-        with self._changed:
-            waiting.hung_up = lambda: False
+    def _end_one(self, waiting: _Waiting) -> None:
+        """Answers a request after the end."""
+        waiting.reply = self._last or self._end
+        self._answered.append(waiting)
+        self._last = None
 
 
 class Gateway:
@@ -287,9 +297,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         kind = "text/event-stream" if call.stream else "application/json"
-        with suppress(OSError):  # gone in this moment; its retry gets the answer
+        waiting.hung_up = lambda: False  # before the client can ask again
+        try:
             self._send(200, write_answer(call, reply), kind)
-            session._delivered(waiting)
+        except OSError:  # gone in this moment; its retry gets the answer
+            waiting.hung_up = self._hung_up
 
     def _session(self) -> tuple[Session, str]:
         """The session and the route that the path names."""

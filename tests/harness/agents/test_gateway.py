@@ -46,10 +46,12 @@ def client(session: Session, **more: Any) -> openai.OpenAI:
     return openai.OpenAI(base_url=session.base_url, api_key="any", **more)
 
 
-def ask(session: Session, text: str = "Hi", **more: Any) -> str | None:
+def ask(session: Session, text: str = "Hi", retry: int = 0, **more: Any) -> str | None:
+    """Asks in one message. A `retry` says of itself that it is one, as OpenAI's clients do."""
     messages: list[Any] = [{"role": "user", "content": text}]
-    chat = client(session, **more).chat.completions
-    return chat.create(model="any", messages=messages).choices[0].message.content
+    create = client(session, **more).chat.completions.create
+    header = {"x-stainless-retry-count": str(retry)} if retry else {}
+    return create(model="any", messages=messages, extra_headers=header).choices[0].message.content
 
 
 def serve(session: Session, *answers: ModelAnswer) -> list[str]:
@@ -202,7 +204,7 @@ def test_sessions_see_nothing_of_each_other(gateway: Gateway, pool: ThreadPoolEx
     asked = pool.submit(ask, theirs, "secret")
     assert serve(theirs, ModelAnswer("for them")) == ["secret"]
     assert asked.result(SOON_S) == "for them"
-    mine = pool.submit(ask, ours, "secret", default_headers={"x-stainless-retry-count": "1"})
+    mine = pool.submit(ask, ours, "secret", retry=1)
     assert serve(ours, ModelAnswer("for us")) == ["secret"]
     assert mine.result(SOON_S) == "for us"
     theirs.end(budget_used_up(1))
@@ -245,11 +247,14 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
     assert session.next_call(SOON_S) is None
 
 
-def test_a_session_can_end_in_a_last_message(session: Session) -> None:
-    session.end(ModelAnswer("The budget is used up."))
-    assert ask(session) == "The budget is used up."
-    with client(session).responses.stream(model="any", input="Hi") as events:
-        assert events.get_final_response().output_text == "The budget is used up."
+def test_a_session_can_end_in_a_last_message_which_comes_once(session: Session, pool: ThreadPoolExecutor) -> None:
+    waiting = pool.submit(ask, session)
+    assert session.next_call(SOON_S) is not None
+    session.end(budget_used_up(3), ModelAnswer("The budget is used up."))
+    assert waiting.result(SOON_S) == "The budget is used up."
+    assert ask(session, retry=1) == "The budget is used up."
+    with pytest.raises(openai.APIStatusError, match="budget"):
+        ask(session, "And now?")
 
 
 def test_a_refused_request_is_no_call(session: Session) -> None:
