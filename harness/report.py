@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
@@ -13,7 +13,12 @@ from rich.console import Console
 from eh_gym.errors import ConfigError
 from harness.settings.command_line import errors_in_one_line, parse
 
-__all__ = ["Report", "main", "report"]
+if TYPE_CHECKING:
+    from harness.evaluation.folder import KeptEvaluation
+    from harness.experiments.report.figures import Drawing
+    from harness.experiments.report.runs import Suite
+
+__all__ = ["Report", "figures", "main", "report"]
 
 
 @dataclass(frozen=True)
@@ -41,19 +46,11 @@ def report(wanted: Report, console: Console) -> None:
     if wanted.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"out must end in .html, got {wanted.out}; change --out")
 
-    from harness.evaluation.folder import (  # slow to import, and `--help` needs none of it
-        evaluations_in,
-        read_evaluation,
-    )
-    from harness.experiments.report.report import write_report
-    from harness.experiments.report.runs import read_suites
+    from harness.experiments.report.report import write_report  # slow to import, and `--help` needs none of it
     from harness.experiments.report.trajectories import episode_logs, write_trajectories
     from harness.run.files import make_folder
 
-    found = {path: evaluations_in(path) for path in wanted.runs}
-    evaluations = [read_evaluation(path) for paths in found.values() for path in paths]
-    runs = [path for path, paths in found.items() if not paths]
-    suites = read_suites(runs) if runs or not evaluations else []
+    suites, evaluations = _read(wanted.runs)
     make_folder(wanted.out.parent, "--out")
     page = wanted.out.with_suffix(".episodes.html")
     logs = episode_logs(suites, evaluations)
@@ -61,6 +58,36 @@ def report(wanted: Report, console: Console) -> None:
     write_report(suites, evaluations, wanted.out, trajectories=page.name, episodes=episodes)
     for path in (wanted.out, page) if episodes.shown else (wanted.out,):
         console.print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True)
+
+
+def figures(*folders: str | Path) -> list[Drawing]:
+    """Draws the figures of the page, each of which a notebook shows.
+
+    Args:
+        folders: As in `Report.runs`.
+
+    Raises:
+        ConfigError: A folder holds no run, sweep or evaluation.
+        StateError: A file in a folder is damaged.
+
+    Example:
+        >>> from harness.report import figures
+        >>> [figure.title for figure in figures("runs/EH-Cabinet-v0-elastic-seed0")]  # doctest: +SKIP
+        ['Success by tokens', 'Success by update', 'K by update', …]
+    """
+    from harness.experiments.report.report import draw
+
+    return draw(*_read([Path(folder) for folder in folders]))
+
+
+def _read(folders: Sequence[Path]) -> tuple[list[Suite], list[KeptEvaluation]]:
+    from harness.evaluation.folder import evaluations_in, read_evaluation
+    from harness.experiments.report.runs import read_suites
+
+    found = {path: evaluations_in(path) for path in folders}
+    evaluations = [read_evaluation(path) for paths in found.values() for path in paths]
+    runs = [path for path, paths in found.items() if not paths]
+    return read_suites(runs) if runs or not evaluations else [], evaluations
 
 
 def main(argv: Sequence[str] | None = None) -> None:

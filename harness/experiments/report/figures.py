@@ -13,7 +13,8 @@ import statistics
 import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import matplotlib
@@ -54,12 +55,17 @@ class Drawing:
 
     title: str
     caption: str
-    svg: str
+    svg: str = field(repr=False)
     alternative: str
 
     def data_uri(self) -> str:
         """Returns the picture for an ``img``. There a browser runs no script, whatever an arm's label contains."""
         return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode('ascii')}"
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows."""
+        words = f"<b>{escape(self.title)}.</b> {escape(self.caption)}"
+        return f'<figure><img src="{self.data_uri()}" alt="{escape(self.alternative)}"><figcaption>{words}</figcaption></figure>'
 
 
 @dataclass(frozen=True)

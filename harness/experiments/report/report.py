@@ -27,7 +27,7 @@ from harness.experiments.report.trajectories import Episodes
 from harness.experiments.suite_table import SuiteTable, suite_table
 from harness.run.files import write_whole
 
-__all__ = ["write_report"]
+__all__ = ["draw", "write_report"]
 
 _ABOUT = {
     "saturation": (
@@ -103,11 +103,6 @@ def write_report(
         episodes: The number of episodes on that page; 0 if it was not written.
     """
     runs = all_runs(suites)
-    bands: list[tuple[Suite, tuple[float, float]]] = []
-    for suite in suites:
-        found = _table(suite, None).plateau
-        if found is not None:
-            bands.append((suite, (float(found.low), float(found.high))))
     page = quote(trajectories) if episodes.shown else ""
     links = [f"{page}#run={len(runs) + i}" if page else "" for i in range(len(evaluations))]
     text = (
@@ -118,7 +113,7 @@ def write_report(
             subtitle=_subtitle(suites, [run for *_, run in runs], evaluations),
             trajectories=trajectories,
             episodes=episodes,
-            sections=[_section(i, suite, _band_of(suite, bands)) for i, suite in enumerate(suites)],
+            sections=_sections(suites),
             evaluations=evaluation_table(evaluations, links),
             curves=draw_evaluation_curves(evaluations),
             scores=score_tables(evaluations),
@@ -129,6 +124,21 @@ def write_report(
         )
     )
     write_whole(out, text)
+
+
+def draw(suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation]) -> list[Drawing]:
+    """Draws the figures of the page, in its order."""
+    of_runs = [drawing for section in _sections(suites) for drawing in section.drawings]
+    return [*of_runs, *draw_evaluation_curves(evaluations)]
+
+
+def _sections(suites: Sequence[Suite]) -> list[_Section]:
+    bands: list[tuple[Suite, tuple[float, float]]] = []
+    for suite in suites:
+        found = _table(suite, None).plateau
+        if found is not None:
+            bands.append((suite, (float(found.low), float(found.high))))
+    return [_section(i, suite, _band_of(suite, bands)) for i, suite in enumerate(suites)]
 
 
 def _band_of(suite: Suite, bands: Sequence[tuple[Suite, tuple[float, float]]]) -> tuple[float, float] | None:

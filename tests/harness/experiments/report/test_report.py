@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.evaluate import main as evaluate
-from harness.report import main
+from harness.report import figures, main
 
 from .conftest import HOSTILE, write_log, write_run, write_sweep
 
@@ -154,3 +154,15 @@ def test_evaluations_and_runs_named_one_by_one_have_a_saturation_curve(tmp_path:
     # Of each group of 8 episodes, the first succeeds in step 2, and K = 6 stops the others.
     assert curves[0].endswith("by K. K = 2: 12.5 %; K = 6: 12.5 %.")
     assert len(curves) == 2  # not of the run whose agent was told K
+
+
+def test_a_notebook_gets_the_figures_of_the_page(sweep: Callable[..., Path], tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", updates=3)
+    evaluate(["--policy", "expert", "--tasks", "9", "--horizon", "12", "--out", str(tmp_path / "evaluation")])
+    folders = (sweep(seeds=1, updates=3, only=("saturation", "convergence")), run, tmp_path / "evaluation")
+    page = report(*folders, out=tmp_path / "report.html")
+    shown = _Elements("".join(figure._repr_html_() for figure in figures(*map(str, folders))))
+    assert [a for tag, a in shown.elements if tag == "img"] == [
+        {"src": a["src"], "alt": a["alt"]} for tag, a in page.elements if tag == "img"
+    ]
+    assert {tag for tag, _ in shown.elements} == {"figure", "img", "figcaption", "b"}
