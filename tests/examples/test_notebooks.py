@@ -1,0 +1,83 @@
+"""Each notebook runs from its first cell to its last, and is kept without outputs."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+_WARM_START = "{'episodes': 100, 'max_optimal_steps': 6, 'loss_target': 0.3, 'polish_batches': 0}"
+SHORT = {  # what stands in the cells, and what stands there in the short test
+    "own_environment": {"updates=60": "updates=6"},
+    "saturation": {"updates=12": "updates=1, eval_tasks=2", '"tasks": 64, "rollouts": 4': '"tasks": 20, "rollouts": 1'},
+    "train": {
+        "updates=40": f"updates=2, eval_tasks=2, warm_start={_WARM_START}",
+        '"tasks": 32, "rollouts": 4': '"tasks": 2, "rollouts": 1',
+    },
+}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_each_is_kept_without_outputs_and_named_in_the_readme(path):
+    cells = [cell for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    assert f"({path.name})" in (ROOT / "examples" / "README.md").read_text("utf-8")
+
+
+@pytest.fixture(params=["short", pytest.param("whole", marks=pytest.mark.campaign)])
+def execute(request, tmp_path, monkeypatch):
+    """Runs a notebook by name, in a folder of its own, and returns its code cells with their outputs."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    kernel = {"argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"], "display_name": "this"}
+    folder = tmp_path / "kernels" / "this"
+    folder.mkdir(parents=True)
+    (folder / "kernel.json").write_text(json.dumps(kernel))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
+
+    def run(name):
+        notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
+        for before, after in SHORT[name].items() if request.param == "short" else ():
+            [cell] = [cell for cell in notebook.cells if before in cell.source]
+            cell.source = cell.source.replace(before, after)
+        resources = {"metadata": {"path": tmp_path}}
+        nbclient.NotebookClient(notebook, timeout=600, kernel_name="this", resources=resources).execute()
+        return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+    return run
+
+
+def shown(cell, kind):
+    """What a cell displays of one kind."""
+    return [output.data[kind] for output in cell.outputs if kind in output.get("data", {})]
+
+
+def test_the_wrapper_on_an_environment_of_one_s_own(execute):
+    pytest.importorskip("matplotlib")
+    *_, figure, table = execute("own_environment")
+    assert shown(figure, "image/png")
+    assert table.outputs[0].text.count("K at the end") == 4
+
+
+def test_training_and_looking_at_it(execute, tmp_path):
+    pytest.importorskip("pandas")
+    _, table, figures, success, cut, scores = execute("train")
+    assert "horizon/k" in shown(table, "text/plain")[0]
+    assert ["K by update" in figure for figure in shown(figures, "text/html")].count(True) == 1
+    assert "success True" in success.outputs[0].text
+    assert "10 of 10 steps, success False, ended by horizon" in cut.outputs[0].text
+    assert scores.outputs[0].text.startswith("before")
+    assert (tmp_path / "runs" / "EH-Cabinet-v0-elastic-seed0" / "evaluation.json").exists()
+
+
+def test_the_saturation_curve_is_that_of_an_evaluation_at_each_k(execute):
+    *_, figure, equal, table = execute("saturation")
+    assert "Success and cost under each K" in shown(figure, "text/html")[0]
+    at_k, on_curve = json.loads(shown(equal, "text/plain")[0].replace("(", "[").replace(")", "]"))
+    assert at_k == pytest.approx(on_curve)
+    assert "the largest" in table.outputs[0].text
