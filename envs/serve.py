@@ -21,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"file with the token that clients must send; without it, {TOKEN_VARIABLE} is read",
     )
     parser.add_argument(
+        "--open", action="store_true", help="without a token of yours, let everybody play who can reach the address"
+    )
+    parser.add_argument(
         "--split",
         nargs="+",
         default=["train"],
@@ -49,7 +52,7 @@ def serve(options: argparse.Namespace) -> int:
         MissingBackendError: A backend or its data are not installed.
         MissingExtraError: OpenEnv is not installed.
     """
-    token, told = find_token(options.token_file, options.host)
+    token, told = find_token(options.token_file, options.host, is_open=options.open)
     from envs.openenv import server  # needs an extra
 
     return server.serve(options, token, told=told)

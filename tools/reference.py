@@ -193,7 +193,7 @@ def metrics_markdown() -> str:
 def pages() -> list[Path]:
     """The pages that are written by hand."""
     docs = ROOT / "docs"
-    folders = (ROOT, docs, *(docs / name for name in ("extend", "reference")), ROOT / "examples")
+    folders = (ROOT, docs, *(docs / name for name in ("extend", "reference")), ROOT / "examples", ROOT / "hubs")
     return [page for folder in folders for page in sorted(folder.glob("*.md")) if page.name not in WRITTEN]
 
 

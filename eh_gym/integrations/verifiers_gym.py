@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -15,7 +15,7 @@ from verifiers.v1.dialects.chat import message_to_wire
 
 from eh_gym.surrogates import escaped
 
-__all__ = ["ChatHarness", "GymEnv", "GymTaskset"]
+__all__ = ["ChatHarness", "GymConfig", "GymEnv", "GymTask", "GymTaskset"]
 
 
 class GymData(vf.TaskData):
@@ -34,6 +34,8 @@ class GymConfig(vf.TasksetConfig):
     """Further arguments for `gymnasium.make`."""
     task_ids: list[str] = Field(default_factory=list)
     """The tasks. Without them there is a task for each seed, without end."""
+    every_task: bool = False
+    """Whether to play all tasks that the environment lists in its `task_ids`."""
 
 
 class GymTask(vf.Task[GymData]):
@@ -46,13 +48,17 @@ class GymTaskset(vf.Taskset[GymTask, GymConfig]):
     @property
     def INFINITE(self) -> bool:  # verifiers' name
         """Whether the tasks are seeds."""
-        return not self.config.task_ids
+        return not (self.config.task_ids or self.config.every_task)
 
     def load(self) -> Iterator[GymTask]:
-        """The tasks that the configuration names, or one for each seed from 0 on."""
-        given = (GymData(name=name, task_id=name) for name in self.config.task_ids)
+        """The tasks that the configuration names, or all that the environment lists, or one for each seed from 0 on."""
+        names: Iterable[str] = self.config.task_ids
+        if self.config.every_task and not names:
+            with gym.make(self.config.gym_id, **self.config.make_args) as env:
+                names = env.unwrapped.task_ids  # type: ignore[attr-defined]
+        given = (GymData(name=name, task_id=name) for name in names)
         seeds = (GymData(name=f"{self.config.gym_id}#{seed}", seed=seed) for seed in itertools.count())
-        return (GymTask(data, self.config.task) for data in (given if self.config.task_ids else seeds))
+        return (GymTask(data, self.config.task) for data in (seeds if self.INFINITE else given))
 
 
 class ChatHarness(vf.Harness[vf.HarnessConfig]):

@@ -28,7 +28,7 @@ from envs.making import make_environment, read_env_args
 
 try:
     import uvicorn
-    from openenv.core.env_server.http_server import create_fastapi_app
+    from openenv.core.env_server.http_server import create_app
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, ConcurrencyConfig, Observation, State
     from pydantic import Field, field_validator
@@ -304,7 +304,7 @@ def make_app(
             probe._of(split)
     finally:
         probe.close()
-    app = create_fastapi_app(
+    app = create_app(
         factory,
         TextAction,
         TextObservation,
@@ -324,7 +324,7 @@ def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
 
     Args:
         options: The command line: env, host, port, split, env_args, max_sessions, idle_timeout_s.
-        token: What clients must send.
+        token: What clients must send; empty for none.
         told: Whether the token was made here and must be printed.
     """
     app = make_app(
@@ -344,7 +344,7 @@ def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
     server = make_server(app)
     host = f"[{options.host}]" if ":" in options.host else options.host
     print(f"serving {options.env} at http://{host}:{listening.getsockname()[1]}", flush=True)
-    print(f"token: {token}" if told else "token: as given", flush=True)
+    print(f"token: {token}" if told else "token: as given" if token else "no token: everybody may play", flush=True)
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn ends on both, and then raises them again: they must not end this process before its environments are closed.
         signal.signal(number, lambda *_: None)

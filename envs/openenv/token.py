@@ -39,8 +39,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def find_token(file: Path | None, host: str) -> tuple[str, bool]:
+def find_token(file: Path | None, host: str, *, is_open: bool = False) -> tuple[str, bool]:
     """The token that clients must send, and whether it was made here and must be printed.
+
+    Args:
+        file: Holds the token. Without it, the environment variable EH_ENV_TOKEN is read.
+        host: The address that the server listens on.
+        is_open: Whether clients need no token if none is given; the token is then empty.
 
     Raises:
         ConfigError: No token is given although other machines can reach the host, or one that is no token.
@@ -53,9 +58,11 @@ def find_token(file: Path | None, host: str) -> tuple[str, bool]:
         return checked_token(given), False
     if from_environment := os.environ.get(TOKEN_VARIABLE):
         return checked_token(from_environment), False
+    if is_open:
+        return "", False
     if not is_loopback(host):
         raise ConfigError(
             f"{host} can be reached from other machines, so the server needs a token; give --token-file or set {TOKEN_VARIABLE} "
-            '(python -c "import secrets; print(secrets.token_urlsafe())" makes one)'
+            '(python -c "import secrets; print(secrets.token_urlsafe())" makes one), or give --open if everybody may play'
         )
     return secrets.token_urlsafe(), True

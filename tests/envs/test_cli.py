@@ -12,6 +12,7 @@ from envs import runtime
 from envs.__main__ import main
 from envs.appworld import data
 from envs.appworld import install as appworld
+from envs.openenv.token import find_token
 
 
 @pytest.fixture
@@ -112,6 +113,13 @@ def test_serve_refuses_a_public_address_without_a_good_token(monkeypatch, capsys
     monkeypatch.delenv("EH_ENV_TOKEN", raising=False)
     assert main(["serve", "EH-Cabinet-v0", *arguments]) == 1
     assert re.search(error, capsys.readouterr().err)
+
+
+def test_an_open_server_needs_no_token_unless_one_is_given(monkeypatch):
+    monkeypatch.delenv("EH_ENV_TOKEN", raising=False)
+    assert find_token(None, "0.0.0.0", is_open=True) == ("", False)
+    monkeypatch.setenv("EH_ENV_TOKEN", "a-token-of-the-test")
+    assert find_token(None, "0.0.0.0", is_open=True) == ("a-token-of-the-test", False)
 
 
 @pytest.mark.parametrize("module", ["envs.openenv.server", "envs.openenv.client"])

@@ -1,0 +1,263 @@
+"""The folders of hubs/make.py in the hubs' own commands and clients, on the loopback. No hub and no Docker daemon is asked.
+
+`tox run -e integration-openenv` and `-e integration-verifiers` each run the half that their packages allow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import eh_gym
+from envs.runtime import cache_dir
+
+ROOT = Path(__file__).parents[2]
+BACKENDS = {"eh_cabinet": None, "eh_bfcl": "bfcl_python", "eh_appworld": "appworld_python"}
+SPLIT = {"eh_cabinet": "dev", "eh_bfcl": "dev", "eh_appworld": "mini"}
+IDS = {"eh_cabinet": "EH-Cabinet-v0", "eh_bfcl": "EH-BFCL-v0", "eh_appworld": "EH-AppWorld-v0"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("hubs") / "out"
+    runpy.run_path(str(ROOT / "hubs" / "make.py"))["make"](out)
+    return out
+
+
+def test_each_folder_has_a_page_of_its_own_and_no_word_of_the_template(made: Path) -> None:
+    folders = sorted(str(path.relative_to(made)) for path in made.glob("*/*"))
+    assert folders == [
+        *(f"openenv/{name}_env" for name in sorted(BACKENDS)),
+        "verifiers/eh_appworld",
+        "verifiers/eh_bfcl",
+    ]
+    for path in made.rglob("*"):
+        if path.is_file() and "project" not in path.parts:
+            assert not re.search(r"__[A-Z_]+__", str(path) + path.read_text()), path
+    for folder in folders:
+        page = (made / folder / "README.md").read_text().split("---\n")[-1]
+        assert len(re.findall(r"^(?:[A-Z]|- )", page, re.MULTILINE)) == 5, folder
+
+
+def test_a_folder_with_files_is_not_written_over(made: Path) -> None:
+    with pytest.raises(FileExistsError, match="has files"):
+        runpy.run_path(str(ROOT / "hubs" / "make.py"))["make"](made)
+
+
+def install(folder: Path, target: Path) -> None:
+    """Installs a folder as a hub's client does, but its dependencies, which are here."""
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target, folder)
+    done = subprocess.run([str(word) for word in pip], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+# OpenEnv
+
+
+@pytest.fixture(scope="module")
+def openenv(made: Path) -> Path:
+    pytest.importorskip("openenv.validation", reason="tox run -e integration-openenv has OpenEnv >= 0.10")
+    return made / "openenv"
+
+
+def typed(*words: str | Path) -> str:
+    """What the command `openenv` prints."""
+    from openenv.cli.__main__ import app
+    from typer.testing import CliRunner
+
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def start_command(folder: Path) -> str:
+    """The CMD of a folder's Dockerfile, without what needs a network."""
+    line = (folder / "Dockerfile").read_text().partition("\nCMD ")[2]
+    program, flag, command = json.loads(line)
+    assert (program, flag) == ("sh", "-c")
+    return str(command.rpartition("&& ")[2])
+
+
+@contextmanager
+def container(folder: Path, more: str = "") -> Iterator[str]:
+    """Runs what the folder's container runs, from the code in the folder; yields the server's address."""
+    command = start_command(folder).replace("--host 0.0.0.0 --port 8000", "--host 127.0.0.1 --port 0") + more
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(folder / "project"), "ENABLE_WEB_INTERFACE": "true"}
+    env.pop("EH_ENV_TOKEN", None)
+    process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, cwd=folder, env=env, text=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().split()[-1]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+class Loopback:
+    """OpenEnv's way to run an environment, as a process of this machine in place of a container."""
+
+    name = "loopback"
+    supported_network_modes = frozenset({"public"})
+
+    def __init__(self, url: str) -> None:
+        from openenv.validation.types import ProviderCapability
+
+        self.base_url, self.capabilities = url, frozenset({ProviderCapability.IMAGE_BUILD})
+
+    def build(self, root: Path, execution: Any) -> str:
+        assert (root / execution.dockerfile).is_file()
+        return f"sha256:{'0' * 64}"
+
+    def start(self, spec: Any) -> Loopback:
+        return self
+
+    def inspect(self) -> dict[str, Any]:
+        return {}
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # from within OpenEnv's validator
+@pytest.mark.parametrize("name", BACKENDS)
+def test_openenv_validates_the_folder_and_its_client_solves_a_task(
+    name: str, openenv: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from openenv import AutoAction, AutoEnv
+    from openenv.auto._discovery import reset_discovery
+    from openenv.validation import Level, run_validation
+
+    if BACKENDS[name]:
+        request.getfixturevalue(BACKENDS[name])
+    folder, split = openenv / f"{name}_env", SPLIT[name]
+    monkeypatch.setenv("EH_CACHE_DIR", str(cache_dir()))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # OpenEnv notes there which packages it has found
+    reset_discovery()
+    install(folder, tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert "Verdict: PASS" in typed("validate", folder, "--level", "static")
+    with container(folder, " --split mini" if name == "eh_appworld" else "") as url:
+        assert "Verdict: PASS" in typed("validate", "--url", url, "--timeout", "60")
+        report = run_validation(folder, max_level=Level.RUNTIME, provider=Loopback(url))
+        status = {result.check_id: result.status.value for result in report.results}
+        told = [result.evidence for result in report.results if result.status.value in ("fail", "error")]
+        measured = ("startup", "reward_well_formed", "observation_schema", "state_contract")
+        planned = name != "eh_appworld"  # see hubs/README.md
+        assert {status[f"runtime.{check}"] for check in measured} == {"pass" if planned else "skip"}, told
+        assert not {"fail", "error"} & set(status.values()), told
+
+        with AutoEnv.from_env(name, base_url=url).sync() as client, gym.make(IDS[name], split=split) as local:
+            _, info = local.reset(seed=0)
+            action = AutoAction.from_env(name)
+            first = client.reset(task_id=info["task_id"], split=split).observation
+            assert first["system_prompt"] == info["system_prompt"]
+            done = False
+            while not done:
+                text = local.unwrapped.expert()  # type: ignore[attr-defined]
+                observation, _, done, _, _ = local.step(text)
+                result = client.step(action(message=text))
+                assert (result.observation["text"], result.done) == (observation, done)
+            assert (result.reward, result.observation["success"]) == (1.0, True)
+
+
+def test_openenv_build_has_all_that_the_dockerfile_copies(
+    openenv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program called docker in place of the real one keeps the context that it is given."""
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\nfor context; do :; done\ncp -r "$context" {tmp_path}/context\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for name in BACKENDS:
+        shutil.rmtree(tmp_path / "context", ignore_errors=True)
+        assert "build successful" in typed("build", openenv / f"{name}_env")
+        copied = re.findall(r"^COPY (?:--\S+ )?(\S+)", (tmp_path / "context" / "Dockerfile").read_text(), re.MULTILINE)
+        assert copied == ["project"]
+        assert {"eh_gym", "envs", "lock.txt", "setup.cfg"} <= {
+            path.name for path in (tmp_path / "context" / "project").iterdir()
+        }
+
+
+def test_openenv_push_uploads_a_space(openenv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hub:
+        """Keeps what is uploaded."""
+
+        def create_repo(self, **told: Any) -> None:
+            assert (told["repo_type"], told["space_sdk"]) == ("space", "docker")
+
+        def upload_folder(self, *, folder_path: str, **_: Any) -> None:
+            shutil.copytree(folder_path, tmp_path / "space")
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_, **__: None
+
+    monkeypatch.setattr("openenv.cli.commands.push.HfApi", Hub)
+    monkeypatch.setattr("openenv.cli.commands.push.whoami", lambda: {"name": "somebody"})
+    typed("push", openenv / "eh_bfcl_env", "--repo-id", "somebody/eh_bfcl_env")
+    page = (tmp_path / "space" / "README.md").read_text()
+    assert "sdk: docker\napp_port: 8000\n" in page
+    assert "ENABLE_WEB_INTERFACE=true" in (tmp_path / "space" / "Dockerfile").read_text()
+    assert (tmp_path / "space" / "project" / "envs" / "bfcl" / "env.py").is_file()
+
+
+# verifiers
+
+
+def answers_of_the_expert(name: str, split: str, tasks: int) -> dict[tuple[str, ...], str]:
+    """The expert's message for each conversation of the first tasks: the environment's messages so far -> the message."""
+    answers = {}
+    with gym.make(IDS[name], split=split) as env:
+        for task_id in list(env.unwrapped.task_ids[:tasks]):  # type: ignore[attr-defined]
+            heard = [env.reset(options={"task_id": task_id})[0]]
+            done = False
+            while not done:
+                answers[tuple(heard)] = env.unwrapped.expert()  # type: ignore[attr-defined]
+                observation, _, done, _, _ = env.step(answers[tuple(heard)])
+                heard.append(observation)
+    return answers
+
+
+@pytest.mark.parametrize("name", ["eh_bfcl", "eh_appworld"])
+def test_vf_eval_plays_the_first_tasks_of_the_folder_s_environment(
+    name: str, made: Path, chat_server: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    pytest.importorskip("verifiers.v1", reason="tox run -e integration-verifiers has verifiers")
+    request.getfixturevalue(BACKENDS[name])
+    install(made / "verifiers" / name, tmp_path / "site")
+    answers = answers_of_the_expert(name, SPLIT[name], 2)
+
+    def answer(request: dict[str, Any], _: int) -> str:
+        return answers[tuple(m["content"] for m in request["messages"] if m["role"] == "user")]
+
+    with chat_server.serve(answer) as server:
+        command = [Path(sys.executable).parent / "vf-eval", name.replace("_", "-"), "-n", "2", "-m", "expert"]
+        command += ["--client.base-url", server.url, "--no-push", "--output-dir", tmp_path / "runs"]
+        command += ["--env.taskset.make-args", json.dumps({"split": SPLIT[name]})]
+        done = subprocess.run(
+            [str(word) for word in command],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}:{Path(eh_gym.__file__).parents[1]}"},
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [traces] = (tmp_path / "runs").rglob("traces.jsonl")
+    plays = [json.loads(line)["traces"][0] for line in traces.read_text().splitlines()]
+    assert [play["rewards"]["return"]["score"] for play in plays] == [1.0, 1.0], plays
+    with gym.make(IDS[name], split=SPLIT[name]) as env:
+        assert {play["task"]["data"]["name"] for play in plays} == set(env.unwrapped.task_ids[:2])  # type: ignore[attr-defined]
