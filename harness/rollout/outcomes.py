@@ -12,11 +12,6 @@ from harness.types.trajectory import Trajectory
 
 __all__ = ["tell_controller"]
 
-_CUT, _AT_K = (
-    0.5,
-    0.75,
-)  # the shares of episodes that K ends, and of K that the longest successes take, from which K binds
-
 
 def tell_controller(controller: HorizonController | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Records every episode with the controller, in the given order, and moves K once.
@@ -44,7 +39,7 @@ def tell_controller(controller: HorizonController | None, trajectories: Sequence
 
 
 def _binds(trajectories: Sequence[Trajectory]) -> bool:
-    """Whether K ends most episodes, and the successes need most of their K or there are none."""
+    """Whether K ends most episodes, and the longest successes need half of their K or more, or there are none."""
     cut = mean([t.end == "horizon" for t in trajectories])
     used = [t.length / t.horizon for t in trajectories if t.success and t.horizon]
-    return cut > _CUT and (not used or float(np.percentile(used, 90)) >= _AT_K)
+    return cut > 0.5 and (not used or float(np.percentile(used, 90)) >= 0.5)

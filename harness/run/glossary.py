@@ -40,7 +40,7 @@ _ALL = (
         "horizon/binds",
         "0 or 1",
         "1 if K ends more than half of this update's episodes, and the P90 of the successes' lengths, as shares of their K, is "
-        "at least 3/4 or nothing succeeds.",
+        "at least half or nothing succeeds.",
     ),
     Metric(
         "horizon/k_of",

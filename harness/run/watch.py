@@ -10,7 +10,7 @@ __all__ = ["Watch"]
 
 _UPDATES = 10  # compared with as many before them
 _APART = 0.3  # nats; in bfloat16 it is about 0.01, and an update behind a little more
-_RECENT, _RISE = 6, 0.1  # updates, and the success that they must gain for a K that binds to be let be
+_RECENT, _RISE = 6, 0.05  # updates, and the success that they must gain for a K that binds to be let be
 _SHORTER, _WORSE = 0.8, 0.1  # the factor on the lengths, and the loss of success, from which it is a collapse
 
 
@@ -22,7 +22,7 @@ class Watch:
     successes' lengths has then fallen (by a fifth or more) together with the success on the tasks whose expert takes longest
     (by 0.1 or more). An agent that learns to need fewer steps keeps the second number.
 
-    A K that is too small: in most of six updates ``horizon/binds`` is 1, and success has not risen by more than 0.1 from their
+    A K that is too small: in most of six updates ``horizon/binds`` is 1, and success has not risen by more than 0.05 from their
     first to their second half. An elastic K that begins too low can stay there, since the successes that it allows are short.
     """
 
@@ -55,8 +55,9 @@ class Watch:
             return ""
         return (
             f"K may be too small: it is {m['horizon/k_mean']:.0f}, in {sum(binds):.0f} of {_RECENT} updates it ended most "
-            "episodes and the successes needed most of it, and success does not rise. Begin with a larger --k0, or raise --delta "
-            "or --k-min. To see what another K would give, evaluate with a larger one: python -m harness.evaluate --horizon K"
+            "episodes and the longest successes needed at least half of it, and success does not rise. Begin with a larger "
+            "--k0, or raise --delta or --k-min. To see what another K would give, evaluate with a larger one: python -m "
+            "harness.evaluate --horizon K"
         )
 
     def _collapse(self) -> str:
