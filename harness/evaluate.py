@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from eh_gym.errors import ConfigError, EHError, SamplerError
+from harness.settings.agent import AGENT_ENV
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.evaluate import Evaluation
 from harness.settings.reasoning import read_template_kwargs
@@ -42,6 +43,8 @@ _SMALL = 50_000_000  # parameters
 def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> EvalResult:
     """Carries out one evaluation, with a progress bar. `env` is in place of the environment that the settings name."""
     args = config.checked_environment_args()
+    if config.agent:
+        config, env = dataclasses.replace(config, env=AGENT_ENV), _agent(config)
 
     from harness.evaluation.folder import (
         EvaluationFolder,  # torch takes seconds to import, and `--help` needs none of it
@@ -58,7 +61,8 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
     environments = Environments(
         env or config.env, {"split": split, **args}, config.slots, config.slots, config.budget_hint
     )
-    tasks = held_out_tasks(environments, config.tasks, every=config.every)
+    count = config.tasks if isinstance(config.tasks, int) else None  # else the file of an agent's tasks
+    tasks = held_out_tasks(environments, count, every=config.every)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
     rollouts = config.rollouts or (1 if alike else 8)
     of = len(held_out_tasks(environments, None))
@@ -249,6 +253,19 @@ def _play(
         if isinstance(sampler, VLLMServerSampler):
             sampler.close()
     return played, None
+
+
+def _agent(config: Evaluation) -> EnvSpec:
+    from harness.agents.env import agent_spec
+
+    assert config.tasks is not None, "checked_environment_args() refuses an agent without tasks"
+    return agent_spec(
+        config.agent,
+        str(config.tasks),
+        at_k=config.at_k,
+        timeout_s=config.agent_timeout_s,
+        temperature=config.temperature,
+    )
 
 
 def _endpoint(config: Evaluation) -> ChatEndpoint:

@@ -13,6 +13,7 @@ from eh_gym.errors import ConfigError, MissingBackendError
 from envs.actors import in_actors, shared_actors
 from envs.making import make_environment
 from envs.mixed import mixed
+from harness.agents.env import agent_spec
 from harness.policy.ranks import Ranks
 from harness.rollout.environment import check_environment, spec_of
 from harness.settings.environment import GIVEN
@@ -32,6 +33,14 @@ def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
         raise ConfigError(
             f"the environments of this run came from {config.env.removeprefix(GIVEN)}, which a Python program gave to "
             "train(env=...); resume it there: train(resume=..., env=...)"
+        )
+    if config.agent:
+        return agent_spec(
+            config.agent,
+            config.tasks,
+            at_k=config.at_k,
+            timeout_s=config.agent_timeout_s,
+            temperature=config.temperature,
         )
     if config.env_workers == "local":
         return spec_of(config.env)

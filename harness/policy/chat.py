@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 
 from eh_gym.errors import ConfigError
 from eh_gym.surrogates import escaped
-from harness.policy.reasoning import find_reasoning, thought_like_tags
+from harness.policy.reasoning import find_reasoning, first_with, thought_like_tags
 from harness.policy.template import Message, Template
 from harness.policy.tools import ToolFormat, call_id, call_names, result_message
 
@@ -133,11 +133,11 @@ class ChatFormat:
         """
         if tools:
             self.tool_format()  # a model without calls is refused here
-        return self._ids(self._template(self.first_messages(system_prompt, observation), tools=tools))
+        return self.messages_ids(self.first_messages(system_prompt, observation), tools)
 
     def first_messages(self, system_prompt: str, observation: str) -> list[Message]:
         """The messages of the first prompt; the arguments are those of `prompt_ids`."""
-        observation = self._cut(observation)
+        observation = self.cut(observation)
         if system_prompt and not self._system_apart:
             system_prompt, observation = "", f"{system_prompt}\n\n{observation}"
         system = [{"role": "system", "content": system_prompt}] if system_prompt else []
@@ -158,10 +158,10 @@ class ChatFormat:
                 "thinking": reply.reasoning,
             }  # gpt-oss has its own name for it
         if not results:
-            return [said, {"role": "user", "content": self._cut(observation)}]
+            return [said, {"role": "user", "content": self.cut(observation)}]
         said["tool_calls"] = [{"id": call_id(at), **call} for at, call in enumerate(said["tool_calls"])]
         named = enumerate(zip(call_names(reply.action), results, strict=True))
-        return [said, *(result_message(name, self._cut(text, share=len(results)), at) for at, (name, text) in named)]
+        return [said, *(result_message(name, self.cut(text, share=len(results)), at) for at, (name, text) in named)]
 
     def without_thoughts(self, messages: Sequence[Message], tools: Sequence[Any], grown: list[int]) -> list[int]:
         """The ids of a conversation as the template renders it, without the thoughts that the template removes.
@@ -186,7 +186,7 @@ class ChatFormat:
             stopped: Whether the reply ended with a stop token. If it was cut off, the template's end of a reply is added; the
                 model did not write it.
         """
-        return self._following(self._after_reply + self._cut(observation) + self._before_reply, stopped)
+        return self._following(self._after_reply + self.cut(observation) + self._before_reply, stopped)
 
     def results_ids(self, action: str, results: Sequence[str], *, stopped: bool) -> list[int]:
         """As `observation_ids`, for the results of an action with calls, which the template renders with the role tool.
@@ -196,8 +196,37 @@ class ChatFormat:
             results: The result of each call.
             stopped: Whether the reply ended with a stop token.
         """
-        shown = [self._cut(result, share=len(results)) for result in results]
+        shown = [self.cut(result, share=len(results)) for result in results]
         return self._following(self.tool_format().results_text(call_names(action), shown), stopped)
+
+    def messages_ids(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
+        """The ids of any conversation as the template renders it, up to the place where the model starts to write."""
+        return self._ids(self._template(messages, tools=tools))
+
+    def following_ids(self, names: Sequence[str], new: Sequence[Message], *, stopped: bool) -> list[int]:
+        """As `observation_ids`, for any messages that follow a reply with calls of the functions `names`, or with words."""
+        if names:
+            return self._following(self.tool_format().after_calls(names, new), stopped)
+        if [message["role"] for message in new] == ["user"]:
+            return self.observation_ids(new[0]["content"], stopped=stopped)
+        text = self._template([_ASKED, {"role": "assistant", "content": _REPLY}, *new])
+        return self._following(text.partition(_REPLY)[2], stopped)
+
+    def with_system_apart(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages for a template without a system role: the system prompt is at the beginning of the first message."""
+        if self._system_apart or not messages or messages[0]["role"] != "system":
+            return list(messages)
+        system, *rest = messages
+        if not rest or rest[0]["role"] != "user":
+            return [{**system, "role": "user"}, *rest]
+        return [{**rest[0], "content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
+
+    def until(self, ids: Sequence[int], stops: Sequence[str]) -> int:
+        """How many ids of a reply are written when the first of some texts is complete in its answer; all if none is."""
+        begin = self.reasoning.thought(self._tokenizer, ids)
+        answer = list(ids[begin:]) if begin is not None else []
+        ends = [first_with(self._tokenizer, answer, stop) for stop in stops if stop in self.text(answer)]
+        return min((begin or 0) + end for end in ends) if ends else len(ids)
 
     def reply_ids(self, action: str) -> list[int]:
         """The ids of a reply that the model did not write (a demonstration), including the stop token."""
@@ -257,7 +286,8 @@ class ChatFormat:
         blank = end is not None and not self.text(ids[:end]).strip()  # Llama 2 has a blank before the stop token
         return ids[end + 1 :] if end is not None and blank else ids
 
-    def _cut(self, observation: str, share: int = 1) -> str:
+    def cut(self, observation: str, share: int = 1) -> str:
+        """A text that the model reads, without its middle if it is too long. `share` texts share the limit."""
         limit = self._max_observation_tokens and max(16, self._max_observation_tokens // share)
         # A token holds at least one byte, so a text with no more bytes than the limit fits.
         observation = escaped(observation)

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from harness.types.rules import REASONING_FORMATS
 
-__all__ = ["NO_REASONING", "Reasoning", "find_reasoning", "thought_like_tags"]
+__all__ = ["NO_REASONING", "Reasoning", "find_reasoning", "first_with", "thought_like_tags"]
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,12 @@ def _until(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], mark: str, co
     token = tokenizer.added_tokens_encoder.get(mark)
     if token is not None and token in ids:
         return len(ids) - list(ids)[::-1].index(token)
+
+    return first_with(tokenizer, ids, mark, count)
+
+
+def first_with(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], mark: str, count: int = 1) -> int:
+    """The least number of ids whose text has `mark` `count` times; more than there are if it has not."""
 
     def marks(end: int) -> int:
         return str(tokenizer.decode(list(ids[:end]))).count(mark)

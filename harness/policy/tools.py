@@ -65,21 +65,25 @@ class ToolFormat:
             names: The name of each called function.
             results: The result of each call.
         """
+        return self.after_calls(
+            names, [result_message(*named, at) for at, named in enumerate(zip(names, results, strict=True))]
+        )
+
+    def after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
+        """As `results_text`, for any messages after the calls."""
         try:
-            return self._results_text(names, results)
+            return self._after_calls(names, answers)
         except ConfigError:
-            if len(results) == 1:
+            if len(names) == 1 or any(answer["role"] != "tool" for answer in answers):
                 raise
             # Llama's templates take one call per message. All results are then those of the first one.
-            return self._results_text(names[:1], ["\n".join(results)])
+            joined = "\n".join(answer["content"] for answer in answers)
+            return self._after_calls(names[:1], [result_message(names[0], joined)])
 
-    def _results_text(self, names: Sequence[str], results: Sequence[str]) -> str:
+    def _after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
         """The template's text after the calls. It is found by rendering calls to the same functions that end in a mark."""
         calling = _calling(names)
         alone = self._template([_ASKED, calling], reply_next=False).split(_CALL, len(names))[-1].rstrip()
-        answers = [
-            result_message(name, result, at) for at, (name, result) in enumerate(zip(names, results, strict=True))
-        ]
         text = self._template([_ASKED, calling, *answers]).split(_CALL, len(names))[-1]
         last = self._ids(alone)[-1]
         end = len(alone) - (len(str(self._tokenizer.decode([last]))) if last in self._special else 0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.types.trajectory import Turn
+from harness.types.sampler import Sample
+from harness.types.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.policy.chat import ChatFormat, Reply
@@ -39,6 +40,21 @@ class Conversation:
         # What the template renders again in every turn, if thoughts leave the conversation.
         self._messages: list[Message] = chat.first_messages(system, observation) if chat.strips else []
         self._first_tools = list(self.tools)
+
+    max_tokens = None
+    """The most tokens of the next reply that the environment wants: it does not say."""
+
+    def cut(self, sample: Sample) -> Sample:
+        """The part of a sample that counts: all of it."""
+        return sample
+
+    def read(self, ids: Sequence[int]) -> Reply:
+        """Splits a sampled reply into its thought and its action."""
+        return self._chat.read(ids, self.tools)
+
+    def action(self, trajectory: Trajectory, begin: int, reply: Reply, sample: Sample) -> str:
+        """What the environment gets for a reply; the arguments are those of `AgentConversation.action`."""
+        return reply.action
 
     def answered(
         self, ids: list[int], reply: Reply, turn: Turn, info: Mapping[str, Any], *, stopped: bool

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from eh_gym.errors import WorkerError
 from eh_gym.vector.thread import ResetResult, StepResult
+from harness.rollout.agent_conversation import AgentConversation, UnreadableRequestError
 from harness.rollout.conversation import Conversation
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sample, SampleRequest
@@ -46,7 +47,7 @@ class Episode:
         self._rules, self._chat, self._max_context = rules, chat, max_context
         self._last: Sample | None = None
         self._reply: Reply | None = None  # the last one
-        self._conversation: Conversation | None = None  # of the present attempt
+        self._conversation: Conversation | AgentConversation | None = None  # of the present attempt
         self._begin = 0  # where the present turn begins in the trajectory's ids
         self._closed = 0  # the ids that were added to the present turn to close its thought
         self._asked = 0.0  # when the last turn was requested, in seconds
@@ -68,7 +69,13 @@ class Episode:
         except WorkerError as failure:
             return self._failed(str(failure))
         self.trajectory.begin(observation, info)
-        self._conversation = Conversation(self._chat, observation, info)
+        try:
+            call = info.get("call")
+            self._conversation = (
+                AgentConversation(self._chat, call) if call else Conversation(self._chat, observation, info)
+            )
+        except UnreadableRequestError as error:
+            return self._failed(str(error))
         # A first prompt that is too long is kept: otherwise the episode would be empty. It has no action, so no loss.
         self.trajectory.add_prompt(self._conversation.prompt_ids)
         return "turn" if len(self.trajectory.ids) < self._max_context else self._over("context")
@@ -77,7 +84,7 @@ class Episode:
         """The request of the next turn."""
         self._begin, self._closed = len(self.trajectory.ids), 0
         self._asked = time.perf_counter()
-        limit = self._rules.max_reasoning_tokens or self._rules.max_action_tokens
+        limit = min(self._rules.max_reasoning_tokens or self._most, self._most)
         return self._request(limit, derive_seed(self.request.seed, "turn", self.trajectory.length))
 
     def act(self, sample: Sample) -> str | SampleRequest:
@@ -90,17 +97,18 @@ class Episode:
         trajectory, rules = self.trajectory, self._rules
         assert self._conversation is not None, "reset_answered() comes before an action"
         first = len(trajectory.ids) == self._begin
-        trajectory.add_sample(sample)
-        self._last = sample
         cut = sample.finish_reason == "length"
+        self._last = self._conversation.cut(sample)
+        cut &= self._last is sample  # else a text of the agent's has ended it
+        trajectory.add_sample(self._last)
         if cut and first and len(sample.ids) == rules.max_reasoning_tokens:
             closing = self._chat.end_of_thought(sample.ids)
-            room = min(self._begin + rules.max_action_tokens - len(trajectory.ids), self._left()) - len(closing)
+            room = min(self._begin + self._most - len(trajectory.ids), self._left()) - len(closing)
             if room > 0:
                 trajectory.add_prompt(closing)
                 self._closed = len(closing)
                 return self._request(room, derive_seed(self.request.seed, "turn", trajectory.length, "answer"))
-        reply = self._chat.read(trajectory.ids[self._begin :], self._conversation.tools)
+        reply = self._conversation.read(trajectory.ids[self._begin :])
         self._reply = reply
         begins = trajectory.earlier and not any(trajectory.action_mask[: self._begin])  # another sequence
         trajectory.turns.append(
@@ -118,7 +126,7 @@ class Episode:
                 latency_s=round(time.perf_counter() - self._asked, 3),
             )
         )
-        return reply.action
+        return self._conversation.action(trajectory, self._begin, reply, self._last)
 
     def step_answered(self, answer: Future[StepResult]) -> Next:
         """Records the environment's answer to the last action.
@@ -143,7 +151,11 @@ class Episode:
             return "over"
         turn = trajectory.turns[-1]
         stopped = sample.finish_reason == "stop"
-        ids = conversation.answered(trajectory.ids, reply, turn, answered[4], stopped=stopped)
+        try:
+            ids = conversation.answered(trajectory.ids, reply, turn, answered[4], stopped=stopped)
+        except UnreadableRequestError as error:
+            trajectory.failure = str(error)
+            return self._over("terminated")
         if len(ids) >= self._max_context:
             return self._over("context")  # the observation is not added: no action would follow it
         spent = trajectory.spent_tokens + max(0, len(ids) - len(trajectory.ids))
@@ -161,6 +173,12 @@ class Episode:
             temperature=self._rules.temperature,
             stop_ids=self._chat.stop_ids,
         )
+
+    @property
+    def _most(self) -> int:
+        """The most tokens of an action."""
+        assert self._conversation is not None, "reset_answered() comes before a turn"
+        return min(self._rules.max_action_tokens, self._conversation.max_tokens or self._rules.max_action_tokens)
 
     def _left(self) -> int:
         """The tokens that the present turn may still write within the context and the episode's budget of tokens."""

@@ -57,6 +57,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], update: int) -> dict[str
         "tokens/update": float(every),
         "tokens/failed_attempts": float(sum(t.failed_tokens for t in trajectories)),
         **_by_environment(valid),
+        **_of_agents(valid),
     }
 
 
@@ -74,6 +75,17 @@ def _by_environment(valid: Sequence[Trajectory]) -> dict[str, float]:
         metrics[f"rollout/length_mean_of/{name}"] = mean([t.length for t in own])
         metrics[f"tokens/update_of/{name}"] = float(sum(t.tokens for t in own))
     return metrics
+
+
+def _of_agents(valid: Sequence[Trajectory]) -> dict[str, float]:
+    """The metrics of agent programs; otherwise none."""
+    agents = [t for t in valid if "agent" in t.info]
+    if not agents:
+        return {}
+    return {
+        "rollout/agent_failures": float(sum(t.failure is not None for t in agents)),
+        "rollout/agent_sequences": mean([len(t.sequences) for t in agents]),
+    }
 
 
 def mean(values: Sequence[float]) -> float:

@@ -143,4 +143,8 @@ class Slots:
             self._to_reset.append(slot)
         else:
             del self._live[slot], self._slot_of[episode.session]
+            if stop := getattr(
+                self._envs.envs[slot].unwrapped, "stop_agent", None
+            ):  # an agent that waits for an answer
+                stop(episode.trajectory.end)
             on_end(episode.trajectory)

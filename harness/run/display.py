@@ -49,7 +49,9 @@ class Display:
         """Prints a table of what the run will do."""
         table = Table(title="resuming" if resume else "training", title_justify="left", show_header=False)
         episodes = config.tasks_per_update * config.group_size
-        table.add_row("environment", f"{config.env} {config.env_args if config.env_args != '{}' else ''}")
+        table.add_row(
+            "environment", f"{config.agent or config.env} {config.env_args if config.env_args != '{}' else ''}"
+        )
         table.add_row("model", config.model)
         table.add_row("horizon", _horizon_words(config))
         table.add_row(

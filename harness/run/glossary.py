@@ -145,6 +145,17 @@ _ALL = (
         "The number of times that an episode was started again because its environment had failed.",
     ),
     Metric(
+        "rollout/agent_failures",
+        "episodes",
+        "The number of episodes whose agent program failed: it raised, exited with an error, gave no verdict or was silent for "
+        "too long. Their reward is 0. Only with `--agent`.",
+    ),
+    Metric(
+        "rollout/agent_sequences",
+        "sequences",
+        "The mean number of token sequences of an episode: 1 if its agent never changes the history. Only with `--agent`.",
+    ),
+    Metric(
         "rollout/cache_hits",
         "share",
         "The share of the prompts' tokens whose keys and values were in vLLM's cache, of all servers together. Only with vLLM.",

@@ -52,7 +52,8 @@ def prepare(config: GRPOConfig, words: Sequence[str] = ()) -> tuple[GRPOConfig, 
     """
     if config.resume is not None:
         return saved_config(config.resume, config, words), config.resume, True
-    run_dir = config.out or free_folder(Path("runs") / f"{config.env_name}-{config.wrapper_name}-seed{config.seed}")
+    name = f"{config.agent_name or config.env_name}-{config.wrapper_name}-seed{config.seed}"
+    run_dir = config.out or free_folder(Path("runs") / name)
     if run_dir == Path():  # also for an empty text
         raise ConfigError("out is the current folder; give the run one of its own: --out runs/NAME")
     make_folder(run_dir, "--out")

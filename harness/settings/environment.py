@@ -28,6 +28,9 @@ class EnvironmentFlags:
     all, and an object under an environment's id is for this one alone."""
     split: str = ""
     """The split whose tasks are trained on. Empty takes the environment's own default."""
+    tasks: str = ""
+    """With --agent: the file of its tasks, a JSON object a line. "id" and "split" (by default train) are optional; the agent gets
+    every field, and --horizon-key may name one."""
     environment_retries: Annotated[int, Range(0)] = 2
     """If an environment fails, its episode starts again up to this many times. After that the episode is dropped."""
     env_threads: Annotated[int, Range(0)] = 64

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from eh_gym.errors import ConfigError
 from envs.making import read_env_args
 from envs.mixed import read_environments
+from harness.settings.agent import AGENT_ENV, AgentFlags
 from harness.settings.ranges import Range, check_ranges
 from harness.settings.reasoning import ReasoningFlags
 from harness.settings.sampling import SamplingFlags
@@ -36,8 +37,9 @@ class TasksFlags:
     """Further arguments of gym.make, as a JSON object."""
     split: str | None = None
     """The split of the tasks. The default is test for a model and all for the others; for AppWorld, test_normal and dev."""
-    tasks: Annotated[int | None, Range(1)] = None
-    """The number of tasks, in the order of the split. By default all of a finite split, and 128 of a generated one."""
+    tasks: Annotated[int | Path | None, Range(1)] = None
+    """The number of tasks, in the order of the split. By default all of a finite split, and 128 of a generated one. With --agent:
+    the file of its tasks, as in training; all of the split are played."""
     every: Annotated[int, Range(1)] = 1
     """Take only every N-th task of the split. BFCL's categories follow each other: 40 takes 5 entries of each one."""
     rollouts: Annotated[int | None, Range(1)] = None
@@ -109,7 +111,9 @@ class OutputFlags:
 
 
 @dataclass(frozen=True)
-class Evaluation(OutputFlags, SamplingFlags, ReasoningFlags, RolloutFlags, EndpointFlags, PolicyFlags, TasksFlags):
+class Evaluation(
+    OutputFlags, SamplingFlags, ReasoningFlags, RolloutFlags, EndpointFlags, PolicyFlags, AgentFlags, TasksFlags
+):
     """Measures a policy on held-out tasks: mean@k, best@k and their 95 % intervals."""
 
     def decisive(self) -> dict[str, Any]:
@@ -140,6 +144,14 @@ class Evaluation(OutputFlags, SamplingFlags, ReasoningFlags, RolloutFlags, Endpo
                 raise ConfigError(f"--{name.replace('_', '-')} {why}, got --policy {self.policy}")
         check_ranges(self)
         self.check_reasoning(self.max_action_tokens)
+        self.check_agent(
+            AGENT_ENV if self.env == TasksFlags.env else self.env,
+            model=self.policy,
+            tasks=self.tasks if isinstance(self.tasks, Path) else None,
+            budget_hint=self.budget_hint,
+        )
+        if self.agent and self.policy in ("expert", "random", "empty", "openai"):
+            raise ConfigError(f"--agent needs a model, got --policy {self.policy}; give --policy a folder or hub id")
         if any(weight > 1 for weight in read_environments(self.env).values()):
             raise ConfigError(
                 f"an evaluation plays the tasks of all environments, so --env has no weights, got {self.env!r}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eh_gym.errors import ConfigError, StateError
+from harness.settings.agent import AGENT_ENV, AgentFlags
 from harness.settings.defaults import DECISIVE, defaults_for
 from harness.settings.environment import EnvironmentFlags
 from harness.settings.evaluation import EvaluationFlags
@@ -33,18 +34,9 @@ from harness.types.rules import Rules
 __all__ = ["FIRST_FLAGS", "GRPOConfig", "paper_defaults"]
 
 FIRST_FLAGS = (
-    *("env", "env_args", "split", "model", "dtype", "lora_rank", "wrapper", "k0", "k_min", "k_max", "alpha", "delta"),
-    *(
-        "tasks_per_update",
-        "group_size",
-        "max_action_tokens",
-        "sampler",
-        "url",
-        "learning_rate",
-        "eval_tasks",
-        "eval_rollouts",
-    ),
-    *("updates", "seed", "out", "resume", "recipe", "device", "warm_start.episodes"),
+    *("env", "env_args", "split", "agent", "tasks", "model", "dtype", "lora_rank", "wrapper", "k0", "k_min", "k_max"),
+    *("alpha", "delta", "tasks_per_update", "group_size", "max_action_tokens", "sampler", "url", "learning_rate"),
+    *("eval_tasks", "eval_rollouts", "updates", "seed", "out", "resume", "recipe", "device", "warm_start.episodes"),
 )
 """The settings that ``--help`` shows; ``--help-all`` shows all."""
 
@@ -60,6 +52,7 @@ class GRPOConfig(
     RolloutFlags,
     HorizonSettings,
     ModelFlags,
+    AgentFlags,
     EnvironmentFlags,
 ):
     """Trains an agent with GRPO on a Gymnasium text environment, under a horizon that is fixed, scheduled or elastic.
@@ -91,6 +84,8 @@ class GRPOConfig(
                 raise TypeError(f"no setting {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ''}")
             defaults |= defaults_for(**{name: given.get(name, defaults[name]) for name in DECISIVE})
             values = defaults | given
+            if values["agent"] and values["env"] == defaults["env"]:
+                values["env"] = AGENT_ENV
             for name in ("out", "resume", "recipe"):
                 values[name] = Path(values[name]) if values[name] else None
             if isinstance(values["warm_start"], Mapping):
@@ -102,6 +97,13 @@ class GRPOConfig(
     def __post_init__(self) -> None:
         check_ranges(self)
         self.check_environment()
+        self.check_agent(
+            self.env,
+            model=self.model,
+            tasks=self.tasks,
+            budget_hint=self.budget_hint,
+            local=self.env_workers == "local",
+        )
         self.check_compile(self)
         self.check_horizon()
         self.check_rollout()

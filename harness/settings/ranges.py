@@ -47,7 +47,7 @@ class Range:
 
 
 def check_ranges(settings: Any, group: str = "") -> None:
-    """Checks every setting that declares a `Range`. None passes: it stands for a default that is chosen later.
+    """Checks every setting that declares a `Range`. What is no number passes, such as None for a default that is chosen later.
 
     Args:
         settings: A dataclass.
@@ -58,7 +58,7 @@ def check_ranges(settings: Any, group: str = "") -> None:
     """
     for name, allowed in _ranges(type(settings)).items():
         value = getattr(settings, name)
-        if value is None or allowed.has(value):
+        if not isinstance(value, (int, float)) or allowed.has(value):
             continue
         change = "lower" if value > allowed.high else "raise" if value <= allowed.low else "change"
         finite = " and finite" if value == math.inf else ""

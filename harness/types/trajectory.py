@@ -122,7 +122,7 @@ class Trajectory:
         failure: The check that failed, ``info["failure"]`` at the end; None if the environment does not name it.
         optimal_steps: The number of steps that the expert takes, if the environment knows it. It is not a lower bound: a
             lucky guess can be shorter.
-        info: The info that the reset returned, without the system prompt and the tools.
+        info: The info that the reset returned, without the system prompt, the tools and an agent's request.
     """
 
     task_id: str
@@ -162,7 +162,7 @@ class Trajectory:
         self.prompt = observation
         self.horizon = int(info.get("horizon", 0))
         self.optimal_steps = info.get("optimal_steps")
-        self.info = {name: value for name, value in info.items() if name not in ("system_prompt", "tools")}
+        self.info = {name: value for name, value in info.items() if name not in ("system_prompt", "tools", "call")}
 
     def add_answer(self, answer: StepResult) -> EndReason | None:
         """Records the environment's answer to the last turn, and decides whether the episode is over.
@@ -219,7 +219,9 @@ class Trajectory:
         self.versions += [version for version, _ in sample.versions]
 
     def go_on(self, ids: list[int]) -> int:
-        """Continues with the next text that the model reads. If it does not extend the sequence so far, another sequence begins.
+        """Continues with the next text that the model reads: in the sequence so far, in an earlier one, or else in another one.
+
+        An agent may come back to an earlier one, when a sub-agent has ended.
 
         Args:
             ids: The whole conversation.
@@ -227,14 +229,14 @@ class Trajectory:
         Returns:
             The number of ids that were added to the sequence; 0 if another one begins.
         """
-        known = len(self.ids)
-        if ids[:known] == self.ids:
-            self.add_prompt(ids[known:])
-            return len(ids) - known
-        self.earlier = self.sequences
-        self.ids, self.action_mask, self.logprobs = [], [], []
-        self.add_prompt(ids)
-        return 0
+        sequences = self.sequences
+        begun = [s for s in sequences if ids[: len(s.ids)] == s.ids]
+        now = max(begun, key=lambda s: len(s.ids), default=TokenSequence(self.group, [], [], []))
+        self.earlier = [s for s in sequences if s is not now]
+        self.ids, self.action_mask, self.logprobs = now.ids, now.action_mask, now.logprobs
+        known = len(now.ids)
+        self.add_prompt(ids[known:])
+        return len(ids) - known if known else 0
 
     @property
     def sequences(self) -> list[TokenSequence]:

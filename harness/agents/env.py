@@ -1,0 +1,236 @@
+"""An agent program as a text environment: its requests to the model are the observations, what the model writes are the actions.
+
+So whatever plays episodes here, trains and bounds any agent: a step is a call of the model.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from eh_gym.errors import ConfigError, WorkerError
+from eh_gym.spaces import UnicodeText
+from envs.options import named_task
+from harness.agents.gateway import Gateway, Session
+from harness.agents.program import Running, find_agent
+from harness.agents.protocol import ModelAnswer, ModelCall, Refusal, budget_used_up
+from harness.settings.agent import AGENT_ENV
+
+__all__ = ["AgentEnv", "agent_spec", "read_answer", "read_tasks", "write_answer"]
+
+_LONGEST = 1_000_000  # characters of an observation or action
+_GRACE_S = 5.0  # for an agent to end by itself once its episode is over
+
+Info = dict[str, Any]
+
+
+class AgentEnv(gym.Env[str, str]):
+    """Plays an agent program as an episode.
+
+    A reset starts the agent on a task; its first request to the model is the observation. A step answers the request, and returns
+    with the next one, or with the agent's verdict. ``info["call"]`` is the request, a `ModelCall`. An action is the assistant's
+    message as `write_answer` writes it; any other text is taken for words.
+
+    An agent that fails ends its episode with reward 0, and ``info["failure"]`` says why: it raised, exited with an error, gave no
+    verdict, or was silent for too long. If an agent ends before its first request, the model had no part in it: the reset raises
+    WorkerError.
+
+    Args:
+        agent: The agent: see `find_agent`.
+        tasks: The tasks: see `read_tasks`.
+        split: Which tasks are played: "train", the name of another split, or "all".
+        at_k: What the request after the last step gets: an error (``horizon_reached``), or a last message that says that the
+            budget is used up. The requests after that get the error.
+        timeout_s: The most seconds that an agent may take from one request to the next, or to its end, > 0.
+        temperature: The temperature that requests may ask for.
+
+    Attributes:
+        task_ids: The ids of the split's tasks.
+
+    Raises:
+        ConfigError: The agent can't be found, the tasks can't be read, or the split holds none.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
+
+    def __init__(
+        self,
+        agent: str | Callable[[dict[str, Any], str], Any],
+        tasks: str | Path | Sequence[Mapping[str, Any]],
+        *,
+        split: str = "train",
+        at_k: Literal["error", "stop"] = "error",
+        timeout_s: float = 300.0,
+        temperature: float = 1.0,
+    ) -> None:
+        self._agent = find_agent(agent)
+        every = read_tasks(tasks)
+        self._tasks = {name: task for name, task in every.items() if split in ("all", task.get("split", "train"))}
+        if not self._tasks:
+            named = sorted({str(task.get("split", "train")) for task in every.values()})
+            raise ConfigError(
+                f'no task is of the split {split!r}, there are {", ".join(named)}; give tasks "split": "{split}", name another '
+                "split, or evaluate nothing (--eval-tasks 0)"
+            )
+        self.task_ids: Sequence[str] = list(self._tasks)
+        self._at_k, self._timeout_s, self._temperature = at_k, timeout_s, temperature
+        self._grace_s = _GRACE_S
+        self.observation_space = self.action_space = UnicodeText(_LONGEST)
+        self._session: Session | None = None
+        self._running: Running | None = None
+        self._call: ModelCall | None = None  # the request that waits for its answer
+        self._calls = 0
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
+        """Ends the agent of the last episode, starts the agent, and waits for its first request.
+
+        Raises:
+            WorkerError: The agent can't be started, or has ended without a request.
+        """
+        super().reset(seed=seed)
+        task_id = named_task(options)
+        if task_id is None:
+            task_id = self.task_ids[int(self.np_random.integers(len(self.task_ids)))]
+        if task_id not in self._tasks:
+            raise ConfigError(f"expected a task of the split, such as {self.task_ids[0]!r}, got {task_id!r}")
+        self.close()
+        task = self._tasks[task_id]
+        session = self._session = _gateway().open(self._temperature)
+        self._running = self._agent.start(task, session.base_url, lambda: session.end(_over("the agent has ended")))
+        self._calls, self._call = 0, session.next_call(self._timeout_s)
+        if self._call is None:
+            why = self._failure() or "it returned a verdict"
+            self.close()
+            raise WorkerError(f"the agent ended without a call of the model: {why}")
+        call = self._call
+        system = "\n".join(message["content"] for message in call.messages if message["role"] == "system")
+        info = {**task, "task_id": task_id, "agent": self._agent.name, "system_prompt": system}
+        return _shown(call), {**info, "tools": call.tools, "call": call}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        """Answers the agent's request, and waits for its next one or its end."""
+        if self._session is None or self._call is None:
+            raise gym.error.ResetNeeded("the agent has ended, or none has begun; call reset() before step()")
+        self._session.answer(self._call, read_answer(action))
+        self._calls += 1
+        self._call = self._session.next_call(self._timeout_s)
+        if self._call is not None:
+            return _shown(self._call), 0.0, False, False, {"call": self._call}
+        failure = self._failure()
+        assert self._running is not None
+        success = self._running.ended is not None and self._running.ended.success
+        self.close()
+        info = {"success": success, "failure": failure or None}
+        return failure, float(success), True, False, info
+
+    def stop_agent(self, why: str) -> None:
+        """Ends an episode that goes no further, because of K (`why` is "horizon") or another reason. The agent gets an error."""
+        if self._session is None:
+            return
+        if why != "horizon":
+            self._session.end(_over(why))
+        elif self._at_k == "stop":
+            said = ModelAnswer(f"The budget of {self._calls} calls is used up.")
+            self._session.end(budget_used_up(self._calls), last=said)
+        else:
+            self._session.end(budget_used_up(self._calls))
+
+    def close(self) -> None:
+        """Ends the agent of the last episode. One that does not end by itself is killed."""
+        session, running = self._session, self._running
+        self._session = self._running = self._call = None
+        if session is not None:
+            session.end(_over("its slot is needed"))
+            if running is not None:
+                running.stop(self._grace_s)
+            session.close()
+
+    def _failure(self) -> str:
+        """Why the agent has no verdict; empty if it has one."""
+        ended = self._running and self._running.ended
+        return ended.failure if ended else f"the agent was silent for {self._timeout_s:g} s"
+
+
+def agent_spec(agent: str, tasks: str | Path, **settings: Any) -> EnvSpec:
+    """Returns a spec from which `gym.make` and `eh_gym.make_vec` make an `AgentEnv`; the arguments are those of `AgentEnv`."""
+    return EnvSpec(
+        AGENT_ENV,
+        entry_point="harness.agents.env:AgentEnv",
+        order_enforce=False,
+        disable_env_checker=True,
+        kwargs={"agent": agent, "tasks": str(tasks), **settings},
+    )
+
+
+def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Reads tasks by their ids.
+
+    Args:
+        tasks: A JSON Lines file, a task a line, or the tasks. A task is an object; its ``"id"`` is by default its number, from 0,
+            and its ``"split"`` "train".
+
+    Raises:
+        ConfigError: The file can't be read, a line is no JSON object, there is no task, or two have one id.
+    """
+    if isinstance(tasks, (str, Path)):
+        try:
+            lines = Path(tasks).read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"--tasks can't be read ({error}); give a file with a JSON object in each line"
+            ) from error
+        try:
+            tasks = [json.loads(line) for line in lines if line.strip()]
+        except ValueError as error:
+            raise ConfigError(f"--tasks must have a JSON object in each line, got {error}") from error
+    found: dict[str, dict[str, Any]] = {}
+    for number, task in enumerate(tasks):
+        if not isinstance(task, Mapping):
+            raise ConfigError(f"--tasks: expected a JSON object for each task, got {task!r:.200}")
+        name = str(task.get("id", number))
+        if name in found:
+            raise ConfigError(f"--tasks: two tasks have the id {name!r}; give each its own")
+        found[name] = dict(task)
+    if not found:
+        raise ConfigError("--tasks holds no task; write a JSON object in each line")
+    return found
+
+
+def write_answer(answer: ModelAnswer) -> str:
+    """Writes an answer as an action."""
+    return json.dumps(vars(answer))
+
+
+def read_answer(action: str) -> ModelAnswer:
+    """Reads an action. What `write_answer` has not written is taken for words.
+
+    >>> read_answer(write_answer(ModelAnswer("open(a)", finish_reason="length"))).finish_reason, read_answer("open(a)").text
+    ('length', 'open(a)')
+    """
+    try:
+        return ModelAnswer(**json.loads(action))
+    except (ValueError, TypeError):
+        return ModelAnswer(action)
+
+
+@functools.cache
+def _gateway() -> Gateway:
+    """The process's server, which all its agents share."""
+    return Gateway()
+
+
+def _over(why: str) -> Refusal:
+    """What a request gets that comes after the end of its episode."""
+    return Refusal(f"the episode is over: {why}", status=410, code="episode_over")
+
+
+def _shown(call: ModelCall) -> str:
+    """What is new in a request, for logs: the messages after the model's last one."""
+    last = max((at for at, message in enumerate(call.messages) if message["role"] == "assistant"), default=-1)
+    return "\n".join(message["content"] for message in call.messages[last + 1 :] if message["role"] != "system")

@@ -1,0 +1,240 @@
+"""Runs an agent: a function of a Python module, or a command. It gets a task and the address of the model, and returns a verdict.
+
+Whatever an agent does wrong is its own failure: it raises, exits with an error, or returns no verdict. `Ended` says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import numbers
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from eh_gym.errors import ConfigError, WorkerError
+
+__all__ = ["Agent", "Ended", "Running", "find_agent", "read_verdict"]
+
+Task = Mapping[str, Any]
+Play = Callable[[dict[str, Any], str], Any]
+
+_KEPT = 16_384  # bytes of the end of a command's output
+_DRAIN_S = 5.0  # a killed process group closes its pipes within this time
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an agent ended.
+
+    Attributes:
+        success: Its verdict; False if it failed.
+        failure: Why there is no verdict; empty if there is one.
+    """
+
+    success: bool = False
+    failure: str = ""
+
+
+class Running:
+    """An agent at work, in a thread of its own.
+
+    Args:
+        name: The thread's name.
+        work: Returns the verdict. What it raises is the agent's failure.
+        on_end: Called in the thread when the agent has ended.
+        kill: Ends the work as far as that can be done.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[], Ended], on_end: Callable[[], None], kill: Callable[[], None]
+    ) -> None:
+        self._work, self._on_end, self._kill = work, on_end, kill
+        self.ended: Ended | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self, grace_s: float) -> None:
+        """Waits `grace_s` seconds for the end, then kills the agent. The thread of a function that hangs is left behind."""
+        self._thread.join(grace_s)
+        if self._thread.is_alive():
+            self._kill()
+
+    def _run(self) -> None:
+        try:
+            self.ended = self._work()
+        except BaseException as error:  # SystemExit, too: an agent must not end the run
+            self.ended = Ended(failure=f"{type(error).__name__}: {error}"[:2000])
+        self._on_end()
+
+
+class Agent:
+    """What `find_agent` returns: starts the agent on a task.
+
+    Args:
+        name: What the agent is called in logs.
+        start: Makes the work of one episode, and what kills it, from the task and the address of the model.
+    """
+
+    def __init__(self, name: str, start: Callable[[Task, str], tuple[Callable[[], Ended], Callable[[], None]]]) -> None:
+        self.name, self._start = name, start
+
+    def start(self, task: Task, base_url: str, on_end: Callable[[], None]) -> Running:
+        """Starts the agent.
+
+        Args:
+            task: The task's fields.
+            base_url: The address of the model, ``http://HOST:PORT/s/KEY/v1``. Any API key will do.
+            on_end: Called in another thread when the agent has ended.
+
+        Raises:
+            WorkerError: The host can't start the command.
+        """
+        work, kill = self._start(task, base_url)
+        return Running(f"eh-agent-{self.name}", work, on_end, kill)
+
+
+def find_agent(agent: str | Play) -> Agent:
+    """Finds the agent that ``--agent`` names.
+
+    Args:
+        agent: A function ``play(task, base_url)``, also an async one; its name as ``MODULE:FUNCTION``; or a command, such as
+            ``node agent.js``.
+
+    Raises:
+        ConfigError: The module can't be imported, or has no such function; or there is no such command.
+    """
+    if callable(agent):
+        return Agent(getattr(agent, "__name__", type(agent).__name__), lambda task, url: _function(agent, task, url))
+    if match := re.fullmatch(r"([\w.]+):([\w.]+)", agent):
+        return find_agent(_imported(*match.groups()))
+    try:
+        words = shlex.split(agent)
+    except ValueError as error:
+        raise ConfigError(f"--agent is no command ({error}), got {agent!r}") from None
+    if not words or shutil.which(words[0]) is None:
+        raise ConfigError(f"--agent must be MODULE:FUNCTION or a command that can be found, got {agent!r}")
+    return Agent(os.path.basename(words[0]), lambda task, url: _command(words, task, url))
+
+
+def read_verdict(value: Any) -> Ended:
+    """Reads what an agent returned: True or False, 1 or 0, or an object with one of these as its ``reward``.
+
+    Any other number is no verdict: K is read off successes, so the agent has to say what a success is.
+
+    >>> read_verdict(1.0), read_verdict({"reward": False}).success
+    (Ended(success=True, failure=''), False)
+    >>> read_verdict(0.5).failure
+    "expected a verdict, True or False or 1 or 0, got 0.5; compare a score with the least that counts as a success"
+    """
+    found = value.get("reward") if isinstance(value, Mapping) else value
+    if isinstance(found, (numbers.Real, np.bool_)) and found in (0, 1):
+        return Ended(success=bool(found))
+    return Ended(
+        failure=f"expected a verdict, True or False or 1 or 0, got {found!r:.200}; compare a score with the least that counts "
+        "as a success"
+    )
+
+
+def _imported(module: str, name: str) -> Play:
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # the module is run, and may raise anything
+        raise ConfigError(
+            f"--agent {module}:{name} can't be imported ({error!r}); run the command in the folder of {module.split('.')[0]}.py, "
+            "or install its package"
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"--agent must name a function play(task, base_url), got {module}:{name} = {found!r:.200}")
+    return found  # type: ignore[no-any-return]
+
+
+def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
+    """A function runs in a thread, an async one in an event loop of its own there, which can be cancelled."""
+    cancel: list[Callable[[], Any]] = []
+
+    async def wait(answer: Any) -> Any:
+        loop, now = asyncio.get_running_loop(), asyncio.current_task()
+        assert now is not None
+        cancel.append(lambda: loop.call_soon_threadsafe(now.cancel))
+        return await answer
+
+    def work() -> Ended:
+        answer = play(dict(task), base_url)
+        return read_verdict(asyncio.run(wait(answer)) if inspect.isawaitable(answer) else answer)
+
+    def kill() -> None:
+        with suppress(IndexError, RuntimeError):  # a plain function, or its loop has just closed
+            cancel[0]()
+
+    return work, kill
+
+
+def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
+    """A command runs in a process group of its own, which ends with it. Its last line on stdout is the verdict."""
+    own = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "any", "EH_TASK": json.dumps(dict(task))}
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **own},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise WorkerError(f"the agent's command can't be started: {error}") from error
+
+    def kill() -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def work() -> Ended:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        printed, complained = _Tail(process.stdout), _Tail(process.stderr)
+        code = process.wait()
+        kill()  # what it has left behind
+        lines, errors = printed.lines(), complained.lines()
+        if code:
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            return Ended(failure=": ".join([f"the command ended with {how}", *errors[-1:]]))
+        try:
+            return read_verdict(json.loads(lines[-1])) if lines else Ended(failure="the command printed nothing")
+        except ValueError:
+            return Ended(failure=f"the command's last line is no verdict: {lines[-1]!r:.200}")
+
+    return work, kill
+
+
+class _Tail:
+    """Reads a stream to its end in a thread, and keeps its last bytes."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._kept = stream, b""
+        self._thread = threading.Thread(target=self._read, name="eh-agent-output", daemon=True)
+        self._thread.start()
+
+    def lines(self) -> list[str]:
+        """The lines so far that are not blank."""
+        self._thread.join(_DRAIN_S)
+        return [line for line in self._kept.decode("utf-8", "replace").splitlines() if line.strip()]
+
+    def _read(self) -> None:
+        with self._stream as stream:
+            while more := os.read(stream.fileno(), _KEPT):
+                self._kept = (self._kept + more)[-_KEPT:]

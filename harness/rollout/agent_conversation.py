@@ -1,0 +1,162 @@
+"""The conversations of an agent program in one episode, as token ids, and what the program gets for what the model wrote.
+
+An agent sends the whole conversation with every call. If it goes on from a conversation that is known, up to what the model
+wrote last, only the new messages are tokenised: the ids grow. If the agent has changed the history, it is another conversation.
+An agent with sub-agents has several that go on in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from eh_gym.errors import ConfigError
+from harness.agents.env import write_answer
+from harness.agents.protocol import ModelAnswer, ModelCall
+from harness.types.sampler import Sample, spans
+from harness.types.trajectory import Trajectory, Turn
+
+if TYPE_CHECKING:
+    from harness.policy.chat import ChatFormat, Reply
+
+__all__ = ["AgentConversation", "UnreadableRequestError"]
+
+
+class UnreadableRequestError(Exception):
+    """The model's chat template refuses an agent's messages. It is the agent's failure."""
+
+
+@dataclass
+class _Known:
+    """A conversation up to what the model wrote last.
+
+    Attributes:
+        messages: The messages, the model's last one included.
+        tools: The functions on offer.
+        ids: All tokens.
+        stopped: Whether the last reply ended with a stop token.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: list[Any]
+    ids: list[int]
+    stopped: bool
+
+
+class AgentConversation:
+    """Does what `Conversation` does, for an agent program.
+
+    Args:
+        chat: Turns messages into ids.
+        call: The agent's first request.
+
+    Attributes:
+        prompt_ids: The ids of the first prompt.
+
+    Raises:
+        UnreadableRequestError: The chat template refuses the messages.
+    """
+
+    def __init__(self, chat: ChatFormat, call: ModelCall) -> None:
+        self._chat = chat
+        self._known: list[_Known] = []
+        self._made = 0  # calls of functions so far: no two have one id
+        self._hear(call)
+        self.prompt_ids = self._ids()
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The most tokens of the next reply that the agent wants."""
+        return self._call.max_tokens
+
+    def cut(self, sample: Sample) -> Sample:
+        """The sample up to the first of the agent's stop texts. What comes after it was never written."""
+        end = self._chat.until(sample.ids, self._call.stop) if self._call.stop else len(sample.ids)
+        if end == len(sample.ids):
+            return sample
+        versions = [version for version, count in sample.versions for _ in range(count)][:end]
+        return Sample(sample.ids[:end], sample.logprobs[:end], "length", versions[0], spans(versions))
+
+    def read(self, ids: Sequence[int]) -> Reply:
+        """Splits a sampled reply into its thought and its action."""
+        return self._format.read(ids)
+
+    def action(self, trajectory: Trajectory, begin: int, reply: Reply, sample: Sample) -> str:
+        """What the environment gets for a reply: the answer to the agent's request.
+
+        Args:
+            trajectory: The episode, which has the reply's ids.
+            begin: Where they begin.
+            reply: The reply.
+            sample: The last sample of it.
+        """
+        said = self._format.said(reply)
+        calls = [{"id": f"call{self._made + at:05d}", **call} for at, call in enumerate(said.get("tool_calls", ()))]
+        self._made += len(calls)
+        ends = [said["content"].find(stop) for stop in self._call.stop if stop in said["content"]]
+        written = range(begin + reply.thought_tokens, len(trajectory.ids) - (sample.finish_reason == "stop"))
+        answer = ModelAnswer(
+            text=said["content"][: min(ends, default=None)],
+            calls=calls,
+            reasoning=reply.reasoning,
+            finish_reason="tool_calls" if calls else "length" if trajectory.turns[-1].cut else "stop",
+            prompt_tokens=begin,
+            completion_tokens=len(trajectory.ids) - begin,
+            logprobs=[(self._chat.text([trajectory.ids[i]]), trajectory.logprobs[i]) for i in written]
+            if self._call.logprobs
+            else None,
+        )
+        message = answer.message | ({"reasoning": reply.reasoning} if reply.reasoning else {})
+        stopped = sample.finish_reason == "stop"
+        self._known.append(_Known([*self._messages, message], self._call.tools, list(trajectory.ids), stopped))
+        return write_answer(answer)
+
+    def answered(
+        self, ids: list[int], reply: Reply, turn: Turn, info: Mapping[str, Any], *, stopped: bool
+    ) -> list[int]:
+        """All ids that the model reads before its next reply: those of the agent's next request, which is in `info`.
+
+        Raises:
+            UnreadableRequestError: The chat template refuses the messages.
+        """
+        self._hear(info["call"])
+        return self._ids()
+
+    def _hear(self, call: ModelCall) -> None:
+        from harness.policy.messages import MessageFormat  # transformers takes seconds to import
+
+        self._call, self._messages = call, call.messages
+        self._format = MessageFormat(self._chat, call.tools)
+
+    def _ids(self) -> list[int]:
+        """The ids of the present request: those of the longest known conversation that it goes on from, and its new messages."""
+        call = self._call
+        for known in sorted(self._known, key=lambda known: -len(known.messages)):
+            new = call.messages[len(known.messages) :]
+            if not new or known.tools != call.tools or not all(map(_same, known.messages, call.messages)):
+                continue
+            try:
+                grown = known.ids + self._format.following_ids(known.messages[-1], new, stopped=known.stopped)
+            except (
+                ConfigError
+            ):  # the template has no such messages after a reply: it may have them in a whole conversation
+                break
+            self._messages = [*known.messages, *new]
+            return self._format.without_thoughts(self._messages, grown) if self._chat.strips else grown
+        try:
+            return self._format.ids(call.messages)
+        except ConfigError as error:
+            raise UnreadableRequestError(str(error)) from error
+
+
+def _same(message: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two messages say the same. Agents give calls other ids, and strip the blanks around what the model wrote."""
+    return _content(message) == _content(other)
+
+
+def _content(message: Mapping[str, Any]) -> tuple[Any, ...]:
+    content = message["content"]
+    if message["role"] != "assistant":
+        return message["role"], content
+    return "assistant", content.strip(), [call["function"] for call in message.get("tool_calls", ())]

@@ -1,0 +1,235 @@
+"""An agent program as an environment: its calls are steps, K bounds them, and what the agent does wrong is its failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import urllib.error
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cabinet_agent import ask
+
+import eh_gym
+from eh_gym.errors import ConfigError, WorkerError
+from harness.agents.env import AgentEnv, read_tasks
+from harness.agents.program import find_agent, read_verdict
+from harness.agents.protocol import ModelCall
+
+TASKS = [{"id": "a", "goal": "win", "level": 3}, {"id": "b", "goal": "lose"}]
+
+
+def says(base_url: str, *contents: str) -> str:
+    return str(
+        ask(base_url, [{"role": "user", "content": text} for text in contents])["choices"][0]["message"]["content"]
+    )
+
+
+def until_won(task: Mapping[str, Any], base_url: str) -> bool:
+    """Asks until the model says how it ends."""
+    while (said := says(base_url, task["goal"])) not in ("win", "lose"):
+        pass
+    return said == task["goal"]
+
+
+@pytest.fixture
+def env() -> Iterator[Callable[..., AgentEnv]]:
+    made: list[AgentEnv] = []
+
+    def make(agent: Any, **settings: Any) -> AgentEnv:
+        made.append(AgentEnv(agent, TASKS, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_the_requests_are_observations_and_the_answers_actions(env: Any) -> None:
+    playing = env(until_won)
+    observation, info = playing.reset(options={"task_id": "a"})
+    assert (observation, info["task_id"], info["level"], info["system_prompt"]) == ("win", "a", 3, "")
+    assert isinstance(info["call"], ModelCall)
+    assert playing.step("hm")[:4] == ("win", 0.0, False, False)
+    _, reward, terminated, truncated, info = playing.step("win")
+    assert (reward, terminated, truncated, info) == (1.0, True, False, {"success": True, "failure": None})
+    playing.reset(options={"task_id": "a"})
+    assert playing.step("lose")[1:3] == (0.0, True)
+
+
+def raises(task: Any, base_url: str) -> None:
+    says(base_url, "go")
+    raise ValueError("spilled the tea")
+
+
+async def raises_later(task: Any, base_url: str) -> None:
+    raises(task, base_url)
+
+
+def exits(task: Any, base_url: str) -> None:
+    says(base_url, "go")
+    sys.exit("bye")
+
+
+def has_no_verdict(task: Any, base_url: str) -> float:
+    says(base_url, "go")
+    return 0.5
+
+
+def hangs(task: Any, base_url: str) -> None:
+    says(base_url, "go")
+    time.sleep(5)
+
+
+def command(code: str) -> str:
+    folder = Path(__file__).parents[2] / "support"
+    lines = f"import sys; sys.path.insert(0, {str(folder)!r}); from cabinet_agent import ask; import os; "
+    lines += 'ask(os.environ["OPENAI_BASE_URL"], [dict(role="user", content="go")]); '
+    return f"{sys.executable} -c '{(lines + code).replace(chr(39), chr(34))}'"
+
+
+@pytest.mark.parametrize(
+    ("agent", "why"),
+    [
+        (raises, "ValueError: spilled the tea"),
+        (raises_later, "ValueError: spilled the tea"),
+        (exits, "SystemExit: bye"),
+        (has_no_verdict, "0.5"),
+        (command("sys.exit(3)"), "exit code 3"),
+        (command("print(1); raise ValueError(4711)"), "ValueError: 4711"),
+        (command("os.kill(os.getpid(), 9)"), "signal 9"),
+        (command("print(1); print(2)"), "2"),
+        (command("print(1); print(3, 4)"), "3 4"),
+        (command("pass"), "printed nothing"),
+    ],
+)
+def test_what_an_agent_does_wrong_ends_its_episode_with_reward_0(agent: Any, why: str, env: Any) -> None:
+    playing = env(agent)
+    playing.reset(options={"task_id": "a"})
+    _, reward, terminated, truncated, info = playing.step("words")
+    assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
+    assert why in info["failure"]
+    assert playing.reset()[0] == "go", "the next episode begins as if nothing had been"
+
+
+def test_an_agent_that_hangs_has_failed_after_its_time(env: Any) -> None:
+    playing = env(hangs, timeout_s=0.3)
+    playing.reset()
+    *_, terminated, _, info = playing.step("words")
+    assert terminated
+    assert "silent for 0.3 s" in info["failure"]
+
+
+def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(env: Any, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    child = f'import subprocess, time; p = subprocess.Popen(["sleep", "600"]); open("{pids}", "w").write(str(p.pid)); '
+    playing = env(command(child + "time.sleep(600)"), timeout_s=2.0)
+    playing._grace_s = 0.1
+    playing.reset()
+    assert playing.step("words")[2]
+    deadline = time.monotonic() + 30
+    while os.path.exists(f"/proc/{pids.read_text()}") and "Z" not in Path(f"/proc/{pids.read_text()}/stat").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("agent", [lambda task, base_url: 1, lambda task, base_url: 1 / 0, "true"])
+def test_an_agent_that_ends_without_a_call_says_nothing_about_the_model(agent: Any, env: Any) -> None:
+    with pytest.raises(WorkerError, match="without a call"):
+        env(agent).reset()
+
+
+class Caller:
+    """An agent that calls five times, whatever it is told, and claims a success. It keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.done = threading.Event()
+
+    def __call__(self, task: Any, base_url: str) -> bool:
+        self.told = []
+        for n in range(5):
+            try:
+                self.told.append(says(base_url, str(n)))
+            except urllib.error.HTTPError as error:
+                self.told.append((error.code, json.load(error)["error"]["code"]))
+        self.done.set()
+        return True
+
+
+def limited(env: AgentEnv, k: int) -> eh_gym.ElasticTimeLimit[str, str]:
+    return eh_gym.ElasticTimeLimit(env, eh_gym.FixedHorizon(k), record=False)
+
+
+def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count(env: Any) -> None:
+    caller = Caller()
+    playing = env(caller)
+    wrapped = limited(playing, 3)
+    wrapped.reset()
+    steps = [wrapped.step(f"answer {n}") for n in range(3)]
+    assert [step[1:4] for step in steps] == [(0.0, False, False)] * 2 + [(0.0, False, True)]
+    assert steps[-1][4]["episode"]["length"] == 3
+    assert not steps[-1][4]["episode"]["success"]
+    playing.stop_agent("horizon")
+    assert caller.done.wait(30)
+    assert caller.told == ["answer 0", "answer 1", "answer 2", *[(410, "horizon_reached")] * 2]
+
+
+def test_with_at_k_stop_the_agent_gets_one_last_message(env: Any) -> None:
+    caller = Caller()
+    playing = env(caller, at_k="stop")
+    wrapped = limited(playing, 2)
+    wrapped.reset()
+    assert [wrapped.step("answer")[3] for _ in range(2)] == [False, True]
+    playing.stop_agent("horizon")
+    assert caller.done.wait(30)
+    assert caller.told[2:] == ["The budget of 2 calls is used up.", *[(410, "horizon_reached")] * 2]
+
+
+def test_an_agent_that_ends_after_its_kth_call_has_not_been_cut_off(env: Any) -> None:
+    wrapped = limited(env(Caller()), 5)
+    wrapped.reset()
+    last = [wrapped.step("answer") for _ in range(5)][-1]
+    assert last[1:4] == (1.0, True, False)
+    assert last[4]["episode"]["success"]
+
+
+def test_tasks_have_ids_and_splits(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"x": 1}\n\n{"id": 7, "split": "test"}\n')
+    assert read_tasks(file) == {"0": {"x": 1}, "7": {"id": 7, "split": "test"}}
+    assert AgentEnv("true", file).task_ids == ["0"]
+    assert AgentEnv("true", file, split="test").task_ids == ["7"]
+    assert AgentEnv("true", file, split="all").task_ids == ["0", "7"]
+    with pytest.raises(ConfigError, match="eval-tasks"):
+        AgentEnv("true", file, split="dev")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]\n", '{"id": 1}\n{"id": "1"}\n'])
+def test_a_file_that_is_none_of_tasks_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text(text)
+    with pytest.raises(ConfigError, match="--tasks"):
+        read_tasks(tmp_path / "tasks.jsonl")
+    with pytest.raises(ConfigError, match="--tasks"):
+        read_tasks(tmp_path / "nowhere.jsonl")
+
+
+@pytest.mark.parametrize(
+    "agent", ["no_such_module:play", "json:no_such", "json:__name__", "no-such-command x", "", "'"]
+)
+def test_an_agent_that_is_not_there_is_refused_at_the_start(agent: str) -> None:
+    with pytest.raises(ConfigError, match="--agent"):
+        find_agent(agent)
+
+
+def test_a_verdict_is_yes_or_no() -> None:
+    assert [read_verdict(value).success for value in (True, 1, 1.0, {"reward": 1}, False, 0, 0.0)] == [True] * 4 + [
+        False
+    ] * 3
+    for value in (None, 0.5, "1", 2, float("nan"), {"score": 1}, [1]):
+        assert read_verdict(value).failure

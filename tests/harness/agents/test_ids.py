@@ -1,0 +1,163 @@
+"""The tokens of agents that change their history, stop early or ask for less: each is counted once, and scored as sampled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from cabinet_agent import MESSAGES, ask
+
+import eh_gym
+from harness.agents.env import AgentEnv
+from harness.policy.policy import Policy
+from harness.rollout.rollout import rollout
+from harness.sampling.transformers import TransformersSampler
+from harness.training.update import select_episodes
+from harness.types.rules import EpisodeRequest, Rules
+from harness.types.trajectory import Trajectory
+
+Asked = list[dict[str, Any]]
+Agent = Callable[[Callable[..., str]], None]
+START: MESSAGES = [{"role": "system", "content": "rules"}, {"role": "user", "content": "start c"}]
+
+
+def grows(say: Callable[..., str]) -> None:
+    """Four calls of one conversation."""
+    messages = list(START)
+    for _ in range(4):
+        messages += [{"role": "assistant", "content": say(messages)}, {"role": "user", "content": "closed"}]
+
+
+def compacts(say: Callable[..., str]) -> None:
+    """After two calls, only the last exchange stays."""
+    messages = list(START)
+    for _ in range(5):
+        messages += [{"role": "assistant", "content": say(messages)}, {"role": "user", "content": "closed"}]
+        if len(messages) > 5:
+            messages = [START[0], *messages[-3:]]
+
+
+def delegates(say: Callable[..., str]) -> None:
+    """A sub-agent with a conversation of its own comes between the calls."""
+    messages, other = list(START), [{"role": "user", "content": "start d"}]
+    for _ in range(2):
+        messages += [{"role": "assistant", "content": say(messages)}, {"role": "user", "content": "closed"}]
+        other += [{"role": "assistant", "content": say(other)}, {"role": "user", "content": "nothing"}]
+    say(messages)
+
+
+def goes_back(say: Callable[..., str]) -> None:
+    """Takes its last exchange back, and asks the first question again."""
+    first = [*START, {"role": "assistant", "content": say(START)}, {"role": "user", "content": "closed"}]
+    say(first)
+    say([*first[:-1], {"role": "user", "content": "nothing"}])
+    say(START)
+
+
+def asks_twice_at_once(say: Callable[..., str]) -> None:
+    """Two sub-agents at a time."""
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(say, [START, [{"role": "user", "content": "start d"}]]))
+
+
+def asks_for_less(say: Callable[..., str]) -> None:
+    """Each answer ends after two tokens, or at a bracket."""
+    messages = list(START)
+    for options in ({"max_tokens": 2}, {"stop": ["("]}, {"stop": "no such text"}, {"max_completion_tokens": 1}):
+        messages += [{"role": "assistant", "content": say(messages, **options)}, {"role": "user", "content": "closed"}]
+
+
+def play(agent: Agent, policy: Policy, episodes: int = 3) -> tuple[list[Trajectory], dict[str, Asked]]:
+    """Plays an agent. Also returns the answers that each episode's agent got, by the episode's place."""
+    asked: dict[str, Asked] = {}
+    lock = threading.Lock()
+
+    def once(task: dict[str, Any], base_url: str) -> bool:
+        with lock:
+            answers = asked[str(len(asked))] = []
+
+        def say(messages: MESSAGES, **options: Any) -> str:
+            answers.append(ask(base_url, messages, logprobs=True, **options))
+            return str(answers[-1]["choices"][0]["message"]["content"])
+
+        agent(say)
+        return len(asked) % 2 == 0
+
+    envs = eh_gym.ThreadVectorEnv([lambda: AgentEnv(once, [{"id": "x"}])])
+    requests = [EpisodeRequest("x", 0, seed) for seed in range(episodes)]
+    try:
+        sampler = TransformersSampler(policy.model)
+        return rollout(envs, sampler, policy.chat, requests, Rules(1.0, 6, mode="streaming")), asked
+    finally:
+        envs.close()
+
+
+def plain(policy: Policy, ids: list[int]) -> list[float]:
+    """The log-probability of each token after the first, by one forward pass without any cache or packing."""
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([ids])).logits[0, :-1].float()
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+
+
+AGENTS = {  # and how many sequences their episodes are
+    grows: 1,
+    compacts: 4,
+    delegates: 2,
+    goes_back: 3,
+    asks_twice_at_once: 2,
+    asks_for_less: 1,
+}
+
+
+@pytest.mark.parametrize(("agent", "sequences"), AGENTS.items(), ids=[agent.__name__ for agent in AGENTS])
+def test_every_sampled_token_is_counted_once_and_scored_as_it_was_sampled(
+    agent: Agent, sequences: int, trained: Policy
+) -> None:
+    episodes, asked = play(agent, trained)
+    for episode, answers in zip(episodes, asked.values(), strict=True):
+        assert episode.end == "terminated", episode.failure
+        assert len(episode.sequences) == sequences
+        written = 0
+        for sequence in episode.sequences:
+            sampled = [p for p, mask in zip(sequence.logprobs, sequence.action_mask, strict=True) if mask]
+            scored = [p for p, mask in zip(plain(trained, sequence.ids), sequence.action_mask[1:], strict=True) if mask]
+            assert sampled == pytest.approx(scored, abs=2e-5)
+            written += len(sampled)
+        usage = [answer["usage"] for answer in answers]
+        assert written == episode.action_tokens == sum(each["completion_tokens"] for each in usage) > 0
+        assert episode.length == len(answers)
+        assert sum(turn.action_tokens for turn in episode.turns) == written
+        assert episode.prompt_tokens == usage[0]["prompt_tokens"]
+        assert len(episode.versions) == len(answers)
+        told = sorted(round(each["logprob"], 6) for a in answers for each in a["choices"][0]["logprobs"]["content"])
+        kept = sorted(
+            round(p, 6) for s in episode.sequences for p, m in zip(s.logprobs, s.action_mask, strict=True) if m
+        )
+        assert set(told) <= set(kept), "what the agent was told is what was recorded"
+    chosen, _ = select_episodes(episodes, normalize_std=False, truncated_weight=1.0)
+    assert [id(t) for t, _ in chosen] == [id(t) for t in episodes]  # rewards differ: each episode has one advantage
+
+
+def test_an_answer_ends_before_the_agents_stop_text(trained: Policy) -> None:
+    [episode, *_], asked = play(asks_for_less, trained)
+    limited, stopped, whole, single = [answer["choices"][0] for answer in asked["0"]]
+    assert [choice["finish_reason"] for choice in (limited, single)] == ["length", "length"]
+    assert "(" not in stopped["message"]["content"]
+    assert stopped["message"]["content"]
+    assert "(" in whole["message"]["content"]
+    assert [turn.cut for turn in episode.turns] == [True, False, False, True]
+    assert [turn.action_tokens for turn in episode.turns][::3] == [2, 1]
+
+
+def test_the_reply_of_a_conversation_that_goes_on_is_not_tokenised_again(trained: Policy) -> None:
+    """The model may write a text with other ids than the tokenizer's: they must stay."""
+    [episode, *_], _ = play(grows, trained)
+    text = trained.chat.text(episode.ids)
+    for turn in episode.turns:
+        assert turn.action in text
+    assert episode.ids[: episode.prompt_tokens] == trained.chat.prompt_ids("rules", "start c")
+    assert episode.tokens == episode.prompt_tokens + episode.spent_tokens

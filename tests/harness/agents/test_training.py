@@ -1,0 +1,167 @@
+"""Training, resuming and evaluating agent programs, with the same commands and settings as environments."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import cabinet_agent
+import gymnasium as gym
+import pytest
+from quiet_run import kill_and_resume, metrics_of, rows_of_run
+
+from eh_gym.errors import ConfigError
+from harness import GRPOConfig, evaluate, train
+from harness.agents.env import AgentEnv
+from harness.policy.policy import Policy
+from harness.run.glossary import GLOSSARY
+from harness.settings.warm_start import WarmStart
+
+SUPPORT = Path(cabinet_agent.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def model(trained: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    trained.model.save_pretrained(folder)
+    trained.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cabinets' first tasks, as an agent's."""
+    file = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
+    train_tasks = [{"id": f"train-{i:06d}", "level": "even" if i % 2 == 0 else "odd"} for i in range(40)]
+    held_out = [{"id": f"test-{i:06d}", "cabinets": "test", "split": "test", "level": "odd"} for i in range(8)]
+    file.write_text("".join(json.dumps(task) + "\n" for task in [*train_tasks, *held_out]))
+    return file
+
+
+@pytest.fixture
+def config(quick: GRPOConfig, model: Path, tasks: Path) -> GRPOConfig:
+    return dataclasses.replace(
+        quick,
+        env="EH-Cabinet-v0",
+        agent="cabinet_agent:play",
+        tasks=str(tasks),
+        model=str(model),
+        wrapper="elastic",
+        warm_start=WarmStart(),
+    )
+
+
+def test_an_agent_is_trained_as_the_environment_that_it_plays(config: GRPOConfig, tasks: Path, tmp_path: Path) -> None:
+    """The metrics are the same numbers, but for what the agent's tasks do not tell: the expert's steps."""
+    rows = rows_of_run(config)
+    ids = {
+        split: [t["id"] for t in map(json.loads, tasks.open()) if t.get("split", "train") == split]
+        for split in ("train", "test")
+    }
+
+    def cabinet(split: str = "train") -> gym.Env[str, str]:
+        env = gym.make("EH-Cabinet-v0", split=split)
+        env.unwrapped.task_ids = ids[split]  # type: ignore[attr-defined]
+        return env
+
+    same = dataclasses.replace(config, agent="", tasks="", env="EH-Cabinet-v0", out=tmp_path / "cabinet")
+    train(same, env=cabinet, show=False)
+    of_cabinet = metrics_of(same)
+    unknown = {"rollout/success_ceiling", "rollout/success_long", "rollout/steps_per_optimum", "rollout/malformed"}
+    unknown |= {name for row in rows for name in row if name.startswith("rollout/agent")}
+    assert len(rows) == config.updates
+    for row, expected in zip(rows, of_cabinet, strict=True):
+        assert {k: v for k, v in row.items() if k not in unknown} == {
+            k: v for k, v in expected.items() if k not in unknown
+        }
+        assert {"/".join(name.split("/")[:2]) for name in row} - {"update"} <= set(GLOSSARY)
+    assert any(row["rollout/truncated"] for row in rows)
+    assert rows[-1]["horizon/k"] != rows[0]["horizon/k"]
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_sessions_run_on_while_weights_change(staleness: int, config: GRPOConfig) -> None:
+    rows = rows_of_run(dataclasses.replace(config, max_staleness=staleness, rollout="streaming", env_threads=8))
+    assert [row["rollout/episodes"] for row in rows] == [16.0] * config.updates
+    assert rows[-1]["rollout/policy_lag"] > 0
+    assert all(row["rollout/environment_errors"] == row["rollout/agent_failures"] == 0 for row in rows)
+
+
+@pytest.mark.campaign
+def test_a_killed_run_goes_on_with_the_same_numbers(
+    config: GRPOConfig, child_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = rows_of_run(config)
+    killed = dataclasses.replace(config, out=tmp_path / "killed")
+    path = f"{Path(cabinet_agent.__file__).parents[2]}:{SUPPORT}"
+    kill_and_resume(killed, (2,), child_env | {"PYTHONPATH": path})
+    assert metrics_of(killed) == whole
+
+
+def test_a_field_of_the_tasks_has_a_k_of_its_own(config: GRPOConfig) -> None:
+    rows = rows_of_run(dataclasses.replace(config, horizon_key="level", alpha=1.0, updates=3))
+    assert {name for name in rows[-1] if name.startswith("horizon/k_of/")} == {"horizon/k_of/even", "horizon/k_of/odd"}
+    assert any(row["horizon/k_of/even"] != row["horizon/k_of/odd"] for row in rows)
+
+
+def test_failures_are_counted_and_end_nothing(config: GRPOConfig, tasks: Path) -> None:
+    calls = 0
+
+    def play(task: dict[str, Any], base_url: str) -> float:
+        nonlocal calls
+        calls += 1
+        if calls % 3 == 0:
+            cabinet_agent.ask(base_url, [{"role": "user", "content": "start c"}])
+            raise ValueError("spilled the tea")
+        if calls % 3 == 1:
+            raise ValueError("never asked")
+        return cabinet_agent.play(task, base_url)
+
+    own = dataclasses.replace(config, agent="", tasks="", env="EH-Cabinet-v0", updates=2, eval_tasks=0)
+    result = train(own, env=functools.partial(AgentEnv, play, tasks), show=False)
+    for row in result.history:
+        assert row["rollout/agent_failures"] > 0
+        assert row["rollout/environment_retries"] > 0
+    lines = [json.loads(line) for line in (result.folder / "episodes" / "update-000001.jsonl").open()]
+    failed = [line for line in lines if line["failure"]]
+    assert {(line["failure"], line["reward"], line["end"]) for line in failed} == {
+        ("ValueError: spilled the tea", 0.0, "terminated")
+    }
+
+
+def test_an_agent_is_evaluated(model: Path, tasks: Path) -> None:
+    settings: dict[str, Any] = {"agent": "cabinet_agent:play", "tasks": tasks, "rollouts": 1, "max_action_tokens": 6}
+    result = evaluate(model, show=False, horizon=9, threads=1, **settings)
+    assert (result.episodes, result.tasks) == (8, 8)
+    assert result.saturation is not None
+    of_cabinet = evaluate(
+        model, "EH-Cabinet-v0", show=False, horizon=9, threads=1, max_action_tokens=6, tasks=8, rollouts=1
+    )
+    assert result.success_lengths == of_cabinet.success_lengths
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"tasks": ""}, "--tasks"),
+        ({"model": "tiny"}, "--model"),
+        ({"env": "EH-BFCL-v0"}, "--env"),
+        ({"budget_hint": "{left}"}, "--budget-hint"),
+        ({"env_workers": "ray"}, "--env-workers"),
+        ({"agent": "", "env": "EH-Cabinet-v0"}, "--tasks"),
+        ({"agent": "", "env": "EH-Cabinet-v0", "tasks": "", "at_k": "stop"}, "--at-k"),
+    ],
+)
+def test_settings_that_no_agent_can_have_are_refused(changes: dict[str, Any], flag: str, config: GRPOConfig) -> None:
+    with pytest.raises(ConfigError, match=flag):
+        dataclasses.replace(config, **changes)
+
+
+def test_an_evaluation_without_an_agent_has_no_file_of_tasks(tasks: Path, model: Path) -> None:
+    with pytest.raises(ConfigError, match="--tasks"):
+        evaluate(model, show=False, tasks=tasks)
+    with pytest.raises(ConfigError, match="--policy"):
+        evaluate("expert", show=False, agent="cabinet_agent:play", tasks=tasks)
