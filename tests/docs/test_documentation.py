@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
 
@@ -54,6 +55,19 @@ def test_flags_in_the_docs_exist(page: Path) -> None:
     used = {flag for span in spans for flag in re.findall(r"--([a-z][a-z0-9.-]*[a-z0-9])", span)}
     used = {flag for flag in used if not flag.startswith("env.taskset.")}  # verifiers'
     assert used <= known, used - known
+
+
+def test_the_readme_fits_a_minute_and_says_what_the_package_and_the_citation_say() -> None:
+    package = ConfigParser()
+    package.read(ROOT / "setup.cfg")
+    pythons = re.findall(r"Python :: (3\.\d+)", package["metadata"]["classifiers"])
+    _, first_line, *rest = (ROOT / "README.md").read_text().split("\n\n")
+    assert first_line.startswith(f"Version {package['metadata']['version']} ")
+    assert f"Python {pythons[0]} to {pythons[-1]} " in first_line
+    assert f"[{package['metadata']['license']}](LICENSE)" in first_line
+    [paper] = re.findall(r"^    url: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert f"({paper})" in rest[0]
+    assert len("\n\n".join(rest).splitlines()) <= 100
 
 
 def test_the_api_page_has_every_public_name() -> None:
