@@ -58,7 +58,7 @@ class TaskHorizon(Saved):
     task, not by iterations.
 
     Args:
-        k0: K of the elastic horizon at the start, in steps, in k_min..k_max.
+        k0: K of the elastic horizon at the start, in steps, in k_min..k_max; None for half of k_max, but k_min at least.
         k_min: Lower bound of K, in steps.
         k_max: Upper bound of K, and the K of a free episode, in steps.
         delta: Headroom over the successes of a task, in steps, >= 0.
@@ -76,7 +76,7 @@ class TaskHorizon(Saved):
     ...     controller.record(EpisodeOutcome(length=length, horizon=50, success=True, task_id="short"))
     >>> metrics = controller.update()
     >>> controller.horizon_for({"task_id": "short"}, None), controller.horizon_for({"task_id": "new"}, None)
-    (14, 50)
+    (14, 25)
     """
 
     info_keys: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class TaskHorizon(Saved):
 
     def __init__(
         self,
-        k0: int = 50,
+        k0: int | None = None,
         k_min: int = 5,
         k_max: int = 50,
         delta: float = 5,
@@ -96,6 +96,8 @@ class TaskHorizon(Saved):
         free_every: int = 0,
     ) -> None:
         super().__init__()
+        if k0 is None:
+            k0 = max(positive_int("k_max", k_max) // 2, k_min)
         self._all = ElasticHorizon(k0=k0, k_min=k_min, k_max=k_max)
         self.k0, self.k_min, self.k_max = self._all.k0, self._all.k_min, self._all.k_max
         if not (is_number(delta) and delta >= 0):

@@ -38,11 +38,10 @@ class HorizonFlags:
     of Kimi K2.5. none sets no limit."""
     wrapper_args: str = "{}"
     """What the horizon takes as a JSON object: all that MODULE:CLASS takes, such as '{"k0": 5}', and what has no flag of its own,
-    '{"step": 5, "threshold": 0.7, "window": 100}' (progressive), '{"delta": 5, "threshold": 0.25, "free_every": 0}' (task) and
-    '{"b0": 2000, "b_min": 500, "b_max": 8000, "delta": 500}' (tokens); these are the defaults."""
+    '{"step": 5, "threshold": 0.7, "window": 100}' (progressive), '{"k0": 25, "delta": 5, "threshold": 0.25, "free_every": 0}'
+    (task) and '{"b0": 2000, "b_min": 500, "b_max": 8000, "delta": 500}' (tokens); these are the defaults."""
     k0: int = 15
-    """The horizon at the start, in steps (elastic, progressive; with task, that of new tasks). With --wrapper fixed it is the
-    horizon of the whole run."""
+    """The horizon at the start, in steps (elastic, progressive). With --wrapper fixed it is the horizon of the whole run."""
     k_min: int = 5
     """The lower bound of the elastic horizon, in steps. For multiplicative it is the size of one stage."""
     k_max: int = 50
@@ -110,7 +109,7 @@ _ARGUMENTS: dict[str, dict[str, str]] = {
     "staged": {"stages": "stages"},
     "progressive": {name: name for name in ("k0", "k_max")},
     "tokens": {name: name for name in ("k_max", *_LOOP)},
-    "task": {name: name for name in ("k0", "k_min", "k_max")},
+    "task": {name: name for name in ("k_min", "k_max")},
 }
 assert _ARGUMENTS.keys() == HORIZONS.keys()
 _PRESETS = {"tti": "staged", "toggle": "task"}

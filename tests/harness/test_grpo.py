@@ -149,7 +149,12 @@ def test_episodes_have_the_k_of_their_kind(quick: GRPOConfig) -> None:
 
 def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig) -> None:
     config = dataclasses.replace(
-        quick, updates=4, eval_tasks=0, k0=12, wrapper="task", wrapper_args='{"free_every": 3}', env_args='{"tasks": 4}'
+        quick,
+        updates=4,
+        eval_tasks=0,
+        wrapper="task",
+        wrapper_args='{"k0": 12, "free_every": 3}',
+        env_args='{"tasks": 4}',
     )
     run(config)
     assert config.out is not None

@@ -20,7 +20,7 @@ def test_a_task_is_free_until_a_quarter_of_its_last_episodes_succeed_and_again_w
     assert meet(controller, "a", [0, 0, 0, 8]) == 13  # one of four: P90 of (8,) is 8, and 5 more
     assert meet(controller, "a", [0, 0, 0, 0]) == 50  # one of eight
     assert meet(controller, "a", [6, 10, 0, 0]) == 14  # the 8 is forgotten; P90 of (6, 10) is 9.6
-    assert controller.horizon_for({"task_id": "b"}, None) == controller.horizon == 50
+    assert controller.horizon_for({"task_id": "b"}, None) == controller.horizon == 25
 
 
 def test_few_episodes_bound_nothing():
@@ -69,7 +69,7 @@ def test_the_tasks_met_longest_ago_are_forgotten(monkeypatch):
     controller = TaskHorizon(min_episodes=1)
     for name in ("a", "b", "a", "c"):
         meet(controller, name, [5])
-    assert [controller.horizon_for({"task_id": name}, None) for name in "abc"] == [10, 50, 10]
+    assert [controller.horizon_for({"task_id": name}, None) for name in "abc"] == [10, 25, 10]
 
 
 @pytest.mark.parametrize(

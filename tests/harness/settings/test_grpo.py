@@ -116,8 +116,8 @@ def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(set
         ("multiplicative", MultiplicativeHorizon, 5),
         ("tti", StagedHorizon, 15),
         ("tokens", ElasticTokenBudget, 50),
-        ("task", TaskHorizon, 15),
-        ("toggle", TaskHorizon, 15),
+        ("task", TaskHorizon, 25),
+        ("toggle", TaskHorizon, 25),
     ],
 )
 def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) -> None:
