@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import shutil
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import chromium
 
 from harness.report import main
 from harness.run.episode_log import write_episodes
@@ -19,7 +18,6 @@ from harness.types.trajectory import Trajectory, Turn
 
 from .conftest import HOSTILE, write_log, write_run, write_sweep
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTHS = {"desktop": (1280, 800), "phone": (390, 844)}
 ROWS_IN_SIGHT = 40  # at most, of rows 56 pixels high
 
@@ -34,17 +32,8 @@ window.DecompressionStream = class extends DecompressionStream {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip(f"no Chromium is installed (looked for {', '.join(NAMES)}); on Debian: apt-get install chromium")
-    if importlib.util.find_spec("playwright") is None:
-        pytest.skip("playwright is not installed; pip install -e '.[test]'")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=found, timeout=300_000)
-        yield chromium
-        chromium.close()
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

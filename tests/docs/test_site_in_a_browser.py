@@ -1,0 +1,108 @@
+"""The built site (EH_SITE) in a headless Chromium: first screens, phones, the dark, and its own search."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import chromium
+
+SITE = Path(os.environ.get("EH_SITE", ""))
+pytestmark = pytest.mark.skipif("EH_SITE" not in os.environ, reason="tox run -e docs builds it")
+SCREEN = (1280, 800)  # pixels
+NO_COMMAND = {"comparison.html", "reference/flags.html", "reference/metrics.html"}  # a table in place of a command
+FIRST = """sel => {
+  const found = document.querySelector(`article ${sel}`);
+  return found && {top: found.getBoundingClientRect().top, cut: found.scrollWidth - found.clientWidth};
+}"""
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(SITE)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as started:
+        yield started
+
+
+def _pages() -> list[str]:
+    pages = [page.relative_to(SITE).as_posix() for page in sorted(SITE.rglob("*.html"))]
+    own = [page for page in pages if page != "404.html" and not page.startswith("repository/")]
+    assert len(own) > 25
+    return own
+
+
+def _open(browser: Any, width: int, height: int, scheme: str = "light") -> Any:
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page.set_default_timeout(120_000)
+    return page
+
+
+def test_a_first_screen_says_what_the_page_gives_and_has_a_command_that_is_not_cut_off(browser: Any, url: str) -> None:
+    page = _open(browser, *SCREEN)
+    for name in _pages():
+        page.goto(f"{url}/{name}")
+        assert page.evaluate(FIRST, "p")["top"] < SCREEN[1], name
+        command = page.evaluate(FIRST, "table" if name in NO_COMMAND else "pre > code")
+        assert command["top"] < SCREEN[1], name
+        assert command["cut"] <= 0, name
+    page.close()
+
+
+def test_no_page_is_wider_than_a_phone(browser: Any, url: str) -> None:
+    page = _open(browser, 390, 844)
+    for name in _pages():
+        page.goto(f"{url}/{name}")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390, name
+    page.close()
+
+
+@pytest.mark.parametrize(("scheme", "inverted"), [("light", False), ("dark", True)])
+def test_figures_are_inverted_in_the_dark_alone(browser: Any, url: str, scheme: str, inverted: bool) -> None:
+    page = _open(browser, *SCREEN, scheme)
+    page.goto(f"{url}/gallery.html")
+    shown = page.evaluate(
+        "[...document.querySelectorAll('article img')].map(img => [img.getAttribute('src'), getComputedStyle(img).filter])"
+    )
+    filters = dict(shown)
+    assert filters.pop("images/quickstart.svg") == "none"  # a terminal, which is dark already
+    assert len(filters) >= 8
+    assert {"invert" in text for text in filters.values()} == {inverted}
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("resume", "harness.html"),
+        ("install", "installation.html"),
+        ("wandb", "harness.html"),
+        ("truncated", "harness.html"),
+    ],
+)
+def test_the_search_finds_the_word_s_page_first(browser: Any, url: str, words: str, found: str) -> None:
+    page = _open(browser, *SCREEN)
+    page.goto(f"{url}/index.html?q={words}")
+    first = page.wait_for_selector(".md-search-result__item a", state="attached")
+    assert first.get_attribute("href").partition("?")[0] == f"{url}/{found}"
+    page.close()
