@@ -1,7 +1,8 @@
-"""Success and tokens of the suite `learning`'s arms against the best fixed K, in all three cabinets; and the README's figure.
+"""Success and tokens of a suite's arms against the best fixed K, in all three cabinets; and a figure of them.
 
     python benchmarks/learning.py --seeds 5 --figure docs/images/learning.png
     python benchmarks/learning.py --from benchmarks/results/learning-runs.csv
+    python benchmarks/learning.py --suite recurring --runs runs/recurring --table runs/recurring.csv
 
 Each cabinet is a sweep of its own in a folder under --runs, with the tiny model. Finished runs are not run again, and a killed
 sweep continues. The last tables put the cabinets together: each arm's final success in points from that of the best fixed K of
@@ -42,6 +43,7 @@ PAIRS = (
     *((f"elastic{HALF}", other) for other in (f"K=30{HALF}", f"K=50{HALF}", "TTI")),
     *((WIDE, other) for other in (f"K=30{HALF}", f"K=50{HALF}")),
     ("K=30", "K=50"),
+    *(("task", other) for other in ("K=30", "K=50", "elastic", "Toggle")),
 )
 """The arms that are compared with each other."""
 
@@ -234,7 +236,7 @@ def draw(sweeps: Mapping[str, Sweep], shown: Sequence[str], path: Path) -> None:
 def main() -> None:
     """Runs what is missing, prints the tables and draws the figure."""
     parser = new_parser(__doc__)
-    parser.add_argument("--suite", choices=("learning", "comparison"), default="learning")
+    parser.add_argument("--suite", choices=("learning", "recurring", "comparison"), default="learning")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=0, help="the number of runs at once; 0: one per core")

@@ -65,12 +65,14 @@ class SweepFlags:
         "ema",
         "learning",
         "pretrained",
+        "recurring",
         "all",
     ]
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
     schedules. percentile, headroom, ema: the ablations. learning: which default learns most per token. pretrained: the
     paper's questions with SmolLM2, on EH-CabinetLocked and then on EH-BFCL, each in its own folder below --out; or with another
-    --model, or on one --env. all: the paper's six, which share runs."""
+    --model, or on one --env. recurring: a horizon for each task, on 96 tasks of a cabinet. all: the paper's six, which share
+    runs."""
     quick: bool = False
     """Use fewer arms and fewer held-out episodes. With the tiny model this takes minutes on a CPU."""
     seeds: Annotated[int, Range(1)] = 3
@@ -310,8 +312,7 @@ def parse(words: list[str]) -> Sweep:
     Raises:
         ConfigError: A flag is for a single run, or the suite sets it.
     """
-    if flag_of(words, "suite", "") == "pretrained":
-        words = [*words, *_pretrained_flags(words)]
+    words = [*words, *_suite_flags(words)]
     quick = "--quick" in words
     train = preset(words, _quick_defaults if quick else lambda config: config)
     given = {w.split("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_") for w in words if w[:2] == "--"}
@@ -353,11 +354,15 @@ def _settled(train: GRPOConfig, given: Set[str], *, quick: bool) -> GRPOConfig:
     return dataclasses.replace(train, **{name: value for name, value in fitting.items() if name not in given})
 
 
-def _pretrained_flags(words: Sequence[str]) -> list[str]:
-    """The model and the environment of the suite `pretrained`, and its evaluations, unless the command line says others."""
+def _suite_flags(words: Sequence[str]) -> list[str]:
+    """What a suite is about, unless the command line says something else: for `pretrained` a model, for `recurring` few tasks."""
     if flag_of(words, "recipe", ""):
         return []
-    flags = {"model": SMALL_CHAT_MODEL, "env": _PRETRAINED_ENVS[0], "eval-every": "0"}
+    suites: dict[str, dict[str, str]] = {
+        "pretrained": {"model": SMALL_CHAT_MODEL, "env": _PRETRAINED_ENVS[0], "eval-every": "0"},
+        "recurring": {"env-args": '{"tasks": 96}'},
+    }
+    flags = suites.get(flag_of(words, "suite", ""), {})
     return [word for name, value in flags.items() if not flag_of(words, name, "") for word in (f"--{name}", value)]
 
 

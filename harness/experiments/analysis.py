@@ -283,6 +283,9 @@ def run_numbers(
     curve = run.curve(held_out=held_out)
     top = peak(curve)
     last_quarter = _window(series, _LAST_QUARTER)
+    played = [
+        k for row in _window(rows, _LAST_QUARTER) if (k := _first_known(row, "horizon/k_mean", "horizon/k")) is not None
+    ]
     return {
         "mean_at_k": after.get("mean_at_k"),
         "best_at_k": after.get("best_at_k"),
@@ -298,7 +301,7 @@ def run_numbers(
         "tokens_end": mean_tokens(rows, END),
         "seconds_per_update": _mean_of(rows, "time/update_s"),
         "final_k": series[-1] if series else None,
-        "k_mean": statistics.fmean(last_quarter) if last_quarter else None,
+        "k_mean": statistics.fmean(played) if played else None,
         "k_std": horizon_spread(series),
         "settled_at": settled_at(series, band) if band else None,
         "share_in_band": (

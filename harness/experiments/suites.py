@@ -1,4 +1,4 @@
-"""The suites: the paper's six experiments and two of this project. Each is a list of arms, which are settings to compare.
+"""The suites: the paper's six experiments and three of this project. Each is a list of arms, which are settings to compare.
 
 `harness.sweep` runs the suites, and `harness.experiments.suite_table` makes their tables.
 """
@@ -124,6 +124,21 @@ def _learning(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     ]
 
 
+def _recurring(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
+    """A horizon for each task against one for all, on tasks that come again and again."""
+    tti, _ = _schedules(base)
+    elastic = {"wrapper": "elastic", "k0": 10}
+    return [
+        *_fixed(15, 30, 50),
+        tti,
+        SuiteArm("elastic", elastic),
+        SuiteArm("elastic K0=50", elastic | {"k0": 50}),
+        SuiteArm("elastic by task", elastic | {"horizon_key": "task_id"}),
+        SuiteArm("task", {"wrapper": "task"}),
+        SuiteArm("Toggle", {"wrapper": "toggle"}),
+    ]
+
+
 def _pretrained(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     """RQ1 to RQ3 with a pretrained model: two fixed horizons, the elastic one from below and from above, and the schedules."""
     return [*_fixed(15, 50), *_convergence(base, quick)]
@@ -138,8 +153,9 @@ SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {
     "ema": _ema,
     "learning": _learning,
     "pretrained": _pretrained,
+    "recurring": _recurring,
 }
 """The suites by name. Each function takes the settings that all arms share, and whether the sweep is quick."""
 
-PAPER_SUITES = tuple(name for name in SUITES if name not in ("learning", "pretrained"))
+PAPER_SUITES = tuple(name for name in SUITES if name not in ("learning", "pretrained", "recurring"))
 """The paper's suites, in the order in which ``--suite all`` runs them."""
