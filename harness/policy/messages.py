@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from eh_gym.errors import ConfigError
@@ -60,7 +60,7 @@ class MessageFormat:
         Raises:
             ConfigError: The chat template refuses the messages.
         """
-        return self._chat.messages_ids(self._rendered(messages), self._offered)
+        return _joining(lambda some: self._chat.messages_ids(some, self._offered), self._rendered(messages))
 
     def following_ids(self, said: Message, new: Sequence[Message], *, stopped: bool) -> list[int]:
         """The ids from the end of a reply on, up to the place where the model writes again.
@@ -75,7 +75,7 @@ class MessageFormat:
         """
         rendered = self._rendered([said, *new], begins=False)
         names = [] if self._written_out else [call["function"]["name"] for call in said.get("tool_calls", ())]
-        return self._chat.following_ids(names, rendered[1:], stopped=stopped)
+        return _joining(lambda some: self._chat.following_ids(names, some, stopped=stopped), rendered[1:])
 
     def without_thoughts(self, messages: Sequence[Message], grown: list[int]) -> list[int]:
         """A conversation that has grown, without the thoughts that the template removes; see `ChatFormat.without_thoughts`."""
@@ -152,3 +152,17 @@ class MessageFormat:
         if self._written_out:
             return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
         return {"role": "tool", "name": name, "tool_call_id": call_id(at), "content": content}
+
+
+def _joining(render: Callable[[Sequence[Message]], list[int]], messages: Sequence[Message]) -> list[int]:
+    """Renders messages. If the template refuses them, as Gemma's does two of a user in a row, such messages become one."""
+    try:
+        return render(messages)
+    except ConfigError:
+        joined: list[Message] = []
+        for message in messages:
+            if joined and message["role"] == joined[-1]["role"] == "user":
+                joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{message['content']}"}
+            else:
+                joined.append(message)
+        return render(joined)

@@ -22,7 +22,10 @@ from transformers import PreTrainedTokenizerFast
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
+from harness.agents.env import read_answer
+from harness.agents.protocol import ModelCall
 from harness.policy.chat import ChatFormat
+from harness.rollout.agent_conversation import AgentConversation
 from harness.rollout.conversation import Conversation
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
@@ -294,6 +297,71 @@ def test_an_episode_with_tools_is_the_template_s_own_text(family: str) -> None:
         messages.append({"role": "assistant", "content": "", "tool_calls": called})
         messages.append({"role": "tool", "name": "find", "tool_call_id": "call00000", "content": f"found {turn}"})
     assert chat.text(ids) == chat._template(messages, tools=TOOLS)
+
+
+def agents_turn(
+    conversation: AgentConversation, episode: Trajectory, reply: list[int], *, stop_ids: frozenset[int]
+) -> dict[str, Any]:
+    """What an agent gets for a reply, as the message that it sends with its next request."""
+    begin = len(episode.ids)
+    sample = Sample(reply, [-1.0] * len(reply), "stop" if reply[-1] in stop_ids else "length", 0)
+    episode.add_sample(sample)
+    read = conversation.read(reply)
+    episode.turns.append(Turn(read.action, "", cut=False, malformed=read.malformed))
+    answer = read_answer(conversation.action(episode, begin, read, sample))
+    assert answer.finish_reason == ("tool_calls" if answer.calls else "stop")
+    return answer.message
+
+
+@pytest.mark.parametrize("tools", [False, True])
+@ALL
+def test_an_agents_conversation_grows_by_its_new_messages_alone(family: str, tools: bool) -> None:
+    """With calls, in the family's own form or written out, and between them words; without, words alone."""
+    chat = chat_of(family)
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Where is c?"},
+    ]
+    offered = TOOLS if tools else []
+    conversation = AgentConversation(chat, ModelCall(messages, offered))
+    episode = Trajectory("task", 0)
+    episode.add_prompt(conversation.prompt_ids)
+    assert ("find" in chat.text(episode.ids)) == tools
+    for turn in range(4):
+        words = not tools or turn == 2
+        if words or has_tools(family):
+            action = f"words {turn}" if words else calling(("find", {"path": f"p{turn}", "all": True}))
+            reply = chat.reply_ids(action)
+        else:
+            text = f'<tool_call>\n{{"name": "find", "arguments": {{"path": "p{turn}", "all": true}}}}\n</tool_call>'
+            reply = chat.reply_ids(text)
+        before = list(episode.ids)
+        said = agents_turn(conversation, episode, reply, stop_ids=chat.stop_ids)
+        assert before + reply == episode.ids
+        calls = [call["function"] for call in said.get("tool_calls", ())]
+        assert calls == ([] if words else [{"name": "find", "arguments": {"path": f"p{turn}", "all": True}}])
+        # Agents send a call's words as they like, and new messages after it.
+        messages = [*messages, {**said, "content": said["content"].strip()}]
+        if calls:
+            messages.append({"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": f"answer {turn}"})
+        else:
+            messages.append({"role": "user", "content": f"answer {turn}"})
+        known = len(episode.ids)
+        info = {"call": ModelCall(messages, offered)}
+        ids = conversation.answered(episode.ids, conversation.read(reply), episode.turns[-1], info, stopped=True)
+        assert ids[:known] == episode.ids, "nothing that the model has read or written is tokenised again"
+        added = chat.text(ids[known:])
+        assert added.count(f"answer {turn}") == 1
+        assert "Where is c?" not in added
+        assert episode.go_on(ids) == len(ids) - known
+    assert not episode.earlier
+    edited = ModelCall([*messages[:2], messages[-1] | {"role": "user"}], offered)
+    ids = conversation.answered(
+        episode.ids, conversation.read(reply), episode.turns[-1], {"call": edited}, stopped=True
+    )
+    assert "answer 2" not in chat.text(ids)
+    assert episode.go_on(ids) == 0
+    assert len(episode.sequences) == 2
 
 
 def test_a_call_that_can_t_be_read_is_malformed() -> None:
