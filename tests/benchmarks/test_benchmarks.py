@@ -20,6 +20,7 @@ Run = Callable[..., str]
 # What the last table of each shows. gpu_rollout, gpu_train and rank_memory have tests of their own, with more to check.
 # Those of SmolLM2 take minutes even so.
 QUICK = {
+    "agents": "tiny ",
     "cache": "Qwen2.5-14B +8",
     "controller": "SharedHorizon.record",
     "pretrained": "K=15, seed 0: update",

@@ -1,0 +1,112 @@
+"""Throughput of 64 agents behind the endpoint, compared with the environment that they play, with the same model.
+
+    OMP_NUM_THREADS=1 python benchmarks/agents.py smollm2-135m > benchmarks/results/agents-cpu.txt
+
+Both ways play the same episodes of EH-Cabinet under K, in the streaming mode. The agents are functions in the trainer's process,
+which keep their connection. The two ways take turns, and medians are printed. CPU time is the process's own, the agents' clients
+included; wall time also shows what else the machine does. The last column is the CPU time that a step costs in addition: with a
+model that samples fast, it is a larger share.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import gymnasium as gym
+import torch
+from flags import command, new_parser, parse, run
+
+import eh_gym
+from harness.agents.env import AgentEnv
+from harness.policy.policy import Policy, load_policy
+from harness.quickstart.tiny import new_tiny_policy
+from harness.rollout.rollout import rollout
+from harness.run.versions import cpu_name
+from harness.sampling.transformers import TransformersSampler
+from harness.types.rules import EpisodeRequest, Rules
+
+TASKS = [{"id": f"train-{i:06d}"} for i in range(8)]
+
+
+def play(task: dict[str, Any], base_url: str) -> float:
+    """An agent that plays a cabinet."""
+    env = gym.make("EH-Cabinet-v0", disable_env_checker=True)
+    observation, info = env.reset(seed=0, options={"task_id": task["id"]})
+    messages = [{"role": "system", "content": info["system_prompt"]}, {"role": "user", "content": observation}]
+    url = urlsplit(base_url)
+    client = http.client.HTTPConnection(url.netloc)
+    while True:
+        client.request("POST", f"{url.path}/chat/completions", json.dumps({"model": "policy", "messages": messages}))
+        answer = client.getresponse()
+        content = answer.read()
+        if answer.status != 200:
+            return 0.0
+        said = json.loads(content)["choices"][0]["message"]["content"]
+        observation, reward, terminated, truncated, _ = env.step(said)
+        if terminated or truncated:
+            return float(reward)
+        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": observation}]
+
+
+def seconds(make: Callable[[], gym.Env[Any, Any]], policy: Policy, sessions: int, k: int) -> tuple[float, float, int]:
+    """The wall and CPU seconds of one rollout with an episode for each session, and its number of steps."""
+
+    def limited() -> gym.Env[Any, Any]:
+        return eh_gym.ElasticTimeLimit(make(), eh_gym.FixedHorizon(k), record=False)
+
+    envs = eh_gym.ThreadVectorEnv([limited] * sessions)
+    requests = [EpisodeRequest(TASKS[i % len(TASKS)]["id"], i % len(TASKS), i) for i in range(sessions)]
+    wall, cpu = time.perf_counter(), time.process_time()
+    played = rollout(envs, TransformersSampler(policy.model), policy.chat, requests, Rules(1.0, 8, mode="streaming"))
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    envs.close()
+    assert all(t.end != "environment-error" for t in played), [t.error for t in played]
+    return wall, cpu, sum(t.length for t in played)
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = new_parser(__doc__)
+    parser.add_argument(
+        "model", nargs="?", default="", help="an installed model's name or a folder, besides the tiny one"
+    )
+    parser.add_argument("--sessions", type=int, default=64)
+    parser.add_argument("--horizon", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parse(parser, sessions=4, repeats=1)
+    torch.set_num_threads(1)
+    tiny = new_tiny_policy(gym.make("EH-Cabinet-v0"), seed=0)
+    models = {"tiny": tiny} | ({args.model: load_policy(args.model)} if args.model else {})
+    print(command())
+    print(f"{cpu_name()}, one thread, {args.sessions} sessions, K = {args.horizon}")
+    print()
+    print("model            environment  agents  ratio  environment  agents  ratio   a step more")
+    print("                     steps/s of wall time         steps/s of CPU time          CPU us")
+    with tempfile.TemporaryDirectory(prefix="eh-benchmark-") as folder:
+        file = Path(folder) / "tasks.jsonl"
+        file.write_text("\n".join(map(json.dumps, TASKS)))
+        cabinet = partial(gym.make, "EH-Cabinet-v0", disable_env_checker=True)
+        for name, policy in models.items():
+            ways = (cabinet, partial(AgentEnv, play, file))
+            for way in ways:
+                seconds(way, policy, min(4, args.sessions), 2)  # warms up
+            rows = [[seconds(way, policy, args.sessions, args.horizon) for way in ways] for _ in range(args.repeats)]
+            rates = [
+                [statistics.median(row[way][2] / row[way][clock] for row in rows) for way in (0, 1)] for clock in (0, 1)
+            ]
+            more = 1e6 * (1 / rates[1][1] - 1 / rates[1][0])
+            shown = "".join(f"{env:13.1f} {agent:7.1f} {agent / env:6.2f}" for env, agent in rates)
+            print(f"{name:15}{shown} {more:12.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    run(main)
