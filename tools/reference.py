@@ -128,7 +128,7 @@ def flags_markdown() -> str:
     lines = [
         "# Every flag",
         "",
-        _NOTE,
+        f"What each command takes, and its defaults, as `python -m harness.COMMAND --help-all` prints them. {_NOTE}",
         "",
         "## harness.grpo",
         "",
@@ -185,8 +185,8 @@ def metrics_markdown() -> str:
     """The page of metrics."""
     return (
         "# Every metric\n\n"
-        f"{_NOTE} `metrics.jsonl` has one line per update with these names. TensorBoard shows the same numbers. A run refuses a "
-        f"metric that is not listed here.\n\n{glossary_markdown()}\n"
+        "`metrics.jsonl` has one line per update with these names. TensorBoard shows the same numbers. A run refuses a metric "
+        f"that is not listed here. {_NOTE}\n\n{glossary_markdown()}\n"
     )
 
 
