@@ -33,6 +33,17 @@ def test_reinforce_learns_and_moves_k_from_both_sides(example, tmp_path):
     assert (tmp_path / "figure.svg").read_text().endswith("</svg>\n")
 
 
+def test_an_agent_program_is_trained(example, tmp_path):
+    tool_agent = example("tool_agent", "openai", "matplotlib")
+    logs = tool_agent.main(["--k0", "10", "--updates", "2", "--out", str(tmp_path / "figure.svg")])
+    [[rows]] = logs.values()
+    assert [row["rollout/episodes"] for row in rows] == [64, 64]
+    assert all(row["rollout/agent_failures"] == row["rollout/environment_errors"] == 0 for row in rows)
+    assert rows[0]["rollout/success"] > 0.1
+    assert rows[-1]["horizon/k_real"] != 10
+    assert (tmp_path / "figure.svg").exists()
+
+
 @pytest.mark.parametrize("processes", [False, True])
 def test_sb3_moves_one_k_for_all_environments(example, tmp_path, processes):
     sb3_ppo = example("sb3_ppo", "stable_baselines3", "matplotlib")

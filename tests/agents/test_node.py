@@ -1,0 +1,43 @@
+"""An agent in another language, as a command."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.agents.env import AgentEnv, write_answer
+from harness.agents.protocol import ModelAnswer
+
+HERE = Path(__file__).parent
+TASK = {"id": "two", "start": "a", "notes": {"a": "next f", "f": "code 7 3"}}
+
+
+def test_an_agent_in_javascript_is_played_to_its_success(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(HERE)
+    expert = importlib.import_module("expert").expert
+    env = AgentEnv(command, [TASK], timeout_s=60.0)
+    _, info = env.reset(options={"task_id": "two"})
+    calls: list[Any] = []
+    terminated = False
+    while not terminated:
+        calls.append(info["call"])
+        _, reward, terminated, _, info = env.step(write_answer(expert(calls[-1])))
+    assert (reward, info["failure"], len(calls)) == (1.0, None, 6)
+    assert all(call.stream for call in calls)
+
+
+def test_the_end_of_the_budget_ends_it(command: str) -> None:
+    env = AgentEnv(command, [TASK], timeout_s=60.0)
+    env.reset(options={"task_id": "two"})
+    call = {"id": "call1", "type": "function", "function": {"name": "read", "arguments": {"argument": ""}}}
+    env.step(write_answer(ModelAnswer("", [call], finish_reason="tool_calls")))
+    running = env._running
+    assert running is not None
+    env.stop_agent("horizon")
+    running.stop(60.0)
+    assert running.ended is not None
+    assert "exit code 1" in running.ended.failure
+    env.close()

@@ -1,0 +1,66 @@
+"""A tiny model that has learnt to call the cabinet's functions plays in the agent of `tox run -m agents`, which is a command."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import eh_gym  # noqa: F401 - registers the cabinet
+from harness import evaluate
+from harness.settings.warm_start import WarmStart
+
+HERE = Path(__file__).parent
+AGENT = os.environ.get("EH_AGENT", "")
+IN_JAVASCRIPT = {"start": "a", "notes": {"a": "next f", "f": "code 7 3"}}
+
+pytestmark = pytest.mark.skipif(not AGENT, reason="tox run -m agents says which agent")
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(HERE.parents[1] / "examples")
+    settings = WarmStart(episodes=600, max_optimal_steps=9, max_batches=500, polish_batches=100)
+    importlib.import_module("tool_agent").clone(tmp_path / "model", 0, settings)
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """Cabinets with at most two notes."""
+    env = gym.make("EH-Cabinet-v0", split="test", longest=2)
+    every: list[dict[str, Any]] = [{"id": task_id} for task_id in env.unwrapped.task_ids[:4]]  # type: ignore[attr-defined]
+    if AGENT == "node":
+        every = [{"id": str(number), **IN_JAVASCRIPT} for number in range(4)]
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("".join(json.dumps({**task, "split": "test"}) + "\n" for task in every))
+    return file
+
+
+def test_a_model_plays_in_the_agent(model: Path, tasks: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    command = f"{os.environ['EH_AGENT_PYTHON']} {HERE / AGENT}.py"
+    if AGENT == "node":
+        command = request.getfixturevalue("command")
+    out = tmp_path / "evaluation"
+    result = evaluate(
+        str(model),
+        agent=command,
+        tasks=tasks,
+        horizon=12,
+        rollouts=1,
+        slots=4,
+        max_action_tokens=6,
+        out=out,
+        show=False,
+    )
+    [episodes] = (out / "episodes").glob("*.jsonl")
+    played = [json.loads(line) for line in episodes.read_text().splitlines()]
+    assert len(played) == 4
+    assert all(episode["error"] is None and episode["turns"] for episode in played)
+    # smolagents writes the calls of the conversation in words of its own, which this model has never seen.
+    assert result.mean_at_k > 0 or AGENT == "with_smolagents"
