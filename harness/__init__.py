@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 from eh_gym.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from harness.agents.env import AgentEnv
     from harness.api import TrainResult, train
     from harness.evaluate import evaluate
     from harness.settings.grpo import GRPOConfig
     from harness.settings.warm_start import WarmStart
 
-__all__ = ["GRPOConfig", "TrainResult", "WarmStart", "evaluate", "train"]
+__all__ = ["AgentEnv", "GRPOConfig", "TrainResult", "WarmStart", "evaluate", "train"]
 
 _HOMES = {
+    "AgentEnv": "harness.agents.env",
     "GRPOConfig": "harness.settings.grpo",
     "TrainResult": "harness.api",
     "WarmStart": "harness.settings.warm_start",

@@ -31,6 +31,7 @@ class Given:
 
 def name_of(thing: Any) -> str:
     """Returns the name of a function or a class, or of an object's class, as letters, digits and underscores."""
+    thing = getattr(thing, "func", thing)  # of functools.partial
     return re.sub(r"\W", "", getattr(thing, "__name__", type(thing).__name__)) or "unnamed"
 
 

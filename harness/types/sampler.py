@@ -23,8 +23,8 @@ class SampleRequest:
     """One turn of one episode.
 
     Attributes:
-        session: The episode. Each request of a session begins as the one before, and mostly extends it, so the sampler keeps what
-            it computed for the earlier one. A session has at most one request at a time.
+        session: The episode. Each request of a session mostly extends the one before, so the sampler keeps what it computed for
+            the earlier one. A session has at most one request at a time.
         prompt_ids: The whole conversation so far, never empty.
         max_tokens: The most tokens to sample, >= 1.
         seed: The only seed that the request draws from, whatever else is in the batch.

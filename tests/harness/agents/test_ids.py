@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from byte_tokenizer import byte_tokenizer
 from cabinet_agent import MESSAGES, ask
 
 import eh_gym
 from harness.agents.env import AgentEnv
+from harness.policy.chat import ChatFormat
+from harness.policy.fresh import fresh_qwen2
 from harness.policy.policy import Policy
+from harness.policy.shape import ModelShape
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.training.update import select_episodes
@@ -71,7 +75,9 @@ def asks_for_less(say: Callable[..., str]) -> None:
         messages += [{"role": "assistant", "content": say(messages, **options)}, {"role": "user", "content": "closed"}]
 
 
-def play(agent: Agent, policy: Policy, episodes: int = 3) -> tuple[list[Trajectory], dict[str, Asked]]:
+def play(
+    agent: Agent, policy: Policy, episodes: int = 3, max_context: int | None = None
+) -> tuple[list[Trajectory], dict[str, Asked]]:
     """Plays an agent. Also returns the answers that each episode's agent got, by the episode's place."""
     asked: dict[str, Asked] = {}
     lock = threading.Lock()
@@ -90,7 +96,7 @@ def play(agent: Agent, policy: Policy, episodes: int = 3) -> tuple[list[Trajecto
     envs = eh_gym.ThreadVectorEnv([lambda: AgentEnv(once, [{"id": "x"}])])
     requests = [EpisodeRequest("x", 0, seed) for seed in range(episodes)]
     try:
-        sampler = TransformersSampler(policy.model)
+        sampler = TransformersSampler(policy.model, max_context=max_context)
         return rollout(envs, sampler, policy.chat, requests, Rules(1.0, 6, mode="streaming")), asked
     finally:
         envs.close()
@@ -161,3 +167,38 @@ def test_the_reply_of_a_conversation_that_goes_on_is_not_tokenised_again(trained
         assert turn.action in text
     assert episode.ids[: episode.prompt_tokens] == trained.chat.prompt_ids("rules", "start c")
     assert episode.tokens == episode.prompt_tokens + episode.spent_tokens
+
+
+def test_a_conversation_that_fills_the_context_is_cut_off(trained: Policy) -> None:
+    [episode], asked = play(grows, trained, episodes=1, max_context=16)
+    assert (episode.end, episode.reward, episode.truncated) == ("context", 0.0, True)
+    assert 0 < episode.length == len(asked["0"]) < 4
+    assert len(episode.ids) <= 16
+
+
+def sends_a_result(say: Callable[..., str]) -> None:
+    """Asks, and then sends a result, which the template below does not know."""
+    said = say(START)
+    say([*START, {"role": "assistant", "content": said}, {"role": "tool", "tool_call_id": "a", "content": "x"}])
+
+
+def asks_in_a_strange_way(say: Callable[..., str]) -> None:
+    """Begins with what the template does not know."""
+    say([{"role": "tool", "tool_call_id": "a", "content": "x"}])
+
+
+def test_messages_that_the_template_refuses_are_the_agents_failure() -> None:
+    """Before the first answer, the model had no part in it: an environment error."""
+    tokenizer = byte_tokenizer(
+        "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+        "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    )
+    shape = ModelShape(len(tokenizer), 16, 16, 1, 1, 1, tied=True, positions=512)
+    model = fresh_qwen2(shape, eos_id=tokenizer.eos_token_id, initializer_range=0.3)
+    policy = Policy(model, tokenizer, ChatFormat(tokenizer))
+    [episode], asked = play(sends_a_result, policy, episodes=1)
+    assert (episode.end, episode.reward, episode.length, len(asked["0"])) == ("terminated", 0.0, 1, 1)
+    assert "no tools" in str(episode.failure)
+    [episode], asked = play(asks_in_a_strange_way, policy, episodes=1)
+    assert (episode.end, episode.retries, len(asked)) == ("environment-error", 2, 3)
+    assert "no tools" in str(episode.error)
