@@ -207,6 +207,15 @@ def test_the_pretrained_suite_sweeps_two_environments_or_the_given_one(
     assert swept == folders
 
 
+def test_an_agent_program_is_swept_like_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No gym.make knows its name."""
+    swept: list[str] = []
+    monkeypatch.setattr("harness.sweep.sweep", lambda settings, console: swept.append(settings.train.agent) or [])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--suite", "comparison", "--agent", "m:play", "--tasks", "tasks.jsonl", "--model", "folder"])
+    assert swept == ["m:play"]
+
+
 @pytest.mark.parametrize(
     ("words", "names"),
     [
