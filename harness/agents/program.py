@@ -137,7 +137,7 @@ def read_verdict(value: Any) -> Ended:
     >>> read_verdict(1.0), read_verdict({"reward": False}).success
     (Ended(success=True, failure=''), False)
     >>> read_verdict(0.5).failure
-    "expected a verdict, True or False or 1 or 0, got 0.5; compare a score with the least that counts as a success"
+    'expected a verdict, True or False or 1 or 0, got 0.5; compare a score with the least that counts as a success'
     """
     found = value.get("reward") if isinstance(value, Mapping) else value
     if isinstance(found, (numbers.Real, np.bool_)) and found in (0, 1):
