@@ -67,6 +67,9 @@ class Session:
         self._answered: deque[_Waiting] = deque(maxlen=_KEPT)
         self._end: Refusal | None = None
         self._last: ModelAnswer | None = None
+        self._idle: set[socket.socket] | None = (
+            set()
+        )  # connections between two requests; None once the session is closed
 
     def next_call(self, timeout_s: float) -> ModelCall | None:
         """Waits for the agent's next request.
@@ -118,9 +121,14 @@ class Session:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the session, and its key is unknown from now on."""
+        """Ends the session, closes its connections, and its key is unknown from now on."""
         self.end(Refusal("the session is closed", status=410, code="session_closed"))
         self._gateway._forget(self.key)
+        with self._changed:
+            idle, self._idle = self._idle or (), None
+        for connection in idle:
+            with suppress(OSError):  # the client has closed it
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _request(self, call: ModelCall, again: bool, hung_up: Callable[[], bool]) -> _Waiting:
         """Puts a request in line, or finds the one that it tries again."""
@@ -152,6 +160,13 @@ class Session:
             if waiting in self._line and waiting.hung_up is hung_up:
                 self._line.remove(waiting)
             return None
+
+    def _use(self, connection: socket.socket, idle: bool) -> bool:
+        """Hears whether a connection waits for its next request; returns whether it may."""
+        with self._changed:
+            if self._idle is not None:
+                (self._idle.add if idle else self._idle.discard)(connection)
+            return self._idle is not None
 
     def _end_one(self, waiting: _Waiting) -> None:
         """Answers a request after the end."""
@@ -282,6 +297,17 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             content = self._content()
             session, route = self._session()
+        except Refusal as refusal:
+            self._refuse(refusal)
+            return
+        session._use(self.connection, idle=False)
+        self._answer(session, route, content)
+        if not session._use(self.connection, idle=True):
+            self.close_connection = True
+
+    def _answer(self, session: Session, route: str, content: bytes) -> None:
+        """Waits for the answer to a request, and sends it."""
+        try:
             if route not in _APIS:
                 raise Refusal(f"POST knows {' and '.join(_APIS)}, not /{route}", status=405, code="method_not_allowed")
             call = read_call(content, _APIS[route], session.temperature)

@@ -222,6 +222,15 @@ def test_an_unknown_or_closed_key_is_refused(gateway: Gateway, session: Session)
     session.close()  # again does nothing
 
 
+def test_a_closed_session_leaves_no_connection_behind(session: Session) -> None:
+    """LangChain, for one, keeps its connections for ever. Each would hold a thread."""
+    connection = begin(session, "Hi")
+    serve(session, ModelAnswer("yes"))
+    assert b"yes" in connection.recv(65_536)
+    session.close()
+    assert connection.recv(1) == b""
+
+
 def test_the_models_are_listed_and_other_routes_are_named_as_unknown(session: Session) -> None:
     assert [model.id for model in client(session).models.list()] == ["policy"]
     assert post(session, b"{}", "/embeddings")[0] == 404
