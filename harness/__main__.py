@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -55,6 +56,7 @@ def _run(command: str) -> None:
         require_packages()
     except MissingExtraError as error:
         sys.exit(f"error: {error}")
+    sys.path.insert(0, os.getcwd())  # as `python -m` does: an agent or a controller may be a file of this folder
     import_module(f"harness.{command}").main()
 
 

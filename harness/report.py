@@ -15,7 +15,7 @@ from harness.settings.command_line import errors_in_one_line, parse
 
 if TYPE_CHECKING:
     from harness.evaluation.folder import KeptEvaluation
-    from harness.experiments.report.figures import Drawing
+    from harness.experiments.report.drawing import Drawing
     from harness.experiments.report.runs import Suite
 
 __all__ = ["Report", "figures", "main", "report"]

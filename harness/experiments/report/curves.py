@@ -10,7 +10,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from harness.evaluation.folder import KeptEvaluation
 from harness.evaluation.saturation import Saturation, saturation, steps_of_line
-from harness.experiments.report.figures import BLUE, GREY, ORANGE, Drawing, drawing_style, legend, panel, svg
+from harness.experiments.report.drawing import BLUE, GREY, ORANGE, Drawing, drawing_style, legend, panel, svg
 from harness.experiments.report.runs import StoredArm, Suite
 from harness.run.episode_log import read_episodes
 

@@ -6,66 +6,31 @@ can distinguish them, also in grey print. `harness.experiments.analysis` compute
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 import statistics
-import textwrap
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from html import escape
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from harness.experiments.plateau import Plateau
+from harness.experiments.report.drawing import BLUE, GREY, ORANGE, Drawing, drawing_style, legend, panel, svg
 from harness.experiments.report.runs import StoredArm, StoredRun, Suite
 from harness.experiments.suite_table import SuiteTable
 
-__all__ = ["BLUE", "GREY", "ORANGE", "Drawing", "draw_suite", "drawing_style", "legend", "panel", "svg"]
+__all__ = ["draw_suite"]
 
 # Okabe and Ito's colours, without the yellow, which is hard to see on white.
-BLUE, ORANGE = "#0072B2", "#D55E00"
 _COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 _BAND = "#F0C36D"
-GREY = "#6E6E6E"
 _PAPER_LENGTHS = "(In the paper, at step 100: 18.14 on AppWorld, 11.93 on BFCL.)"  # Table "Quantile statistics"
-_SIZE_IN = (5.6, 3.7)
 
 Points = list[tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """One figure.
-
-    Attributes:
-        title: What it shows.
-        caption: How to read it.
-        svg: The picture.
-        alternative: What it shows, in words, for screen readers.
-    """
-
-    title: str
-    caption: str
-    svg: str = field(repr=False)
-    alternative: str
-
-    def data_uri(self) -> str:
-        """Returns the picture for an ``img``. There a browser runs no script, whatever an arm's label contains."""
-        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode('ascii')}"
-
-    def _repr_html_(self) -> str:
-        """Returns what a notebook shows."""
-        words = f"<b>{escape(self.title)}.</b> {escape(self.caption)}"
-        return f'<figure><img src="{self.data_uri()}" alt="{escape(self.alternative)}"><figcaption>{words}</figcaption></figure>'
 
 
 @dataclass(frozen=True)
@@ -91,18 +56,6 @@ def draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | None
         return _draw_suite(suite, table, band)
 
 
-def drawing_style() -> AbstractContextManager[None]:
-    """The style of all figures."""
-    return matplotlib.rc_context(
-        {
-            "font.size": 10,
-            "svg.fonttype": "path",  # letters as outlines look the same everywhere
-            "svg.hashsalt": "report",  # the same figure gives the same bytes
-            "text.parse_math": False,  # a dollar sign in an arm's label is a dollar sign
-        }
-    )
-
-
 # The figures of each suite, in order. Runs that are named one by one get those of the comparison.
 _FIGURES = {
     "saturation": ("saturation", "cost", "success", "lengths"),
@@ -112,6 +65,7 @@ _FIGURES = {
     "headroom": ("k", "success"),
     "ema": ("k", "success"),
     "learning": ("success by tokens", "k", "tokens"),
+    "recurring": ("success by tokens", "k", "tokens"),
     "pretrained": ("success by tokens", "k", "tokens", "lengths"),
 }
 
@@ -365,24 +319,6 @@ def _ribbon(axes: Axes, line: _Line, colour: Any) -> None:
         axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
 
 
-def panel() -> tuple[Figure, Axes]:
-    """Makes an empty panel."""
-    figure = Figure(figsize=_SIZE_IN, layout="constrained")
-    FigureCanvasSVG(figure)
-    axes = figure.subplots()
-    axes.grid(alpha=0.25, linewidth=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def legend(axes: Axes) -> None:
-    """Puts the legend below the panel, where no line crosses it."""
-    handles, labels = axes.get_legend_handles_labels()
-    wrapped = [textwrap.fill(label, 56) for label in labels]
-    columns = 3 if max(map(len, labels), default=0) <= 16 else 2 if max(map(len, labels)) <= 28 else 1
-    axes.figure.legend(handles, wrapped, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
-
-
 def _from_to(line: _Line, share: bool) -> str:
     if not line.mean:
         return f"{line.label}: not recorded"
@@ -397,10 +333,3 @@ def _seeds_note(arms: Sequence[StoredArm]) -> str:
     of = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     ribbon = ", and ribbons are ± 1 standard deviation" if len(arms) <= 5 else ""
     return f"Thick lines are the mean of {of} seeds, thin lines are single seeds{ribbon}."
-
-
-def svg(figure: Figure) -> str:
-    """Returns the figure as SVG. The same figure gives the same bytes."""
-    out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    return out.getvalue()

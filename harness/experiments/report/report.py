@@ -12,7 +12,8 @@ from urllib.parse import quote
 from harness.evaluation.folder import KeptEvaluation
 from harness.experiments.manifest import differing_settings
 from harness.experiments.report.curves import draw_arm_curves, draw_evaluation_curves
-from harness.experiments.report.figures import Drawing, draw_suite
+from harness.experiments.report.drawing import Drawing
+from harness.experiments.report.figures import draw_suite
 from harness.experiments.report.page import environment
 from harness.experiments.report.runs import StoredRun, Suite, all_runs
 from harness.experiments.report.tables import (

@@ -13,7 +13,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.experiments.report import figures
-from harness.experiments.report.figures import Drawing, draw_suite
+from harness.experiments.report.drawing import Drawing
+from harness.experiments.report.figures import draw_suite
 from harness.experiments.report.runs import Suite, all_runs, read_suites
 from harness.experiments.report.tables import run_table
 from harness.experiments.suite_table import suite_table
