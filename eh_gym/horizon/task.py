@@ -61,7 +61,7 @@ class TaskHorizon(Saved):
         k0: K of the elastic horizon at the start, in steps, in k_min..k_max; None for half of k_max, but k_min at least.
         k_min: Lower bound of K, in steps.
         k_max: Upper bound of K, and the K of a free episode, in steps.
-        delta: Headroom over the successes of a task, in steps, >= 0.
+        delta: Headroom over the successes of a task, in steps, >= 0. It is less than that of one K for all: the task is one.
         alpha: Smoothing of a task's K over its meetings, in (0, 1]; 1 takes the target as it is.
         threshold: The share of successes from which a task is bounded, in (0, 1].
         window: The number of a task's outcomes that are remembered.
@@ -88,7 +88,7 @@ class TaskHorizon(Saved):
         k0: int | None = None,
         k_min: int = 5,
         k_max: int = 50,
-        delta: float = 5,
+        delta: float = 2,
         alpha: float = 1.0,
         threshold: float = 0.25,
         window: int = 16,
@@ -101,7 +101,7 @@ class TaskHorizon(Saved):
         self._all = ElasticHorizon(k0=k0, k_min=k_min, k_max=k_max)
         self.k0, self.k_min, self.k_max = self._all.k0, self._all.k_min, self._all.k_max
         if not (is_number(delta) and delta >= 0):
-            raise ConfigError(f"delta must be >= 0 steps, got {delta!r}; 5 leaves room to grow")
+            raise ConfigError(f"delta must be >= 0 steps, got {delta!r}; 2 leaves room to grow")
         if not (is_number(alpha) and 0 < alpha <= 1):
             raise ConfigError(f"alpha must be in (0, 1], got {alpha!r}; 1 takes each target as it is")
         if not (is_number(threshold) and 0 < threshold <= 1):

@@ -38,7 +38,7 @@ class HorizonFlags:
     of Kimi K2.5. none sets no limit."""
     wrapper_args: str = "{}"
     """What the horizon takes as a JSON object: all that MODULE:CLASS takes, such as '{"k0": 5}', and what has no flag of its own,
-    '{"step": 5, "threshold": 0.7, "window": 100}' (progressive), '{"k0": 25, "delta": 5, "threshold": 0.25, "free_every": 0}'
+    '{"step": 5, "threshold": 0.7, "window": 100}' (progressive), '{"k0": 25, "delta": 2, "threshold": 0.25, "free_every": 0}'
     (task) and '{"b0": 2000, "b_min": 500, "b_max": 8000, "delta": 500}' (tokens); these are the defaults."""
     k0: int = 15
     """The horizon at the start, in steps (elastic, progressive). With --wrapper fixed it is the horizon of the whole run."""

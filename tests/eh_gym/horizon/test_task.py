@@ -16,7 +16,7 @@ def meet(controller, task_id, lengths, k=50):
 
 
 def test_a_task_is_free_until_a_quarter_of_its_last_episodes_succeed_and_again_when_fewer_do():
-    controller = TaskHorizon(window=8)
+    controller = TaskHorizon(delta=5, window=8)
     assert meet(controller, "a", [0, 0, 0, 8]) == 13  # one of four: P90 of (8,) is 8, and 5 more
     assert meet(controller, "a", [0, 0, 0, 0]) == 50  # one of eight
     assert meet(controller, "a", [6, 10, 0, 0]) == 14  # the 8 is forgotten; P90 of (6, 10) is 9.6
@@ -24,25 +24,25 @@ def test_a_task_is_free_until_a_quarter_of_its_last_episodes_succeed_and_again_w
 
 
 def test_few_episodes_bound_nothing():
-    controller = TaskHorizon(min_episodes=4)
+    controller = TaskHorizon(delta=5, min_episodes=4)
     assert meet(controller, "a", [3, 3, 3]) == 50
     assert meet(controller, "a", [3]) == 8
 
 
 def test_the_target_is_clipped_and_smoothed():
-    assert meet(TaskHorizon(k_max=20, k0=20, min_episodes=1), "a", [18], 20) == 20
-    assert meet(TaskHorizon(k_min=15, min_episodes=1), "a", [3]) == 15
-    controller = TaskHorizon(alpha=0.5, min_episodes=1, window=1)
+    assert meet(TaskHorizon(delta=5, k_max=20, k0=20, min_episodes=1), "a", [18], 20) == 20
+    assert meet(TaskHorizon(delta=5, k_min=15, min_episodes=1), "a", [3]) == 15
+    controller = TaskHorizon(delta=5, alpha=0.5, min_episodes=1, window=1)
     assert [meet(controller, "a", [5]) for _ in range(3)] == [30, 20, 15]  # half of the way from 50 to 10 each time
 
 
 def test_every_third_meeting_is_free():
-    controller = TaskHorizon(free_every=3, min_episodes=1)
+    controller = TaskHorizon(delta=5, free_every=3, min_episodes=1)
     assert [meet(controller, "a", [5]) for _ in range(6)] == [10, 50, 10, 10, 50, 10]  # K of meetings 2 to 7
 
 
 def test_a_meeting_is_an_update_in_which_the_task_was_played():
-    controller = TaskHorizon(free_every=2, min_episodes=1)
+    controller = TaskHorizon(delta=5, free_every=2, min_episodes=1)
     meet(controller, "a", [5])
     for _ in range(3):
         meet(controller, "b", [5])
@@ -66,7 +66,7 @@ def test_tasks_that_never_come_again_have_the_elastic_horizon():
 
 def test_the_tasks_met_longest_ago_are_forgotten(monkeypatch):
     monkeypatch.setattr("eh_gym.horizon.task._MOST_TASKS", 2)
-    controller = TaskHorizon(min_episodes=1)
+    controller = TaskHorizon(delta=5, min_episodes=1)
     for name in ("a", "b", "a", "c"):
         meet(controller, name, [5])
     assert [controller.horizon_for({"task_id": name}, None) for name in "abc"] == [10, 25, 10]
