@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, EHError
 from harness.agents.env import write_answer
 from harness.agents.protocol import ModelAnswer, ModelCall
 from harness.types.sampler import Sample, spans
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["AgentConversation", "UnreadableRequestError"]
 
 
-class UnreadableRequestError(Exception):
+class UnreadableRequestError(EHError):
     """The model's chat template refuses an agent's messages. It is the agent's failure."""
 
 
