@@ -155,7 +155,7 @@ def test_requests_come_back_as_they_finish(sampler: Sampler, ask: Ask, wait: Wai
             sampler.end_session(session)
         return batches
 
-    for _ in range(5):  # whoever is held up, with a server that is not, finds several at once
+    for _ in range(20):  # whoever is held up, with a server that is not, finds several at once
         came = come()
         if came == [[0], [2], [1]]:
             break
