@@ -382,9 +382,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             sweeps = [parse(line) for line in _sweeps(words)]
             for train in (settings.train for settings in sweeps):
-                if (
-                    train.env_workers == "local" and not train.agent
-                ):  # otherwise every run would report a missing backend
+                # Otherwise every run would report a missing backend.
+                if train.env_workers == "local" and not train.agent:
                     make_environment(spec_of(train.env), train.environment_args()).close()
             failed = [name for settings in sweeps for name in sweep(settings, console)]
         except KeyboardInterrupt:

@@ -61,7 +61,7 @@ class TaskHorizon(Saved):
         k0: K of the elastic horizon at the start, in steps, in k_min..k_max; None for half of k_max, but k_min at least.
         k_min: Lower bound of K, in steps.
         k_max: Upper bound of K, and the K of a free episode, in steps.
-        delta: Headroom over the successes of a task, in steps, >= 0. It is less than that of one K for all: the task is one.
+        delta: Headroom over the successes of a task, in steps, >= 0. The lengths of one task vary less than those of all.
         alpha: Smoothing of a task's K over its meetings, in (0, 1]; 1 takes the target as it is.
         threshold: The share of successes from which a task is bounded, in (0, 1].
         window: The number of a task's outcomes that are remembered.

@@ -22,7 +22,7 @@ from harness.agents.program import Running, find_agent
 from harness.agents.protocol import ModelAnswer, ModelCall, Refusal, budget_used_up
 from harness.settings.agent import AGENT_ENV
 
-__all__ = ["AgentEnv", "agent_spec", "read_answer", "read_tasks", "write_answer"]
+__all__ = ["AgentEnv", "agent_spec", "read_action", "read_tasks", "write_action"]
 
 _LONGEST = 1_000_000  # characters of an observation or action
 _GRACE_S = 5.0  # for an agent to end by itself once its episode is over
@@ -35,7 +35,7 @@ class AgentEnv(gym.Env[str, str]):
 
     A reset starts the agent on a task; its first request to the model is the observation. A step answers the request, and returns
     with the next one, or with the agent's verdict. ``info["call"]`` is the request, a `ModelCall`. An action is the assistant's
-    message as `write_answer` writes it; any other text is taken for words.
+    message as `write_action` writes it; any other text is taken for words.
 
     An agent that fails ends its episode with reward 0, and ``info["failure"]`` says why: it raised, exited with an error, gave no
     verdict, or was silent for too long. If an agent ends before its first request, the model had no part in it: the reset raises
@@ -117,7 +117,7 @@ class AgentEnv(gym.Env[str, str]):
         """Answers the agent's request, and waits for its next one or its end."""
         if self._session is None or self._call is None:
             raise gym.error.ResetNeeded("the agent has ended, or none has begun; call reset() before step()")
-        self._session.answer(self._call, read_answer(action))
+        self._session.answer(self._call, read_action(action))
         self._calls += 1
         self._call = self._session.next_call(self._timeout_s)
         if self._call is not None:
@@ -202,15 +202,15 @@ def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dic
     return found
 
 
-def write_answer(answer: ModelAnswer) -> str:
+def write_action(answer: ModelAnswer) -> str:
     """Writes an answer as an action."""
     return json.dumps(vars(answer))
 
 
-def read_answer(action: str) -> ModelAnswer:
-    """Reads an action. What `write_answer` has not written is taken for words.
+def read_action(action: str) -> ModelAnswer:
+    """Reads an action. What `write_action` has not written is taken for words.
 
-    >>> read_answer(write_answer(ModelAnswer("open(a)", finish_reason="length"))).finish_reason, read_answer("open(a)").text
+    >>> read_action(write_action(ModelAnswer("open(a)", finish_reason="length"))).finish_reason, read_action("open(a)").text
     ('length', 'open(a)')
     """
     try:

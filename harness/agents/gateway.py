@@ -67,9 +67,8 @@ class Session:
         self._answered: deque[_Waiting] = deque(maxlen=_KEPT)
         self._end: Refusal | None = None
         self._last: ModelAnswer | None = None
-        self._idle: set[socket.socket] | None = (
-            set()
-        )  # connections between two requests; None once the session is closed
+        # The connections between two requests; None once the session is closed.
+        self._idle: set[socket.socket] | None = set()
 
     def next_call(self, timeout_s: float) -> ModelCall | None:
         """Waits for the agent's next request.
@@ -231,7 +230,7 @@ class Gateway:
         with self._lock:
             if len(self._sessions) >= self._most_sessions:
                 raise ConfigError(
-                    f"expected at most {self._most_sessions} sessions at once; close some, or raise most_sessions"
+                    f"expected at most {self._most_sessions} sessions at once; lower --slots, or raise most_sessions"
                 )
             self._sessions[session.key] = session
         return session

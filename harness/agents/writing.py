@@ -15,11 +15,11 @@ __all__ = ["write_answer"]
 
 def write_answer(call: ModelCall, answer: ModelAnswer) -> bytes:
     """The body of an answer in the form that the request asks for: a JSON object, or all of its events."""
-    if call.api == "chat":
-        chunks: Iterable[Json] = _chat_chunks(call, answer) if call.stream else [_completion(call, answer)]
-        return _events(chunks, "data: [DONE]\n\n") if call.stream else json.dumps(next(iter(chunks))).encode()
-    response = _response(call, answer)
-    return _events(_response_events(response)) if call.stream else json.dumps(response).encode()
+    if call.stream and call.api == "chat":
+        return _events(_chat_chunks(call, answer), "data: [DONE]\n\n")
+    if call.stream:
+        return _events(_response_events(_response(call, answer)))
+    return json.dumps(_completion(call, answer) if call.api == "chat" else _response(call, answer)).encode()
 
 
 def _events(events: Iterable[Json], last: str = "") -> bytes:
@@ -43,11 +43,9 @@ def _written(calls: Iterable[Json]) -> list[Json]:
 
 
 def _completion(call: ModelCall, answer: ModelAnswer) -> Json:
-    message: Json = {"role": "assistant", "content": answer.text or None, "refusal": None}
-    if not answer.calls:
-        message["content"] = answer.text
-    else:
-        message["tool_calls"] = _written(answer.calls)
+    message: Json = {"role": "assistant", "content": answer.text, "refusal": None}
+    if answer.calls:
+        message |= {"content": answer.text or None, "tool_calls": _written(answer.calls)}
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
     choice = {"index": 0, "finish_reason": answer.finish_reason, "message": message, "logprobs": _logprobs(answer)}

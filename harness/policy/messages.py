@@ -119,13 +119,12 @@ class MessageFormat:
         found: list[Message] = []
         if begins and self._written_out:
             functions = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in self.tools)
-            first, *_ = [*messages, {"role": ""}]
-            own = first["content"] + "\n\n" if first["role"] == "system" else ""
-            system = {"role": "system", "content": own + _FUNCTIONS.format(functions=functions)}
-            messages = [system, *messages[1 if own else 0 :]]
-        places: dict[
-            str, tuple[str, int]
-        ] = {}  # of the calls so far, by their ids: the function, and the place in the message
+            system = _FUNCTIONS.format(functions=functions)
+            if messages and messages[0]["role"] == "system":
+                system, messages = f"{messages[0]['content']}\n\n{system}", messages[1:]
+            messages = [{"role": "system", "content": system}, *messages]
+        # Of the calls so far, by their ids: the function, and the call's place in its message.
+        places: dict[str, tuple[str, int]] = {}
         for message in messages:
             role, content = message["role"], message["content"]
             if role == "assistant":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eh_gym.errors import ConfigError, EHError
-from harness.agents.env import write_answer
+from harness.agents.env import write_action
 from harness.agents.protocol import ModelAnswer, ModelCall
 from harness.types.sampler import Sample, spans
 from harness.types.trajectory import Trajectory, Turn
@@ -110,7 +110,7 @@ class AgentConversation:
         message = answer.message | ({"reasoning": reply.reasoning} if reply.reasoning else {})
         stopped = sample.finish_reason == "stop"
         self._known.append(_Known([*self._messages, message], self._call.tools, list(trajectory.ids), stopped))
-        return write_answer(answer)
+        return write_action(answer)
 
     def answered(
         self, ids: list[int], reply: Reply, turn: Turn, info: Mapping[str, Any], *, stopped: bool
@@ -138,10 +138,8 @@ class AgentConversation:
                 continue
             try:
                 grown = known.ids + self._format.following_ids(known.messages[-1], new, stopped=known.stopped)
-            except (
-                ConfigError
-            ):  # the template has no such messages after a reply: it may have them in a whole conversation
-                break
+            except ConfigError:
+                break  # the template has no such messages after a reply: it may have them in a whole conversation
             self._messages = [*known.messages, *new]
             return self._format.without_thoughts(self._messages, grown) if self._chat.strips else grown
         try:

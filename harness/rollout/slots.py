@@ -143,8 +143,7 @@ class Slots:
             self._to_reset.append(slot)
         else:
             del self._live[slot], self._slot_of[episode.session]
-            if stop := getattr(
-                self._envs.envs[slot].unwrapped, "stop_agent", None
-            ):  # an agent that waits for an answer
-                stop(episode.trajectory.end)
+            stop_agent = getattr(self._envs.envs[slot].unwrapped, "stop_agent", None)
+            if stop_agent is not None:  # it waits for an answer that won't come
+                stop_agent(episode.trajectory.end)
             on_end(episode.trajectory)

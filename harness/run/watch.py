@@ -10,7 +10,7 @@ __all__ = ["Watch"]
 
 _UPDATES = 10  # compared with as many before them
 _APART = 0.3  # nats; in bfloat16 it is about 0.01, and an update behind a little more
-_RECENT, _RISE = 6, 0.05  # updates, and the success that they must gain for a K that binds to be let be
+_RECENT, _RISE = 6, 0.05  # updates; and the rise of success over them above which a K that binds is no warning
 _SHORTER, _WORSE = 0.8, 0.1  # the factor on the lengths, and the loss of success, from which it is a collapse
 
 

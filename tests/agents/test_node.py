@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.agents.env import AgentEnv, write_answer
+from harness.agents.env import AgentEnv, write_action
 from harness.agents.protocol import ModelAnswer
 
 HERE = Path(__file__).parent
@@ -24,7 +24,7 @@ def test_an_agent_in_javascript_is_played_to_its_success(command: str, monkeypat
     terminated = False
     while not terminated:
         calls.append(info["call"])
-        _, reward, terminated, _, info = env.step(write_answer(expert(calls[-1])))
+        _, reward, terminated, _, info = env.step(write_action(expert(calls[-1])))
     assert (reward, info["failure"], len(calls)) == (1.0, None, 6)
     assert all(call.stream for call in calls)
 
@@ -33,7 +33,7 @@ def test_the_end_of_the_budget_ends_it(command: str) -> None:
     env = AgentEnv(command, [TASK], timeout_s=60.0)
     env.reset(options={"task_id": "two"})
     call = {"id": "call1", "type": "function", "function": {"name": "read", "arguments": {"argument": ""}}}
-    env.step(write_answer(ModelAnswer("", [call], finish_reason="tool_calls")))
+    env.step(write_action(ModelAnswer("", [call], finish_reason="tool_calls")))
     running = env._running
     assert running is not None
     env.stop_agent("horizon")

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from eh_gym.errors import ConfigError
 from envs.cabinet.env import CabinetEnv
 from harness import GRPOConfig, TrainResult, WarmStart, evaluate, train
 from harness.__main__ import COMMANDS
+from harness.agents.program import Agent, find_agent
 from harness.rollout.rollout import rollout
 from harness.settings.command_line import parse
 from harness.settings.presets import preset
@@ -278,3 +280,14 @@ def test_the_package_lists_its_commands_and_scripts_find_theirs(capsys: pytest.C
         name, _, home = script.partition(" = ")
         module, _, function = home.partition(":")
         assert callable(getattr(import_module(module), function)), name
+
+
+def test_a_script_finds_an_agent_of_the_current_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "agent_of_this_folder.py").write_text("def play(task, base_url): ...")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # as a script in another folder begins
+    found: list[Agent] = []
+    command = SimpleNamespace(main=lambda: found.append(find_agent("agent_of_this_folder:play")))
+    monkeypatch.setattr("harness.__main__.import_module", lambda _: command)
+    import_module("harness.__main__").train()
+    assert [agent.name for agent in found] == ["play"]

@@ -169,6 +169,16 @@ def test_a_full_sweep_evaluates_during_training_unless_told_otherwise(tmp_path: 
     assert parse([*real, "--recipe", str(recipe)]).train.eval_every == 0
 
 
+def test_the_recurring_suite_has_few_tasks_unless_told() -> None:
+    train = parse(["--suite", "recurring"]).train
+    assert json.loads(train.env_args) == {"tasks": 96}
+    train = parse(["--suite", "recurring", "--env-args", '{"tasks": 12}']).train
+    assert json.loads(train.env_args) == {"tasks": 12}
+    arms = {arm.label: arm.settings for arm in SUITES["recurring"](train, False)}
+    assert arms["task"] == {"wrapper": "task"}
+    assert arms["elastic by task"]["horizon_key"] == "task_id"
+
+
 def test_the_pretrained_suite_has_a_model_and_an_environment_unless_told(tmp_path: Path) -> None:
     train = parse(["--suite", "pretrained"]).train
     assert (train.model, train.env, train.dtype, train.eval_every) == (

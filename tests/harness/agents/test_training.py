@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import urllib.error
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +166,23 @@ def test_an_evaluation_without_an_agent_has_no_file_of_tasks(tasks: Path, model:
         evaluate(model, show=False, tasks=tasks)
     with pytest.raises(ConfigError, match="--policy"):
         evaluate("expert", show=False, agent="cabinet_agent:play", tasks=tasks)
+
+
+def test_an_agent_that_k_ends_in_a_run_is_told_so(config: GRPOConfig, tasks: Path) -> None:
+    heard: list[str] = []
+
+    def play(task: dict[str, Any], base_url: str) -> float:
+        try:
+            return cabinet_agent.play(task, base_url)
+        except urllib.error.HTTPError as error:
+            heard.append(json.load(error)["error"]["code"])
+            raise
+
+    short = dataclasses.replace(
+        config, agent="", tasks="", env="EH-Cabinet-v0", wrapper="fixed", k0=2, updates=1, eval_tasks=0
+    )
+    train(short, env=functools.partial(AgentEnv, play, tasks), show=False)
+    [row] = metrics_of(short)
+    cut = round(row["rollout/truncated"] * row["rollout/episodes"])
+    assert heard == ["episode_over", *["horizon_reached"] * cut]  # the first played the trial before the run
+    assert cut > 0

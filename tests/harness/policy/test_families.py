@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
-from harness.agents.env import read_answer
+from harness.agents.env import read_action
 from harness.agents.protocol import ModelCall
 from harness.policy.chat import ChatFormat
 from harness.rollout.agent_conversation import AgentConversation
@@ -308,7 +308,7 @@ def agents_turn(
     episode.add_sample(sample)
     read = conversation.read(reply)
     episode.turns.append(Turn(read.action, "", cut=False, malformed=read.malformed))
-    answer = read_answer(conversation.action(episode, begin, read, sample))
+    answer = read_action(conversation.action(episode, begin, read, sample))
     assert answer.finish_reason == ("tool_calls" if answer.calls else "stop")
     return answer.message
 
