@@ -140,8 +140,9 @@ def _recurring(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
 
 
 def _pretrained(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
-    """RQ1 to RQ3 with a pretrained model: two fixed horizons, the elastic one from below and from above, and the schedules."""
-    return [*_fixed(15, 50), *_convergence(base, quick)]
+    """RQ1 to RQ3 with a pretrained model: fixed horizons, the elastic one from below and from above, and one for each task."""
+    *elastic, tti, _ = _convergence(base, quick)
+    return [*_fixed(15, 30, 50), *elastic, SuiteArm("task", {"wrapper": "task"}), tti]
 
 
 SUITES: dict[str, Callable[[GRPOConfig, bool], list[SuiteArm]]] = {

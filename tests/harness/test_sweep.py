@@ -188,7 +188,7 @@ def test_the_pretrained_suite_has_a_model_and_an_environment_unless_told(tmp_pat
         0,
     )
     arms = [arm.label for arm in SUITES["pretrained"](train, False)]
-    assert arms == ["K=15", "K=50", "elastic K0=10", "elastic K0=50", "TTI", "ScalingInter"]
+    assert arms == ["K=15", "K=30", "K=50", "elastic K0=10", "elastic K0=50", "task", "TTI"]
     train = parse(["--suite", "pretrained", "--env", "EH-BFCL-v0"]).train
     assert (train.model, train.tasks_per_update) == ("smollm2-135m", 2)
     assert json.loads(train.env_args) == {"categories": ["base"], "domains": ["trading"]}
