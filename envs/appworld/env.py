@@ -18,7 +18,7 @@ from eh_gym.errors import ConfigError, WorkerCallError, WorkerError
 from eh_gym.spaces import UnicodeText
 from envs.appworld import data, prompt
 from envs.appworld.actions import code_of, refusal_of
-from envs.appworld.hosts import Host, Settings, World, local_host
+from envs.appworld.hosts import Settings, World, shared_host
 from envs.options import named_task
 from envs.runtime import backend_python
 
@@ -93,8 +93,8 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             confined=confined,
         )
         self._split, self._settings = split, settings
-        self._host: Host = local_host(backend_python("appworld"), data.roots(split), settings)
-        self.task_ids: Sequence[str] = self._host.task_ids(split)
+        self._host = shared_host(backend_python("appworld"), data.roots(split), settings)
+        self.task_ids: Sequence[str] = data.task_ids(split)
         self.observation_space = UnicodeText(_LONGEST)
         self.action_space = UnicodeText(_LONGEST)
         self._world: World | None = None
@@ -140,9 +140,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         world = self._live()
         try:
             return self._step(world, action)
-        except (
-            BaseException
-        ):  # for example Ctrl-C: an answer that comes later would be taken for that to the next action
+        except BaseException:  # Ctrl-C, say: an answer that comes later would be taken for that to the next action
             self._leave()
             raise
 
@@ -153,7 +151,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             ConfigError: The task has no reference solution, as in the benchmark's test splits.
         """
         self._live()
-        steps = self._host.reference(self._split, self._task_id)
+        steps = data.reference(self._split, self._task_id)
         if steps is None:
             raise ConfigError(f"the task {self._task_id!r} of split {self._split!r} has no reference solution")
         code = steps[min(self._steps, len(steps) - 1)]

@@ -1,4 +1,4 @@
-"""Hosts, which make and hold worlds. A local host forks them.
+"""Hosts, which fork worlds and hold them.
 
 env.py decides what the agent sees of a world.
 """
@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from eh_gym.errors import ConfigError, EHError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
 from envs.appworld import data
@@ -23,7 +23,7 @@ from envs.appworld.data import Roots
 from envs.appworld.forks import Fork, Unread, Zygote
 from envs.appworld.record import Record
 
-__all__ = ["Host", "LocalHost", "Settings", "World", "close_hosts", "local_host"]
+__all__ = ["Host", "Settings", "World", "close_hosts", "shared_host"]
 
 _OPEN_TIMEOUT_S = 120.0
 _CPU_STEPS = 100  # steps that use all of their time; a world's processor time lasts for so many
@@ -73,71 +73,18 @@ class Settings:
         return math.ceil(_CPU_STEPS * self.step_timeout_s)
 
 
-class World(Protocol):
-    """One episode's world."""
-
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """``instruction``, ``supervisor`` (a dict), ``datetime`` (ISO 8601), ``apps`` (name -> description), ``difficulty``."""
-
-    @property
-    def host_failed(self) -> bool:
-        """Whether the host is to blame for the error that ``execute`` or ``verdict`` raised, and not the agent's code."""
-
-    def execute(self, code: str) -> Mapping[str, Any]:
-        """Runs code. Returns ``output``, ``malformed``, ``completed`` (it completed the task) and ``api_calls`` (a number).
-
-        Raises:
-            WorkerError: The world is lost, because of the code unless ``host_failed``.
-        """
-
-    def verdict(self) -> Mapping[str, Any]:
-        """The official evaluation, with ``success``, ``passed``, ``total`` and ``failures``.
-
-        Raises:
-            WorkerError: There is no verdict, because of the code's API calls unless ``host_failed``.
-        """
-
-    def close(self) -> None:
-        """Ends the world."""
-
-
-class Host(Protocol):
-    """Makes and holds worlds."""
-
-    def task_ids(self, split: str) -> Sequence[str]:
-        """The tasks of a split, in AppWorld's order.
-
-        Raises:
-            ConfigError: The host has no such split.
-        """
-
-    def reference(self, split: str, task_id: str) -> Sequence[str] | None:
-        """A task's reference solution, one piece of code for each step; None if the data hold none."""
-
-    def open(self, task_id: str) -> World:
-        """A fresh world of a task.
-
-        Raises:
-            WorkerError: No world could be made.
-        """
-
-    def close(self) -> None:
-        """Ends everything."""
-
-
-class _LocalWorld:
-    """A world whose agent's code runs in a process forked here.
+class World:
+    """One episode's world, whose agent's code runs in a process of its own.
 
     Args:
         host: The host that made it.
         task_id: Its task.
         fork: Its process.
         zygote: The process id of its zygote; if the host's zygote has another one now, this world's zygote was lost.
-        about: See World.
+        about: ``instruction``, ``supervisor`` (a dict), ``datetime`` (ISO 8601), ``apps`` (name -> description), ``difficulty``.
     """
 
-    def __init__(self, host: LocalHost, task_id: str, fork: Fork, zygote: int | None, about: Mapping[str, Any]) -> None:
+    def __init__(self, host: Host, task_id: str, fork: Fork, zygote: int | None, about: Mapping[str, Any]) -> None:
         self.about = about
         self._host, self._task_id, self._fork, self._zygote = host, task_id, fork, zygote
         self._record = Record()
@@ -147,6 +94,7 @@ class _LocalWorld:
 
     @property
     def host_failed(self) -> bool:
+        """Whether the host is to blame for the error that ``execute`` or ``verdict`` raised, and not the agent's code."""
         return self._failed or not self._host.alive or self._host.pids[0] != self._zygote
 
     @property
@@ -155,6 +103,11 @@ class _LocalWorld:
         return self._record.calls
 
     def execute(self, code: str) -> Mapping[str, Any]:
+        """Runs code. Returns ``output``, ``malformed``, ``completed`` (it completed the task) and ``api_calls`` (a number).
+
+        Raises:
+            WorkerError: The world is lost, because of the code unless ``host_failed``.
+        """
         new, self._new = self._new, False
         try:
             return self._execute(code)
@@ -189,11 +142,15 @@ class _LocalWorld:
         return answer
 
     def verdict(self) -> Mapping[str, Any]:
-        """See World. A verdict that fails is tried again, unless the judge has computed until its deadline.
+        """The official evaluation, with ``success``, ``passed``, ``total`` and ``failures``.
 
-        If it fails again, another judge evaluates the task without any calls. If that works, the host is well, and the calls are
-        to blame: they take more memory, time or disk than a judge may use. The three together with the step before them take at
-        most twice ``step_timeout_s``. What it takes to start the judges, before any call is made, does not count.
+        A verdict that fails is tried again, unless the judge has computed until its deadline. If it fails again, another judge
+        evaluates the task without any calls. If that works, the host is well, and the calls are to blame: they take more memory,
+        time or disk than a judge may use. The three together with the step before them take at most twice ``step_timeout_s``.
+        What it takes to start the judges, before any call is made, does not count.
+
+        Raises:
+            WorkerError: There is no verdict, because of the code's API calls unless ``host_failed``.
         """
         self._fork.end()  # what its code has left running would slow the judge down
         judge, whole_s = self._host.judge, self._host.settings.step_timeout_s
@@ -211,11 +168,12 @@ class _LocalWorld:
             raise _unrepeated(error) from error
 
     def close(self) -> None:
+        """Ends the world."""
         self._fork.end()
 
 
-class LocalHost:
-    """Worlds on this machine. Thread-safe.
+class Host:
+    """Makes and holds worlds on this machine. Thread-safe.
 
     A zygote is a process that has imported AppWorld and forks others: one zygote forks the processes of the agents' code,
     another those of the judges.
@@ -242,19 +200,15 @@ class LocalHost:
         """The process ids of the worlds' and the judges' zygotes; None before their start."""
         return self._worlds.pid, self._judges.pid
 
-    def task_ids(self, split: str) -> Sequence[str]:
-        """See Host."""
-        return data.task_ids(split)
+    def open(self, task_id: str) -> World:
+        """A fresh world of a task.
 
-    def reference(self, split: str, task_id: str) -> Sequence[str] | None:
-        """See Host."""
-        return data.reference(split, task_id)
-
-    def open(self, task_id: str) -> _LocalWorld:
-        """See Host."""
+        Raises:
+            WorkerError: No world could be made.
+        """
         if self._judges.pid is None:
             threading.Thread(target=self._start_judges, daemon=True).start()  # in parallel with the worlds' zygote
-        return _LocalWorld(self, task_id, *self.fork_world(task_id))
+        return World(self, task_id, *self.fork_world(task_id))
 
     def fork_world(self, task_id: str) -> tuple[Fork, int | None, Mapping[str, Any]]:
         """A process with a fresh world, the process id of its zygote, and what is known about the task.
@@ -306,7 +260,7 @@ class LocalHost:
         return True
 
     def close(self) -> None:
-        """See Host."""
+        """Ends everything."""
         self._worlds.close()
         self._judges.close()
 
@@ -334,12 +288,12 @@ _hosts: dict[tuple[Any, ...], Host] = {}
 _hosts_lock = threading.Lock()
 
 
-def local_host(python: Path, roots: Roots, settings: Settings) -> Host:
-    """The local host that all environments of this process with the same data and settings share. It ends with the process."""
+def shared_host(python: Path, roots: Roots, settings: Settings) -> Host:
+    """The host that all environments of this process with the same data and settings share. It ends with the process."""
     key = (os.getpid(), python, roots, settings)
     with _hosts_lock:
         if key not in _hosts:
-            _hosts[key] = LocalHost(python, roots, settings)
+            _hosts[key] = Host(python, roots, settings)
             # Registered after the finalizers of the host's zygotes, it runs before them: else a zygote that they have ended could
             # be replaced.
             atexit.register(close_hosts)

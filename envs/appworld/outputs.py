@@ -15,7 +15,7 @@ from eh_gym.errors import ConfigError, EHError, WorkerError
 from eh_gym.worker import Worker, backend_command
 from envs.appworld import data
 from envs.appworld.actions import code_of, refusal_of
-from envs.appworld.hosts import LocalHost, Settings, local_host
+from envs.appworld.hosts import Host, Settings, shared_host
 from envs.runtime import backend_python
 
 __all__ = ["OutputWriter", "Replayed", "output_writer"]
@@ -39,7 +39,7 @@ class Replayed:
 class OutputWriter:
     """Writes the episodes of one experiment; use `output_writer`."""
 
-    def __init__(self, root: Path, experiment: str, host: LocalHost, worker: Worker) -> None:
+    def __init__(self, root: Path, experiment: str, host: Host, worker: Worker) -> None:
         self._root, self._experiment, self._host, self._worker = root, experiment, host, worker
 
     def write(self, task_id: str, actions: Sequence[str]) -> Replayed:
@@ -104,7 +104,6 @@ def output_writer(root: Path, experiment: str, split: str, settings: Settings) -
     except OSError as error:
         raise ConfigError(f"the folder {root} can't be used ({error.strerror}); give another --out") from error
     python = backend_python("appworld")
-    host = local_host(python, roots, settings)
-    assert isinstance(host, LocalHost)
+    host = shared_host(python, roots, settings)
     with Worker(backend_command(python, Path(__file__).parent / "backend" / "outputs.py")) as worker:
         yield OutputWriter(root, experiment, host, worker)

@@ -271,7 +271,7 @@ def test_episodes_and_verdicts_leave_the_data_as_they_are(env):
 
 
 def test_without_a_reference_solution_there_is_no_expert(env, monkeypatch):
-    monkeypatch.setattr(env.unwrapped._host, "reference", lambda *_: None)
+    monkeypatch.setattr(data, "reference", lambda *_: None)
     with pytest.raises(ConfigError, match="reference solution"):
         env.unwrapped.expert()
 

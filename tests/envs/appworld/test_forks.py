@@ -188,7 +188,7 @@ SHAPES = {  # an answer, and the calls after it
 def test_an_answer_of_any_shape_takes_at_most_10_mb(shape):
     here, pid = answering(*SHAPES[shape])
     host = SimpleNamespace(settings=hosts.Settings(), alive=True, pids=(1, 2))
-    world = hosts._LocalWorld(host, "a_1", Fork(Zygote(), here, "7", pid), 1, {})
+    world = hosts.World(host, "a_1", Fork(Zygote(), here, "7", pid), 1, {})
     tracemalloc.start()
     try:
         with contextlib.suppress(WorkerProtocolError):

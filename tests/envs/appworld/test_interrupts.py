@@ -19,7 +19,7 @@ import pytest
 import envs.appworld.env as appworld
 from envs.appworld import data, forks
 from envs.appworld.data import Roots
-from envs.appworld.hosts import LocalHost, Settings
+from envs.appworld.hosts import Host, Settings
 
 ROOT = Path(appworld.__file__).parents[2]
 OURS = (str(ROOT / "envs" / "appworld"), str(ROOT / "eh_gym" / "worker"))
@@ -33,8 +33,8 @@ def env(tmp_path_factory):
     fake = Path(__file__).with_name("fake_zygote.py")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forks, "backend_command", lambda python, backend: command(python, fake))
-        host = LocalHost(Path(sys.executable), Roots(folder, folder, "fake"), Settings())
-        patch.setattr(appworld, "local_host", lambda *_: host)
+        host = Host(Path(sys.executable), Roots(folder, folder, "fake"), Settings())
+        patch.setattr(appworld, "shared_host", lambda *_: host)
         patch.setattr(appworld, "backend_python", lambda _: Path(sys.executable))
         patch.setattr(data, "roots", lambda _: None)
         patch.setattr(data, "task_ids", lambda _: TASKS)

@@ -14,7 +14,7 @@ import pytest
 from eh_gym.errors import WorkerDied
 from envs.appworld import forks
 from envs.appworld.data import Roots
-from envs.appworld.hosts import LocalHost
+from envs.appworld.hosts import Host
 
 SCRIPT = """
 import json, sys, psutil, eh_gym
@@ -98,7 +98,7 @@ def test_a_host_that_is_closed_while_it_makes_worlds_leaves_no_process(monkeypat
     fake, command = Path(__file__).with_name("fake_zygote.py"), forks.backend_command
     monkeypatch.setattr(forks, "backend_command", lambda python, backend: command(python, fake))
     before = psutil.Process().children(recursive=True)
-    host = LocalHost(Path(sys.executable), Roots(tmp_path, tmp_path, "fake"))
+    host = Host(Path(sys.executable), Roots(tmp_path, tmp_path, "fake"))
     host.open("a_1")
 
     def open_many():
