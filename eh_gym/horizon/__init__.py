@@ -4,7 +4,6 @@ from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
 from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.keyed import KeyedHorizon
 from eh_gym.horizon.make import make_controller
-from eh_gym.horizon.progressive import ProgressiveHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.horizon.shared import SharedHorizon
 from eh_gym.horizon.task import TaskHorizon
@@ -19,7 +18,6 @@ __all__ = [
     "KeyedHorizon",
     "LinearHorizon",
     "MultiplicativeHorizon",
-    "ProgressiveHorizon",
     "SharedHorizon",
     "StagedHorizon",
     "TaskHorizon",

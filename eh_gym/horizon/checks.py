@@ -24,11 +24,11 @@ def is_number(value: object) -> bool:
         return False
 
 
-def bounds(k_min: int, k_max: int, *, low_name: str = "k_min") -> tuple[int, int]:
+def bounds(k_min: int, k_max: int) -> tuple[int, int]:
     """The two bounds, if they are whole, positive and in order."""
-    low, high = positive_int(low_name, k_min), positive_int("k_max", k_max)
+    low, high = positive_int("k_min", k_min), positive_int("k_max", k_max)
     if high < low:
-        raise ConfigError(f"k_max must be >= {low_name} ({low}), got {high}; raise k_max or lower {low_name}")
+        raise ConfigError(f"k_max must be >= k_min ({low}), got {high}; raise k_max or lower k_min")
     return low, high
 
 

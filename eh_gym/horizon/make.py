@@ -10,7 +10,6 @@ from typing import Any
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import HorizonController, is_controller
 from eh_gym.horizon.elastic import ElasticHorizon
-from eh_gym.horizon.progressive import ProgressiveHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.horizon.task import TaskHorizon
 from eh_gym.horizon.token_budget import ElasticTokenBudget
@@ -23,7 +22,6 @@ HORIZONS: dict[str, Callable[..., HorizonController]] = {
     "linear": LinearHorizon,
     "multiplicative": MultiplicativeHorizon,
     "staged": StagedHorizon,
-    "progressive": ProgressiveHorizon,
     "tokens": ElasticTokenBudget,
     "task": TaskHorizon,
 }
@@ -34,9 +32,8 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
     """Makes a controller from text, such as a configuration file's.
 
     Args:
-        name: elastic, fixed, linear, multiplicative, staged, progressive, tokens or task, or ``"MODULE:CLASS"`` for a
-            controller of your own: a class, or a function that returns a controller, in a module that Python can
-            import.
+        name: elastic, fixed, linear, multiplicative, staged, tokens or task, or ``"MODULE:CLASS"`` for a controller of
+            your own: a class, or a function that returns a controller, in a module that Python can import.
         **settings: The arguments of the class.
 
     Raises:

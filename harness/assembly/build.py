@@ -23,7 +23,6 @@ from harness.policy.ranks import Ranks
 from harness.rollout.batch_plan import BatchPlan
 from harness.rollout.batches import Batches
 from harness.rollout.environment import Environments, check_kinds, parts_of
-from harness.rollout.groups import TaskSuccess
 from harness.rollout.tasks import TaskStream
 from harness.run.clock import Clock
 from harness.run.display import Display
@@ -294,9 +293,6 @@ def _batches(
         updates=config.updates,
         seed=config.seed,
         dynamic_sampling=config.dynamic_sampling,
-        success=TaskSuccess() if config.adaptive_groups or config.curriculum > 1 else None,
-        adaptive_groups=config.adaptive_groups,
-        curriculum=config.curriculum,
     )
     environments = Environments(
         env_id=tasks.env_id,

@@ -107,7 +107,7 @@ def _learning(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
     plain, half = {"truncated_weight": 1.0}, {"truncated_weight": 0.5}
     elastic = {"wrapper": "elastic", "k0": 10}
     wide = {"delta": 15.0, "alpha": 0.5}
-    rivals = [*_fixed(15, 30, 50), *_schedules(base), SuiteArm("progressive", {"wrapper": "progressive", "k0": 10})]
+    rivals = [*_fixed(15, 30, 50), *_schedules(base)]
     return [
         *(SuiteArm(arm.label, {**arm.settings, **plain}) for arm in rivals),
         *(SuiteArm(f"{arm.label}, x 0.5", {**arm.settings, **half}) for arm in _fixed(30, 50)),
@@ -118,8 +118,6 @@ def _learning(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
         SuiteArm("P90 + 15, α=0.5, x 0.5", elastic | wide | half),
         SuiteArm("K0=50, x 0.5", elastic | half | {"k0": 50}),
         SuiteArm("dynamic sampling", elastic | plain | {"dynamic_sampling": 1}),
-        SuiteArm("adaptive groups", elastic | plain | {"adaptive_groups": True}),
-        SuiteArm("curriculum of 4", elastic | plain | {"curriculum": 4}),
         SuiteArm("GSPO", elastic | plain | {"loss": "gspo", "aggregation": "seq-mean"}),
     ]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from eh_gym import HorizonController
-from eh_gym.errors import StateError, WorkerError
+from eh_gym.errors import WorkerError
 from eh_gym.vector import ThreadVectorEnv
 from harness.policy.chat import ChatFormat
 from harness.policy.ranks import Ranks
@@ -93,7 +92,7 @@ class Batches:
                 which is called with each trajectory when it ends.
 
         Raises:
-            Stopped: The run was interrupted. The lengths and successes of the tasks are those of the update before.
+            Stopped: The run was interrupted. The lengths of the tasks' episodes are those of the update before.
             WorkerError: No episode of three batches in a row was finished, because the environment failed.
         """
         self._begin_allowed(update, on_begin)
@@ -106,9 +105,8 @@ class Batches:
             played, more = self._ended(self._begin(update, requests, on_begin, first=True))
             trajectories, seconds = trajectories + played, seconds + more
         metrics = rollout_metrics(trajectories, update) | {"time/rollout_s": seconds}
-        if self._plan.dynamic_sampling or self._plan.success:
-            metrics["rollout/useful_groups"] = float(useful_groups(trajectories))
         if self._plan.dynamic_sampling:
+            metrics["rollout/useful_groups"] = float(useful_groups(trajectories))
             metrics["tokens/replacements"] = float(
                 sum(t.tokens for t in trajectories[first:] if t.end != "environment-error")  # as in tokens/update
             )
@@ -119,9 +117,6 @@ class Batches:
                 f"{trajectories[-1].error}; fix the environment, then continue the run with --resume"
             )
         self._lengths.observe(trajectories)
-        if self._plan.success:
-            metrics["rollout/largest_group"] = float(max(Counter(t.group for t in trajectories).values()))
-            self._plan.observe(update, trajectories)
         return trajectories, metrics | self._cache_metrics()
 
     def prepare(self, update: int, on_begin: OnBegin) -> None:
@@ -138,23 +133,12 @@ class Batches:
             self._player.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: the lengths of the tasks' episodes so far, and their successes if they count; JSON values."""
-        success = {"success": self._plan.success.state_dict()} if self._plan.success else {}
-        return self._lengths.state_dict() | success
+        """What a resumed run needs: the lengths of the tasks' episodes so far, as JSON values."""
+        return self._lengths.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from what `state_dict` returned.
-
-        Raises:
-            StateError: The run that is resumed had no `BatchPlan.success`.
-        """
+        """Continues from what `state_dict` returned."""
         self._lengths.load_state_dict(state)
-        if self._plan.success:
-            if "success" not in state:
-                raise StateError(
-                    "the run had neither --adaptive-groups nor --curriculum when it was saved: restore its config.json"
-                )
-            self._plan.success.load_state_dict(state["success"])
 
     def _open(self) -> Player:
         """Returns the player of the batches. It opens the slots for the first batch."""

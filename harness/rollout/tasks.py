@@ -54,14 +54,8 @@ class TaskStream:
 
     def batch(self, update: int) -> list[str]:
         """The tasks of one update."""
-        return [self._parts[part][index] for part, index in self._indices(update)]
-
-    def candidates(self, update: int, count: int) -> list[list[str]]:
-        """For each task of one update, `count` tasks of its environment to choose from, which follow each other in the passes."""
         first = update * self._per_update
-        turns = [self._turn(position) for position in range(first, first + self._per_update)]
-        indices = [[self._index(part, place * count + i) for i in range(count)] for part, place in turns]
-        return [[self._parts[part][index] for part, index in choice] for choice in indices]
+        return [self._task(*self._turn(position)) for position in range(first, first + self._per_update)]
 
     def spare(self, update: int, index: int, own: Collection[str]) -> str:
         """A task to replace one of the update: `index` = 0, 1, … of a random order, those first that the update does not have.
@@ -84,23 +78,19 @@ class TaskStream:
         place %= len(order)
         return task_ids[int(next(itertools.islice(itertools.chain(fresh, taken), place, None)))]
 
-    def _indices(self, update: int) -> list[tuple[int, int]]:
-        """The environment and the index of each task of an update."""
-        first = update * self._per_update
-        return [self._index(*self._turn(position)) for position in range(first, first + self._per_update)]
-
     def _turn(self, position: int) -> tuple[int, int]:
         """Whose turn it is at a position, and how many turns this environment had before."""
         rounds, place = divmod(position, len(self._turns))
         part = self._turns[place]
         return part, rounds * self._turns.count(part) + self._turns[:place].count(part)
 
-    def _index(self, part: int, position: int) -> tuple[int, int]:
+    def _task(self, part: int, position: int) -> str:
+        """The task at a position in the passes of an environment."""
         number, place = divmod(position, len(self._parts[part]))
         if self._pass[part][0] != number:
             rng = np.random.default_rng(derive_seed(self._seed, "pass", number, *([part] if part else [])))
             self._pass[part] = (number, rng.permutation(len(self._parts[part])))
-        return part, int(self._pass[part][1][place])
+        return self._parts[part][int(self._pass[part][1][place])]
 
 
 def _turns(weights: Sequence[int]) -> list[int]:

@@ -227,7 +227,6 @@ def _horizon_words(c: GRPOConfig) -> str:
         "multiplicative": f"multiplicative: {c.k_min} more every {c.stage_updates} updates, at most {c.k_max}",
         "staged": f"stages {c.stages}",
         "tti": f"stages {c.stages}",
-        "progressive": f"progressive: K0 {c.k0}, at most {c.k_max}",
         "task": f"of each task: that of its own successes, else {c.k_max} {c.wrapper_args}",
         "toggle": f"of each task: that of its own successes, else and every other time {c.k_max} {c.wrapper_args}",
         "none": "no limit",

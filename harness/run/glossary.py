@@ -61,11 +61,6 @@ _ALL = (
         "Boundary + headroom, clipped to k_min..k_max. Null while there are too few successes.",
     ),
     Metric(
-        "horizon/success",
-        "share",
-        "With --wrapper progressive: the share of successes that was compared with the threshold.",
-    ),
-    Metric(
         "horizon/k_tasks",
         "steps",
         "With --wrapper task: the mean K of the tasks that have one of their own. Null while there is none.",
@@ -184,11 +179,7 @@ _ALL = (
     Metric(
         "rollout/useful_groups",
         "groups",
-        "The number of groups with at least two different rewards, after replacements. Only with --dynamic-sampling, "
-        "--adaptive-groups or --curriculum.",
-    ),
-    Metric(
-        "rollout/largest_group", "episodes", "The most episodes of one task. With --adaptive-groups or --curriculum."
+        "The number of groups with at least two different rewards, after replacements. Only with --dynamic-sampling.",
     ),
     Metric("rollout/steps", "steps", "The number of steps of all episodes together."),
     Metric("rollout/action_tokens", "tokens", "The number of tokens that the model wrote."),

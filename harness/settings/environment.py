@@ -22,7 +22,7 @@ class EnvironmentFlags:
 
     env: str = "EH-Cabinet-v0"
     """The id of the environment. Several, such as EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, share the tasks of the updates in this
-    ratio, and elastic and progressive horizons keep a K for each."""
+    ratio, and an elastic horizon keeps a K for each."""
     env_args: str = "{}"
     """Further arguments of gym.make, as a JSON object, such as '{"categories": ["base"]}'. With several environments they are for
     all, and an object under an environment's id is for this one alone."""

@@ -40,6 +40,9 @@ FIRST_FLAGS = (
 )
 """The settings that ``--help`` shows; ``--help-all`` shows all."""
 
+_DELETED = {"adaptive_groups": False, "curriculum": 1}
+"""Settings that earlier versions had, with the values that turned them off."""
+
 
 @dataclass(frozen=True)
 class GRPOConfig(
@@ -184,10 +187,11 @@ class GRPOConfig(
         """Reads the settings of an earlier run.
 
         Raises:
-            StateError: The text is not JSON, or it comes from a version with other settings.
+            StateError: The text is not JSON, or it comes from a version with other settings, and they were used.
         """
         try:
-            return GRPOConfig(**json.loads(text))
+            saved = {**json.loads(text)}
+            return GRPOConfig(**{k: v for k, v in saved.items() if k not in _DELETED or v != _DELETED[k]})
         except ConfigError:
             raise
         except (ValueError, KeyError, TypeError) as error:

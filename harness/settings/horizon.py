@@ -33,15 +33,15 @@ class HorizonFlags:
     """How many steps an episode may take, and what decides this."""
 
     wrapper: str = "elastic"
-    """What sets K, by the name that eh_gym.make_controller takes: elastic, fixed, linear, multiplicative, staged, progressive,
-    tokens, task, or a controller of your own, MODULE:CLASS. tti is staged with the paper's stages, toggle is task with the rule
-    of Kimi K2.5. none sets no limit."""
+    """What sets K, by the name that eh_gym.make_controller takes: elastic, fixed, linear, multiplicative, staged, tokens,
+    task, or a controller of your own, MODULE:CLASS. tti is staged with the paper's stages, toggle is task with the rule of Kimi
+    K2.5. none sets no limit."""
     wrapper_args: str = "{}"
     """What the horizon takes as a JSON object: all that MODULE:CLASS takes, such as '{"k0": 5}', and what has no flag of its own,
-    '{"step": 5, "threshold": 0.7, "window": 100}' (progressive), '{"k0": 25, "delta": 2, "threshold": 0.25, "free_every": 0}'
-    (task) and '{"b0": 2000, "b_min": 500, "b_max": 8000, "delta": 500}' (tokens); these are the defaults."""
+    '{"k0": 25, "delta": 2, "threshold": 0.25, "free_every": 0}' (task) and '{"b0": 2000, "b_min": 500, "b_max": 8000, "delta":
+    500}' (tokens); these are the defaults."""
     k0: int = 15
-    """The horizon at the start, in steps (elastic, progressive). With --wrapper fixed it is the horizon of the whole run."""
+    """The horizon at the start, in steps. With --wrapper fixed it is the horizon of the whole run."""
     k_min: int = 5
     """The lower bound of the elastic horizon, in steps. For multiplicative it is the size of one stage."""
     k_max: int = 50
@@ -107,15 +107,13 @@ _ARGUMENTS: dict[str, dict[str, str]] = {
     "linear": {"k_min": "linear_start", "k_max": "k_max", "delta": "linear_increment"},
     "multiplicative": {name: name for name in ("k_min", "k_max", "stage_updates")},
     "staged": {"stages": "stages"},
-    "progressive": {name: name for name in ("k0", "k_max")},
     "tokens": {name: name for name in ("k_max", *_LOOP)},
     "task": {name: name for name in ("k_min", "k_max")},
 }
 assert _ARGUMENTS.keys() == HORIZONS.keys()
 _PRESETS = {"tti": "staged", "toggle": "task"}
 _TOGGLE = {"delta": 0.0, "free_every": 2}  # Kimi K2.5 (arXiv 2602.02276), on steps
-_WITH_MORE = ("progressive", "tokens", "task", "toggle")  # they take --wrapper-args besides
-_OF_EPISODES = ("elastic", "progressive")  # their K follows the episodes, so there may be one for each kind of task
+_WITH_MORE = ("tokens", "task", "toggle")  # they take --wrapper-args besides
 
 
 def settings_of(wrapper: str) -> set[str]:
@@ -187,8 +185,8 @@ class HorizonSettings(StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlag
         """Makes the controller that `wrapper` names; None for "none".
 
         Args:
-            by_environment: Whether a K that follows the episodes is kept for each of the run's environments, unless
-                `horizon_key` names another kind.
+            by_environment: Whether an elastic horizon keeps a K for each of the run's environments, unless `horizon_key` names
+                another kind.
 
         Raises:
             ConfigError: A setting is out of range, or the class of MODULE:CLASS can't be imported or made, or the controller is
@@ -213,7 +211,7 @@ class HorizonSettings(StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlag
         key = self.horizon_key or ("environment" if by_environment else "")
         make = functools.partial(eh_gym.make_controller, name, **values | self.controller_args())
         try:
-            return KeyedHorizon(make, key) if key and name in _OF_EPISODES else make()
+            return KeyedHorizon(make, key) if key and name == "elastic" else make()
         except ConfigError as error:
             if flags := _renamed(arguments):
                 raise ConfigError(f"{flags}: {error}") from error

@@ -35,13 +35,6 @@ class RolloutFlags:
     during the policy update. With more, episodes never wait for an update, and go on under the new weights."""
     dynamic_sampling: Annotated[int, Range(0)] = 0
     """How many times an update replaces groups whose rewards are all equal by groups of other tasks (DAPO). All count for K."""
-    adaptive_groups: bool = False
-    """Give more of an update's episodes to tasks of medium difficulty (VIP): in proportion to sqrt(p (1 - p)), where p is the
-    share of successes in a task's earlier episodes. The number of episodes stays the same."""
-
-    curriculum: Annotated[int, Range(1)] = 1
-    """The number of candidates for each task of an update. The candidate with the most uncertain outcome, the largest p (1 - p),
-    is played. 1 takes every task as it comes."""
 
     @property
     def episodes_per_update(self) -> int:
@@ -54,10 +47,6 @@ class RolloutFlags:
 
     def check_rollout(self) -> None:
         """Raises ConfigError for settings that exclude each other."""
-        if self.adaptive_groups and self.group_size < 3:
-            raise ConfigError(
-                f"adaptive_groups shares out what is above 2 episodes per task, got group_size {self.group_size}; raise it"
-            )
         if self.max_staleness > 1 and self.rollout == "lockstep":
             raise ConfigError(
                 f"max_staleness {self.max_staleness} needs rollout streaming, because episodes of several updates play at once; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,10 @@ from eh_gym import (
     KeyedHorizon,
     LinearHorizon,
     MultiplicativeHorizon,
-    ProgressiveHorizon,
     StagedHorizon,
     TaskHorizon,
 )
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
 from harness.settings import command_line
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
@@ -70,6 +70,13 @@ def test_real_models_stream_and_tiny_ones_are_reproducible() -> None:
 @pytest.mark.parametrize("argv", [[], ["--env", "EH-BFCL-v0"], ["--env", "EH-AppWorld-v0"], ["--model", "x"]])
 def test_settings_survive_their_file(argv: list[str]) -> None:
     assert GRPOConfig.from_json(preset(argv).to_json()) == preset(argv)
+
+
+def test_a_deleted_setting_that_was_not_used_can_be_read() -> None:
+    saved = json.loads(GRPOConfig(seed=3).to_json()) | {"adaptive_groups": False, "curriculum": 1}
+    assert GRPOConfig.from_json(json.dumps(saved)) == GRPOConfig(seed=3)
+    with pytest.raises(StateError, match="curriculum"):
+        GRPOConfig.from_json(json.dumps(saved | {"curriculum": 4}))
 
 
 def test_the_learning_rate_warms_up_and_decays() -> None:
@@ -137,9 +144,6 @@ def test_toggle_is_a_preset_of_task() -> None:
 
 
 def test_options_beyond_the_paper_reach_the_controller() -> None:
-    progressive = parse("--wrapper", "progressive", "--k0", "9", "--wrapper-args", '{"step": 2}').controller()
-    assert progressive is not None
-    assert progressive.state_dict()["settings"] == ProgressiveHorizon(9, 50, 2).state_dict()["settings"]
     keyed = parse("--horizon-key", "category", "--cold-growth", "2").controller()
     assert isinstance(keyed, KeyedHorizon)
     assert keyed.horizon_for({"category": "base"}, None) == preset([]).k0
