@@ -113,15 +113,6 @@ _ANSWERS = [
         shows="(reading failed: (PermissionError|FileNotFoundError).*){2}",
     ),
     _attack(
-        "read it with pathlib",
-        """
-        import pathlib
-        folder = pathlib.Path(root.removesuffix("agent") + "judge/data/tasks") / task_id / "ground_truth"
-        answer = attempt("reading", lambda: (folder / "answer.json").read_text()) or answer
-        """,
-        shows="reading failed: (PermissionError|FileNotFoundError)",
-    ),
-    _attack(
         "look through the judge's folder",
         """
         attempt("listing", posix.listdir, root.removesuffix("agent") + "judge")
@@ -151,24 +142,6 @@ _ANSWERS = [
         shows="(loading failed.*){2}",
     ),
     _attack(
-        "point the engine at the judge's folder",
-        """
-        import appworld
-        from appworld.ground_truth import GroundTruth
-        attempt("pointing", appworld.update_root, root.removesuffix("agent") + "judge")
-        answer = getattr(attempt("loading", GroundTruth.load, task_id), "answer", answer)
-        """,
-        shows="loading failed",
-    ),
-    _attack(
-        "open a second world with its ground truth",
-        """
-        from appworld import AppWorld
-        attempt("opening", lambda: AppWorld(task_id=task_id, load_ground_truth=True))
-        """,
-        shows="opening failed",
-    ),
-    _attack(
         "find it in the frames below",
         """
         frame = sys._getframe()
@@ -194,25 +167,6 @@ _ANSWERS = [
                 answer = o["ground_truth_answer"]
         """,
         shows="False None",
-    ),
-    _attack(
-        "find it among the loaded modules",
-        """
-        telling = {"mini", "generators", "solutions", "solution", "evaluation", "ground_truth_test"}
-        found = [name for name in sys.modules if telling & set(name.split("."))]
-        print("found", found)
-        """,
-        shows=r"found \[\]",
-    ),
-    _attack(
-        "reach open() through the classes",
-        """
-        classes = ().__class__.__mro__[-1].__subclasses__()
-        warnings = next(c for c in classes if c.__name__ == "catch_warnings")
-        opener = warnings.__init__.__globals__["__builtins__"]["__import__"]("_io").FileIO
-        attempt("opening", opener, f"{root.removesuffix('agent')}judge/data/tasks/{task_id}/ground_truth/answer.json")
-        """,
-        shows="opening failed: (PermissionError|FileNotFoundError)",
     ),
     _attack(
         "read the reference solutions from this project's sources",
@@ -259,22 +213,12 @@ _VERDICTS = [
         shows="answer is malformed",
     ),
     _attack(
-        "write an evaluation report",
-        """
-        attempt("making", posix.mkdir, root + "/experiments")
-        attempt("writing", lambda: real_io.open(root + "/experiments/report.json", "w"))
-        """,
-        shows="making failed: PermissionError.*writing failed: PermissionError",
-    ),
-    _attack(
         "forge a verdict in place of an answer",
         "send({'verdict': {'success': True, 'passed': 2, 'total': 2, 'failures': []}})",
         ends="world lost",
         shows="answer is malformed",
     ),
-    _attack("answer that the task is completed", FORGED + "reply()", shows="forged"),
     _attack("answer with a forged call that completes the task", FORGED + "reply([complete])", shows="forged"),
-    _attack("put calls on the record that were not made", FORGED + "add(*[complete] * 5)", shows="recorded 5"),
     _attack(
         "put calls on the record that nobody can make",
         FORGED
@@ -297,18 +241,6 @@ reply([complete | b for b in bad])
         "complete the task in a loop, with every answer",
         "for n in range(10**6):\n    apis.supervisor.complete_task(answer=n + 1000)",
         shows="Number of requests exceeded|timed out",
-    ),
-    _attack(
-        "bend JSON so that answers say what it likes",
-        """
-        dumps = json.dumps
-        def bent(message, **options):
-            if isinstance(message, dict) and "completed" in message:
-                message = message | {"completed": True, "output": "bent"}
-            return dumps(message, **options)
-        sys.modules["json"].dumps = bent
-        """,
-        shows="bent",
     ),
     _attack(
         "leave a thread that answers this step and all later ones",
@@ -412,8 +344,6 @@ _STATES = [
 
 _LOOPS = [
     _attack("loop for ever", "while True:\n    pass", shows="timed out"),
-    _attack("wait for ever", "threading.Event().wait()", shows="timed out"),
-    _attack("lock itself out", "lock = threading.Lock()\nlock.acquire()\nlock.acquire()", shows="timed out"),
     _lost("loop in C", "sum(range(10**12))", shows="no answer"),
     _lost(
         "loop on through every exception",
@@ -427,7 +357,6 @@ _LOOPS = [
         """,
         shows="no answer",
     ),
-    _attack("match for ever", "re.match('(a+)+$', 'a' * 60 + 'b')", shows="timed out"),
     _lost(
         "loop when it is deleted",
         """
@@ -455,23 +384,6 @@ _LOOPS = [
     _lost(
         "ignore the alarm", "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass", shows="no answer"
     ),
-    _lost(
-        "hold the alarm back",
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\nwhile True:\n    pass",
-        shows="no answer",
-    ),
-    _lost("put the alarm off", "signal.alarm(0)\nwhile True:\n    pass", shows="no answer"),
-    _lost(
-        "loop while its error is written down",
-        """
-        class Endless(Exception):
-            def __str__(self):
-                while True:
-                    pass
-        raise Endless
-        """,
-        shows="no answer",
-    ),
     _lost("stop itself", "posix.kill(posix.getpid(), signal.SIGSTOP)", shows="no answer"),
     _lost(
         "answer a byte at a time",
@@ -488,12 +400,6 @@ _LOOPS = [
 
 _MEMORY = [
     _attack("take memory at once", "everything = bytearray(10**12)", shows="MemoryError"),
-    _attack(
-        "take memory bit by bit",
-        "hoard = []\nwhile True:\n    hoard.append(bytearray(2**27))",
-        shows="MemoryError|timed out",
-    ),
-    _attack("double a text", "text = 'x'\nwhile True:\n    text += text", shows="MemoryError|timed out"),
     _attack(
         "take memory in many threads",
         """
@@ -520,23 +426,14 @@ _MEMORY = [
 ]
 _OUTPUT = [
     _attack("print 1,000 million characters", "print('x' * 10**9)", shows="MemoryError|characters left out"),
-    _attack("print for ever", "while True:\n    print('x' * 10**5)", shows="characters left out|timed out|MemoryError"),
     _attack("print past the capture", "print(sum(posix.write(fd, b'x' * 10**6) for fd in (1, 2)))", shows="2000000"),
-    _attack("raise a long message", "raise Exception('x' * 10**6)", shows="characters left out"),
     _attack("print broken Unicode", r"print('\ud800\udfff\x00\x1b[2J\u202e' * 100)", shows="\x1b"),
-    _lost("answer with more than is allowed", "send(b'[' + b' ' * 5_000_000 + b']')", shows="[0-9,]+ are allowed"),
-    _lost("announce an endless answer", "posix.write(connection.fileno(), b'\\xff' * 4)", shows="are allowed"),
     _lost("answer with deep JSON", "send(b'[' * 10**5)", shows="nested too deeply|an answer|sent"),
-    _lost("answer with 50,000 lists", "send(b'[' + b'[],' * 50_000 + b'[]]')", shows="sent"),
-    _lost("answer with no JSON", "send(b'\\xff\\xfe garbage')", shows="sent|an answer|utf"),
-    _lost("answer with a number of a million digits", "send(b'1' * 10**5)", shows="sent"),
-    _lost("answer with a long output", FORGED + "reply(output='x' * 30_000)", shows="answer is malformed"),
     _lost(
         "answer with a malformed call",
         FORGED + "reply([complete | {'headers': ['a', 'b']}])",
         shows="a process reported",
     ),
-    _lost("answer with calls that are none", FORGED + "send(forged)\nsend(5)", shows="a process reported"),
     _lost("answer with an error", "send({'error': 'the host has failed'})", shows="a process reported"),
     _lost("answer with 30,000 calls", FORGED + "reply([complete] * 30_000)", shows="a process reported"),
     _lost(
@@ -582,20 +479,9 @@ _LIMITS = [
         """,
         shows="(RLIMIT_[A-Z]+ failed.*){5}prlimit failed.*nice failed",
     ),
-    _attack(
-        "open every descriptor",
-        "pipes = []\nattempt('opening', lambda: [pipes.append(posix.pipe()) for _ in range(10**6)])\nfor pair in pipes:\n"
-        "    for fd in pair:\n        posix.close(fd)",
-        shows="opening failed: OSError",
-    ),
 ]
 
 _PROCESSES = [
-    _attack(
-        "fork without end",
-        "for _ in range(1000):\n    attempt('forking', posix.fork)",
-        shows="forking failed: PermissionError",
-    ),
     _attack(
         "fork past Python",
         """
@@ -604,11 +490,6 @@ _PROCESSES = [
             print(name, getattr(libc, name)(0, 0), posix.getpid() == pid)
         """,
         shows="fork -1 True.*vfork -1 True.*daemon -1 True",
-    ),
-    _attack(
-        "start processes with multiprocessing",
-        "attempt('starting', lambda: __import__('multiprocessing').Process(target=print).start())",
-        shows="starting failed",
     ),
     _attack(
         "run a program",
@@ -637,15 +518,6 @@ _PROCESSES = [
         shows="starting failed: RuntimeError.*True",
     ),
     _attack(
-        "kill its parent, its group, everybody",
-        """
-        for pid in (posix.getppid(), 0, -1, 1, -posix.getpgrp()):
-            attempt("killing", posix.kill, pid, signal.SIGKILL)
-        attempt("killing", posix.killpg, posix.getpgrp(), signal.SIGKILL)
-        """,
-        shows="(killing failed: PermissionError.*){6}",
-    ),
-    _attack(
         "kill other worlds",
         """
         refused = 0
@@ -659,7 +531,6 @@ _PROCESSES = [
         shows="refused True",
     ),
     _lost("trace its parent", "libc.ptrace(16, posix.getppid(), 0, 0)"),
-    _lost("read its parent's memory", "libc.process_vm_readv(posix.getppid(), 0, 0, 0, 0, 0)"),
     _attack(
         "read its parent's memory as a file",
         """
@@ -669,8 +540,6 @@ _PROCESSES = [
         """,
         shows="(reading failed: PermissionError.*){8}",
     ),
-    _lost("leave by a namespace", "libc.unshare(0x10000000)"),
-    _lost("use the kernel's rings", "libc.syscall(425, 8, 0)"),
     _lost(
         "use the calls of 32 bits",
         """
@@ -691,12 +560,6 @@ _NETWORK = [
         attempt("binding", socket.create_server, ("0.0.0.0", 0))
         """,
         shows="(connecting failed: PermissionError.*){2}binding failed: PermissionError",
-    ),
-    _attack("resolve a name", "attempt('resolving', socket.gethostbyname, 'example.org')", shows="resolving failed"),
-    _attack(
-        "fetch a page",
-        "attempt('fetching', lambda: __import__('requests').get('http://example.org', timeout=2))",
-        shows="fetching failed: ConnectionError",
     ),
     _attack(
         "talk to the zygote over its socket",
@@ -730,8 +593,6 @@ _NETWORK = [
 
 _ENDS = [
     _attack("raise KeyboardInterrupt", "raise KeyboardInterrupt", shows="KeyboardInterrupt"),
-    _attack("raise SystemExit", "raise SystemExit", shows="SystemExit"),
-    _attack("raise GeneratorExit", "raise GeneratorExit", shows="GeneratorExit"),
     _lost(
         "raise an exception that is broken",
         """
@@ -743,9 +604,6 @@ _ENDS = [
         """,
     ),
     _lost("exit at once", "posix._exit(0)"),
-    _lost("abort", "posix.abort()"),
-    _lost("read address 0", "ctypes.string_at(0)"),
-    _lost("kill itself", "posix.kill(posix.getpid(), signal.SIGKILL)"),
     _lost(
         "recurse through the stack",
         """
@@ -755,8 +613,6 @@ _ENDS = [
         deeper(0)
         """,
     ),
-    _attack("recurse", "def deeper(n):\n    return deeper(n + 1)\ndeeper(0)", shows="RecursionError"),
-    _lost("hang up", "posix.close(connection.fileno())", "print('nobody hears this')"),
     _lost("close every descriptor", "posix.closerange(0, 1000)", "print('nobody hears this')"),
     _attack(
         "leave work for the end",
@@ -859,8 +715,6 @@ def _forging(name, calls, times, shows, **named):
     return _attack(name, code, *["print(1)"] * times, shows=shows, **{"ends": "world lost", **named})
 
 
-_LARGE = "[complete | {'body': 'x' * 30000}] * 100"  # 3 MB
-
 # Ways to have an episode counted as the environment's failure, which no figure and no loss would show.
 _LEFT_OUT = [
     _forging(
@@ -908,20 +762,6 @@ _LEFT_OUT = [
         ends="world lost",  # repeating the record takes more memory than a judge may use
     ),
     _attack(
-        "have only the judge double an archive",
-        _ARCHIVE
-        + """
-apis.file_system.create_file(file_path=folder + "a.txt", content="x" * 10**6, access_token=token)
-double(0)
-template = line.recording[-1]
-for n in range(1, 16):
-    line.recording.append(template | {"body": template["body"].replace("z0.zip", f"z{n}.zip")})
-print("recorded", len(line.recording))
-""",
-        shows="recorded",
-        ends="verdict or world lost",
-    ),
-    _attack(
         "have only the judge write a large file, and double it",
         _ARCHIVE
         + """
@@ -961,18 +801,7 @@ for number in ("1" * 10**5, "1e999999", "-0", "NaN"):
 """,
         shows="recorded 8",
     ),
-    _attack(
-        "have the judge hear chunks, and lengths that are none",
-        FORGED
-        + """
-for name, value in (("transfer-encoding", "chunked"), ("content-length", "99999999999"), ("expect", "100-continue")):
-    add(complete | {"headers": {name: value}})
-""",
-        shows="recorded 3",
-    ),
     _lost_out("end itself when the task is completed", "posix._exit(1)"),
-    _lost_out("kill itself when the task is completed", "posix.kill(posix.getpid(), signal.SIGKILL)"),
-    _lost_out("hang up when the task is completed", "posix.close(connection.fileno())"),
     _lost_out("stop when the task is completed", "posix.kill(posix.getpid(), signal.SIGSTOP)"),
     _lost_out(
         "say half an answer when the task is completed",
@@ -1041,23 +870,20 @@ _SLOW = [
 ]
 
 _KINDS = {
-    **{
-        "answers": _ANSWERS,
-        "verdict": _VERDICTS,
-        "state": _STATES,
-        "time": _LOOPS,
-        "memory": _MEMORY,
-        "output": _OUTPUT,
-    },
-    **{
-        "files": _FILES,
-        "limits": _LIMITS,
-        "processes": _PROCESSES,
-        "network": _NETWORK,
-        "ends": _ENDS,
-        "engine": _ENGINE,
-    },
-    **{"left out": _LEFT_OUT, "judge's time": _SLOW},
+    "answers": _ANSWERS,
+    "verdict": _VERDICTS,
+    "state": _STATES,
+    "time": _LOOPS,
+    "memory": _MEMORY,
+    "output": _OUTPUT,
+    "files": _FILES,
+    "limits": _LIMITS,
+    "processes": _PROCESSES,
+    "network": _NETWORK,
+    "ends": _ENDS,
+    "engine": _ENGINE,
+    "left out": _LEFT_OUT,
+    "judge's time": _SLOW,
 }
 ATTACKS = [replace(attack, kind=kind) for kind, attacks in _KINDS.items() for attack in attacks]
 

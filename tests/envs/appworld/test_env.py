@@ -17,7 +17,6 @@ import pytest
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError, WorkerDied, WorkerTimeout
 from envs.appworld import data, forks, hosts
-from envs.appworld.backend import wire
 from envs.appworld.hosts import Settings
 
 FINISH = "apis.supervisor.complete_task()"
@@ -113,12 +112,6 @@ def test_an_action_without_python_code_is_malformed(env):
     assert env.step("1 / 0")[4]["malformed"] is False
 
 
-def test_an_error_is_shown_and_the_episode_goes_on(env):
-    observation, reward, terminated, truncated, _ = env.step("print(apis.spotify.no_such_api())")
-    assert "no_such_api" in observation
-    assert (reward, terminated, truncated) == (0.0, False, False)
-
-
 def test_long_outputs_lose_their_middle(env):
     observation = env.step("print('a' * 5000 + 'b' * 5000)")[0]
     assert 1900 < len(observation) <= 2000
@@ -132,6 +125,12 @@ def test_api_calls_are_counted_and_limited(env):
     observation, *_, info = env.step("for _ in range(50): apis.supervisor.show_profile()")
     assert info["api_calls"] == 20
     assert "Execution failed" in observation
+    # Past the engine's own count.
+    said, _, terminated, _, info = env.step(
+        "for _ in range(50): requester.client.request('GET', '/supervisor/profile')"
+    )
+    assert "Not called" in said
+    assert (terminated, info["api_calls"]) == (False, 20)
 
 
 def test_code_that_runs_too_long_is_interrupted_and_the_episode_goes_on(hasty, monkeypatch):
@@ -165,14 +164,6 @@ def test_the_task_must_be_completed_for_a_verdict(env):
     assert verdict["passed"] < verdict["total"] == verdict["passed"] + len(verdict["failures"])
     with pytest.raises(gym.error.ResetNeeded):
         env.step("print(1)")
-
-
-def test_a_forged_completion_counts_for_nothing(env):
-    _, _, terminated, _, info = env.step(
-        "apis.supervisor.complete_task = lambda **_: None\napis.supervisor.complete_task()"
-    )
-    assert not terminated
-    assert "success" not in info
 
 
 def test_two_episodes_of_a_task_never_see_each_others_state(make):
@@ -393,21 +384,6 @@ def test_a_reset_begins_again_where_its_world_could_not_be_made(env, monkeypatch
         env.reset(seed=0)
 
 
-def test_calls_past_the_engines_count_are_refused_and_the_episode_goes_on(env):
-    code = """
-refused = 0
-for _ in range(50):
-    try:
-        requester.client.request("GET", "/supervisor/profile")
-    except Exception as error:
-        refused, last = refused + 1, error
-print(refused, last)
-"""
-    said, _, terminated, _, info = env.step(code)
-    assert said.startswith("30 Not called")
-    assert (terminated, info["api_calls"]) == (False, 20)
-
-
 def test_what_a_world_says_at_its_end_can_be_printed_and_names_no_file(env):
     code = """
 wire, connection = __import__("sys").modules["eh_backend.wire"], None
@@ -420,19 +396,3 @@ wire.send(connection, {"error": "\\ud800 /tmp/secret"})
     assert "destroyed its world" in text
     assert "secret" not in text
     assert info["world_lost"].encode().startswith(b"WorkerCallError: \\ud800")
-
-
-def test_an_interrupted_step_ends_the_episode_and_the_next_is_right(env, monkeypatch):
-    receive = wire.receive
-
-    def interrupted(*arguments):
-        monkeypatch.setattr(wire, "receive", receive)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(wire, "receive", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        env.step("print('old')")
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step("print('new')")
-    env.reset(seed=0)
-    assert env.step("print('new')")[0] == "new\n"

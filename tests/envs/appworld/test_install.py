@@ -247,12 +247,6 @@ def test_a_killed_installation_leaves_no_half_world_and_the_next_clears_up(cache
     assert [path.name for path in cache.iterdir()] == [data.mini_dir().name]
 
 
-def test_a_cache_that_cannot_be_written_is_an_error(cache, said):
-    cache.write_text("a file where a folder should be")
-    with pytest.raises(EHError, match="File exists"):
-        install.install(say=said.append)
-
-
 # The benchmark.
 
 
@@ -335,11 +329,6 @@ def test_the_benchmark_can_come_from_elsewhere(cache, served, bundle, said, monk
     assert there(cache) == sorted([data.benchmark_dir().name, data.mini_dir().name])
 
 
-def truncated(bundle, path):
-    bundle(path)
-    path.write_bytes(path.read_bytes()[:-200])
-
-
 def damaged(bundle, path):
     bundle(path)
     content = bytearray(path.read_bytes())
@@ -348,20 +337,12 @@ def damaged(bundle, path):
     path.write_bytes(content)
 
 
-def another_file(bundle, path):
-    path.write_bytes(b"%PDF-1.7 not what was asked for" * 100)
-
-
-def an_empty_file(bundle, path):
-    path.write_bytes(b"")
-
-
 def too_few_tasks(bundle, path):
     write_world(path.parent / "few", train=2, dev=1)
     pack(path, path.parent / "few")
 
 
-@pytest.mark.parametrize("spoil", [truncated, damaged, another_file, an_empty_file, too_few_tasks])
+@pytest.mark.parametrize("spoil", [damaged, too_few_tasks])
 def test_a_damaged_bundle_is_dropped_and_the_next_run_downloads_again(cache, served, bundle, said, spoil):
     spoil(bundle, served.folder / BUNDLE)
     install.install(say=said.append)

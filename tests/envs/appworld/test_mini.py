@@ -4,7 +4,6 @@ import filecmp
 import json
 import re
 import shutil
-import sqlite3
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 from envs.appworld import data
 from envs.appworld.mini import task as mini_task
 from envs.appworld.mini.evaluation import Change, evaluation
-from envs.appworld.mini.people import PEOPLE
 from envs.appworld.mini.world import APPS
 
 GENERATOR = "simple_note_line_added"  # the cheapest to play
@@ -64,44 +62,11 @@ def test_every_generator_has_three_tasks_and_every_difficulty_and_app_is_there(t
     assert {app for task in tasks.values() for app in task["required_apps"]} == set(APPS)
 
 
-def test_there_are_questions_and_state_changes_and_lengths_vary(tasks):
-    asked = [identifier for identifier, task in tasks.items() if task["answer"] is not None]
-    assert 6 <= len(asked) <= len(tasks) - 6
-    assert {len(task["steps"]) for task in tasks.values()} >= {3, 5, 8, 11}
-    assert max(len(task["required_apps"]) for task in tasks.values()) >= 3
-
-
 def test_variants_differ_and_instructions_name_no_answer(tasks):
     assert len({(task["instruction"], task["supervisor"]["email"]) for task in tasks.values()}) == len(tasks)
     for task in tasks.values():
         if task["answer"] is not None:
             assert str(task["answer"]) not in re.findall(r"[\d.]+", task["instruction"])
-
-
-def test_every_task_has_a_wrong_and_a_collateral_solution(tasks):
-    for task in tasks.values():
-        assert {"wrong", "collateral"} <= set(task["wrong"])
-        assert all(solution != task["steps"] for solution in task["wrong"].values())
-
-
-def test_every_app_holds_something_of_every_person(roots):
-    assert len(PEOPLE) >= 6
-    for app in APPS:
-        with sqlite3.connect(f"file:{roots.judge / 'data' / 'base_dbs' / app}.db?mode=ro", uri=True) as base:
-            tables = {name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            key = "phone_number" if app == "phone" else "email"
-            ids = [
-                base.execute(f"SELECT id FROM users WHERE {key} = ?", (getattr(one, key.split("_")[0]),)).fetchone()
-                for one in PEOPLE
-            ]
-            assert None not in ids, app
-            owned = set()
-            for table in tables:
-                columns = {row[1] for row in base.execute(f'PRAGMA table_info("{table}")')}
-                for column in columns & {"user_id", "sender_id"}:
-                    owned |= set(base.execute(f'SELECT DISTINCT "{column}" FROM "{table}"'))
-            assert set(ids) <= owned, app
-        base.close()
 
 
 def test_what_the_agent_may_see_holds_no_ground_truth(roots, tasks):
