@@ -6,7 +6,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 
@@ -116,17 +115,6 @@ def test_a_stump_left_by_a_killed_writer_harms_nobody(shared, ledger, readers):
     assert recorded(ledger) == {"a/0": 2, **{f"{cut}/0": 1 for cut in range(1, len(whole))}}
 
 
-def test_half_a_line_is_heard_once_it_is_whole(shared, ledger, readers):
-    readers.record(shared, "a", 1)
-    whole = os.pread(shared._journal, 1000, 0)
-    shared.update()
-    for half in (whole[:20], whole[20:]):
-        assert recorded(ledger) == {"a/0": 1}
-        os.write(shared._journal, half)
-        shared.update()
-    assert recorded(ledger) == {"a/0": 2}
-
-
 def test_a_reader_never_sees_a_k_that_nobody_set(context, readers, journal):
     # struct.pack_into zeroes the bytes before it sets them: a reader in between would see K = 0.
     with SharedHorizon(journal(15, 50)) as shared:
@@ -154,33 +142,6 @@ def test_only_the_owner_updates_saves_loads_and_removes(context, readers, shared
     assert all("call it on the original" in error for error in errors)
     assert (shared._folder / "journal").exists()
     assert ledger.updates == 0
-
-
-def test_many_threads_record_while_others_update_and_save(shared, ledger, readers):
-    writers = [threading.Thread(target=readers.record, args=(shared, t, 300)) for t in range(6)]
-
-    def own():
-        while any(writer.is_alive() for writer in writers):
-            shared.update()
-            shared.state_dict()
-
-    threads = [*writers, *(threading.Thread(target=own) for _ in range(3))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    shared.update()
-    assert recorded(ledger) == {f"{t}/{i}": 1 for t in range(6) for i in range(300)}
-
-
-def test_the_state_is_the_controllers_own_with_all_that_was_recorded():
-    outcome = EpisodeOutcome(length=9, horizon=15, success=True)
-    plain = ElasticHorizon(min_successes=1)
-    plain.record(outcome)
-    with SharedHorizon(ElasticHorizon(min_successes=1)) as shared:
-        shared.record(outcome)
-        assert shared.state_dict() == plain.state_dict()
-        assert shared.state_dict() == plain.state_dict()  # not heard twice
 
 
 def test_loading_a_state_shows_its_k_and_leaves_behind_what_came_before():

@@ -5,13 +5,12 @@ import re
 import subprocess
 import sys
 import textwrap
-import threading
 
 import gymnasium as gym
 import pytest
 
 import eh_gym
-from eh_gym.testing import ExpertEnvContract, TextEnvContract
+from eh_gym.testing import ExpertEnvContract
 from envs.cabinet.env import CabinetEnv
 
 
@@ -37,13 +36,6 @@ class Generous(CabinetEnv):
     def step(self, action):
         *_, info = super().step("list()")
         return "right", 1.0, True, False, {**info, "success": True}
-
-
-class Strict(CabinetEnv):
-    def step(self, action):
-        if "(" not in action:
-            raise ValueError("no call")
-        return super().step(action)
 
 
 class Wordless(CabinetEnv):
@@ -89,21 +81,6 @@ class OneForAll(CabinetEnv):
         self.drawers["open"] = value
 
 
-class Locked(CabinetEnv):
-    def __init__(self, split="train"):
-        super().__init__(split)
-        self.lock = threading.Lock()
-
-
-class Fragile(CabinetEnv):
-    closed = False
-
-    def close(self):
-        if self.closed:
-            raise RuntimeError("closed twice")
-        self.closed = True
-
-
 class Amateur(CabinetEnv):
     def expert(self):
         action = super().expert()
@@ -127,10 +104,6 @@ class Noisy(CabinetEnv):
 class Harmful(CabinetEnv):
     def random_action(self, rng):
         return 3
-
-
-class Plain(CabinetEnv):
-    expert = random_action = None
 
 
 MALFORMED = "test_malformed_actions_are_answered_and_never_raise"
@@ -171,13 +144,6 @@ def _chance():
     Stale.kept = {"malformed": True}
 
 
-@pytest.mark.parametrize("name", contract_of(CabinetEnv)[0])
-def test_a_right_environment_passes(name):
-    tests, contract = contract_of(lambda: gym.make("EH-Cabinet-v0", split="dev"))
-    tests[name]()
-    contract.teardown_method()
-
-
 @pytest.mark.parametrize(("faulty", "name", "message"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_fault_is_found_and_named(faulty, name, message):
     tests, _ = contract_of(lambda: faulty(split="dev"))
@@ -185,38 +151,10 @@ def test_a_fault_is_found_and_named(faulty, name, message):
         tests[name]()
 
 
-@pytest.mark.parametrize(
-    ("faulty", "name", "error"),
-    [
-        (Strict, MALFORMED, ValueError),
-        (Strict, "test_damaged_expert_actions_never_raise", ValueError),
-        (Locked, "test_the_environment_survives_pickling", TypeError),
-        (Fragile, "test_close_may_come_early_and_twice", RuntimeError),
-    ],
-)
-def test_what_the_environment_raises_comes_through(faulty, name, error):
-    tests, contract = contract_of(lambda: faulty(split="dev"))
-    with pytest.raises(error):
-        tests[name]()
-    contract._made = ()
-
-
 def test_a_limit_in_the_registration_is_found():
     tests, _ = contract_of(lambda: gym.make("EH-Cabinet-v0", max_episode_steps=9))
     with pytest.raises(AssertionError, match="max_episode_steps is 9"):
         tests["test_has_no_step_limit_of_its_own"]()
-
-
-def test_an_environment_without_an_expert_has_the_smaller_contract():
-    gym.register("Plain-v0", Plain, kwargs={"split": "dev"})
-    try:
-        tests, contract = contract_of(lambda: gym.make("Plain-v0"), TextEnvContract)
-        for test in tests.values():
-            test()
-            contract.teardown_method()
-    finally:
-        del gym.registry["Plain-v0"]
-    assert len(tests) == 10
 
 
 def test_what_a_test_made_is_closed_after_it():

@@ -231,11 +231,6 @@ def test_stepping_an_ended_slot_is_refused_and_moves_no_slot(toys):
     assert toys.submit_step(1, "x").result(60)[0] == "x 2"
 
 
-def test_stepping_before_the_first_reset_is_refused(toys):
-    with pytest.raises(ResetNeeded, match=r"slots \[0, 1, 2\]"):
-        toys.step(("x", "x", "x"))
-
-
 @pytest.mark.parametrize("actions", [("x", "x"), ("x",) * 4, "abc"])
 def test_a_wrong_number_of_actions_is_refused(toys, actions):
     toys.reset()
@@ -289,20 +284,6 @@ def test_a_failed_reset_leaves_the_slot_without_an_episode(toys):
         toys.submit_reset(0, options={"boom": True}).result(60)
     with pytest.raises(ResetNeeded, match="slot 0"):
         toys.submit_step(0, "x").result(60)
-
-
-def test_calls_of_one_slot_queue_up_in_order(toys):
-    futures = [
-        toys.submit_reset(0, seed=1),
-        toys.submit_step(0, "0.01"),
-        toys.submit_step(0, "x"),
-        toys.submit_reset(0, seed=2),
-        toys.submit_reset(0, seed=3),
-        toys.submit_step(0, "y"),
-    ]
-    observations = [future.result(60)[0] for future in futures]
-    assert observations == ["é a 1", "0.01 1", "x 2", "é a 2", "é a 3", "y 1"]
-    assert toys.envs[0].log == ["reset", "0.01", "x", "reset", "reset", "y"]
 
 
 def test_slots_step_side_by_side():
@@ -378,17 +359,6 @@ def test_close_closes_every_environment_once_and_refuses_more(toys):
     ):
         with pytest.raises(ClosedEnvironmentError, match="closed"):
             call()
-
-
-def test_close_waits_for_running_steps():
-    envs = ThreadVectorEnv([Toy] * 2)
-    envs.reset()
-    running = [envs.submit_step(0, "0.05"), envs.submit_step(1, "0.05")]
-    while any(not env.inside for env in envs.envs) and not all(f.done() for f in running):
-        time.sleep(0.001)
-    envs.close()
-    assert [future.result(0)[0] for future in running] == ["0.05 1"] * 2
-    assert [env.log[-1] for env in envs.envs] == ["close", "close"]
 
 
 def test_close_closes_the_rest_when_one_fails():

@@ -74,15 +74,6 @@ def test_a_controller_that_gives_each_episode_its_own_k_is_asked_with_info_and_s
     assert [(outcome.length, outcome.horizon) for outcome in controller.outcomes] == [(1, 1), (2, 2)]
 
 
-def test_success_on_a_step_that_does_not_end_the_episode_is_a_failure_where_k_ends_it(scripted, journal):
-    # The environment says success on a step that does not end the episode: K does, and that is a failure.
-    controller = journal(2)
-    env = ElasticTimeLimit(scripted(ON, (1.0, False, False, {"success": True})), controller)
-    *_, (_, reward, _, truncated, info) = play(env, 2)
-    assert (reward, truncated, info["episode"]["success"]) == (0.0, True, False)
-    assert controller.outcomes[0].success is False
-
-
 def test_a_running_episode_keeps_its_k(scripted, journal):
     controller = journal(4, 2)
     env = ElasticTimeLimit(scripted(), controller)
