@@ -23,7 +23,7 @@ from harness.settings.old_flags import with_current_names
 from harness.settings.presets import flag_of
 
 if TYPE_CHECKING:
-    from harness.evaluation.cost import Cost
+    from harness.evaluation.cost import Usage
     from harness.evaluation.result import EvalResult
 
 __all__ = ["BenchmarkPart", "benchmark", "main", "preset", "runs_of"]
@@ -106,7 +106,7 @@ def benchmark(config: Evaluation, console: Console) -> dict[str, EvalResult]:
     return results
 
 
-def _spent(runs: Sequence[BenchmarkPart]) -> Cost:
+def _spent(runs: Sequence[BenchmarkPart]) -> Usage:
     from harness.evaluation.cost import spent
     from harness.evaluation.folder import read_evaluation
     from harness.run.episode_log import read_episodes

@@ -29,10 +29,8 @@ from harness.types.trajectory import Trajectory
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
-    from harness.evaluation.endpoint import ChatEndpoint, Usage
-    from harness.evaluation.folder import EvaluationFolder
+    from harness.evaluation.endpoint import ChatEndpoint
     from harness.evaluation.result import EvalResult
-    from harness.evaluation.saturation import Saturation
     from harness.rollout.environment import Environments
 
 __all__ = ["Evaluation", "evaluate", "main", "run"]
@@ -46,13 +44,14 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
     if config.agent:
         config, env = dataclasses.replace(config, env=AGENT_ENV), _agent(config)
 
-    from harness.evaluation.folder import (
-        EvaluationFolder,  # torch takes seconds to import, and `--help` needs none of it
-    )
+    # torch takes seconds to import, and `--help` needs none of it.
+    from harness.evaluation.cost import spent
+    from harness.evaluation.folder import EvaluationFolder
     from harness.evaluation.play import SCRIPTS, evaluation_requests, held_out_tasks
     from harness.evaluation.result import result_table, summarise
-    from harness.evaluation.saturation import saturation_table
+    from harness.evaluation.saturation import saturation, saturation_table, steps_of_line
     from harness.rollout.environment import Environments
+    from harness.run.episode_log import episode_line
 
     script = config.policy in SCRIPTS
     if config.keep_tokens and (script or config.policy == "openai"):
@@ -83,20 +82,19 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
                     folder.add(trajectory)
                 progress.advance(bar)
 
-            played, usage = (
-                _play(config, console, environments, missing, on_end, begun=len(missing) < len(requests))
-                if missing
-                else ([], None)
-            )
+            played = _play(config, console, environments, missing, on_end) if missing else []
         new, before = iter(played), iter(folder.played(requests) if folder else [])
         open_seeds = {request.seed for request in missing}
         episodes = [next(new) if request.seed in open_seeds else next(before) for request in requests]
         if all(t.end == "context" and not t.length for t in episodes):
             raise ConfigError(
-                "no episode's first message fits into the model's context, so nothing was played; raise --max-context, or "
-                "choose a model with a longer context"
+                "no episode's first message leaves room for an answer in the model's context, so nothing was played; raise "
+                "--max-context, lower --max-action-tokens, or choose a model with a longer context"
             )
-        curve = None if config.budget_hint else _saturation(folder, requests, episodes)
+        valid = (t for t in played if t.end != "environment-error")
+        lines = folder.lines(requests) if folder else [episode_line(t, {}) for t in valid]
+        curve = None if config.budget_hint else saturation(map(steps_of_line, lines))
+        usage = spent(lines) if config.policy == "openai" else None
         result = dataclasses.replace(
             summarise(episodes, whole_split=len(tasks) >= of), usage=usage, split_tasks=of, saturation=curve
         )
@@ -118,17 +116,6 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
     if curve:
         console.print(saturation_table(curve))
     return result
-
-
-def _saturation(
-    folder: EvaluationFolder | None, requests: Sequence[EpisodeRequest], episodes: Sequence[Any]
-) -> Saturation | None:
-    """Success and tokens under each smaller K, from the episodes that count."""
-    from harness.evaluation.saturation import played_steps, saturation, steps_of_line
-
-    if folder is None:
-        return saturation(played_steps(t) for t in episodes if t.end != "environment-error")
-    return saturation(map(steps_of_line, folder.lines(requests)))
 
 
 def evaluate(
@@ -199,22 +186,17 @@ def _play(
     environments: Environments,
     requests: Sequence[EpisodeRequest],
     on_end: Callable[[Trajectory], None],
-    *,
-    begun: bool,
-) -> tuple[list[Trajectory], Usage | None]:
-    """Plays the episodes with the policy that `config` names. For an endpoint, also returns what it says it has served.
-
-    `begun` says that an earlier call has played other episodes of the evaluation.
-    """
+) -> list[Trajectory]:
+    """Plays the episodes with the policy that `config` names."""
     from harness.evaluation.play import SCRIPTS, play_policy, play_script
 
     if config.policy in SCRIPTS:
-        return play_script(config.policy, environments, requests, horizon=config.horizon, on_end=on_end), None
+        return play_script(config.policy, environments, requests, horizon=config.horizon, on_end=on_end)
     if config.policy == "openai":
         from harness.evaluation.play_endpoint import play_with_endpoint
 
         return play_with_endpoint(
-            lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end, begun=begun
+            lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end
         )
     from harness.policy.policy import load_policy
     from harness.run.files import check_checksums
@@ -248,11 +230,10 @@ def _play(
     set_threads(int(small) if config.threads is None else config.threads)
     sampler = make_sampler(config, policy)
     try:
-        played = play_policy(environments, sampler, policy.chat, requests, rules, horizon=config.horizon, on_end=on_end)
+        return play_policy(environments, sampler, policy.chat, requests, rules, horizon=config.horizon, on_end=on_end)
     finally:
         if isinstance(sampler, VLLMServerSampler):
             sampler.close()
-    return played, None
 
 
 def _agent(config: Evaluation) -> EnvSpec:

@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible chat endpoint: requests, their errors, and what they used.
+"""A model behind an OpenAI-compatible chat endpoint: requests, answers and errors.
 
 Such a server takes and returns text. It gives no token ids and no log-probabilities, so nothing can be trained on its
 replies. The `openai` client does the retries with backoff. `harness.evaluation.play_endpoint` plays episodes with it.
@@ -24,7 +24,7 @@ from eh_gym.surrogates import escaped
 if TYPE_CHECKING:
     import openai
 
-__all__ = ["ChatEndpoint", "ContextFull", "EndpointReply", "Usage"]
+__all__ = ["ChatEndpoint", "ContextFull", "EndpointReply"]
 
 Message = dict[str, Any]
 _SEEDS = 2**31  # every server takes seeds below this
@@ -34,21 +34,6 @@ _SEEDS = 2**31  # every server takes seeds below this
 _OVERFLOW = re.compile(
     r"context[_ ](length|size|window)|maximum (model|context|input)? ?length|prompt is too long", re.I
 )
-
-
-@dataclass
-class Usage:
-    """The requests and tokens of an endpoint, by its own count.
-
-    Attributes:
-        requests: The number of answered requests.
-        prompt_tokens: The prompt tokens of all requests; the whole conversation counts again at every turn.
-        completion_tokens: The completion tokens of all requests.
-    """
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,10 +87,6 @@ class ChatEndpoint:
 
     Attributes:
         url: The URL of the endpoint.
-        max_tokens: The most tokens of one answer.
-        usage: What was served so far.
-        overflow: The server's message about the last request that was too long for the model's context; empty if there
-            was none.
 
     Raises:
         ConfigError: The key, the model's name or a number is missing or wrong.
@@ -141,10 +122,9 @@ class ChatEndpoint:
         )
         self.url = str(self._client.base_url).rstrip("/")
         self._model, self._temperature, self._deadline_s = model, temperature, deadline_s
-        self.max_tokens = max_tokens
+        self._max_tokens = max_tokens
         self._limit = {"max_tokens": max_tokens}
         self._more = {"extra_body": {"chat_template_kwargs": dict(template_kwargs)}} if template_kwargs else {}
-        self.usage, self.overflow = Usage(), ""
 
     async def __aenter__(self) -> ChatEndpoint:
         return self
@@ -196,8 +176,7 @@ class ChatEndpoint:
             ) from error
         except openai.APIStatusError as error:
             if error.status_code < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(_said(error))):
-                self.overflow = _said(error)
-                raise ContextFull(self.overflow) from error
+                raise ContextFull(_said(error)) from error
             if error.status_code < 500 and error.status_code not in (408, 409, 429):
                 raise ConfigError(f"{self.url} refuses the request ({error.status_code}: {_said(error)})") from error
             raise SamplerError(
@@ -218,7 +197,7 @@ class ChatEndpoint:
             # OpenAI's newer models accept the limit only under its newer name, most other servers under its older one.
             if "max_completion_tokens" not in _said(error):
                 raise
-            self._limit = {"max_completion_tokens": self.max_tokens}
+            self._limit = {"max_completion_tokens": self._max_tokens}
             return await self._create(messages, seed, tools)
 
     async def _create(self, messages: Sequence[Message], seed: int, tools: Sequence[Any]) -> Any:
@@ -239,9 +218,6 @@ class ChatEndpoint:
             raise SamplerError(f"{self.url} answered without a message; is it an OpenAI-compatible endpoint?")
         said = completion.usage
         asked, answered = (said.prompt_tokens or 0, said.completion_tokens or 0) if said is not None else (0, 0)
-        self.usage.requests += 1
-        self.usage.prompt_tokens += asked
-        self.usage.completion_tokens += answered
         spoken = choices[0].message
         content, shown = _words(spoken.content)
         thought, text = split_reply(content)

@@ -26,7 +26,7 @@ _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes",
 
 @dataclass(frozen=True)
 class PlayedBefore:
-    """The parts of an episode that a result needs, read from the episode's line in the log; see `PlayedEpisode`."""
+    """The parts of an episode that a result needs, read from the episode's line in the log; a `Trajectory` has them too."""
 
     group: int
     success: bool

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from eh_gym import FixedHorizon
-from eh_gym.errors import ConfigError, SamplerError, WorkerError
+from eh_gym.errors import SamplerError, WorkerError
 from eh_gym.vector import ThreadVectorEnv
-from harness.evaluation.endpoint import ChatEndpoint, ContextFull, EndpointReply, Usage
+from harness.evaluation.endpoint import ChatEndpoint, ContextFull, EndpointReply
 from harness.rollout.conversation import UNFINISHED
 from harness.rollout.environment import Environments
 from harness.types.rules import EpisodeRequest
@@ -36,12 +36,11 @@ def play_with_endpoint(
     *,
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
-    begun: bool = False,
-) -> tuple[list[Trajectory], Usage]:
+) -> list[Trajectory]:
     """Plays every request. The trajectories come in the same order; they hold texts but no tokens.
 
     If a conversation with room for an answer no longer fits into the model's context, its episode is truncated: its `end` is
-    "context". If not even the first message of any episode fits, nothing was measured, and this is an error, unless `begun`.
+    "context".
 
     Args:
         endpoint: Makes the endpoint. It is called in the event loop that uses the endpoint.
@@ -49,16 +48,15 @@ def play_with_endpoint(
         requests: The episodes.
         horizon: The fixed K.
         on_end: Called with each trajectory when it ends.
-        begun: Whether an earlier call has played other episodes of the same evaluation.
 
     Raises:
-        ConfigError: See `ChatEndpoint.reply`; or no episode's first message fits.
+        ConfigError: See `ChatEndpoint.reply`.
         SamplerError: See `ChatEndpoint.reply`; the message says how many episodes had been played.
     """
     envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
     done: dict[int, Trajectory] = {}
 
-    async def play_all() -> Usage:
+    async def play_all() -> None:
         waiting = iter(range(len(requests)))
         async with endpoint() as model:
 
@@ -68,30 +66,25 @@ def play_with_endpoint(
                     on_end(done[index])
 
             await asyncio.gather(*(play_in(slot) for slot in range(envs.num_envs)))
-            if model.overflow and not model.usage.requests and not begun:
-                raise ConfigError(
-                    f"{model.url} can't fit any episode's first message and an answer of {model.max_tokens} tokens "
-                    f"({model.overflow}); lower --max-action-tokens, or serve the model with a longer context"
-                )
-            return model.usage
 
     try:
-        usage = _run(play_all())
+        _run(play_all())
     except SamplerError as error:
         raise SamplerError(f"{error} ({len(done)} of {len(requests)} episodes had been played)") from error
     finally:
         envs.close()
-    return [done[index] for index in range(len(requests))], usage
+    return [done[index] for index in range(len(requests))]
 
 
-def _run(played: Coroutine[Any, Any, Usage]) -> Usage:
+def _run(played: Coroutine[Any, Any, None]) -> None:
     """Runs a coroutine to its end. In a notebook, whose thread has a loop that runs already, it does so in another thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(played)
+        asyncio.run(played)
+        return
     with ThreadPoolExecutor(1, thread_name_prefix="eh-endpoint") as thread:
-        return thread.submit(asyncio.run, played).result()
+        thread.submit(asyncio.run, played).result()
 
 
 async def _play(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest) -> Trajectory:

@@ -6,23 +6,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.table import Table
 
 from eh_gym.errors import ConfigError
-from harness.evaluation.endpoint import Usage
 
 if TYPE_CHECKING:
+    from harness.evaluation.cost import Usage
+    from harness.evaluation.folder import PlayedBefore
     from harness.evaluation.saturation import Saturation
+    from harness.types.trajectory import Trajectory
+
+    PlayedEpisode = Trajectory | PlayedBefore
 
 __all__ = [
     "EvalResult",
     "Part",
-    "PlayedEpisode",
     "effective_episodes",
     "result_table",
     "share_text",
@@ -31,42 +34,6 @@ __all__ = [
 ]
 
 _Z = 1.959964  # two-sided 95 %
-
-
-class PlayedEpisode(Protocol):
-    """The parts of an episode that a result needs. A `Trajectory` has them, and so has `PlayedBefore`."""
-
-    @property
-    def group(self) -> int:
-        """The index of its task."""
-
-    @property
-    def success(self) -> bool:
-        """The environment's verdict."""
-
-    @property
-    def length(self) -> int:
-        """The number of steps."""
-
-    @property
-    def end(self) -> str:
-        """The reason why it ended."""
-
-    @property
-    def truncated(self) -> bool:
-        """Whether K, the environment's own limit or the context stopped it."""
-
-    @property
-    def optimal_steps(self) -> int | None:
-        """The number of steps that the expert takes; None if it is not known."""
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens in prompts and actions."""
-
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        """The parts of a benchmark that the task belongs to, such as its category; see `harness.types.trajectory.KINDS`."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +86,7 @@ class EvalResult:
         environment_errors: The number of episodes that were lost because their environment failed. No other field counts
             them.
         tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
-        usage: What an endpoint says it has served; None without an endpoint. It covers only this process, not an earlier one
-            that was stopped, although the result has the episodes of both.
+        usage: What an endpoint has served for the episodes that count, as it says itself; None without an endpoint.
         all_at_k: The share of tasks that were solved every time: pass^k, where k is `rollouts`.
         all_interval: The 95 % interval of `all_at_k`.
         scenarios_at_k: The share of scenarios all of whose tasks were solved, which AppWorld calls scenario goal completion. With
@@ -196,22 +162,20 @@ def summarise(episodes: Sequence[PlayedEpisode], *, whole_split: bool = True) ->
     whole = whole_split and {t.group for t in episodes} == {t.group for t in episodes if t.kinds}
     if not valid:
         raise ConfigError("every episode ended with an environment error; see the episodes' own errors")
-    tasks = _by_task(valid)
-    mean, interval = _mean(tasks)
-    best, every = _share(map(any, tasks)), _share(map(all, tasks))
+    of_all = _part("all", "", episodes, whole=whole)
     lengths = np.array([t.length for t in valid if t.success], dtype=float)
     over = [t.length / t.optimal_steps for t in valid if t.success and t.optimal_steps]
     parts = _parts(episodes, whole=whole)
     categories = [part.mean_at_k for part in parts if part.kind == "category"]
     return EvalResult(
-        tasks=len(tasks),
-        rollouts=max(map(len, tasks)),
-        episodes=len(valid),
+        tasks=of_all.tasks,
+        rollouts=max(map(len, _by_task(valid))),
+        episodes=of_all.episodes,
         successes=sum(t.success for t in valid),
-        mean_at_k=mean,
-        mean_interval=interval,
-        best_at_k=best,
-        best_interval=wilson_interval(best, len(tasks)),
+        mean_at_k=of_all.mean_at_k,
+        mean_interval=of_all.mean_interval,
+        best_at_k=of_all.best_at_k,
+        best_interval=wilson_interval(of_all.best_at_k, of_all.tasks),
         length_mean=float(np.mean([t.length for t in valid])),
         length_success_mean=float(lengths.mean()) if len(lengths) else None,
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
@@ -220,9 +184,9 @@ def summarise(episodes: Sequence[PlayedEpisode], *, whole_split: bool = True) ->
         truncated=float(np.mean([t.truncated for t in valid])),
         environment_errors=len(episodes) - len(valid),
         tokens=sum(t.tokens for t in valid),
-        all_at_k=every,
-        all_interval=wilson_interval(every, len(tasks)),
-        scenarios_at_k=_scenarios_at_k(episodes) if whole else None,
+        all_at_k=of_all.all_at_k,
+        all_interval=wilson_interval(of_all.all_at_k, of_all.tasks),
+        scenarios_at_k=of_all.scenarios_at_k,
         category_mean=_share(categories) if categories else None,
         parts=parts,
     )
@@ -238,12 +202,6 @@ def _by_task(episodes: Iterable[PlayedEpisode]) -> list[list[bool]]:
     for t in episodes:
         found.setdefault(t.group, []).append(t.success)
     return list(found.values())
-
-
-def _mean(tasks: Sequence[Sequence[bool]]) -> tuple[float, tuple[float, float]]:
-    """The share of successful episodes with its interval."""
-    mean = _share([success for task in tasks for success in task])
-    return mean, wilson_interval(mean, effective_episodes(tasks))
 
 
 def effective_episodes(tasks: Sequence[Sequence[bool]]) -> float:
@@ -292,7 +250,8 @@ def _parts(episodes: Sequence[PlayedEpisode], *, whole: bool) -> tuple[Part, ...
 def _part(kind: str, name: str, episodes: Sequence[PlayedEpisode], *, whole: bool) -> Part:
     valid = _valid(episodes)
     tasks = _by_task(valid)
-    mean, interval = _mean(tasks)
+    mean = _share(t.success for t in valid)
+    interval = wilson_interval(mean, effective_episodes(tasks))
     best, every = _share(map(any, tasks)), _share(map(all, tasks))
     scenarios = _scenarios_at_k(episodes) if whole else None
     return Part(kind, name, len(tasks), len(valid), mean, interval, best, every, scenarios)

@@ -15,9 +15,8 @@ from rich.table import Table
 
 from eh_gym.errors import ConfigError
 from harness.evaluation.result import effective_episodes, wilson_interval
-from harness.types.trajectory import Trajectory
 
-__all__ = ["PlayedSteps", "Saturation", "played_steps", "saturation", "saturation_table", "steps_of_line"]
+__all__ = ["PlayedSteps", "Saturation", "saturation", "saturation_table", "steps_of_line"]
 
 _TOLERANCE = 0.02
 _LEAST = 20  # episodes
@@ -75,22 +74,14 @@ class Saturation:
         return 1 + next(i for i, share in enumerate(self.success) if share >= self.success[-1] - _TOLERANCE - 1e-12)
 
 
-def played_steps(trajectory: Trajectory) -> PlayedSteps:
-    """What the curve needs of an episode that was just played."""
-    return _steps(
-        trajectory.task_id,
-        trajectory.horizon,
-        trajectory.success,
-        trajectory.end,
-        trajectory.prompt_tokens,
-        [vars(turn) for turn in trajectory.turns],
-    )
-
-
 def steps_of_line(line: Mapping[str, Any]) -> PlayedSteps:
     """What the curve needs of an episode, from its line in the episode log."""
-    names = ("task_id", "horizon", "success", "end", "prompt_tokens", "turns")
-    return _steps(*(line[name] for name in names))
+    tokens, read = [], line["prompt_tokens"]
+    for turn in line["turns"]:
+        tokens.append(read + turn["prompt_tokens"] + turn["closing_tokens"] + turn["action_tokens"])
+        read = turn["observation_tokens"]
+    cut = line["end"] == "horizon"
+    return PlayedSteps(line["task_id"], line["horizon"], len(tokens), line["success"], cut, tokens)
 
 
 def saturation(episodes: Iterable[PlayedSteps]) -> Saturation | None:
@@ -166,13 +157,3 @@ def saturation_table(curve: Saturation) -> Table:
         tokens = f"{curve.tokens[k - 1]:,.0f}" if curve.tokens[-1] else "-"
         table.add_row(str(k), f"{100 * curve.success[k - 1]:.1f} %", interval, tokens, marks.get(k, ""))
     return table
-
-
-def _steps(
-    task: str, horizon: int, success: bool, end: str, prompt_tokens: int, turns: Sequence[Mapping[str, Any]]
-) -> PlayedSteps:
-    tokens, read = [], prompt_tokens
-    for turn in turns:
-        tokens.append(read + turn["prompt_tokens"] + turn["closing_tokens"] + turn["action_tokens"])
-        read = turn["observation_tokens"]
-    return PlayedSteps(task, horizon, len(turns), success, end == "horizon", tokens)

@@ -21,7 +21,15 @@ from eh_gym.errors import StateError
 from harness.run.files import whole_file, write_whole
 from harness.types.trajectory import Trajectory, Turn
 
-__all__ = ["EpisodeWriter", "episode_files", "read_episodes", "read_system_prompt", "read_tools", "write_episodes"]
+__all__ = [
+    "EpisodeWriter",
+    "episode_files",
+    "episode_line",
+    "read_episodes",
+    "read_system_prompt",
+    "read_tools",
+    "write_episodes",
+]
 
 _SYSTEM_PROMPTS = "system-prompts"
 _ESCAPED = "backslashreplace"  # an environment may send half a surrogate pair: JSON can hold it, UTF-8 can't
@@ -47,7 +55,7 @@ def write_episodes(
     shared = {t.system_prompt: _shared(folder, t) for t in trajectories}
     advantages = {id(t): advantage for t, advantage in chosen}
     path = folder / f"update-{update:06d}.jsonl"
-    lines = (_line(update, t, advantages.get(id(t)), shared[t.system_prompt]) for t in trajectories)
+    lines = (episode_line(t, shared[t.system_prompt], update, advantages.get(id(t))) for t in trajectories)
     with whole_file(path) as part, part.open("w", encoding="utf-8", errors=_ESCAPED) as file:
         file.writelines(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
     return path
@@ -70,7 +78,7 @@ class EpisodeWriter:
 
     def write(self, trajectory: Trajectory) -> None:
         """Writes one episode. If the process is killed after this, the episode is not lost."""
-        line = _line(None, trajectory, None, _shared(self._folder, trajectory))
+        line = episode_line(trajectory, _shared(self._folder, trajectory))
         if self._tokens:
             line["sequences"] = [
                 {name: getattr(sequence, name) for name in ("ids", "action_mask", "logprobs")}
@@ -140,7 +148,10 @@ def _write_shared(folder: Path, text: str, ending: str) -> str:
     return name
 
 
-def _line(update: int | None, t: Trajectory, advantage: float | None, shared: Mapping[str, str]) -> dict[str, Any]:
+def episode_line(
+    t: Trajectory, shared: Mapping[str, str], update: int | None = None, advantage: float | None = None
+) -> dict[str, Any]:
+    """The line of an episode in the log; `shared` has the fields that name texts of many episodes."""
     return {
         "update": update,
         "task_id": t.task_id,

@@ -110,7 +110,7 @@ def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make,
             return {"body": body}
 
         with chat_server.serve(answer) as server:
-            [ours], _ = play_with_endpoint(
+            [ours] = play_with_endpoint(
                 lambda url=server.url: ChatEndpoint("m", base_url=url),
                 environments,
                 evaluation_requests([task_id], 1, 0),
