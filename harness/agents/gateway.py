@@ -25,7 +25,6 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
-from eh_gym.errors import ConfigError
 from harness.agents.protocol import Api, ModelAnswer, ModelCall, Refusal, model_list, read_call
 from harness.agents.writing import write_answer
 
@@ -38,6 +37,9 @@ _APIS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}
 _KEPT = 16  # Answers of a session that a late retry can still have.
 _LOOK_S = 0.5  # How often a waiting request looks whether its client is still there.
 _SILENCE_S = 60.0  # A connection that sends nothing for so long is closed.
+_MOST_WAITING = 32  # Requests of a session at once.
+_MOST_CONNECTIONS = 2048  # Each is a thread.
+_MOST_BYTES = 8 * 2**20  # Of a request's body.
 
 
 class _Waiting:
@@ -45,7 +47,6 @@ class _Waiting:
 
     def __init__(self, call: ModelCall, hung_up: Callable[[], bool]) -> None:
         self.call, self.hung_up = call, hung_up
-        self.hash = call.body_hash
         self.reply: Reply | None = None
 
 
@@ -57,10 +58,11 @@ class Session:
         base_url: What the agent's client takes as its base URL; any API key will do.
     """
 
-    def __init__(self, gateway: Gateway, key: str, temperature: float | None, most_waiting: int) -> None:
-        self.key, self.base_url = key, f"{gateway.url}/{key}/v1"
+    def __init__(self, gateway: Gateway, temperature: float | None) -> None:
+        self.key = secrets.token_urlsafe(24)
+        self.base_url = f"{gateway.url}/{self.key}/v1"
         self.temperature = temperature
-        self._gateway, self._most_waiting = gateway, most_waiting
+        self._gateway = gateway
         self._changed = threading.Condition()
         self._line: deque[_Waiting] = deque()
         self._taken: _Waiting | None = None
@@ -91,7 +93,7 @@ class Session:
                     return None
             return self._taken.call
 
-    def answer(self, call: ModelCall, reply: Reply) -> None:
+    def answer(self, call: ModelCall, reply: ModelAnswer) -> None:
         """Answers the request that `next_call` returned. If the session has ended meanwhile, this does nothing."""
         with self._changed:
             if self._taken is not None and self._taken.call is call:
@@ -122,7 +124,7 @@ class Session:
     def close(self) -> None:
         """Ends the session, closes its connections, and its key is unknown from now on."""
         self.end(Refusal("the session is closed", status=410, code="session_closed"))
-        self._gateway._forget(self.key)
+        self._gateway.sessions.pop(self.key, None)
         with self._changed:
             idle, self._idle = self._idle or (), None
         for connection in idle:
@@ -134,14 +136,14 @@ class Session:
         with self._changed:
             known = (*([self._taken] if self._taken else []), *self._line, *reversed(self._answered))
             for earlier in known:
-                if earlier.hash == call.body_hash and (again or earlier.hung_up()):
+                if earlier.call.body_hash == call.body_hash and (again or earlier.hung_up()):
                     earlier.hung_up = hung_up
                     return earlier
             waiting = _Waiting(call, hung_up)
             if self._end is not None:
                 self._end_one(waiting)
             else:
-                if len(self._line) >= self._most_waiting:
+                if len(self._line) >= _MOST_WAITING:
                     raise Refusal(
                         f"{len(self._line)} requests of this session wait already", status=429, code="too_many_requests"
                     )
@@ -174,98 +176,51 @@ class Session:
         self._last = None
 
 
-class Gateway:
-    """An HTTP server in a thread; a context manager.
-
-    Args:
-        host: The address that it listens on. Anybody who reaches it and knows a session's key can use this session.
-        port: The port; 0 takes a free one.
-        most_sessions: The most open sessions.
-        most_waiting: The most requests of a session that wait at once.
-        most_bytes: The most bytes of a request's body.
+class Gateway(ThreadingHTTPServer):
+    """The server, in a thread; a context manager. Whoever reaches its port and knows a session's key can use this session.
 
     Attributes:
         url: ``http://HOST:PORT``.
-
-    Raises:
-        ConfigError: The address can't be had.
+        sessions: The open sessions by their keys.
     """
 
-    def __init__(
-        self,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        *,
-        most_sessions: int = 1024,
-        most_waiting: int = 32,
-        most_bytes: int = 8 * 2**20,
-    ) -> None:
-        self._most_sessions, self._most_waiting = most_sessions, most_waiting
-        self._sessions: dict[str, Session] = {}
-        self._lock = threading.Lock()
-        try:
-            self._server = _Server((host, port), self._sessions.get, most_bytes, 2 * most_sessions)
-        except OSError as error:
-            raise ConfigError(f"agents can't be served at {host}:{port} ({error}); choose another address") from error
-        self.url = f"http://{host}:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="eh-gateway", daemon=True)
-        self._thread.start()
+    daemon_threads = True
+    request_queue_size = 1024
 
-    def __enter__(self) -> Gateway:
-        return self
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.sessions: dict[str, Session] = {}
+        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._thread = threading.Thread(target=self.serve_forever, name="eh-gateway", daemon=True)
+        self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def open(self, temperature: float | None = None) -> Session:
-        """Opens a session.
-
-        Args:
-            temperature: The temperature that its requests may name; None if none.
-
-        Raises:
-            ConfigError: Too many are open.
-        """
-        session = Session(self, secrets.token_urlsafe(24), temperature, self._most_waiting)
-        with self._lock:
-            if len(self._sessions) >= self._most_sessions:
-                raise ConfigError(
-                    f"expected at most {self._most_sessions} sessions at once; lower --slots, or raise most_sessions"
-                )
-            self._sessions[session.key] = session
+        """Opens a session, whose requests may name this temperature; None if none."""
+        session = Session(self, temperature)
+        self.sessions[session.key] = session
         return session
 
     def close(self) -> None:
         """Closes all sessions and stops the server."""
-        for session in list(self._sessions.values()):
+        for session in list(self.sessions.values()):
             session.close()
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
         self._thread.join()
 
-    def _forget(self, key: str) -> None:
-        with self._lock:
-            self._sessions.pop(key, None)
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 1024
-
-    def __init__(
-        self, address: tuple[str, int], find: Callable[[str], Session | None], most_bytes: int, most_connections: int
-    ) -> None:
-        self.find, self.most_bytes = find, most_bytes
-        self._free = threading.BoundedSemaphore(most_connections)
-        super().__init__(address, _Handler)
-
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Gives a connection a thread, or closes it if there are too many."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serves a connection to its end."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -335,7 +290,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(
                 f"expected a path /KEY/v1/ROUTE, ROUTE one of models, {', '.join(_APIS)}", status=404, code="not_found"
             )
-        session = cast("_Server", self.server).find(found[1])
+        session = cast("Gateway", self.server).sessions.get(found[1])
         if session is None:
             raise Refusal("no session has this key", status=401, code="invalid_api_key")
         return session, found[2]
@@ -343,12 +298,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _content(self) -> bytes:
         """The body. If it isn't read, the connection can't be used again."""
         self.close_connection, keep = True, self.close_connection
-        most = cast("_Server", self.server).most_bytes
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             raise Refusal("the request needs a Content-Length", status=411, code="length_required")
-        if int(length) > most:
-            raise Refusal(f"a request has at most {most} bytes, got {length}", status=413, code="request_too_large")
+        if int(length) > _MOST_BYTES:
+            raise Refusal(
+                f"a request has at most {_MOST_BYTES} bytes, got {length}", status=413, code="request_too_large"
+            )
         content = self.rfile.read(int(length))
         if len(content) == int(length):
             self.close_connection = keep

@@ -52,18 +52,18 @@ class Running:
     """An agent at work, in a thread of its own.
 
     Args:
-        name: The thread's name.
+        name: What the agent is called in logs.
         work: Returns the verdict. What it raises is the agent's failure.
-        on_end: Called in the thread when the agent has ended.
         kill: Ends the work as far as that can be done.
+        on_end: Called in the thread when the agent has ended.
     """
 
     def __init__(
-        self, name: str, work: Callable[[], Ended], on_end: Callable[[], None], kill: Callable[[], None]
+        self, name: str, work: Callable[[], Ended], kill: Callable[[], None], on_end: Callable[[], None]
     ) -> None:
         self._work, self._on_end, self._kill = work, on_end, kill
         self.ended: Ended | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"eh-agent-{name}", daemon=True)
         self._thread.start()
 
     def stop(self, grace_s: float) -> None:
@@ -80,30 +80,18 @@ class Running:
         self._on_end()
 
 
+@dataclass(frozen=True)
 class Agent:
-    """What `find_agent` returns: starts the agent on a task.
+    """What `find_agent` returns.
 
-    Args:
+    Attributes:
         name: What the agent is called in logs.
-        start: Makes the work of one episode, and what kills it, from the task and the address of the model.
+        start: Starts the agent on a task, given its fields, the address of the model, and what is called in another thread when
+            the agent has ended. Any API key will do. If the host can't start a command, it raises WorkerError.
     """
 
-    def __init__(self, name: str, start: Callable[[Task, str], tuple[Callable[[], Ended], Callable[[], None]]]) -> None:
-        self.name, self._start = name, start
-
-    def start(self, task: Task, base_url: str, on_end: Callable[[], None]) -> Running:
-        """Starts the agent.
-
-        Args:
-            task: The task's fields.
-            base_url: The address of the model, ``http://HOST:PORT/s/KEY/v1``. Any API key will do.
-            on_end: Called in another thread when the agent has ended.
-
-        Raises:
-            WorkerError: The host can't start the command.
-        """
-        work, kill = self._start(task, base_url)
-        return Running(f"eh-agent-{self.name}", work, on_end, kill)
+    name: str
+    start: Callable[[Task, str, Callable[[], None]], Running]
 
 
 def find_agent(agent: str | Play) -> Agent:
@@ -117,7 +105,8 @@ def find_agent(agent: str | Play) -> Agent:
         ConfigError: The module can't be imported, or has no such function; or there is no such command.
     """
     if callable(agent):
-        return Agent(getattr(agent, "__name__", type(agent).__name__), lambda task, url: _function(agent, task, url))
+        name = getattr(agent, "__name__", type(agent).__name__)
+        return Agent(name, lambda task, url, on_end: Running(name, *_function(agent, task, url), on_end))
     if match := re.fullmatch(r"([\w.]+):([\w.]+)", agent):
         return find_agent(_imported(*match.groups()))
     try:
@@ -126,7 +115,8 @@ def find_agent(agent: str | Play) -> Agent:
         raise ConfigError(f"--agent is no command ({error}), got {agent!r}") from None
     if not words or shutil.which(words[0]) is None:
         raise ConfigError(f"--agent must be MODULE:FUNCTION or a command that can be found, got {agent!r}")
-    return Agent(os.path.basename(words[0]), lambda task, url: _command(words, task, url))
+    name = os.path.basename(words[0])
+    return Agent(name, lambda task, url, on_end: Running(name, *_command(words, task, url), on_end))
 
 
 def read_verdict(value: Any) -> Ended:
