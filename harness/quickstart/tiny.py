@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from eh_gym.errors import ConfigError
 from envs.expert import Demonstration, demonstrate, demonstrated_tasks
@@ -24,16 +24,9 @@ from harness.policy.attention import PACKED
 from harness.policy.chat import ChatFormat
 from harness.policy.fresh import fresh_qwen2
 from harness.policy.policy import Policy
-from harness.policy.shape import ModelShape
+from harness.policy.shape import ModelShape, shape_of
 
-__all__ = [
-    "TINY_BPE",
-    "TINY_WORDS",
-    "TinyModel",
-    "new_tiny_policy",
-    "tiny_model",
-    "tiny_tokenizer",
-]
+__all__ = ["new_tiny_policy"]
 
 _TINY_TASKS = 600  # a tiny tokenizer is built from this many tasks of the training split
 _FEW_WORDS = 256  # an environment with fewer distinct words than this gets a word-level tokenizer
@@ -47,73 +40,31 @@ _TEMPLATE = (
     "{% elif m.role == 'assistant' %}{{ m.content }}<eos>{% endif %}{% endfor %}"
 )
 
-
-@dataclass(frozen=True)
-class TinyModel:
-    """The shape of a tiny model.
-
-    Attributes:
-        tokenizer: "words" or "bpe".
-        vocab_size: The vocabulary size of the BPE; it is not used for words.
-        hidden_size: The width of the hidden states and of the embedding, which is tied to the output layer.
-        layers: The number of layers.
-        heads: The number of attention heads.
-        ffn_size: The width of the feed-forward layers.
-        max_positions: The longest episode in tokens.
-        initializer_range: The standard deviation of the initial weights. With the usual value, 0.02, a model of width 64 did
-            not learn.
-    """
-
-    tokenizer: str
-    vocab_size: int
-    hidden_size: int
-    layers: int
-    heads: int
-    ffn_size: int
-    max_positions: int
-    initializer_range: float
+# The shape with a tokenizer of words (the environment says how many) or a BPE, and the standard deviation of the first weights.
+# With the usual one, 0.02, a model of width 64 did not learn.
+_OF_WORDS = shape_of("tiny"), 0.1
+_OF_BYTES = ModelShape(2048, 128, 384, 2, 4, 4, tied=True, positions=4096), 0.05
 
 
-TINY_WORDS = TinyModel("words", 0, 64, 2, 2, 192, 2048, 0.1)
-TINY_BPE = TinyModel("bpe", 2048, 128, 2, 4, 384, 4096, 0.05)
-
-
-def tiny_model(shape: TinyModel, *, vocab_size: int, pad_id: int, eos_id: int, seed: int) -> Qwen2ForCausalLM:
-    """Makes a tiny model with random weights; the same seed gives the same weights."""
-    whole = ModelShape(
-        vocab=vocab_size,
-        width=shape.hidden_size,
-        ffn=shape.ffn_size,
-        layers=shape.layers,
-        heads=shape.heads,
-        kv_heads=shape.heads,
-        tied=True,
-        positions=shape.max_positions,
-    )
-    return fresh_qwen2(whole, eos_id=eos_id, pad_id=pad_id, initializer_range=shape.initializer_range, seed=seed)
-
-
-def tiny_tokenizer(shape: TinyModel, texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Builds a tokenizer from `texts`, with the chat template of the tiny models."""
-    if shape.tokenizer == "words":
+def _tokenizer(texts: Iterable[str], *, of_words: bool) -> PreTrainedTokenizerFast:
+    """Builds a tokenizer of words or a BPE from `texts`, with the chat template of the tiny models."""
+    if of_words:
         words = sorted({w for text in texts for w in re.findall(_WORD, text)} | set("0123456789"))
         vocabulary = {w: i for i, w in enumerate([*_SPECIAL, *words])}
         tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
         tokenizer.decoder = decoders.Fuse()
-    elif shape.tokenizer == "bpe":
+    else:
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
-            vocab_size=shape.vocab_size,
+            vocab_size=_OF_BYTES[0].vocab,
             special_tokens=_SPECIAL,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
         tokenizer.train_from_iterator(texts, trainer)
-    else:
-        raise ConfigError(f"tokenizer must be one of 'words', 'bpe', got {shape.tokenizer!r}")
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<pad>",
@@ -171,31 +122,34 @@ def new_tiny_policy(
     demonstrations = list(_played(env, itertools.islice(demonstrated_tasks(env), _TINY_TASKS), waste=0.3, max_steps=60))
     texts = [text for played in demonstrations for text in _texts(played)]
     actions = [action for played in demonstrations for action in played.actions]
-    few = len(set(" ".join(texts).split())) < _FEW_WORDS
-    shape = TINY_WORDS if few else TINY_BPE
-    tokenizer = tiny_tokenizer(shape, texts)
-    if few and _changed(tokenizer, actions):  # such as blanks, which the words leave out
-        shape = TINY_BPE
-        tokenizer = tiny_tokenizer(shape, texts)
-    _check_actions(tokenizer, actions, max_action_tokens)
-    model = tiny_model(
-        shape, vocab_size=len(tokenizer), pad_id=tokenizer.pad_token_id, eos_id=tokenizer.eos_token_id, seed=seed
+    of_words = len(set(" ".join(texts).split())) < _FEW_WORDS
+    tokenizer = _tokenizer(texts, of_words=of_words)
+    if of_words and _changed(ChatFormat(tokenizer), actions):  # such as blanks, which the words leave out
+        of_words = False
+        tokenizer = _tokenizer(texts, of_words=of_words)
+    chat = ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens)
+    _check_actions(chat, actions, max_action_tokens)
+    shape, deviation = _OF_WORDS if of_words else _OF_BYTES
+    model = fresh_qwen2(
+        replace(shape, vocab=len(tokenizer)),
+        eos_id=tokenizer.eos_token_id,
+        pad_id=tokenizer.pad_token_id,
+        initializer_range=deviation,
+        seed=seed,
     )
     if packing:
         model.set_attn_implementation(PACKED)
-    return Policy(model, tokenizer, ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens))
+    return Policy(model, tokenizer, chat)
 
 
-def _changed(tokenizer: PreTrainedTokenizerFast, actions: Iterable[str]) -> list[str]:
+def _changed(chat: ChatFormat, actions: Iterable[str]) -> list[str]:
     """Returns the actions that are other texts once they are encoded and decoded as the sampler does."""
-    chat = ChatFormat(tokenizer)
     return [action for action in set(actions) if chat.read(chat.reply_ids(action)).action != action]
 
 
-def _check_actions(tokenizer: PreTrainedTokenizerFast, actions: Sequence[str], max_action_tokens: int | None) -> None:
+def _check_actions(chat: ChatFormat, actions: Sequence[str], max_action_tokens: int | None) -> None:
     """Raises ConfigError if the model could not write the expert's actions."""
-    chat = ChatFormat(tokenizer)
-    if changed := _changed(tokenizer, actions):
+    if changed := _changed(chat, actions):
         text = min(changed)
         raise ConfigError(
             f"--model tiny can't write the expert's action {text!r}: its tokenizer makes "

@@ -14,7 +14,7 @@ from eh_gym import UnicodeText
 from eh_gym.errors import ConfigError
 from harness.policy.policy import load_policy
 from harness.quickstart.cloning import demonstrations
-from harness.quickstart.tiny import TINY_WORDS, new_tiny_policy, tiny_model
+from harness.quickstart.tiny import new_tiny_policy
 from harness.settings.warm_start import WarmStart
 
 
@@ -41,7 +41,7 @@ def test_every_legal_action_survives_the_word_tokenizer(env_id: str) -> None:
 def test_a_seed_decides_the_weights_and_the_global_generator_is_left_alone() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    a, b, c = (tiny_model(TINY_WORDS, vocab_size=41, pad_id=0, eos_id=1, seed=s) for s in (0, 0, 1))
+    a, b, c = (new_tiny_policy(gym.make("EH-Cabinet-v0"), seed=s).model for s in (0, 0, 1))
     assert torch.equal(before, torch.get_rng_state())
     same = [torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True)]
     assert all(same)
