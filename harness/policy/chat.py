@@ -160,8 +160,12 @@ class ChatFormat:
         if not results:
             return [said, {"role": "user", "content": self.cut(observation)}]
         said["tool_calls"] = [{"id": call_id(at), **call} for at, call in enumerate(said["tool_calls"])]
-        named = enumerate(zip(call_names(reply.action), results, strict=True))
-        return [said, *(result_message(name, self.cut(text, share=len(results)), at) for at, (name, text) in named)]
+        return [said, *self.result_messages(reply.action, results)]
+
+    def result_messages(self, action: str, results: Sequence[str]) -> list[Message]:
+        """The results of an action with calls, one of each, as messages of the role tool."""
+        named = enumerate(zip(call_names(action), results, strict=True))
+        return [result_message(name, self.cut(text, share=len(results)), at) for at, (name, text) in named]
 
     def without_thoughts(self, messages: Sequence[Message], tools: Sequence[Any], grown: list[int]) -> list[int]:
         """The ids of a conversation as the template renders it, without the thoughts that the template removes.
@@ -186,29 +190,18 @@ class ChatFormat:
             stopped: Whether the reply ended with a stop token. If it was cut off, the template's end of a reply is added; the
                 model did not write it.
         """
-        return self._following(self._after_reply + self.cut(observation) + self._before_reply, stopped)
-
-    def results_ids(self, action: str, results: Sequence[str], *, stopped: bool) -> list[int]:
-        """As `observation_ids`, for the results of an action with calls, which the template renders with the role tool.
-
-        Args:
-            action: The action, as `read` returned it.
-            results: The result of each call.
-            stopped: Whether the reply ended with a stop token.
-        """
-        shown = [self.cut(result, share=len(results)) for result in results]
-        return self._following(self.tool_format().results_text(call_names(action), shown), stopped)
+        return self.following_ids([], [{"role": "user", "content": self.cut(observation)}], stopped=stopped)
 
     def messages_ids(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
         """The ids of any conversation as the template renders it, up to the place where the model starts to write."""
         return self._ids(self._template(messages, tools=tools))
 
     def following_ids(self, names: Sequence[str], new: Sequence[Message], *, stopped: bool) -> list[int]:
-        """As `observation_ids`, for any messages that follow a reply with calls of the functions `names`, or with words."""
+        """As `observation_ids`, for any messages, as they are, after calls of the functions `names`, or after words."""
         if names:
             return self._following(self.tool_format().after_calls(names, new), stopped)
         if [message["role"] for message in new] == ["user"]:
-            return self.observation_ids(new[0]["content"], stopped=stopped)
+            return self._following(self._after_reply + new[0]["content"] + self._before_reply, stopped)
         text = self._template([_ASKED, {"role": "assistant", "content": _REPLY}, *new])
         return self._following(text.partition(_REPLY)[2], stopped)
 

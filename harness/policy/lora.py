@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 _ADAPTER = "default"  # peft's name for a single adapter
-_FITTING = "'transformers>=5.17,<5.24' 'peft>=0.21,<0.22'"  # the ranges in setup.cfg
 
 
 def check_peft() -> None:
@@ -55,7 +54,8 @@ def check_peft() -> None:
     except ValueError as error:
         raise ConfigError(
             f"--lora-rank needs a transformers and a peft that fit together, got transformers {transformers.__version__}, which "
-            f"needs peft >= {MIN_PEFT_VERSION}, and peft {peft.__version__}; run pip install {_FITTING}, or train all weights"
+            f"needs peft >= {MIN_PEFT_VERSION}, and peft {peft.__version__}; run pip install -e '.[train,lora]', or train all "
+            "weights"
         ) from error
 
 

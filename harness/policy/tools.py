@@ -51,26 +51,20 @@ class ToolFormat:
             )
         self._parser = _parser(tokenizer, template.name)
         self._before_reply = template([_ASKED])
-        self.end_id = self._ids(self.results_text(["name"], [mark]))[0]
+        self.end_id = self._ids(self.after_calls(["name"], [result_message("name", mark)]))[0]
         if self.end_id not in special:
             raise ConfigError(
                 f"the chat template of {template.name} ends calls with no special token, so that nothing would stop the model "
                 "there; take another action_format, or another model"
             )
 
-    def results_text(self, names: Sequence[str], results: Sequence[str]) -> str:
+    def after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
         """The text from the end of a reply with calls to the place where the model writes again.
 
         Args:
             names: The name of each called function.
-            results: The result of each call.
+            answers: The messages after the calls: their results, or others.
         """
-        return self.after_calls(
-            names, [result_message(*named, at) for at, named in enumerate(zip(names, results, strict=True))]
-        )
-
-    def after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
-        """As `results_text`, for any messages after the calls."""
         try:
             return self._after_calls(names, answers)
         except ConfigError:

@@ -71,7 +71,8 @@ class Conversation:
         """
         results = info.get("tool_results") or ()
         if results:
-            added = self._chat.results_ids(turn.action, results, stopped=stopped)
+            answers = self._chat.result_messages(turn.action, results)
+            added = self._chat.following_ids([answer["name"] for answer in answers], answers, stopped=stopped)
         else:
             new = [tool for tool in info.get("tools", ()) if tool not in self.tools]
             self.tools += new

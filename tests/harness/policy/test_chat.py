@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from eh_gym.errors import ConfigError
 from harness.policy.chat import ChatFormat
+from harness.policy.messages import MessageFormat
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -53,6 +54,10 @@ def tokenizer(template: str | None, eos: str | None = "<end>") -> PreTrainedToke
     return fast
 
 
+def message(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_growing_ids_are_those_of_the_whole_conversation(name: str) -> None:
     """Where every reply re-tokenises to itself, growing and rendering at once agree, token by token."""
@@ -96,19 +101,6 @@ def test_a_blank_before_the_template_s_end_is_no_second_end() -> None:
     assert chat.text(chat.observation_ids("ok", stopped=False)) == " <end><obs>ok<act>"
 
 
-def test_no_system_prompt_is_no_system_message() -> None:
-    chat = ChatFormat(tokenizer(CHATML))
-    assert "system" not in chat.text(chat.prompt_ids("", "hello"))
-
-
-def test_sampled_ids_that_re_tokenise_differently_are_kept() -> None:
-    t = tokenizer(CHATML)
-    chat = ChatFormat(t)
-    letters = [t.encode(c, add_special_tokens=False)[0] for c in "read"]
-    assert t.encode("read", add_special_tokens=False) != letters
-    assert chat.read(letters).action == "read"
-
-
 def test_a_long_observation_loses_its_middle_and_says_so() -> None:
     t = tokenizer(CHATML)
     chat = ChatFormat(t, max_observation_tokens=20)
@@ -118,6 +110,8 @@ def test_a_long_observation_loses_its_middle_and_says_so() -> None:
     assert f"[{n - 20} tokens left out]" in shown
     assert shown.index("0 1 2") < shown.index("left out") < shown.index("199")
     assert chat.observation_ids("ok", stopped=True) == ChatFormat(t).observation_ids("ok", stopped=True)
+    asked = MessageFormat(chat, []).following_ids({"role": "assistant", "content": "a"}, [message(text)], stopped=True)
+    assert chat.text(asked) == shown  # an agent's was cut twice
 
 
 def test_the_limit_is_in_tokens_also_where_a_character_is_several() -> None:
@@ -152,8 +146,7 @@ def test_half_a_surrogate_pair_is_read_as_its_escape(strip: bool) -> None:
     chat = ChatFormat(t, max_observation_tokens=64, strip_reasoning=strip)
     assert chat.prompt_ids("a\ud83d", "b\ude42") == chat.prompt_ids(r"a\ud83d", r"b\ude42")
     assert chat.observation_ids("\ud83d" * 99, stopped=True) == chat.observation_ids(r"\ud83d" * 99, stopped=True)
-    messages = [{"role": "user", "content": "\ud83d"}]
-    assert r"\ud83d" in chat.text(chat.without_thoughts(messages, (), []))
+    assert r"\ud83d" in chat.text(chat.without_thoughts([message("\ud83d")], (), []))
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,11 @@ def calling(*calls: tuple[str, dict[str, Any]]) -> str:
     return json.dumps({"role": "assistant", "content": "", "tool_calls": made})
 
 
+def results_ids(chat: ChatFormat, action: str, results: list[str], *, stopped: bool = True) -> list[int]:
+    answers = chat.result_messages(action, results)
+    return chat.following_ids([answer["name"] for answer in answers], answers, stopped=stopped)
+
+
 def written(chat: ChatFormat, thought: str, answer: str) -> str:
     """A reply as the family's model writes it."""
     style = chat.reasoning
@@ -274,10 +279,10 @@ def test_calls_and_results_go_through_the_family_s_own_form(family: str) -> None
         assert reply[-1] in chat.stop_ids
         read = chat.read(reply, TOOLS)
         assert json.loads(read.action)["tool_calls"] == json.loads(action)["tool_calls"]
-        answer = chat.text(chat.results_ids(action, ["found 3"], stopped=True))
+        answer = chat.text(results_ids(chat, action, ["found 3"]))
         assert answer.count("found 3") == 1
-        assert chat.text(chat.results_ids(action, ["found 3"], stopped=False)).endswith(answer)
-        both = chat.text(chat.results_ids(calling(("find", arguments), ("pwd", {})), ["found 3", "here"], stopped=True))
+        assert chat.text(results_ids(chat, action, ["found 3"], stopped=False)).endswith(answer)
+        both = chat.text(results_ids(chat, calling(("find", arguments), ("pwd", {})), ["found 3", "here"]))
         assert both.index("found 3") < both.index("here")
     words = chat.read(chat.reply_ids("I am done."), TOOLS)
     assert json.loads(words.action) == {"role": "assistant", "content": "I am done."}
@@ -292,7 +297,7 @@ def test_an_episode_with_tools_is_the_template_s_own_text(family: str) -> None:
     ids = chat.prompt_ids("Be brief.", "start", TOOLS)
     for turn in range(3):
         action = calling(("find", {"path": f"p{turn}"}))
-        ids = ids + chat.reply_ids(action) + chat.results_ids(action, [f"found {turn}"], stopped=True)
+        ids = ids + chat.reply_ids(action) + results_ids(chat, action, [f"found {turn}"])
         called = [{"id": "call00000", **call} for call in json.loads(action)["tool_calls"]]
         messages.append({"role": "assistant", "content": "", "tool_calls": called})
         messages.append({"role": "tool", "name": "find", "tool_call_id": "call00000", "content": f"found {turn}"})

@@ -85,18 +85,6 @@ def test_chunks_of_any_size_give_the_plain_values_and_gradients(
         assert_close(found, right)
 
 
-def test_by_hand() -> None:
-    # Logits ln 1, ln 2, ln 5 are probabilities 1/8, 2/8, 5/8. At temperature 1/2 they are squared: 1/30, 4/30, 25/30.
-    head = Head(torch.tensor([[1.0], [2.0], [5.0]], dtype=torch.float64).log())
-    hidden, targets = torch.ones(2, 1, dtype=torch.float64), torch.tensor([1, 2])
-    logp, entropy = token_scores(hidden, targets, head, 1.0)
-    assert_close(logp, torch.tensor([2 / 8, 5 / 8], dtype=torch.float64).log())
-    by_hand = -sum(p * math.log(p) for p in (1 / 8, 2 / 8, 5 / 8))
-    assert_close(entropy, torch.full((2,), by_hand, dtype=torch.float64))
-    logp, _ = token_scores(hidden, targets, head, 0.5)
-    assert_close(logp, torch.tensor([4 / 30, 25 / 30], dtype=torch.float64).log())
-
-
 def test_large_logits_do_not_overflow_and_a_certain_token_has_no_entropy() -> None:
     head = Head(torch.tensor([[1e4], [1e4 - math.log(3)]], requires_grad=True))
     hidden = torch.ones(1, 1)
