@@ -4,7 +4,7 @@ It needs only the standard library and is run by its path, because a backend's v
 nor gymnasium. The parent imports it too, for the frames and the protocol version. The parent sets deadlines and checks
 what comes back, because a process that has gone wrong can't be trusted to notice.
 
-    python -s child.py FOLDER/backend.py MAX_FRAME_BYTES
+    python -s child.py FOLDER/backend.py
 
 The backend is a module with ``handle(method: str, params: dict) -> JSON value``. Its folder becomes the package
 ``eh_backend``, so that ``from .sibling import name`` finds the files beside it and nothing in the folder shadows another
@@ -31,22 +31,23 @@ HEADER = struct.Struct(">4sI")
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 PACKAGE = "eh_backend"
+_TOLD = 8000  # characters of an error's message, and of its traceback
 _COMPACT = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make a new one for each message
 HELD_S = 600.0  # the longest that one C call may keep Python's lock
 
 
-def encode(message: object, max_frame_bytes: int) -> bytes:
+def encode(message: object) -> bytes:
     """A message as one frame.
 
     ASCII-only JSON, which carries lone surrogates (a model can write them) through unharmed.
 
     Raises:
-        ValueError: The body is longer than ``max_frame_bytes``.
+        ValueError: The body is longer than MAX_FRAME_BYTES.
         TypeError: The message is not JSON-serialisable.
     """
     body = _COMPACT.encode(message).encode("ascii")
-    if len(body) > max_frame_bytes:
-        raise ValueError(f"the message takes {len(body):,} bytes; a frame holds at most {max_frame_bytes:,}")
+    if len(body) > MAX_FRAME_BYTES:
+        raise ValueError(f"the message takes {len(body):,} bytes; a frame holds at most {MAX_FRAME_BYTES:,}")
     return HEADER.pack(MAGIC, len(body)) + body
 
 
@@ -56,14 +57,13 @@ def _write(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _describe(error: BaseException, max_frame_bytes: int) -> dict[str, str]:
+def _describe(error: BaseException) -> dict[str, str]:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         message = str(error)
     except Exception:  # a backend's own exception may be broken, too
         message = "(its __str__ raised)"
-    kept = min(8000, max_frame_bytes // 32)  # JSON takes up to 12 bytes for a character; the report must fit
-    return {"type": type(error).__name__, "message": message[:kept], "traceback": text[-kept:]}
+    return {"type": type(error).__name__, "message": message[:_TOLD], "traceback": text[-_TOLD:]}
 
 
 def _die_with(parent: int) -> None:
@@ -89,7 +89,7 @@ def _load(path: str) -> types.ModuleType:
     return importlib.import_module(f"{PACKAGE}.{os.path.splitext(name)[0]}")
 
 
-def serve(backend_path: str, max_frame_bytes: int) -> None:
+def serve(backend_path: str) -> None:
     """Takes over stdin and stdout, loads the backend and answers until the parent goes away."""
     parent = os.getppid()
     requests = open(os.dup(0), "rb")  # noqa: SIM115 - until the end
@@ -102,13 +102,13 @@ def serve(backend_path: str, max_frame_bytes: int) -> None:
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
 
     hello = {"protocol": PROTOCOL_VERSION, "pid": os.getpid(), "python": ".".join(map(str, sys.version_info[:3]))}
-    _write(answers, encode(hello, max_frame_bytes))
+    _write(answers, encode(hello))
     try:
         handle = _load(backend_path).handle
     except Exception as error:
-        _write(answers, encode({"error": _describe(error, max_frame_bytes)}, max_frame_bytes))
+        _write(answers, encode({"error": _describe(error)}))
         return
-    _write(answers, encode({"ready": True}, max_frame_bytes))
+    _write(answers, encode({"ready": True}))
 
     while len(head := requests.read(HEADER.size)) == HEADER.size:
         magic, size = HEADER.unpack(head)
@@ -119,16 +119,16 @@ def serve(backend_path: str, max_frame_bytes: int) -> None:
             return
         call = json.loads(body.decode("ascii"))  # which is faster than from bytes
         try:
-            frame = encode({"id": call["id"], "result": handle(call["method"], call["params"])}, max_frame_bytes)
+            frame = encode({"id": call["id"], "result": handle(call["method"], call["params"])})
         except (Exception, SystemExit) as error:  # code of an agent may call exit()
-            frame = encode({"id": call["id"], "error": _describe(error, max_frame_bytes)}, max_frame_bytes)
+            frame = encode({"id": call["id"], "error": _describe(error)})
         _write(answers, frame)
 
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this file's folder, whose other files are not for the backend
     try:
-        serve(sys.argv[1], int(sys.argv[2]))
+        serve(sys.argv[1])
     except BrokenPipeError:
         pass  # the parent went away while it was being answered
     finally:

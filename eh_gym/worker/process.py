@@ -38,16 +38,14 @@ _LONGEST_WAIT_S = 2e6  # poll() takes no more; deadlines beyond it, infinity too
 _PARTING_S = 10.0  # for the exit status and the last output of a process that has closed its pipe
 
 
-def backend_command(
-    python: str | Path, backend: str | Path, max_frame_bytes: int = child.MAX_FRAME_BYTES
-) -> tuple[str, ...]:
+def backend_command(python: str | Path, backend: str | Path) -> tuple[str, ...]:
     """The command that serves the backend module at ``backend`` with the interpreter ``python``.
 
     The backend's Python gets nothing from the caller's: ``-s`` ignores the user's site-packages, ``Worker`` removes the
     PYTHON* variables, and the child removes its own folder from the path. (``-I`` would do all three, and ignore
     PYTHONHASHSEED too.)
     """
-    return (str(python), "-s", str(Path(child.__file__).resolve()), str(Path(backend).resolve()), str(max_frame_bytes))
+    return (str(python), "-s", str(Path(child.__file__).resolve()), str(Path(backend).resolve()))
 
 
 class Worker:
@@ -59,7 +57,6 @@ class Worker:
     Args:
         command: What to run, usually ``backend_command(python, backend)``.
         start_timeout_s: Seconds until the backend must be loaded, > 0.
-        max_frame_bytes: The longest message either way.
 
     Example:
         >>> import sys, tempfile
@@ -71,13 +68,7 @@ class Worker:
         5
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        start_timeout_s: float = 60.0,
-        max_frame_bytes: int = child.MAX_FRAME_BYTES,
-    ) -> None:
+    def __init__(self, command: Sequence[str], *, start_timeout_s: float = 60.0) -> None:
         if not hasattr(select, "poll") or not hasattr(os, "killpg"):
             raise ConfigError("backend workers need a POSIX system (Linux, macOS); on Windows, run inside WSL")
         if isinstance(command, str) or not command:
@@ -86,7 +77,6 @@ class Worker:
             raise ConfigError(f"start_timeout_s must be > 0, got {start_timeout_s}")
         self.command = tuple(command)
         self._start_timeout_s = start_timeout_s
-        self._max_frame_bytes = max_frame_bytes
         self._lock = threading.Lock()  # whoever has it may use the pipes
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
@@ -145,7 +135,7 @@ class Worker:
 
         Args:
             method: Passed to the backend's ``handle``.
-            params: JSON-serialisable, at most ``max_frame_bytes`` of it.
+            params: JSON-serialisable, at most 64 MiB of it.
             timeout_s: Seconds for the answer, counted from when the worker is free.
 
         Raises:
@@ -160,9 +150,7 @@ class Worker:
                 raise WorkerDied(f"the worker cannot be called: {self._gone}")
             self._calls += 1
             try:
-                frame = child.encode(
-                    {"id": self._calls, "method": method, "params": dict(params or {})}, self._max_frame_bytes
-                )
+                frame = child.encode({"id": self._calls, "method": method, "params": dict(params or {})})
             except (ValueError, TypeError, RecursionError) as error:
                 raise WorkerCallError(f"the call {method!r} was not sent: {error}") from error
             deadline = time.monotonic() + timeout_s
@@ -305,9 +293,9 @@ class Worker:
         magic, size = child.HEADER.unpack(self._read(child.HEADER.size, deadline, what, timeout_s))
         if magic != child.MAGIC:
             raise WorkerProtocolError(f"waiting for {what}, the worker sent {magic!r}, which begins no frame")
-        if size > self._max_frame_bytes:
+        if size > child.MAX_FRAME_BYTES:
             raise WorkerProtocolError(
-                f"the worker announced a frame of {size:,} bytes; the limit is {self._max_frame_bytes:,}"
+                f"the worker announced a frame of {size:,} bytes; the limit is {child.MAX_FRAME_BYTES:,}"
             )
         body = self._read(size, deadline, what, timeout_s)
         try:

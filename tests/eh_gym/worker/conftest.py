@@ -69,7 +69,7 @@ ECHO = """
         if method == "mute":
             raise Mute
         if method == "raise_many":
-            raise ValueError(params["letter"] * 9000)
+            raise ValueError("\\0" * params["size"])
         if method == "long":
             return "y" * params["size"]
         if method == "unserialisable":
@@ -87,10 +87,10 @@ def make_backend(tmp_path):
     """make_backend(source) -> command of a worker that serves it."""
     count = iter(range(100))
 
-    def make(source=ECHO, **kwargs):
+    def make(source=ECHO):
         path = tmp_path / f"backend{next(count)}.py"
         path.write_text(textwrap.dedent(source), encoding="utf-8")
-        return backend_command(sys.executable, path, **kwargs)
+        return backend_command(sys.executable, path)
 
     return make
 
@@ -100,10 +100,9 @@ def make_worker(make_backend):
     """make_worker(source) -> a started Worker, closed when the test is over."""
     workers = []
 
-    def make(source=ECHO, *, start=True, **kwargs):
-        workers.append(Worker(make_backend(source), **kwargs))
-        if start:
-            workers[-1].start()
+    def make(source=ECHO):
+        workers.append(Worker(make_backend(source)))
+        workers[-1].start()
         return workers[-1]
 
     yield make

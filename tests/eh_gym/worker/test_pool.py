@@ -71,7 +71,7 @@ def test_sixteen_threads(pool):
 
 
 def test_a_worker_that_cannot_start_leaves_no_load(make_backend):
-    pool = WorkerPool(1, [*make_backend()[:-2], "/no/such/backend.py", "1000000"])
+    pool = WorkerPool(1, [*make_backend()[:-1], "/no/such/backend.py"])
     with pytest.raises(Exception, match=r"could not be loaded.*backend"):
         pool.session()
     assert pool.loads == [0]

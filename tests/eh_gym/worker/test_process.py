@@ -166,23 +166,20 @@ def test_an_exception_without_words_is_reported(worker):
     assert worker.alive
 
 
-@pytest.mark.parametrize("letter", ["x", "\x00", "🧭"])
-def test_an_exception_with_many_words_fits_in_a_frame(make_backend, letter):
-    with Worker(make_backend(max_frame_bytes=10_000), max_frame_bytes=10_000) as worker:
-        with pytest.raises(WorkerCallError, match="'raise_many' raised ValueError: " + letter * 50):
-            worker.call("raise_many", {"letter": letter}, timeout_s=120)
-        assert worker.alive
+def test_an_exception_with_many_words_is_cut(worker):
+    with pytest.raises(WorkerCallError, match="'raise_many' raised ValueError: " + "\x00" * 50) as error:
+        worker.call("raise_many", {"size": 70_000_000}, timeout_s=120)
+    assert len(str(error.value)) < 20_000
 
 
-def test_an_answer_or_call_longer_than_a_frame_is_an_error_and_the_worker_lives_on(make_backend):
-    with Worker(make_backend(max_frame_bytes=10_000), max_frame_bytes=10_000) as worker:
-        with pytest.raises(WorkerCallError, match=r"20,0\d\d bytes.*10,000"):
-            worker.call("long", {"size": 20_000}, timeout_s=120)
-        with pytest.raises(WorkerCallError, match=r"'echo' was not sent.*10,000"):
-            worker.call("echo", {"text": "x" * 20_000}, timeout_s=120)
-        with pytest.raises(WorkerCallError, match=r"'echo' was not sent.*JSON"):
-            worker.call("echo", {"value": object()}, timeout_s=120)
-        assert len(worker.call("long", {"size": 9_000}, timeout_s=120)) == 9_000
+def test_an_answer_or_call_longer_than_a_frame_is_an_error_and_the_worker_lives_on(worker):
+    with pytest.raises(WorkerCallError, match=r"70,000,0\d\d bytes.*67,108,864"):
+        worker.call("long", {"size": 70_000_000}, timeout_s=120)
+    with pytest.raises(WorkerCallError, match=r"'echo' was not sent.*67,108,864"):
+        worker.call("echo", {"text": "x" * 70_000_000}, timeout_s=120)
+    with pytest.raises(WorkerCallError, match=r"'echo' was not sent.*JSON"):
+        worker.call("echo", {"value": object()}, timeout_s=120)
+    assert len(worker.call("long", {"size": 9_000}, timeout_s=120)) == 9_000
 
 
 @pytest.mark.parametrize(
@@ -440,16 +437,16 @@ def test_a_copy_forked_during_a_call_does_not_deadlock_and_may_neither_call_nor_
 
 def test_c_code_that_keeps_pythons_lock_does_not_outlive_the_parent_for_long(make_backend, tmp_path):
     """Where no thread of the worker can look for the parent; with a limit of two seconds for this test."""
-    python, _, child, *rest = make_backend()
+    python, _, child, backend = make_backend()
     short = tmp_path / "short.py"
     short.write_text(
         "import runpy, sys\n"
         "serve = runpy.run_path(sys.argv[1])['serve']\n"
         "serve.__globals__['HELD_S'] = 2.0\n"
-        "serve(sys.argv[2], int(sys.argv[3]))\n"
+        "serve(sys.argv[2])\n"
     )
     code = textwrap.dedent(PARENT.format(then="worker.call('hold', timeout_s=600)"))
-    parent = subprocess.Popen([sys.executable, "-c", code, python, str(short), child, *rest], stdout=subprocess.PIPE)
+    parent = subprocess.Popen([sys.executable, "-c", code, python, str(short), child, backend], stdout=subprocess.PIPE)
     pid = int(parent.stdout.readline())
     time.sleep(0.3)
     parent.kill()
