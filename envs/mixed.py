@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +14,7 @@ from gymnasium.spaces import Text
 
 from eh_gym.errors import ConfigError
 from eh_gym.spaces import UnicodeText
+from envs.ids import LazyIds
 from envs.options import named_task
 
 __all__ = ["MixedEnv", "mixed", "read_environments"]
@@ -184,27 +185,7 @@ def _tasks(name: str, env: gym.Env[str, str]) -> Sequence[str]:
     return task_ids
 
 
-class _Ids(Sequence[str]):
-    """Ids that are made when they are needed, because a split can have millions. `_at` makes the id of an index >= 0."""
-
-    def _at(self, index: int) -> str:
-        raise NotImplementedError
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"there are {len(self)} tasks, got the index {index}")
-        return self._at(index % len(self))
-
-
-class _Prefixed(_Ids):
+class _Prefixed(LazyIds):
     """The same ids with a prefix."""
 
     def __init__(self, prefix: str, task_ids: Sequence[str]) -> None:
@@ -221,7 +202,7 @@ class _Prefixed(_Ids):
         return self._prefix + self._task_ids[index]
 
 
-class _InTurn(_Ids):
+class _InTurn(LazyIds):
     """Several sequences in turn: the first of each, then the second of each; those that have ended are left out.
 
     >>> list(_InTurn(["ab", "123456", "xyz"]))

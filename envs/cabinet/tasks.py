@@ -10,11 +10,10 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
 
 from eh_gym.errors import ConfigError
+from envs.ids import LazyIds
 
 __all__ = [
     "DRAWERS",
@@ -151,64 +150,36 @@ def success_ceiling(k: int, *, locked: bool = False, longest: int = LONGEST_CHAI
     return cdf[fitting[-1] - 1] if fitting else 0.0
 
 
-class TaskIds(Sequence[str]):
-    """The ids of some splits, one split after the other. It computes them and holds no list of a million strings.
+class TaskIds(LazyIds):
+    """The ids of some splits, one split after the other.
 
     Args:
         splits: Some of train (1,000,000 tasks), dev (10,000) and test (100,000).
 
     Example:
         >>> ids = TaskIds("dev", "test")
-        >>> len(ids), ids[0], ids[-1], ids[9_999:10_001], "dev-010000" in ids, ids.index("test-000001")
-        (110000, 'dev-000000', 'test-099999', ['dev-009999', 'test-000000'], False, 10001)
+        >>> len(ids), ids[0], ids[-1], ids[9_999:10_001], "dev-010000" in ids
+        (110000, 'dev-000000', 'test-099999', ['dev-009999', 'test-000000'], False)
     """
 
     def __init__(self, *splits: str) -> None:
         self._splits = splits
-        self._length = sum(_SPLIT_SIZES[split] for split in splits)
 
     def __len__(self) -> int:
-        return self._length
+        return sum(_SPLIT_SIZES[split] for split in self._splits)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        """The id at an index (a negative one counts from the end), or the list of ids of a slice."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._length))]
-        place = index + self._length if index < 0 else index
-        if place >= 0:
-            for split in self._splits:
-                if place < _SPLIT_SIZES[split]:
-                    return f"{split}-{place:06d}"
-                place -= _SPLIT_SIZES[split]
-        raise IndexError(f"expected an index in [-{self._length}, {self._length}), got {index}")
-
-    def _find(self, task_id: object) -> int | None:
-        if not isinstance(task_id, str):
-            return None
-        split, _, digits = task_id.partition("-")
-        if split not in self._splits or len(digits) != 6 or not (digits.isascii() and digits.isdigit()):
-            return None
-        if int(digits) >= _SPLIT_SIZES[split]:
-            return None
-        return sum(_SPLIT_SIZES[other] for other in self._splits[: self._splits.index(split)]) + int(digits)
+    def _at(self, index: int) -> str:
+        for split in self._splits:
+            if index < _SPLIT_SIZES[split]:
+                return f"{split}-{index:06d}"
+            index -= _SPLIT_SIZES[split]
+        raise AssertionError("the index is below the length")
 
     def __contains__(self, task_id: object) -> bool:
-        return self._find(task_id) is not None
-
-    def index(self, task_id: object, start: int = 0, stop: int | None = None) -> int:
-        """The index of an id, found by arithmetic; ValueError if it is not in [start, stop)."""
-        place = self._find(task_id)
-        if place is None or place not in range(*slice(start, stop).indices(self._length)):
-            raise ValueError(f"{task_id!r} is not one of {self!r}")
-        return place
-
-    def count(self, task_id: object) -> int:
-        """1 if the id is one of these, else 0."""
-        return int(task_id in self)
+        split, _, digits = task_id.partition("-") if isinstance(task_id, str) else ("", "", "")
+        if split not in self._splits or len(digits) != 6 or not (digits.isascii() and digits.isdigit()):
+            return False
+        return int(digits) < _SPLIT_SIZES[split]
 
     def __eq__(self, other: object) -> bool:
         return self._splits == other._splits if isinstance(other, TaskIds) else NotImplemented

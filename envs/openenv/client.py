@@ -17,6 +17,7 @@ from gymnasium.utils import EzPickle
 
 from eh_gym.errors import ConfigError, MissingExtraError, WorkerCallError, WorkerDied
 from eh_gym.spaces import UnicodeText
+from envs.ids import LazyIds
 from envs.openenv.token import TOKEN_VARIABLE, checked_token
 from envs.options import named_task
 
@@ -217,8 +218,8 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
             ) from error
 
 
-class _TaskIds(Sequence[str]):
-    """Ids that are fetched one by one when they are needed, because a split can have millions."""
+class _TaskIds(LazyIds):
+    """Ids that are fetched one by one."""
 
     def __init__(self, count: int, fetch: Callable[[int], str]) -> None:
         self._count, self._fetch = count, functools.cache(fetch)
@@ -226,12 +227,8 @@ class _TaskIds(Sequence[str]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self._fetch(i) for i in range(*index.indices(self._count))]
-        if not -self._count <= index < self._count:
-            raise IndexError(f"this split has {self._count} tasks, got index {index}")
-        return self._fetch(index % self._count)
+    def _at(self, index: int) -> str:
+        return self._fetch(index)
 
 
 def _only_field(schema: dict[str, Any]) -> str:

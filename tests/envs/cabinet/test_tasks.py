@@ -76,10 +76,8 @@ def test_splits_are_sequences_of_ids(split, size):
     assert ids[size - 2 : size + 5] == [ids[-2], ids[-1]]
     for place in (0, 1, size // 2, size - 1):
         assert ids[place] in ids
-        assert ids.index(ids[place]) == place
-        assert ids.count(ids[place]) == 1
     for place in (size, -size - 1):
-        with pytest.raises(IndexError, match="expected an index in"):
+        with pytest.raises(IndexError, match="tasks, got the index"):
             ids[place]
 
 
@@ -89,9 +87,6 @@ def test_splits_are_sequences_of_ids(split, size):
 )
 def test_anything_else_is_not_the_id_of_a_task(task_id):
     assert task_id not in task_ids("all")
-    assert task_ids("all").count(task_id) == 0
-    with pytest.raises(ValueError, match="is not one of"):
-        task_ids("all").index(task_id)
 
 
 @pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv])
@@ -108,12 +103,3 @@ def test_recurring_tasks_have_the_lengths_of_the_split_and_demonstrations_are_of
     assert env_class("dev", tasks=96).task_ids == task_ids("dev")
     with pytest.raises(ConfigError, match="tasks"):
         env_class(tasks=0)
-
-
-def test_index_keeps_to_its_bounds():
-    ids = task_ids("dev")
-    assert ids.index("dev-000005", 5, 6) == 5
-    assert ids.index("dev-009999", -1) == 9999
-    for bounds in ((6,), (0, 5)):
-        with pytest.raises(ValueError, match="is not one of"):
-            ids.index("dev-000005", *bounds)
