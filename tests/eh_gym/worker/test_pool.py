@@ -57,19 +57,6 @@ def test_a_dead_worker_is_replaced_at_the_next_use(make_backend):
     pool.close()
 
 
-def test_sixteen_threads(pool):
-    def use(i):
-        session = pool.session()
-        answers = [session.call("add", {"a": i, "b": j}, 120) for j in range(20)]
-        session.close()
-        return answers == [i + j for j in range(20)]
-
-    with ThreadPoolExecutor(16) as threads:
-        assert all(threads.map(use, range(64)))
-    assert pool.loads == [0, 0, 0]
-    assert len(pool.pids) <= 3
-
-
 def test_a_worker_that_cannot_start_leaves_no_load(make_backend):
     pool = WorkerPool(1, [*make_backend()[:-1], "/no/such/backend.py"])
     with pytest.raises(Exception, match=r"could not be loaded.*backend"):

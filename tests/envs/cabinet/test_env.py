@@ -115,14 +115,6 @@ def _follow_expert(env, limit=60):
 
 
 @pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv])
-def test_expert_solves_every_task_in_the_optimal_number_of_steps(env_class):
-    env = env_class(split="dev")
-    for task_id in env.task_ids[:300]:
-        _, info = env.reset(options={"task_id": task_id})
-        assert _follow_expert(env) == (info["optimal_steps"], 1.0, True)
-
-
-@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv])
 def test_expert_recovers_from_any_state(env_class):
     env = env_class(split="test")
     rng = np.random.default_rng(0)
@@ -202,10 +194,3 @@ def test_a_closed_thought_before_a_call_is_ignored():
     assert env.step("so it is open\n</think>\n\nread()")[0] != "error"  # the template has opened the thought
     assert env.step("<think>\nclose()")[4]["malformed"]
     assert env.step("</think>close()</think>")[4]["malformed"]
-
-
-def test_random_actions_have_the_documented_shares():
-    rng = np.random.default_rng(0)
-    draws = [CabinetLockedEnv().random_action(rng) for _ in range(4000)]
-    shares = {name: draws.count(name) / 4000 for name in ("list()", "unlock()", "read()", "close()")}
-    assert shares == pytest.approx({"list()": 0.35, "unlock()": 0.25, "read()": 0.25, "close()": 0.15}, abs=0.03)
