@@ -77,23 +77,6 @@ class TestAnEnvironmentInAnActor(ExpertEnvContract):
                 over = answer[2]
 
 
-def test_k_and_hints_are_those_of_the_trainer_s_controller(kept):
-    controller = eh_gym.MultiplicativeHorizon(3, 9, 1)
-    for update in range(2):
-        told = []
-        for env_id in ("EH-Cabinet-v0", in_actors("EH-Cabinet-v0", kept)):
-            envs = eh_gym.make_vec(env_id, 1, controller, record=False, budget_hint=" {left}/{horizon}", split="dev")
-            told.append([envs.submit_reset(0, seed=5).result()])
-            while not told[-1][-1][-1].get("episode"):
-                told[-1].append(envs.submit_step(0, "list()").result())
-            envs.close()
-        assert told[0] == told[1]
-        assert told[1][0][1]["horizon"] == len(told[1]) - 1 == 3 * (update + 1)
-        assert told[1][1][0] == f"closed {controller.horizon - 1}/{controller.horizon}"
-        assert told[1][-1][4]["TimeLimit.truncated"]
-        controller.update()
-
-
 def test_what_an_environment_raises_arrives_as_it_is(kept):
     env = gym.make(in_actors(FRAGILE, kept), split="dev")
     with pytest.raises(gym.error.ResetNeeded):

@@ -1,6 +1,4 @@
 import functools
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -220,29 +218,8 @@ def test_a_failed_rebuilding_keeps_what_was_there(cache, builder, said, monkeypa
     assert data.task_ids("mini") == ("mini_0", "mini_1")
 
 
-def test_a_killed_installation_leaves_no_half_world_and_the_next_clears_up(cache, builder, said, tmp_path):
-    builder(
-        BUILDER.replace(
-            "write_world(sys.argv[1]", "write_world(sys.argv[1], mini=1); time.sleep(600); write_world(sys.argv[1]"
-        )
-    )
-    code = (
-        "import pathlib, sys\nfrom envs import runtime\nfrom envs.appworld import data, install\n"
-        f"runtime.install = lambda *_, **__: pathlib.Path(sys.executable)\ndata.BUILDER = pathlib.Path({str(data.BUILDER)!r})\n"
-        "install.install(benchmark=False)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 120
-        while not list(cache.glob(".building-*/world/judge/data/tasks/mini_0")):
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.02)
-    finally:
-        os.killpg(process.pid, 9)
-        process.wait()
-    assert not data.mini_dir().exists()
-    builder(BUILDER)
+def test_what_a_killed_installation_has_left_is_cleared_up(cache, builder, said):
+    (cache / ".building-x" / "world" / "judge").mkdir(parents=True)
     install.install(benchmark=False, say=said.append)
     assert [path.name for path in cache.iterdir()] == [data.mini_dir().name]
 

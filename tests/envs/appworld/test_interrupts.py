@@ -1,14 +1,9 @@
 """A reset, a step or a close may be interrupted anywhere, as with Ctrl-C in a notebook: the next episode is the right one.
 
 Python delivers an interrupt when a function begins, when a call returns, and when a loop goes on. The first two are tried as
-they happen. At the other bytecodes Python delivers none today, and a fifth of them is tried too. All other points of this
-project's code are tried in the campaign, and some of them always.
+they happen: all in this project's code in the campaign, and some of them always.
 """
 
-import contextlib
-import dis
-import functools
-import itertools
 import socket
 import sys
 from pathlib import Path
@@ -71,51 +66,6 @@ def at_a_call(call, at):
     return False
 
 
-@functools.cache
-def unprotected(code):
-    """The bytecodes where no Python code is safe, and where Python delivers no interrupt.
-
-    They do nothing (NOP), leave a `with` in good order (its lock would stay locked), or are an `except`'s own and have no line
-    (the interpreter's stack of handled exceptions would not be right any more).
-    """
-    found = set()
-    for _, same in itertools.groupby(dis.get_instructions(code), key=lambda instruction: instruction.positions):
-        run = list(same)  # the call of __exit__(None, None, None) stands where the `with` stands
-        if [i.argval for i in run if i.opname == "LOAD_CONST"].count(None) >= 3:
-            found.update(i.offset for i in run)
-        found.update(i.offset for i in run if i.opname in ("NOP", "POP_EXCEPT") or i.positions.lineno is None)
-    return found
-
-
-def at_a_bytecode(call, at):
-    """Makes a call and interrupts it before this bytecode, from 1, each counted once; returns False if it has fewer."""
-    seen = set()
-
-    def trace(frame, event, _):
-        place = id(frame.f_code), frame.f_lasti
-        if event == "opcode" and place not in seen and frame.f_lasti not in unprotected(frame.f_code):
-            seen.add(place)
-            if len(seen) == at:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    def enter(frame, *_):
-        if not ours(frame):
-            return None
-        frame.f_trace_opcodes = True
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(enter)
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            call()
-    finally:
-        sys.settrace(before)
-    return len(seen) >= at
-
-
 def begin(env, task_id):
     said, info = env.reset(options={"task_id": task_id})
     assert info["instruction"] == task_id
@@ -129,32 +79,13 @@ CALLS = {
 }
 
 
-def test_the_bytecodes_that_leave_a_with_are_told_apart():
-    def locked(lock, f):
-        with lock:
-            return f(None, None, None)
-
-    lines = {i.positions.lineno for i in dis.get_instructions(locked) if i.offset in unprotected(locked.__code__)}
-    assert lines - {None} == {locked.__code__.co_firstlineno + 1}
-
-
-@pytest.mark.parametrize(
-    ("interrupted", "stride"),
-    [
-        (at_a_call, 11),
-        pytest.param(at_a_call, 1, marks=pytest.mark.campaign),
-        (at_a_bytecode, 61),
-        pytest.param(at_a_bytecode, 5, marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("name", CALLS)
-def test_an_interrupt_anywhere_leaves_the_next_episode_right(env, name, interrupted, stride):
-    if interrupted is at_a_bytecode and sys.version_info < (3, 11):
-        pytest.skip("unprotected() knows the bytecodes of Python 3.11 and later")
+def test_an_interrupt_anywhere_leaves_the_next_episode_right(env, name, stride):
     at, going = 1, True
     begin(env, "a_1")
     while going:
-        going = interrupted(lambda: CALLS[name](env), at)
+        going = at_a_call(lambda: CALLS[name](env), at)
         now = TASKS[at % 2]
         begin(env, now)
         assert env.step("new")[0] == f"{now}: new", at
