@@ -116,6 +116,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "ema": (_MEAN, _BEST, _FINAL_K, _K_STD, _TOKENS),
     "learning": _PER_TOKEN,
     "pretrained": _PER_TOKEN,
+    "recurring": _PER_TOKEN,
 }
 
 
@@ -134,8 +135,8 @@ def suite_table(
         suite: One of `harness.experiments.suites.SUITES`.
         arms: The arms, with the runs that have ended.
         threshold: The success rate up to which tokens are counted. Savings compare each run with the baseline's run of the
-            same seed, so a seed counts only if both reach the threshold. In learning and pretrained they compare all
-            tokens.
+            same seed, so a seed counts only if both reach the threshold. In learning, pretrained and recurring they
+            compare all tokens.
         band: The plateau that a saturation suite found. The suite convergence uses it.
     """
     columns, baseline = _COLUMNS[suite], baseline_of(arms)

@@ -67,6 +67,10 @@ _ABOUT = {
         "A pretrained model under fixed horizons, schedules and the elastic horizon, from below and from above. The question "
         "is whether what the paper says holds where its models are small.",
     ),
+    "recurring": (
+        "Tasks that come again",
+        "A horizon for each task, against fixed horizons, a schedule and one elastic horizon for all tasks.",
+    ),
     "runs": ("Runs named one by one", "The names of the arms are the settings in which the runs differ."),
 }
 

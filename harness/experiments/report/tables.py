@@ -78,7 +78,7 @@ DEFINITIONS = (
     (
         "saved",
         "1 - tokens to threshold / the baseline's tokens to threshold, per seed; negative if more tokens were needed; "
-        "learning and pretrained count all tokens instead",
+        "learning, pretrained and recurring count all tokens instead",
     ),
     ("in the middle, at the end", "tokens per update between 50 and 85 % of the run, and in its last 10 %"),
     (

@@ -6,8 +6,10 @@ import dataclasses
 
 import pytest
 
+from harness.experiments.analysis import Arm
 from harness.experiments.manifest import run_name
 from harness.experiments.paper import PAPER
+from harness.experiments.suite_table import suite_table
 from harness.experiments.suites import PAPER_SUITES, SUITES, quick_settings, suite_arms
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
@@ -26,6 +28,8 @@ def test_every_arm_is_a_run_of_its_own(suite: str, base: GRPOConfig, quick: bool
     assert len({arm.label for arm in arms}) == len(set(names(suite, base, quick=quick).values())) == len(arms)
     for arm in arms:
         assert dataclasses.replace(base, **arm.settings).controller() is not None
+    table = suite_table(suite, [Arm(arm.label, arm.settings, []) for arm in arms])
+    assert [label for label, _, _ in table.rows] == [arm.label for arm in arms]
 
 
 @pytest.mark.parametrize("suite", [s for s in PAPER if s != "saturation"])
