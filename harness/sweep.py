@@ -33,7 +33,6 @@ from harness.experiments.manifest import (
 from harness.experiments.paper import PAPER
 from harness.experiments.suite_table import SuiteTable, suite_table
 from harness.experiments.suites import PAPER_SUITES, SuiteArm, quick_settings, suite_arms
-from harness.experiments.sweep_display import SweepDisplay
 from harness.rollout.environment import spec_of
 from harness.run.files import lock_folder
 from harness.run.run_folder import SHARDS, latest_checkpoint, prepare
@@ -124,6 +123,10 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     Raises:
         ConfigError: A setting is wrong, another sweep works in the folder, or the folder has the suite with other settings.
     """
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
     names = list(PAPER_SUITES) if settings.suite == "all" else [settings.suite]
     seeds = range(settings.train.seed, settings.train.seed + settings.seeds)
     suites = {name: suite_arms(name, settings.train, quick=settings.quick) for name in names}
@@ -140,25 +143,22 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
         done = [name for name, (config, _) in runs.items() if has_ended(_folder(config))]
         _check_begun([_folder(config) for name, (config, _) in runs.items() if name not in done], settings.ranks)
         command = _with_ranks(program, settings.ranks)
-        jobs = [_job(settings.out, name, config, command) for name, (config, _) in runs.items() if name not in done]
+        jobs = [
+            _job(settings.out, name, title, config, command)
+            for name, (config, title) in runs.items()
+            if name not in done
+        ]
         _plan(console, settings, runs=runs, suites=suites, done=len(done), at_once=min(len(slots), len(jobs)))
         if jobs and settings.train.dtype != "float32":
             _warn_of_dtype(settings.train)
-        display = SweepDisplay(
-            console,
-            total=len(runs),
-            done=len(done),
-            words={name: words for name, (_, words) in runs.items()},
-        )
-        codes = run_jobs(jobs, slots, display, lock=lock)
+        codes = run_jobs(jobs, slots, say, done=len(done), lock=lock)
     for table in read_tables(settings.out, names):
         print_table(table, console)
     failed = [name for name, code in codes.items() if code]
     if failed:
-        console.print(f"{len(failed)} of {len(runs)} runs failed; start the same command again to continue them:")
+        say(f"{len(failed)} of {len(runs)} runs failed; start the same command again to continue them:")
         for name in failed:
-            log = settings.out / "logs" / f"{name}.log"
-            console.print(f"  {runs[name][1]}: {log}", highlight=False, soft_wrap=True, markup=False)
+            say(f"  {runs[name][1]}: {settings.out / 'logs' / f'{name}.log'}")
     return failed
 
 
@@ -241,12 +241,12 @@ def _with_ranks(program: Sequence[str], ranks: int) -> tuple[str, ...]:
     return (program[0], *torchrun, *program[1:])
 
 
-def _job(out: Path, name: str, config: GRPOConfig, program: Sequence[str]) -> Job:
+def _job(out: Path, name: str, title: str, config: GRPOConfig, program: Sequence[str]) -> Job:
     """Makes the folder of a run, unless it exists, and the job that continues the run in it."""
     folder = _folder(config)
     if not (folder / "config.json").exists():
         prepare(config)
-    return Job(name, (*program, "--resume", str(folder)), out / "logs" / f"{name}.log")
+    return Job(name, title, (*program, "--resume", str(folder)), out / "logs" / f"{name}.log")
 
 
 def _folder(config: GRPOConfig) -> Path:

@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Job", "JobObserver", "cpu_cores", "job_slots", "log_tail", "run_jobs", "visible_gpus"]
+__all__ = ["Job", "cpu_cores", "job_slots", "run_jobs", "visible_gpus"]
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.1
 _PATIENCE_S = 10.0  # how long a child that was asked to end may take
+_TAIL = 15  # lines of the log of a job that failed
 
 
 @dataclass(frozen=True)
@@ -31,23 +31,15 @@ class Job:
 
     Attributes:
         name: Its name.
+        title: Its name for a reader.
         command: The command that carries it out.
         log: The file to which its output is appended.
     """
 
     name: str
+    title: str
     command: tuple[str, ...]
     log: Path
-
-
-class JobObserver(Protocol):
-    """Gets a call for each event of a job."""
-
-    def started(self, job: Job) -> None:
-        """Called when the process of a job was started."""
-
-    def ended(self, job: Job, seconds: float, exit_code: int) -> None:
-        """Called when the process of a job has ended. If the exit code is below 0, it is the negative number of a signal."""
 
 
 def cpu_cores() -> int:
@@ -95,7 +87,12 @@ def job_slots(jobs: int, *, gpus: Sequence[str], per_job: int, cores: int, threa
 
 
 def run_jobs(
-    jobs: Sequence[Job], slots: Sequence[Mapping[str, str]], observer: JobObserver, *, lock: int | None = None
+    jobs: Sequence[Job],
+    slots: Sequence[Mapping[str, str]],
+    say: Callable[[str], None],
+    *,
+    done: int = 0,
+    lock: int | None = None,
 ) -> dict[str, int]:
     """Runs all jobs in the given order, as many at the same time as there are slots.
 
@@ -105,7 +102,8 @@ def run_jobs(
     Args:
         jobs: The jobs.
         slots: The environment variables of each slot; see `job_slots`.
-        observer: Is told what happens.
+        say: Called with a line when a job starts and when it ends, and with the end of the log of one that failed.
+        done: The number of jobs that were done before. The lines count them, too.
         lock: A file descriptor from `lock_folder`, which the children keep open.
 
     Returns:
@@ -114,30 +112,36 @@ def run_jobs(
     waiting, free = list(jobs), list(range(len(slots)))
     running: dict[int, tuple[Job, subprocess.Popen[bytes], float]] = {}
     codes: dict[str, int] = {}
+    total = done + len(jobs)
     try:
         while waiting or running:
             while waiting and free:
                 job, slot = waiting.pop(0), free.pop(0)
                 running[slot] = job, _start(job, slots[slot], lock), time.monotonic()
-                observer.started(job)
+                say(f"start   {job.title}")
             for slot, (job, process, since) in list(running.items()):
                 code = process.poll()
                 if code is not None:
                     del running[slot]
                     free.append(slot)
                     codes[job.name] = code
-                    observer.ended(job, time.monotonic() - since, code)
+                    seconds = time.monotonic() - since
+                    if code:
+                        say(_failure(job, seconds, code))
+                    else:
+                        done += 1
+                        say(f"done    {job.title} in {seconds:.0f} s ({done} of {total})")
             time.sleep(_POLL_S)
     finally:
         _stop([process for _, process, _ in running.values()])
     return codes
 
 
-def log_tail(job: Job, lines: int = 15) -> str:
-    """Returns the last lines of a job's log."""
-    if not job.log.exists():
-        return ""
-    return "\n".join(job.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+def _failure(job: Job, seconds: float, code: int) -> str:
+    """Says how a job failed, with the end of its log."""
+    why = f"signal {-code}" if code < 0 else f"exit code {code}"
+    log = job.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL:]
+    return "\n        ".join([f"FAILED  {job.title} after {seconds:.0f} s with {why}; the end of {job.log}:", *log])
 
 
 def _start(job: Job, environment: Mapping[str, str], lock: int | None) -> subprocess.Popen[bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import subprocess
 import sys
 import time
@@ -12,29 +14,12 @@ import psutil
 import pytest
 
 from eh_gym.errors import ConfigError
-from harness.experiments.jobs import Job, job_slots, log_tail, run_jobs
+from harness.experiments.jobs import Job, job_slots, run_jobs
 from harness.run.files import lock_folder
 
 
-class Recorder:
-    """Remembers what it hears."""
-
-    def __init__(self) -> None:
-        self.started_names: list[str] = []
-        self.codes: dict[str, int] = {}
-        self.most = 0
-
-    def started(self, job: Job) -> None:
-        self.started_names.append(job.name)
-        self.most = max(self.most, len(self.started_names) - len(self.codes))
-
-    def ended(self, job: Job, seconds: float, exit_code: int) -> None:
-        assert seconds >= 0
-        self.codes[job.name] = exit_code
-
-
 def job(folder: Path, name: str, code: str) -> Job:
-    return Job(name, (sys.executable, "-c", code), folder / f"{name}.log")
+    return Job(name, f"the job {name}", (sys.executable, "-c", code), folder / f"{name}.log")
 
 
 def runs(process: psutil.Process, code: str = "") -> bool:
@@ -53,22 +38,32 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_jobs_run_in_order_as_many_at_once_as_there_are_slots_and_a_failure_stops_none(tmp_path: Path) -> None:
-    codes = {"a": "print('hello', flush=True)", "b": "raise SystemExit(3)", "c": "import os; os.kill(os.getpid(), 9)"}
+    codes = {
+        "a": "print('hello', flush=True)",
+        "b": "for i in range(20): print('line', i)\nexit(3)",
+        "c": "import os; os.kill(os.getpid(), 9)",
+    }
     jobs = [job(tmp_path, name, code) for name, code in codes.items()] + [job(tmp_path, "d", "print(4)")]
-    heard = Recorder()
-    assert run_jobs(jobs, [{}, {}], heard) == {"a": 0, "b": 3, "c": -9, "d": 0} == heard.codes
-    assert heard.started_names == ["a", "b", "c", "d"]
-    assert heard.most == 2
-    assert log_tail(jobs[0]) == "hello"
-    assert log_tail(Job("x", (), tmp_path / "none")) == ""
+    said: list[str] = []
+    assert run_jobs(jobs, [{}, {}], said.append, done=3) == {"a": 0, "b": 3, "c": -9, "d": 0}
+    assert [line for line in said if line.startswith("start")] == [f"start   the job {name}" for name in "abcd"]
+    running = list(itertools.accumulate(1 if line.startswith("start") else -1 for line in said))
+    assert max(running) == 2
+    ended = [line for line in said if line.startswith("done")]
+    assert [re.sub(r"\d+ s", "_ s", line) for line in ended] == [
+        f"done    the job {name} in _ s ({count} of 7)" for name, count in (("a", 4), ("d", 5))
+    ]
+    b, c = sorted(line for line in said if line.startswith("FAILED"))
+    assert re.match(r"FAILED  the job b after \d+ s with exit code 3; the end of .*b.log:\n        line 5\n", b)
+    assert b.endswith("\n        line 19")
+    assert "with signal 9" in c
 
 
 def test_each_slot_s_variables_reach_its_jobs_and_logs_are_continued(tmp_path: Path) -> None:
     show = job(tmp_path, "show", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
-    run_jobs([show], [{"CUDA_VISIBLE_DEVICES": "3"}], Recorder())
-    run_jobs([show], [{"CUDA_VISIBLE_DEVICES": "5"}], Recorder())
-    assert log_tail(show) == "3\n5"
-    assert log_tail(show, lines=1) == "5"
+    run_jobs([show], [{"CUDA_VISIBLE_DEVICES": "3"}], print)
+    run_jobs([show], [{"CUDA_VISIBLE_DEVICES": "5"}], print)
+    assert show.log.read_text() == "3\n5\n"
 
 
 def test_slots_are_gpus_or_cores() -> None:
@@ -94,11 +89,9 @@ def test_jobs_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from harness.experiments.jobs import Job, run_jobs
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_jobs import Recorder
 folder = Path({str(tmp_path)!r})
 sleep = "import time; print('up', flush=True); time.sleep(600)"
-run_jobs([Job(n, (sys.executable, "-c", sleep), folder / n) for n in "ab"], [{{}}, {{}}], Recorder())
+run_jobs([Job(n, n, (sys.executable, "-c", sleep), folder / n) for n in "ab"], [{{}}, {{}}], print)
 """
     parent = psutil.Popen([sys.executable, "-c", code])
     try:
@@ -112,12 +105,11 @@ run_jobs([Job(n, (sys.executable, "-c", sleep), folder / n) for n in "ab"], [{{}
 
 
 def test_an_interrupt_ends_the_jobs(tmp_path: Path) -> None:
-    class Interrupts(Recorder):
-        def started(self, job: Job) -> None:
-            raise KeyboardInterrupt
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_jobs([job(tmp_path, "a", "import time; time.sleep(600)")], [{}], Interrupts())
+        run_jobs([job(tmp_path, "a", "import time; time.sleep(600)")], [{}], interrupt)
     assert not [p for p in psutil.Process().children() if runs(p, "time.sleep(600)")]
 
 
@@ -128,7 +120,7 @@ def test_a_folder_is_one_process_s_at_a_time(tmp_path: Path, monkeypatch: pytest
         second.__enter__()
     with lock_folder(tmp_path, "it is busy") as lock:  # it was given back
         holds = job(tmp_path, "holds", f"import os; os.fstat({lock})")  # fails where the descriptor is not open
-        assert run_jobs([holds], [{}], Recorder(), lock=lock) == {"holds": 0}
+        assert run_jobs([holds], [{}], print, lock=lock) == {"holds": 0}
         child = subprocess.Popen(["sleep", "600"], pass_fds=(lock,))
     orphaned = lock_folder(tmp_path, "it is busy")
     with pytest.raises(ConfigError, match="it is busy"):
