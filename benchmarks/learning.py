@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from harness.experiments.analysis import paired_difference, run_numbers, spread
-from harness.experiments.manifest import read_arms, read_manifest
+from harness.experiments.report.runs import read_suites
 from harness.experiments.suite_table import baseline_of
 from harness.run.versions import cpu_name
 from harness.sweep import print_table, read_tables
@@ -55,7 +55,8 @@ Sweep = tuple[Numbers, list[str], str]
 
 def numbers_of(folder: Path, suite: str) -> Sweep:
     """Returns the numbers of a sweep's finished runs, its fixed arms, and the one with the largest K."""
-    arms = [arm for arm in read_arms(read_manifest(folder / "suites" / f"{suite}.json")) if arm.runs]
+    [found] = [one for one in read_suites([folder]) if one.name == suite]
+    arms = [arm.ended for arm in found.arms if arm.ended.runs]
     fixed = [arm.label for arm in arms if arm.settings.get("wrapper") == "fixed"]
     baseline = baseline_of(arms)
     assert baseline is not None, "the suite has a fixed K"

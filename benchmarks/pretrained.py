@@ -17,7 +17,7 @@ from flags import command, new_parser, parse, run
 from rich.console import Console
 
 from harness.experiments.analysis import Arm, RunRecords, paired_difference
-from harness.experiments.manifest import read_arms, read_manifest
+from harness.experiments.report.runs import read_suites
 from harness.experiments.suite_table import baseline_of
 from harness.sweep import print_table, read_tables
 
@@ -98,7 +98,8 @@ def main() -> None:
     print(command())
     for table in read_tables(args.folder, [SUITE]):
         print_table(table, Console(width=160, color_system=None))
-    arms = [arm for arm in read_arms(read_manifest(args.folder / "suites" / f"{SUITE}.json")) if arm.runs]
+    [suite] = [suite for suite in read_suites([args.folder]) if suite.name == SUITE]
+    arms = [arm.ended for arm in suite.arms if arm.ended.runs]
     print_runs(arms)
     if (baseline := baseline_of(arms)) is not None:
         print_differences(arms, baseline)

@@ -20,18 +20,10 @@ from rich.table import Table
 from eh_gym.errors import ConfigError
 from envs.making import make_environment
 from harness.experiments.jobs import Job, cpu_cores, job_slots, run_jobs, visible_gpus
-from harness.experiments.manifest import (
-    Manifest,
-    all_seeds,
-    differing_settings,
-    has_ended,
-    read_arms,
-    read_manifest,
-    run_name,
-    write_manifest,
-)
+from harness.experiments.manifest import all_seeds, has_ended, run_name, write_manifest
 from harness.experiments.paper import PAPER
-from harness.experiments.suite_table import SuiteTable, suite_table
+from harness.experiments.report.runs import read_suites, tables_of
+from harness.experiments.suite_table import SuiteTable
 from harness.experiments.suites import PAPER_SUITES, SuiteArm, quick_settings, suite_arms
 from harness.rollout.environment import spec_of
 from harness.run.files import lock_folder
@@ -163,23 +155,8 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
 
 
 def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
-    """Returns the tables of suites, from the runs that have ended.
-
-    Convergence uses the band of saturation, if there is one with the same settings.
-    """
-    tables: list[SuiteTable] = []
-    found: tuple[Manifest, tuple[float, float]] | None = None
-    for name in dict.fromkeys(["saturation", *suites]):
-        path = out / "suites" / f"{name}.json"
-        if path.exists():
-            manifest = read_manifest(path)
-            band = found[1] if found and not differing_settings(found[0].base, manifest.base) else None
-            table = suite_table(name, read_arms(manifest), threshold=manifest.threshold, band=band)
-            if table.plateau is not None:
-                found = manifest, (float(table.plateau.low), float(table.plateau.high))
-            if name in suites:
-                tables.append(table)
-    return tables
+    """Returns the tables of suites, from the runs that have ended."""
+    return [table for table, _ in tables_of(read_suites([out])) if table.suite in suites]
 
 
 def print_table(table: SuiteTable, console: Console) -> None:

@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
-from harness.experiments.analysis import Arm, RunRecords
 from harness.experiments.suites import SuiteArm
 from harness.run.files import write_whole
-from harness.run.metrics import read_metrics
 from harness.settings.grpo import GRPOConfig, paper_defaults
 
 __all__ = [
@@ -27,9 +25,7 @@ __all__ = [
     "all_seeds",
     "differing_settings",
     "has_ended",
-    "read_arms",
     "read_manifest",
-    "read_records",
     "run_name",
     "write_manifest",
 ]
@@ -61,22 +57,6 @@ def _differing(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, An
 def has_ended(run_dir: Path) -> bool:
     """Whether a run has ended: ``evaluation.json`` is the last file that it writes."""
     return (run_dir / "evaluation.json").exists()
-
-
-def read_records(run_dir: Path, seed: int) -> RunRecords | None:
-    """Reads the records of a run. Returns None if the run has not ended.
-
-    Raises:
-        StateError: The metrics or the evaluation are damaged.
-    """
-    if not has_ended(run_dir):
-        return None
-    path = run_dir / "evaluation.json"
-    try:
-        evaluation = json.loads(path.read_text())
-    except ValueError as error:
-        raise StateError(f"{path} is damaged ({error}); delete it and start the sweep again") from error
-    return RunRecords(seed, read_metrics(run_dir / "metrics.jsonl"), evaluation)
 
 
 @dataclass(frozen=True)
@@ -192,11 +172,3 @@ def all_seeds(out: Path, suite: str, base: GRPOConfig, seeds: Sequence[int]) -> 
 
 def _shared_settings(base: GRPOConfig) -> dict[str, Any]:
     return {k: v for k, v in json.loads(base.to_json()).items() if k not in _NOT_SETTINGS}
-
-
-def read_arms(manifest: Manifest) -> list[Arm]:
-    """Reads the arms of a suite, with the runs that have ended."""
-    return [
-        Arm(label, settings, [run for seed, folder in runs.items() if (run := read_records(folder, seed)) is not None])
-        for label, settings, runs in manifest.arms
-    ]

@@ -115,7 +115,7 @@ def _success(arms: Sequence[StoredArm], *, by_tokens: bool, held_out: bool) -> D
         if held_out
         else "training episodes at the K of that time, as the mean of 5 updates"
     )
-    curves = {id(run): run.records().curve(held_out=held_out) for arm in arms for run in arm.runs}
+    curves = {id(run): run.curve(held_out=held_out) for arm in arms for run in arm.runs}
     lines = [_line(arm, lambda run: [(p.updates, p.success) for p in curves[id(run)]]) for arm in arms]
     caption = f"The share of successes among {what}. {_seeds_note(arms)}"
     if not by_tokens:

@@ -10,12 +10,11 @@ from typing import Any
 from urllib.parse import quote
 
 from harness.evaluation.folder import KeptEvaluation
-from harness.experiments.manifest import differing_settings
 from harness.experiments.report.curves import draw_arm_curves, draw_evaluation_curves
 from harness.experiments.report.drawing import Drawing
 from harness.experiments.report.figures import draw_suite
 from harness.experiments.report.page import environment
-from harness.experiments.report.runs import StoredRun, Suite, all_runs
+from harness.experiments.report.runs import Band, StoredRun, Suite, all_runs, tables_of
 from harness.experiments.report.tables import (
     DEFINITIONS,
     Table,
@@ -25,7 +24,7 @@ from harness.experiments.report.tables import (
     suite_tables,
 )
 from harness.experiments.report.trajectories import Episodes
-from harness.experiments.suite_table import SuiteTable, suite_table
+from harness.experiments.suite_table import SuiteTable
 from harness.run.files import write_whole
 
 __all__ = ["draw", "write_report"]
@@ -138,22 +137,11 @@ def draw(suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation]) -> list
 
 
 def _sections(suites: Sequence[Suite]) -> list[_Section]:
-    bands: list[tuple[Suite, tuple[float, float]]] = []
-    for suite in suites:
-        found = _table(suite, None).plateau
-        if found is not None:
-            bands.append((suite, (float(found.low), float(found.high))))
-    return [_section(i, suite, _band_of(suite, bands)) for i, suite in enumerate(suites)]
+    found = zip(suites, tables_of(suites), strict=True)
+    return [_section(i, suite, table, band) for i, (suite, (table, band)) in enumerate(found)]
 
 
-def _band_of(suite: Suite, bands: Sequence[tuple[Suite, tuple[float, float]]]) -> tuple[float, float] | None:
-    """Returns the band that a saturation suite of the same sweep found with the same settings."""
-    same = (band for of, band in bands if of.source == suite.source and not differing_settings(of.base, suite.base))
-    return next(same, None)
-
-
-def _section(number: int, suite: Suite, band: tuple[float, float] | None) -> _Section:
-    table = _table(suite, band)
+def _section(number: int, suite: Suite, table: SuiteTable, band: Band | None) -> _Section:
     title, about = _ABOUT.get(suite.name, (suite.name.capitalize(), ""))
     return _Section(
         id=f"{suite.name}-{number}",
@@ -161,7 +149,7 @@ def _section(number: int, suite: Suite, band: tuple[float, float] | None) -> _Se
         where=_where(suite),
         about=about,
         missing=suite.missing,
-        drawings=[*draw_suite(suite, table, band if suite.name != "saturation" else None), *draw_arm_curves(suite)],
+        drawings=[*draw_suite(suite, table, band), *draw_arm_curves(suite)],
         tables=suite_tables(suite, table),
         notes=[f"{note[0].upper()}{note[1:]}." for note in table.notes],
         settings=_shared([run.config for arm in suite.arms for run in arm.runs]),
@@ -175,7 +163,7 @@ def _where(suite: Suite) -> str:
     get = shared.get
     if "updates" in shared and "tasks_per_update" in shared and "group_size" in shared:
         words.append(f"{get('updates')} updates of {get('tasks_per_update')} tasks x {get('group_size')} episodes")
-    after = [((run.evaluation or {}).get("after") or {}).get("sampled") for arm in suite.arms for run in arm.runs]
+    after = [(run.evaluation.get("after") or {}).get("sampled") for arm in suite.arms for run in arm.runs]
     if tasks := _shared([one for one in after if one]).get("tasks"):  # the split may have fewer than eval_tasks
         words.append(f"held-out: {tasks} tasks x k = {get('eval_rollouts', '?')} episodes")
         if (get("split") or "train") in (get("eval_split", ""), "all"):
@@ -183,12 +171,6 @@ def _where(suite: Suite) -> str:
     if suite.source:
         words.append(f"sweep {suite.source}{', its quick setting' if suite.quick else ''}")
     return "; ".join(words) + "."
-
-
-def _table(suite: Suite, band: tuple[float, float] | None) -> SuiteTable:
-    """Makes the table of a suite. Runs that were named one by one get the table of the suite comparison."""
-    name = "comparison" if suite.name == "runs" else suite.name
-    return suite_table(name, [arm.records() for arm in suite.arms], threshold=suite.threshold, band=band)
 
 
 def _subtitle(suites: Sequence[Suite], runs: Sequence[StoredRun], evaluations: Sequence[KeptEvaluation]) -> str:

@@ -1,4 +1,4 @@
-"""Reads the runs of a report, and groups them into suites and arms.
+"""Reads the runs of sweeps and reports, and groups them into suites and arms.
 
 The manifests of a sweep say which runs belong to which suite. Runs that are named one by one are grouped by environment and
 model, and their arms are the settings in which they differ. `harness.experiments.analysis` computes numbers from the records.
@@ -14,15 +14,19 @@ from typing import Any
 
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.make import HORIZONS
-from harness.experiments import analysis
-from harness.experiments.manifest import read_manifest
+from harness.experiments.analysis import Arm, RunRecords, is_held_out
+from harness.experiments.manifest import differing_settings, read_manifest
+from harness.experiments.suite_table import SuiteTable, suite_table
 from harness.experiments.suites import SUITES
 from harness.run.episode_log import episode_files
 from harness.run.files import read_object
 from harness.run.metrics import read_metrics
 from harness.settings.horizon import settings_of
 
-__all__ = ["StoredArm", "StoredRun", "Suite", "all_runs", "read_run", "read_suites"]
+__all__ = ["Band", "StoredArm", "StoredRun", "Suite", "all_runs", "read_run", "read_suites", "tables_of"]
+
+Band = tuple[float, float]
+"""The ends of the plateau that a saturation suite found, in steps."""
 
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 
@@ -39,25 +43,16 @@ _ONLY = {kind: settings_of(kind) - {"k_max"} for kind in (*HORIZONS, "tti", "tog
 
 
 @dataclass(frozen=True)
-class StoredRun:
+class StoredRun(RunRecords):
     """A run as its folder has it, finished or not.
 
     Attributes:
         folder: The folder of the run.
         config: The settings of the run. Another version may have written them.
-        rows: The metrics by update. Empty if the run has not begun, or was killed in its first update.
-        evaluation: ``{"before": …, "after": …}``; None before the run's end.
     """
 
     folder: Path
     config: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
-    evaluation: Mapping[str, Any] | None
-
-    @property
-    def seed(self) -> int:
-        """The run's seed."""
-        return int(self.config.get("seed", 0))
 
     @property
     def unfinished(self) -> str:
@@ -67,16 +62,12 @@ class StoredRun:
             return "no metrics yet"
         if len(self.rows) < planned:
             return f"{len(self.rows)} of {planned} updates"
-        return "" if self.evaluation is not None else "not evaluated yet"
+        return "" if self.evaluation else "not evaluated yet"
 
     @property
     def episodes(self) -> list[Path]:
         """The files of the run's episode log."""
         return episode_files(self.folder / "episodes")
-
-    def records(self) -> analysis.RunRecords:
-        """Returns the numbers of the run, as `harness.experiments.analysis` takes them."""
-        return analysis.RunRecords(self.seed, self.rows, self.evaluation or {})
 
 
 @dataclass(frozen=True)
@@ -87,11 +78,10 @@ class StoredArm:
     settings: Mapping[str, Any]
     runs: tuple[StoredRun, ...]
 
-    def records(self) -> analysis.Arm:
-        """Returns the runs that have ended, for the tables. A run that was cut short has not saved tokens."""
-        return analysis.Arm(
-            self.label, self.settings, [run.records() for run in self.runs if run.evaluation is not None]
-        )
+    @property
+    def ended(self) -> Arm:
+        """The arm with the runs that have ended, for the tables. A run that was cut short has not saved tokens."""
+        return Arm(self.label, self.settings, [run for run in self.runs if run.evaluation])
 
 
 @dataclass(frozen=True)
@@ -123,7 +113,27 @@ class Suite:
     @property
     def held_out(self) -> bool:
         """Whether a run was evaluated during training. Then the success of every run in its course is held-out success."""
-        return analysis.is_held_out(run.rows for arm in self.arms for run in arm.runs)
+        return is_held_out(run.rows for arm in self.arms for run in arm.runs)
+
+    def table(self, band: Band | None = None) -> SuiteTable:
+        """Makes the suite's table. Runs that were named one by one get the table of the suite comparison."""
+        name = "comparison" if self.name == "runs" else self.name
+        return suite_table(name, [arm.ended for arm in self.arms], threshold=self.threshold, band=band)
+
+
+def tables_of(suites: Sequence[Suite]) -> list[tuple[SuiteTable, Band | None]]:
+    """Makes the table of each suite, with the band that a saturation suite of its sweep found with the same settings."""
+    found = [(suite, suite.table()) for suite in suites]
+    bands = [(suite, (float(p.low), float(p.high))) for suite, table in found if (p := table.plateau) is not None]
+    tables: list[tuple[SuiteTable, Band | None]] = []
+    for suite, table in found:
+        band = next((band for of, band in bands if _same_settings(of, suite)), None)
+        tables.append((table, None) if band is None or table.plateau else (suite.table(band), band))
+    return tables
+
+
+def _same_settings(suite: Suite, other: Suite) -> bool:
+    return suite.source == other.source and not differing_settings(suite.base, other.base)
 
 
 def read_suites(paths: Iterable[Path]) -> list[Suite]:
@@ -169,11 +179,13 @@ def read_run(folder: Path) -> StoredRun:
         )
         raise ConfigError(f"{folder} is not a run: it has no config.json{hint}")
     metrics, evaluation = folder / "metrics.jsonl", folder / "evaluation.json"
+    config = read_object(folder / "config.json")
     return StoredRun(
-        folder,
-        read_object(folder / "config.json"),
-        read_metrics(metrics) if metrics.exists() else [],
-        read_object(evaluation) if evaluation.exists() else None,
+        seed=int(config.get("seed", 0)),
+        rows=read_metrics(metrics) if metrics.exists() else [],
+        evaluation=read_object(evaluation) if evaluation.exists() else {},
+        folder=folder,
+        config=config,
     )
 
 

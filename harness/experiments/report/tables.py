@@ -131,8 +131,8 @@ def run_table(runs: Sequence[tuple[Suite, StoredArm, StoredRun]], trajectories: 
     """
     rows = []
     for suite, arm, run in runs:
-        after = ((run.evaluation or {}).get("after") or {}).get("sampled") or {}
-        series, curve = horizon_series(run.rows), run.records().curve(held_out=suite.held_out)
+        after = (run.evaluation.get("after") or {}).get("sampled") or {}
+        series, curve = horizon_series(run.rows), run.curve(held_out=suite.held_out)
         rows.append(
             (
                 run.folder.name,

@@ -17,15 +17,12 @@ from harness.experiments.report.drawing import Drawing
 from harness.experiments.report.figures import draw_suite
 from harness.experiments.report.runs import Suite, all_runs, read_suites
 from harness.experiments.report.tables import run_table
-from harness.experiments.suite_table import suite_table
 
 from .conftest import HOSTILE, write_run
 
 
 def draw(suite: Suite, band: tuple[float, float] | None = None) -> dict[str, Drawing]:
-    name = "comparison" if suite.name == "runs" else suite.name
-    table = suite_table(name, [arm.records() for arm in suite.arms], threshold=suite.threshold, band=band)
-    return {drawing.title: drawing for drawing in draw_suite(suite, table, band)}
+    return {drawing.title: drawing for drawing in draw_suite(suite, suite.table(band), band)}
 
 
 @pytest.fixture

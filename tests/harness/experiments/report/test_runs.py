@@ -29,7 +29,7 @@ def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep: Callab
         "α=1, seed 0: 2 of 3 updates",
     )
     assert [len(arm.runs) for arm in suite.arms] == [1, 2, 2]
-    assert [len(arm.records().runs) for arm in suite.arms] == [1, 1, 2]  # those that have ended
+    assert [len(arm.ended.runs) for arm in suite.arms] == [1, 1, 2]  # those that have ended
 
 
 def test_a_run_that_two_suites_share_is_one(sweep: Callable[..., Path]) -> None:

@@ -7,15 +7,13 @@ from pathlib import Path
 
 from harness.experiments.report.runs import all_runs, read_suites
 from harness.experiments.report.tables import Table, run_table, suite_tables
-from harness.experiments.suite_table import suite_table
 
 from .conftest import write_log, write_run
 
 
 def tables(path: Path) -> list[Table]:
     (suite,) = read_suites([path])
-    name = "comparison" if suite.name == "runs" else suite.name
-    return suite_tables(suite, suite_table(name, [arm.records() for arm in suite.arms]))
+    return suite_tables(suite, suite.table())
 
 
 def cell(table: Table, row: str, column: str) -> str:
