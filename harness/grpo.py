@@ -105,7 +105,7 @@ def train(
                 if config.eval_every and (update + 1) % config.eval_every == 0:
                     with run.clock.stopped("time/evaluation_s", metrics):
                         metrics |= run.held_out.during_training(progress, update)
-                run.log.write(update, metrics, trajectories)
+                run.write(update, metrics, trajectories)
                 run.checkpoints.check()
                 done = update + 1
                 stops = on_update is not None and run.ranks.first and bool(on_update(update, metrics))

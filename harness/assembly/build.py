@@ -28,10 +28,10 @@ from harness.run.clock import Clock
 from harness.run.display import Display
 from harness.run.files import check_checksums
 from harness.run.interrupts import Interrupts
-from harness.run.log import RunLog
+from harness.run.metrics import MetricsLog
 from harness.run.run_folder import checkpoint_to_resume
 from harness.run.runtime import compiles, pick_device, set_threads
-from harness.run.trackers import Trackers, require
+from harness.run.trackers import require
 from harness.sampling.agreement import check_agreement
 from harness.sampling.make import check_engine, make_sampler
 from harness.sampling.weights import SampledWeights
@@ -101,7 +101,9 @@ def build(
         held_out=HeldOut(config, *tasks.held_out, trained.weights.policy, sampler, ranks),
         evaluations=state.get("evaluations", {}),
         clock=Clock(state.get("totals")),
-        log=_run_log(config, folder, trained, ranks),
+        log=MetricsLog(folder, state.get("next_update", 0), config.trackers(), config.public())
+        if ranks.first
+        else None,
         checkpoints=CheckpointWriter(
             folder / "checkpoints", keep=config.keep_checkpoints, ranks=ranks.apart(timeout_s=config.rank_timeout_s)
         ),
@@ -311,15 +313,4 @@ def _batches(
         ranks=ranks,
         max_staleness=config.max_staleness,
         interrupts=interrupts,
-    )
-
-
-def _run_log(config: GRPOConfig, folder: Path, trained: _Trained, ranks: Ranks) -> RunLog:
-    return RunLog(
-        folder,
-        trained.state.get("next_update", 0),
-        episodes_every=config.log_episodes_every,
-        selected=trained.learner.selected,
-        silent=not ranks.first,
-        trackers=Trackers(config.trackers(), config.public()),
     )

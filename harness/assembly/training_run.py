@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,11 +14,13 @@ from harness.evaluation.held_out import HeldOut
 from harness.policy.ranks import Ranks
 from harness.rollout.batches import Batches
 from harness.run.clock import Clock
-from harness.run.log import RunLog
+from harness.run.episode_log import write_episodes
+from harness.run.metrics import MetricsLog
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
 from harness.training.checkpoint import CheckpointWriter, training_state, write_training_state
 from harness.training.learner import Learner
+from harness.types.trajectory import Trajectory
 
 __all__ = ["Run"]
 
@@ -39,7 +41,7 @@ class Run:
         held_out: Evaluates the policy.
         evaluations: The results before and after training, if they are known already.
         clock: The seconds and tokens so far.
-        log: The metrics and the episodes.
+        log: The log of the metrics; None on other ranks than the first.
         checkpoints: Writes the checkpoints.
     """
 
@@ -54,7 +56,7 @@ class Run:
     held_out: HeldOut
     evaluations: dict[str, Any]
     clock: Clock
-    log: RunLog
+    log: MetricsLog | None
     checkpoints: CheckpointWriter
 
     def __enter__(self) -> Run:
@@ -66,8 +68,18 @@ class Run:
         self.batches.close()
         if error is not None:  # after its last update a run still evaluates
             self.weights.close()
-        self.log.close()
+        if self.log is not None:
+            self.log.close()
         self.checkpoints.close()
+
+    def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
+        """Writes the metrics of an update, which are on disk when this returns, and its episodes if they are logged."""
+        if self.log is None:
+            return
+        self.log.write(update, metrics)
+        every = self.config.log_episodes_every
+        if every and update % every == 0:
+            write_episodes(self.folder / "episodes", update, trajectories, self.learner.selected(trajectories))
 
     def save(self, next_update: int, *, wait: bool = False) -> None:
         """Begins to write a checkpoint, and waits for it if asked. A run that is resumed from it continues with `next_update`.

@@ -6,14 +6,14 @@ import difflib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
 from harness.run.files import write_whole
 from harness.run.glossary import CUSTOM, GLOSSARY
-from harness.run.trackers import Trackers
+from harness.run.trackers import open_trackers
 
 __all__ = ["MetricsLog", "read_metrics"]
 
@@ -25,14 +25,21 @@ class MetricsLog:
         run_dir: The run's folder.
         next_update: The first update that will be written. A run that was killed after its last checkpoint has lines of this
             update and later ones. They are removed, and TensorBoard hides their points.
-        trackers: Where the metrics go too.
+        trackers: Where the metrics go too: some of "tensorboard" and "wandb".
+        settings: The run's settings, which Weights & Biases shows.
 
     Raises:
         StateError: Lines before `next_update` are missing, or can't be read.
         ConfigError: Weights & Biases did not take a new run.
     """
 
-    def __init__(self, run_dir: Path, next_update: int = 0, trackers: Trackers | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        next_update: int = 0,
+        trackers: Sequence[str] = ("tensorboard",),
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self._path = run_dir / "metrics.jsonl"
         kept = [row for row in read_metrics(self._path) if row["update"] < next_update] if self._path.exists() else []
         if len(kept) != next_update:
@@ -42,7 +49,7 @@ class MetricsLog:
             )
         write_whole(self._path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self._path.open("a", encoding="ascii")
-        self._trackers = (trackers or Trackers()).open(run_dir, next_update)
+        self._trackers = open_trackers(trackers, settings or {}, run_dir, next_update)
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         """Writes one update. Its metrics are on disk when this returns.

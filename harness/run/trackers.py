@@ -8,7 +8,6 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.run.files import write_whole
 
-__all__ = ["Tracker", "Trackers", "require", "write_scores"]
+__all__ = ["Tracker", "open_trackers", "require", "write_scores"]
 
 _FIX = "run wandb login, or set WANDB_MODE=offline"
 
@@ -40,42 +39,32 @@ def require(names: Sequence[str]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class Trackers:
-    """Which trackers a run has.
+def open_trackers(names: Sequence[str], settings: Mapping[str, Any], run_dir: Path, next_update: int) -> list[Tracker]:
+    """Opens the trackers of a run, or those of a resumed run again.
 
-    Attributes:
+    Args:
         names: Some of "tensorboard" and "wandb".
         settings: The run's settings, which Weights & Biases shows.
+        run_dir: The run's folder. Its name and an id in it (``tracker-id``) name the run in Weights & Biases.
+        next_update: The first update that will be written.
+
+    Raises:
+        ConfigError: Weights & Biases did not take a new run. If it does not take a resumed one, a warning says so.
     """
-
-    names: Sequence[str] = ("tensorboard",)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def open(self, run_dir: Path, next_update: int) -> list[Tracker]:
-        """Opens the trackers of a run, or those of a resumed run again.
-
-        Args:
-            run_dir: The run's folder. Its name and an id in it (``tracker-id``) name the run in Weights & Biases.
-            next_update: The first update that will be written.
-
-        Raises:
-            ConfigError: Weights & Biases did not take a new run. If it does not take a resumed one, a warning says so.
-        """
-        made: list[Tracker] = []
-        for name in self.names:
-            if name == "tensorboard":
-                made.append(_TensorBoard(run_dir, next_update))
-                continue
-            try:
-                made.append(_WeightsAndBiases(run_dir, self.settings))
-            except Exception as error:  # whatever its package raises, such as for a missing login
-                if not next_update:
-                    raise ConfigError(
-                        f"--log wandb did not begin ({error}); {_FIX}, or leave wandb out of --log"
-                    ) from error
-                _warn(f"wandb did not begin again ({error}), and gets nothing more from this run; {_FIX}")
-        return made
+    made: list[Tracker] = []
+    for name in names:
+        if name == "tensorboard":
+            made.append(_TensorBoard(run_dir, next_update))
+            continue
+        try:
+            made.append(_WeightsAndBiases(run_dir, settings))
+        except Exception as error:  # whatever its package raises, such as for a missing login
+            if not next_update:
+                raise ConfigError(
+                    f"--log wandb did not begin ({error}); {_FIX}, or leave wandb out of --log"
+                ) from error
+            _warn(f"wandb did not begin again ({error}), and gets nothing more from this run; {_FIX}")
+    return made
 
 
 def write_scores(run_dir: Path, settings: Mapping[str, Any], evaluations: Mapping[str, Any]) -> None:

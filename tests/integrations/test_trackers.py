@@ -6,11 +6,10 @@ import time
 import pytest
 
 from harness.run.metrics import MetricsLog
-from harness.run.trackers import Trackers
 
 
 def _log(folder, first, values):
-    log = MetricsLog(folder, first, Trackers(["tensorboard", "wandb"], {"seed": 7}))
+    log = MetricsLog(folder, first, ["tensorboard", "wandb"], {"seed": 7})
     for update, value in enumerate(values, start=first):
         log.write(update, {"train/loss": value, "horizon/k": 10})
     log.close()

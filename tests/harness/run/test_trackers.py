@@ -7,7 +7,7 @@ import pytest
 
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.run.metrics import MetricsLog, read_metrics
-from harness.run.trackers import Trackers, require
+from harness.run.trackers import require
 from harness.settings.grpo import GRPOConfig
 
 
@@ -46,7 +46,7 @@ def put(monkeypatch):
 
 
 def log(folder, first=0, values=(0.5,)):
-    made = MetricsLog(folder, first, Trackers(["wandb"], {"seed": 7}))
+    made = MetricsLog(folder, first, ["wandb"], {"seed": 7})
     for update, value in enumerate(values, start=first):
         made.write(update, {"train/loss": value})
     made.close()
