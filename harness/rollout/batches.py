@@ -10,7 +10,6 @@ from typing import Any
 
 from eh_gym import HorizonController
 from eh_gym.errors import WorkerError
-from eh_gym.vector import ThreadVectorEnv
 from harness.policy.chat import ChatFormat
 from harness.policy.ranks import Ranks
 from harness.rollout.batch_plan import BatchPlan, useful_groups
@@ -18,14 +17,14 @@ from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.environment import Environments
 from harness.rollout.episode_metrics import mean, rollout_metrics
 from harness.rollout.length_estimates import EpisodeLengths
-from harness.rollout.player import BatchRequest, Played, Player, PlayerAhead, PlayerInTurn
+from harness.rollout.player import BatchPlayer, Played
 from harness.rollout.slots import OnEnd
 from harness.run.interrupts import Interrupts, Stopped
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
 
-__all__ = ["Batches", "OnBegin", "way_to_play"]
+__all__ = ["Batches", "OnBegin"]
 
 OnBegin = Callable[[int, int], OnEnd]
 """Called when a batch begins, with its update and this rank's number of episodes. Returns the callback for each end."""
@@ -33,16 +32,10 @@ OnBegin = Callable[[int, int], OnEnd]
 _LOST_BATCHES = 3  # if so many batches in a row have no finished episode, the environment will not recover by itself
 
 
-def way_to_play(max_staleness: int) -> Callable[[ThreadVectorEnv, Sampler, ChatFormat], Player]:
-    """Returns the class that plays batches which may begin `max_staleness` updates ahead of their own."""
-    ways: dict[int, type[Player]] = {0: PlayerInTurn, 1: PlayerAhead}
-    return ways.get(max_staleness, ContinuousRollout)
-
-
 class Batches:
     """Plays one batch of episodes after another.
 
-    While the policy is trained on a batch, the next `max_staleness` batches may be played, in the way that `way_to_play` chooses.
+    While the policy is trained on a batch, the next `max_staleness` batches may be played.
 
     Args:
         plan: Which episodes each batch has.
@@ -73,8 +66,7 @@ class Batches:
         self._plan, self._environments, self._controller = plan, environments, controller
         self._sampler, self._chat, self._rules = sampler, chat, rules
         self._ranks, self._max_staleness = ranks, max_staleness
-        self._way = way_to_play(max_staleness)
-        self._player: Player | None = None  # until the first batch is played
+        self._player: BatchPlayer | ContinuousRollout | None = None  # until the first batch is played
         self._begun: dict[int, Future[Played]] = {}  # by update
         self._lengths = EpisodeLengths()
         self._lost = 0  # batches in a row without a finished episode
@@ -140,10 +132,14 @@ class Batches:
         """Continues from what `state_dict` returned."""
         self._lengths.load_state_dict(state)
 
-    def _open(self) -> Player:
+    def _open(self) -> BatchPlayer | ContinuousRollout:
         """Returns the player of the batches. It opens the slots for the first batch."""
         if self._player is None:
-            self._player = self._way(self._environments.open(self._controller), self._sampler, self._chat)
+            envs = self._environments.open(self._controller)
+            if self._max_staleness > 1:
+                self._player = ContinuousRollout(envs, self._sampler, self._chat)
+            else:
+                self._player = BatchPlayer(envs, self._sampler, self._chat, ahead=self._max_staleness == 1)
         return self._player
 
     def _begin_allowed(self, update: int, on_begin: OnBegin) -> None:
@@ -168,11 +164,10 @@ class Batches:
         """Begins this rank's part of a batch. With `first` it goes before other batches that wait for a slot."""
         player, episodes = self._open(), self._ranks.share(of_all_ranks)
         rules = dataclasses.replace(self._rules, token_budget=getattr(self._controller, "token_budget", 0))
-        batch = BatchRequest(episodes=episodes, rules=rules, lengths=self._lengths)
         on_end = on_begin(update, len(episodes))
         try:
             with self._interrupts.at_once():
-                return player.begin(batch, on_end, first=first)
+                return player.begin(episodes, rules, self._lengths, on_end, first=first)
         except KeyboardInterrupt as stop:
             stopped: Future[Played] = Future()
             stopped.set_exception(stop)

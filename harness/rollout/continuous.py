@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
-from harness.rollout.length_estimates import longest_first
-from harness.rollout.player import BatchRequest, Played
+from harness.rollout.length_estimates import EpisodeLengths, longest_first
+from harness.rollout.player import Played
 from harness.rollout.slots import OnEnd, Slots
 from harness.rollout.streaming import Answers, play_streaming
+from harness.types.rules import EpisodeRequest, Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
 
@@ -29,7 +30,7 @@ __all__ = ["ContinuousRollout"]
 
 
 class ContinuousRollout:
-    """A `Player` with its own thread, which plays as `play_streaming` does. Only that thread uses the sampler and the slots.
+    """Plays batches as `play_streaming` does, in a thread of its own. Only that thread uses the sampler and the slots.
 
     Args:
         envs: The slots.
@@ -38,7 +39,7 @@ class ContinuousRollout:
     """
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
-        self.envs, self._slots, self._sampler = envs, Slots(envs, sampler, chat), sampler
+        self._envs, self._slots, self._sampler = envs, Slots(envs, sampler, chat), sampler
         self._calls: Answers = SimpleQueue()
         self._playing: set[Future[Played]] = set()
         self._closed = False
@@ -46,33 +47,41 @@ class ContinuousRollout:
         self._thread = threading.Thread(target=self._run, name="eh-rollout", daemon=True)
         self._thread.start()
 
-    def begin(self, batch: BatchRequest, on_end: OnEnd, *, first: bool = False) -> Future[Played]:
-        """Adds a batch beside those that play already; see `Player.begin`. Each episode gets the K with which it begins.
+    def begin(
+        self,
+        episodes: Sequence[EpisodeRequest],
+        rules: Rules,
+        lengths: EpisodeLengths,
+        on_end: OnEnd,
+        *,
+        first: bool = False,
+    ) -> Future[Played]:
+        """Adds a batch beside those that play already; see `BatchPlayer.begin`. Each episode gets the K with which it begins.
 
         Returns:
             The batch, once all of its episodes have ended, or the error of the thread.
         """
         start = time.perf_counter()
-        order = longest_first(batch.episodes, batch.lengths)
+        order = longest_first(episodes, lengths)
         all_played: Future[Played] = Future()
         played: dict[int, Trajectory] = {}
 
         def keep(index: int, trajectory: Trajectory) -> None:
             played[index] = trajectory
             on_end(trajectory)
-            if len(played) == len(batch.episodes):
+            if len(played) == len(episodes):
                 self._playing.discard(all_played)
-                trajectories = [played[i] for i in range(len(batch.episodes))]
+                trajectories = [played[i] for i in range(len(episodes))]
                 all_played.set_result(Played(trajectories, time.perf_counter() - start))
 
         def add() -> None:
             if self._error is not None:
                 all_played.set_exception(self._error)
-            elif not batch.episodes:
+            elif not episodes:
                 all_played.set_result(Played([], time.perf_counter() - start))
             else:
                 self._playing.add(all_played)
-                self._slots.add(batch.episodes, order, batch.rules, keep, first=first)
+                self._slots.add(episodes, order, rules, keep, first=first)
 
         self._calls.put(add)
         return all_played
@@ -95,7 +104,7 @@ class ContinuousRollout:
 
     def close(self) -> None:
         """Closes the slots, which ends a batch that is still being played, and then the thread."""
-        self.envs.close()
+        self._envs.close()
         self._closed = True
         self._calls.put(lambda: None)
         self._thread.join()

@@ -1,7 +1,4 @@
-"""Two ways to play batches of episodes: in turn with the training, or one batch ahead of it. `continuous` has a third.
-
-A run chooses its way once, in `harness.rollout.batches`, and knows it as a `Player`.
-"""
+"""Plays batches of episodes in turn with the training, or one batch ahead of it. `continuous` has a third way to play."""
 
 from __future__ import annotations
 
@@ -10,8 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from eh_gym.vector import ThreadVectorEnv
 from harness.rollout.length_estimates import EpisodeLengths
@@ -24,22 +20,7 @@ from harness.types.trajectory import Trajectory
 if TYPE_CHECKING:
     from harness.policy.chat import ChatFormat
 
-__all__ = ["BatchRequest", "Played", "Player", "PlayerAhead", "PlayerInTurn"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchRequest:
-    """One batch to play.
-
-    Attributes:
-        episodes: The episodes.
-        rules: What holds for each of them.
-        lengths: In streaming, the episodes that are expected to be longest start first.
-    """
-
-    episodes: Sequence[EpisodeRequest]
-    rules: Rules
-    lengths: EpisodeLengths
+__all__ = ["BatchPlayer", "Played"]
 
 
 class Played(NamedTuple):
@@ -49,89 +30,56 @@ class Played(NamedTuple):
     seconds: float
 
 
-class Player(Protocol):
-    """A way to play batches.
-
-    Attributes:
-        envs: The slots. The player closes them.
-    """
-
-    envs: ThreadVectorEnv
-
-    def begin(self, batch: BatchRequest, on_end: OnEnd, *, first: bool = False) -> Future[Played]:
-        """Begins a batch.
-
-        Args:
-            batch: The batch.
-            on_end: Called with each trajectory when it ends.
-            first: Whether its episodes go before those of other batches that wait for a slot.
-        """
-        ...
-
-    def paused(self) -> AbstractContextManager[None]:
-        """Weights and K change in this context. Episodes that play between updates wait, and go on afterwards."""
-        ...
-
-    def close(self) -> None:
-        """Closes the slots, which ends a batch that is still being played, and waits for it."""
-        ...
-
-
-class PlayerInTurn:
-    """Plays a batch when it is asked for, so that playing and training take turns.
+class BatchPlayer:
+    """Plays each batch from its beginning to its end under the same weights and the same K.
 
     Args:
         envs: The slots.
         sampler: Samples the actions.
         chat: Turns texts into ids.
+        ahead: Whether a batch plays in a thread, while the policy is trained on the batch before. The caller ensures that one
+            batch plays at a time.
     """
 
-    def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
-        self.envs, self._sampler, self._chat = envs, sampler, chat
+    def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat, *, ahead: bool) -> None:
+        self._envs, self._sampler, self._chat = envs, sampler, chat
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="eh-rollout") if ahead else None
 
-    def begin(self, batch: BatchRequest, on_end: OnEnd, *, first: bool = False) -> Future[Played]:
-        """Plays a batch to its end; see `Player.begin`. No other batch can wait for a slot."""
+    def begin(
+        self,
+        episodes: Sequence[EpisodeRequest],
+        rules: Rules,
+        lengths: EpisodeLengths,
+        on_end: OnEnd,
+        *,
+        first: bool = False,
+    ) -> Future[Played]:
+        """Begins a batch.
+
+        Args:
+            episodes: The episodes.
+            rules: What holds for each of them.
+            lengths: In streaming, the episodes that are expected to be longest start first.
+            on_end: Called with each trajectory when it ends.
+            first: Whether its episodes go before those of other batches that wait for a slot. Here none does.
+        """
+        if self._thread is not None:
+            return self._thread.submit(self._play, episodes, rules, lengths, on_end)
         played: Future[Played] = Future()
-        played.set_result(self._play(batch, on_end))
+        played.set_result(self._play(episodes, rules, lengths, on_end))
         return played
 
     def paused(self) -> AbstractContextManager[None]:
-        """Does nothing: no episode plays between updates."""
+        """Weights and K change in this context. It does nothing: no episode plays between updates."""
         return contextlib.nullcontext()
 
     def close(self) -> None:
-        """Closes the slots."""
-        self.envs.close()
-
-    def _play(self, batch: BatchRequest, on_end: OnEnd) -> Played:
-        start = time.perf_counter()
-        trajectories = rollout(
-            self.envs,
-            self._sampler,
-            self._chat,
-            batch.episodes,
-            batch.rules,
-            lengths=batch.lengths,
-            on_end=on_end,
-        )
-        return Played(trajectories, time.perf_counter() - start)
-
-
-class PlayerAhead(PlayerInTurn):
-    """Plays a batch in a thread, while the policy is trained on the batch before.
-
-    One batch plays at a time, from its beginning to its end under the same weights and the same K. The caller ensures this.
-    """
-
-    def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
-        super().__init__(envs, sampler, chat)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="eh-rollout")
-
-    def begin(self, batch: BatchRequest, on_end: OnEnd, *, first: bool = False) -> Future[Played]:
-        """Begins a batch and returns at once; see `Player.begin`."""
-        return self._thread.submit(self._play, batch, on_end)
-
-    def close(self) -> None:
         """Closes the slots, which ends a batch that is still being played, and waits for it."""
-        super().close()
-        self._thread.shutdown(wait=True)
+        self._envs.close()
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+
+    def _play(self, episodes: Sequence[EpisodeRequest], rules: Rules, lengths: EpisodeLengths, on_end: OnEnd) -> Played:
+        start = time.perf_counter()
+        trajectories = rollout(self._envs, self._sampler, self._chat, episodes, rules, lengths=lengths, on_end=on_end)
+        return Played(trajectories, time.perf_counter() - start)

@@ -22,7 +22,7 @@ from harness.policy.policy import Policy
 from harness.rollout.batches import Batches
 from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.length_estimates import EpisodeLengths
-from harness.rollout.player import BatchRequest, Played, Player
+from harness.rollout.player import Played
 from harness.rollout.rollout import rollout
 from harness.run.episode_log import read_episodes
 from harness.sampling.transformers import TransformersSampler
@@ -38,10 +38,9 @@ RULES = Rules(1.0, 5)
 
 
 def begin_batch(
-    player: Player, requests: Sequence[EpisodeRequest], rules: Rules = RULES, **how: bool
+    player: ContinuousRollout, requests: Sequence[EpisodeRequest], rules: Rules = RULES, **how: bool
 ) -> Future[Played]:
-    batch = BatchRequest(episodes=requests, rules=rules, lengths=EpisodeLengths())
-    return player.begin(batch, lambda _: None, **how)
+    return player.begin(requests, rules, EpisodeLengths(), lambda _: None, **how)
 
 
 @pytest.fixture
