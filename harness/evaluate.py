@@ -83,20 +83,17 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
                 progress.advance(bar)
 
             played = _play(config, console, environments, missing, on_end) if missing else []
-        new, before = iter(played), iter(folder.played(requests) if folder else [])
-        open_seeds = {request.seed for request in missing}
-        episodes = [next(new) if request.seed in open_seeds else next(before) for request in requests]
-        if all(t.end == "context" and not t.length for t in episodes):
+        lines = folder.lines(requests) if folder else [episode_line(t, {}) for t in played]
+        if all(line["end"] == "context" and not line["length"] for line in lines):
             raise ConfigError(
                 "no episode's first message leaves room for an answer in the model's context, so nothing was played; raise "
                 "--max-context, lower --max-action-tokens, or choose a model with a longer context"
             )
-        valid = (t for t in played if t.end != "environment-error")
-        lines = folder.lines(requests) if folder else [episode_line(t, {}) for t in valid]
-        curve = None if config.budget_hint else saturation(map(steps_of_line, lines))
-        usage = spent(lines) if config.policy == "openai" else None
+        valid = [line for line in lines if line["end"] != "environment-error"]
+        curve = None if config.budget_hint else saturation(map(steps_of_line, valid))
+        usage = spent(valid) if config.policy == "openai" else None
         result = dataclasses.replace(
-            summarise(episodes, whole_split=len(tasks) >= of), usage=usage, split_tasks=of, saturation=curve
+            summarise(lines, whole_split=len(tasks) >= of), usage=usage, split_tasks=of, saturation=curve
         )
         if folder:
             folder.end({"config": asdict(config), "result": asdict(result)})

@@ -17,29 +17,11 @@ from eh_gym.errors import ConfigError
 from harness.run.episode_log import EpisodeWriter, read_episodes
 from harness.run.files import lock_folder, read_object, write_whole
 from harness.types.rules import EpisodeRequest
-from harness.types.trajectory import TRUNCATED, Trajectory
+from harness.types.trajectory import Trajectory
 
-__all__ = ["EvaluationFolder", "KeptEvaluation", "PlayedBefore", "evaluations_in", "is_evaluation", "read_evaluation"]
+__all__ = ["EvaluationFolder", "KeptEvaluation", "evaluations_in", "is_evaluation", "read_evaluation"]
 
 _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes", "evaluation.jsonl")
-
-
-@dataclass(frozen=True)
-class PlayedBefore:
-    """The parts of an episode that a result needs, read from the episode's line in the log; a `Trajectory` has them too."""
-
-    group: int
-    success: bool
-    length: int
-    end: str
-    optimal_steps: int | None
-    tokens: int
-    kinds: Mapping[str, str]
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the episode was stopped before the task's rules ended it."""
-        return self.end in TRUNCATED
 
 
 class EvaluationFolder:
@@ -72,23 +54,18 @@ class EvaluationFolder:
                 write_whole(folder / _SETTINGS, json.dumps(wanted, indent=2))
             self._writer = opened.enter_context(contextlib.closing(EpisodeWriter(folder / _EPISODES, tokens=tokens)))
             # If the environment of an episode failed, the episode is played again.
-            played = (line for line in read_episodes(folder / _EPISODES) if line["end"] != "environment-error")
-            self._lines: dict[int, dict[str, Any]] = {line["seed"]: line for line in played}
+            played = read_episodes(folder / _EPISODES)
+            self._played = {line["seed"] for line in played if line["end"] != "environment-error"}
             self._opened = opened.pop_all()
 
     def missing(self, requests: Sequence[EpisodeRequest]) -> list[EpisodeRequest]:
         """Returns the requests whose episodes were not played yet, in their order."""
-        return [request for request in requests if request.seed not in self._lines]
-
-    def played(self, requests: Sequence[EpisodeRequest]) -> list[PlayedBefore]:
-        """Returns the episodes of the other requests, in their order."""
-        return [_played(request, self._lines[request.seed]) for request in requests if request.seed in self._lines]
+        return [request for request in requests if request.seed not in self._played]
 
     def lines(self, requests: Sequence[EpisodeRequest]) -> list[dict[str, Any]]:
-        """Returns the lines of all episodes of the requests that count, from the file."""
-        wanted = {request.seed for request in requests}
-        found = (line for line in read_episodes(self._folder / _EPISODES) if line["end"] != "environment-error")
-        return [line for line in found if line["seed"] in wanted]
+        """Returns the episodes of the requests as the file has them now, in the order of the requests."""
+        last = {line["seed"]: line for line in read_episodes(self._folder / _EPISODES)}
+        return [last[request.seed] for request in requests if request.seed in last]
 
     def add(self, trajectory: Trajectory) -> None:
         """Writes an episode. If the process is killed after this, the episode is not lost. A result without it is removed."""
@@ -140,13 +117,6 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
     result = folder / _RESULT
     found = read_object(result).get("result") if result.exists() else None
     return KeptEvaluation(folder, read_object(folder / _SETTINGS), found, folder / _EPISODES)
-
-
-def _played(request: EpisodeRequest, line: Mapping[str, Any]) -> PlayedBefore:
-    """Takes the group from the request, because another choice of tasks would number the groups differently."""
-    names = ("success", "length", "end", "optimal_steps", "tokens")
-    kinds = line.get("kinds", {})  # a folder of an older version has none
-    return PlayedBefore(request.group, **{name: line[name] for name in names}, kinds=kinds)
 
 
 def _differs(folder: Path, wanted: Mapping[str, Any]) -> bool:

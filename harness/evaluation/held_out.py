@@ -19,6 +19,7 @@ from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks
 from harness.rollout.environment import Environments
 from harness.run.display import Display, UpdateBars
+from harness.run.episode_log import episode_line
 from harness.settings.grpo import GRPOConfig
 from harness.types.sampler import Sampler
 from harness.types.seeding import derive_seed
@@ -111,4 +112,5 @@ class HeldOut:
             horizon=horizon or config.k_max,
             on_end=on_end,
         )
-        return summarise(self.ranks.gather(played), whole_split=self._whole_split)
+        lines = self.ranks.gather([episode_line(t, {}) for t in played])
+        return summarise(lines, whole_split=self._whole_split)

@@ -6,22 +6,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
 
 from eh_gym.errors import ConfigError
+from harness.types.trajectory import TRUNCATED
 
 if TYPE_CHECKING:
     from harness.evaluation.cost import Usage
-    from harness.evaluation.folder import PlayedBefore
     from harness.evaluation.saturation import Saturation
-    from harness.types.trajectory import Trajectory
-
-    PlayedEpisode = Trajectory | PlayedBefore
 
 __all__ = [
     "EvalResult",
@@ -32,6 +29,9 @@ __all__ = [
     "summarise",
     "wilson_interval",
 ]
+
+Line = Mapping[str, Any]
+"""An episode as a line of the log; `harness.run.episode_log` describes it."""
 
 _Z = 1.959964  # two-sided 95 %
 
@@ -140,8 +140,8 @@ def wilson_interval(p: float, n: float) -> tuple[float, float]:
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
-def summarise(episodes: Sequence[PlayedEpisode], *, whole_split: bool = True) -> EvalResult:
-    """Computes the result of episodes that are grouped by task.
+def summarise(episodes: Sequence[Line], *, whole_split: bool = True) -> EvalResult:
+    """Computes the result of episodes.
 
     The k episodes of one task are alike, so the interval of mean@k cannot treat them as independent. It takes V, the variance of
     the mean share between tasks, and the number of independent episodes that would have this variance (the design effect):
@@ -150,40 +150,40 @@ def summarise(episodes: Sequence[PlayedEpisode], *, whole_split: bool = True) ->
     or 1, or there is one task, V can't be estimated, and the number of tasks is taken.
 
     Args:
-        episodes: Those of a task in the order in which they were asked for.
+        episodes: Their lines in the log, in the order in which they were asked for.
         whole_split: Whether every task of the split was asked for; if not, its scenarios are not whole.
 
     Raises:
         ConfigError: Every episode ended with an environment error.
     """
-    episodes = sorted(episodes, key=lambda t: t.group)
     valid = _valid(episodes)
     # After a reset that failed, nothing is known of a task, such as its scenario.
-    whole = whole_split and {t.group for t in episodes} == {t.group for t in episodes if t.kinds}
+    whole = whole_split and {t["task_id"] for t in episodes} == {t["task_id"] for t in episodes if t.get("kinds")}
     if not valid:
         raise ConfigError("every episode ended with an environment error; see the episodes' own errors")
     of_all = _part("all", "", episodes, whole=whole)
-    lengths = np.array([t.length for t in valid if t.success], dtype=float)
-    over = [t.length / t.optimal_steps for t in valid if t.success and t.optimal_steps]
+    solved = [t for t in valid if t["success"]]
+    lengths = np.array([t["length"] for t in solved], dtype=float)
+    over = [t["length"] / t["optimal_steps"] for t in solved if t["optimal_steps"]]
     parts = _parts(episodes, whole=whole)
     categories = [part.mean_at_k for part in parts if part.kind == "category"]
     return EvalResult(
         tasks=of_all.tasks,
         rollouts=max(map(len, _by_task(valid))),
         episodes=of_all.episodes,
-        successes=sum(t.success for t in valid),
+        successes=len(solved),
         mean_at_k=of_all.mean_at_k,
         mean_interval=of_all.mean_interval,
         best_at_k=of_all.best_at_k,
         best_interval=wilson_interval(of_all.best_at_k, of_all.tasks),
-        length_mean=float(np.mean([t.length for t in valid])),
+        length_mean=float(np.mean([t["length"] for t in valid])),
         length_success_mean=float(lengths.mean()) if len(lengths) else None,
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
-        success_lengths=tuple(sorted(t.length for t in valid if t.success)),
+        success_lengths=tuple(sorted(t["length"] for t in solved)),
         steps_per_optimum=float(np.mean(over)) if over else None,
-        truncated=float(np.mean([t.truncated for t in valid])),
+        truncated=float(np.mean([t["end"] in TRUNCATED for t in valid])),
         environment_errors=len(episodes) - len(valid),
-        tokens=sum(t.tokens for t in valid),
+        tokens=sum(t["tokens"] for t in valid),
         all_at_k=of_all.all_at_k,
         all_interval=wilson_interval(of_all.all_at_k, of_all.tasks),
         scenarios_at_k=of_all.scenarios_at_k,
@@ -192,15 +192,15 @@ def summarise(episodes: Sequence[PlayedEpisode], *, whole_split: bool = True) ->
     )
 
 
-def _valid(episodes: Iterable[PlayedEpisode]) -> list[PlayedEpisode]:
-    return [t for t in episodes if t.end != "environment-error"]
+def _valid(episodes: Iterable[Line]) -> list[Line]:
+    return [t for t in episodes if t["end"] != "environment-error"]
 
 
-def _by_task(episodes: Iterable[PlayedEpisode]) -> list[list[bool]]:
+def _by_task(episodes: Iterable[Line]) -> list[list[bool]]:
     """The successes of each task."""
-    found: dict[int, list[bool]] = {}
+    found: dict[str, list[bool]] = {}
     for t in episodes:
-        found.setdefault(t.group, []).append(t.success)
+        found.setdefault(t["task_id"], []).append(t["success"])
     return list(found.values())
 
 
@@ -222,14 +222,14 @@ def _share(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def _scenarios_at_k(episodes: Iterable[PlayedEpisode]) -> float | None:
+def _scenarios_at_k(episodes: Iterable[Line]) -> float | None:
     """The mean over a scenario's rounds of whether all of its tasks were solved; a round has one episode of each task."""
-    found: dict[str, dict[int, list[bool]]] = {}
+    found: dict[str, dict[str, list[bool]]] = {}
     for t in episodes:
-        lost = t.end == "environment-error"
-        if "scenario" in t.kinds:
-            solved = found.setdefault(t.kinds["scenario"], {}).setdefault(t.group, [])
-            solved += [] if lost else [t.success]
+        lost, scenario = t["end"] == "environment-error", t.get("kinds", {}).get("scenario")
+        if scenario is not None:
+            solved = found.setdefault(scenario, {}).setdefault(t["task_id"], [])
+            solved += [] if lost else [t["success"]]
         elif not lost:
             return None
     # zip ends with the task that lost most episodes to environment errors
@@ -237,20 +237,20 @@ def _scenarios_at_k(episodes: Iterable[PlayedEpisode]) -> float | None:
     return _share(whole) if whole else None
 
 
-def _parts(episodes: Sequence[PlayedEpisode], *, whole: bool) -> tuple[Part, ...]:
-    found: dict[tuple[str, str], list[PlayedEpisode]] = {}
+def _parts(episodes: Sequence[Line], *, whole: bool) -> tuple[Part, ...]:
+    found: dict[tuple[str, str], list[Line]] = {}
     for kind in ("environment", "category", "difficulty"):
         for t in episodes:
-            if kind in t.kinds:
-                found.setdefault((kind, t.kinds[kind]), []).append(t)
+            if kind in t.get("kinds", {}):  # a folder of an older version has none
+                found.setdefault((kind, t["kinds"][kind]), []).append(t)
     played = [key for key in sorted(found) if _valid(found[key])]
     return tuple(_part(*key, found[key], whole=whole) for key in played)
 
 
-def _part(kind: str, name: str, episodes: Sequence[PlayedEpisode], *, whole: bool) -> Part:
+def _part(kind: str, name: str, episodes: Sequence[Line], *, whole: bool) -> Part:
     valid = _valid(episodes)
     tasks = _by_task(valid)
-    mean = _share(t.success for t in valid)
+    mean = _share(t["success"] for t in valid)
     interval = wilson_interval(mean, effective_episodes(tasks))
     best, every = _share(map(any, tasks)), _share(map(all, tasks))
     scenarios = _scenarios_at_k(episodes) if whole else None

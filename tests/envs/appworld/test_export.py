@@ -17,6 +17,7 @@ from harness.evaluation.export.appworld import write_appworld_outputs
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.requests import evaluation_requests
 from harness.evaluation.result import summarise
+from harness.run.episode_log import episode_line
 from harness.types.trajectory import Trajectory, Turn
 
 pytestmark = pytest.mark.campaign
@@ -109,7 +110,7 @@ def test_appworld_s_own_commands_give_our_verdicts(appworld_python, tmp_path):
         verdicts, found = evaluated(appworld_python, root, outputs.name)
         stopped = set(written.solved_but_stopped)
         assert verdicts == {t.task_id: t.success or t.task_id in stopped for t in played}
-        ours = summarise(played)
+        ours = summarise([episode_line(t, {}) for t in played])
         if not stopped:
             assert found["task_goal_completion"] == round(100 * ours.mean_at_k, 1)
             assert found["scenario_goal_completion"] == round(100 * ours.scenarios_at_k, 1)

@@ -63,7 +63,7 @@ def test_episodes_are_counted_in_the_order_of_the_requests(tmp_path: Path, monke
     monkeypatch.setattr(
         "harness.evaluation.result.summarise",
         lambda episodes, **more: (
-            counted.append([(t.group, t.length, t.tokens) for t in episodes]) or plain(episodes, **more)
+            counted.append([(t["seed"], t["length"]) for t in episodes]) or plain(episodes, **more)
         ),
     )
     evaluate(tmp_path / "out", policy="random", horizon=20)

@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 
-from harness.evaluation.result import summarise, wilson_interval
+from harness.evaluation.result import EvalResult, wilson_interval
+from harness.evaluation.result import summarise as result_of
+from harness.run.episode_log import episode_line
 from harness.types.trajectory import Trajectory, Turn
 
 
+def summarise(episodes: list[Trajectory], **more: bool) -> EvalResult:
+    return result_of([episode_line(t, {}) for t in episodes], **more)
+
+
 def episode(group: int, *, success: bool, length: int = 3, end: Any = "terminated") -> Trajectory:
-    t = Trajectory("t", group, horizon=9, success=success, reward=float(success), end=end, optimal_steps=3)
+    t = Trajectory(f"t{group}", group, horizon=9, success=success, reward=float(success), end=end, optimal_steps=3)
     t.turns = [Turn("a", "o", cut=False, malformed=False)] * length
     t.ids, t.action_mask = [1] * length, [1] * length
     return t
