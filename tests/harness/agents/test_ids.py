@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import torch
 from byte_tokenizer import byte_tokenizer
 from cabinet_agent import MESSAGES, ask
+from small_model import of_written, plain_logprobs
 
 import eh_gym
 from harness.agents.env import AgentEnv
@@ -102,13 +102,6 @@ def play(
         envs.close()
 
 
-def plain(policy: Policy, ids: list[int]) -> list[float]:
-    """The log-probability of each token after the first, by one forward pass without any cache or packing."""
-    with torch.no_grad():
-        logits = policy.model(input_ids=torch.tensor([ids])).logits[0, :-1].float()
-    return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
-
-
 AGENTS = {  # and how many sequences their episodes are
     grows: 1,
     compacts: 4,
@@ -129,8 +122,8 @@ def test_every_sampled_token_is_counted_once_and_scored_as_it_was_sampled(
         assert len(episode.sequences) == sequences
         written = 0
         for sequence in episode.sequences:
-            sampled = [p for p, mask in zip(sequence.logprobs, sequence.action_mask, strict=True) if mask]
-            scored = [p for p, mask in zip(plain(trained, sequence.ids), sequence.action_mask[1:], strict=True) if mask]
+            sampled = of_written(sequence.logprobs, sequence)
+            scored = of_written(plain_logprobs(trained.model, sequence.ids), sequence)
             assert sampled == pytest.approx(scored, abs=2e-5)
             written += len(sampled)
         usage = [answer["usage"] for answer in answers]
@@ -139,11 +132,9 @@ def test_every_sampled_token_is_counted_once_and_scored_as_it_was_sampled(
         assert sum(turn.action_tokens for turn in episode.turns) == written
         assert episode.prompt_tokens == usage[0]["prompt_tokens"]
         assert len(episode.versions) == len(answers)
-        told = sorted(round(each["logprob"], 6) for a in answers for each in a["choices"][0]["logprobs"]["content"])
-        kept = sorted(
-            round(p, 6) for s in episode.sequences for p, m in zip(s.logprobs, s.action_mask, strict=True) if m
-        )
-        assert set(told) <= set(kept), "what the agent was told is what was recorded"
+        told = {round(each["logprob"], 6) for a in answers for each in a["choices"][0]["logprobs"]["content"]}
+        kept = {round(p, 6) for s in episode.sequences for p in of_written(s.logprobs, s)}
+        assert told <= kept, "what the agent was told is what was recorded"
     chosen, _ = select_episodes(episodes, normalize_std=False, truncated_weight=1.0)
     assert [id(t) for t, _ in chosen] == [id(t) for t in episodes]  # rewards differ: each episode has one advantage
 

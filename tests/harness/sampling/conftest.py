@@ -16,24 +16,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_model import STOP, VOCAB, new_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from harness.policy.fresh import fresh_qwen2
-from harness.policy.shape import ModelShape
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
 from harness.sampling.vllm_server import VLLMServerSampler
-from harness.types.sampler import Sample, Sampler, SampleRequest
-
-VOCAB, STOP, CONTEXT = 50, 7, 128
-
-
-def new_model(*, tied: bool = True) -> Qwen2ForCausalLM:
-    """Heads of 32: vLLM's attention on a CPU has no smaller ones."""
-    return fresh_qwen2(
-        ModelShape(VOCAB, 64, 64, 2, 2, 1, tied=tied, positions=CONTEXT), eos_id=STOP, initializer_range=0.3
-    )
+from harness.types.sampler import Sampler
 
 
 def new_tokenizer() -> PreTrainedTokenizerFast:
@@ -42,49 +32,9 @@ def new_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=words, eos_token=f"w{STOP}", pad_token="w0")
 
 
-def _ask(session: int, prompt: list[int], seed: int = 0, **changes: object) -> SampleRequest:
-    return SampleRequest(session, prompt, **{"max_tokens": 6, "seed": seed, "stop_ids": frozenset({STOP}), **changes})  # type: ignore[arg-type]
-
-
-def _forward_logprobs(
-    model: Qwen2ForCausalLM, prompt: list[int], ids: list[int], temperature: float = 1.0
-) -> list[float]:
-    """The slow, obvious way: one unpadded pass over the whole text."""
-    model.eval()
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([prompt + ids])).logits[0].float() / temperature
-    logp = torch.log_softmax(logits, -1)
-    return [float(logp[len(prompt) + i - 1, t]) for i, t in enumerate(ids)]
-
-
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
     return new_tokenizer()
-
-
-@pytest.fixture
-def ask() -> Callable[..., SampleRequest]:
-    """A request of six tokens that another turn, prompt, seed, length may be given to."""
-    return _ask
-
-
-@pytest.fixture
-def forward_logprobs() -> Callable[..., list[float]]:
-    """Teacher-forced log-probabilities."""
-    return _forward_logprobs
-
-
-@pytest.fixture
-def wait() -> Callable[[Sampler], list[tuple[SampleRequest, Sample]]]:
-    """Steps until something is ready."""
-
-    def wait(sampler: Sampler) -> list[tuple[SampleRequest, Sample]]:
-        deadline = time.monotonic() + 120
-        while not (ready := sampler.step()):
-            assert time.monotonic() < deadline, "nothing came back within two minutes"
-        return ready
-
-    return wait
 
 
 def need_vllm() -> None:
@@ -95,12 +45,6 @@ def need_vllm() -> None:
     core = importlib.import_module("vllm.v1.engine.core")
     # A run has one engine. This process has many, and an engine that is collected would end torch.distributed for all of them.
     core.cleanup_dist_env_and_memory = lambda: None  # type: ignore[attr-defined]
-
-
-@pytest.fixture
-def fresh() -> Callable[..., Qwen2ForCausalLM]:
-    """Makes new models."""
-    return new_model
 
 
 @pytest.fixture

@@ -7,17 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from small_model import STOP, VOCAB, ask, forward_logprobs, wait
 from transformers import Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
 from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
 
-VOCAB, STOP = 50, 7
 KINDS = ["transformers", "transformers-small-prefill", "transformers-untied", "vllm", "vllm-untied", "vllm-server"]
-
-Ask = Callable[..., SampleRequest]
-Forward = Callable[..., list[float]]
-Wait = Callable[[Sampler], list[tuple[SampleRequest, Sample]]]
 
 
 @pytest.fixture(params=KINDS)
@@ -52,9 +48,7 @@ def change(model: Qwen2ForCausalLM) -> None:
     model.zero_grad()
 
 
-def test_logprobs_equal_a_plain_forward_pass_over_several_turns(
-    sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
-) -> None:
+def test_logprobs_equal_a_plain_forward_pass_over_several_turns(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
     prompts = {s: [1 + s, 2, 3] + [4] * s for s in range(5)}  # of unequal length
     for turn in range(4):
         requests = [ask(s, p, seed=100 * turn + s, temperature=0.7 + 0.1 * (s % 7)) for s, p in prompts.items()]
@@ -69,7 +63,7 @@ def test_logprobs_equal_a_plain_forward_pass_over_several_turns(
 
 
 def test_logprobs_equal_a_plain_forward_pass_after_every_optimizer_step(
-    sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
+    sampler: Sampler, model: Qwen2ForCausalLM
 ) -> None:
     prompt = [3, *range(10, 45), *range(10, 45), *range(10, 40)]  # 101 tokens: three whole blocks of vLLM's cache
     first = sample_all(sampler, [ask(0, prompt)])[0]
@@ -84,7 +78,7 @@ def test_logprobs_equal_a_plain_forward_pass_after_every_optimizer_step(
             assert sample.versions == ((first.policy_version + update, len(sample.ids)),)
 
 
-def test_a_group_of_one_prompt_draws_as_each_would_alone(sampler: Sampler, ask: Ask) -> None:
+def test_a_group_of_one_prompt_draws_as_each_would_alone(sampler: Sampler) -> None:
     prompt = list(range(1, 41))
     group = sample_all(sampler, [ask(s, prompt, seed=2**62 + s) for s in range(8)])
     assert len({tuple(s.ids) for s in group}) > 1
@@ -93,7 +87,7 @@ def test_a_group_of_one_prompt_draws_as_each_would_alone(sampler: Sampler, ask: 
         assert sample_all(sampler, [ask(s, prompt, seed=2**62 + s)])[0].ids == group[s].ids
 
 
-def test_more_prompts_than_an_engine_takes_in_at_once(sampler: Sampler, ask: Ask) -> None:
+def test_more_prompts_than_an_engine_takes_in_at_once(sampler: Sampler) -> None:
     """5,000 tokens, where vLLM takes 4,096 or fewer in one step."""
     prompts = [[1 + (s * p) % 40 for p in range(120)] for s in range(42)]
     crowd = sample_all(sampler, [ask(s, prompt, seed=s) for s, prompt in enumerate(prompts)])
@@ -102,7 +96,7 @@ def test_more_prompts_than_an_engine_takes_in_at_once(sampler: Sampler, ask: Ask
         assert sample_all(sampler, [ask(session, prompts[session], seed=session)])[0].ids == crowd[session].ids
 
 
-def test_samples_follow_the_distribution(sampler: Sampler, model: Qwen2ForCausalLM, kind: str, ask: Ask) -> None:
+def test_samples_follow_the_distribution(sampler: Sampler, model: Qwen2ForCausalLM, kind: str) -> None:
     slow = any(part in kind for part in ("server", "small-prefill"))  # of which a draw takes milliseconds
     n = 2000 if kind == "vllm" else 500 if slow else 4000
     samples = sample_all(sampler, [ask(s, [1, 2, 3], seed=s, max_tokens=1, temperature=1.5) for s in range(n)])
@@ -113,9 +107,7 @@ def test_samples_follow_the_distribution(sampler: Sampler, model: Qwen2ForCausal
     assert ((counts - expected).abs() <= 5 * (expected * (1 - expected) / n).sqrt() + 1e-3).all()
 
 
-def test_temperature_zero_takes_the_most_likely_token(
-    sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
-) -> None:
+def test_temperature_zero_takes_the_most_likely_token(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
     both = [ask(0, [1, 2, 3], temperature=0.0, stop_ids=frozenset()), ask(1, [1, 2, 3], temperature=2.0)]
     sample = sample_all(sampler, both)[0]
     ids = [1, 2, 3]
@@ -126,7 +118,7 @@ def test_temperature_zero_takes_the_most_likely_token(
     assert sample.logprobs == pytest.approx(forward_logprobs(model, [1, 2, 3], sample.ids), abs=1e-4)
 
 
-def test_stop_token_ends_and_belongs_to_the_sample(sampler: Sampler, ask: Ask) -> None:
+def test_stop_token_ends_and_belongs_to_the_sample(sampler: Sampler) -> None:
     samples = sample_all(sampler, [ask(s, [1, 2], seed=s, max_tokens=60, temperature=2.0) for s in range(8)])
     stopped = [s for s in samples if s.finish_reason == "stop"]
     assert stopped
@@ -134,7 +126,7 @@ def test_stop_token_ends_and_belongs_to_the_sample(sampler: Sampler, ask: Ask) -
     assert all(len(s.ids) == 60 and STOP not in s.ids for s in samples if s.finish_reason == "length")
 
 
-def test_nothing_but_the_stop_ids_stops(sampler: Sampler, ask: Ask) -> None:
+def test_nothing_but_the_stop_ids_stops(sampler: Sampler) -> None:
     """Not even the model's own end token."""
     changes = {"max_tokens": 60, "temperature": 2.0, "stop_ids": frozenset({9, 11})}
     samples = sample_all(sampler, [ask(s, [1, 2], seed=s, **changes) for s in range(8)])
@@ -143,7 +135,7 @@ def test_nothing_but_the_stop_ids_stops(sampler: Sampler, ask: Ask) -> None:
     assert all(len(s.ids) == 60 for s in samples if s.finish_reason == "length")
 
 
-def test_requests_come_back_as_they_finish(sampler: Sampler, ask: Ask, wait: Wait) -> None:
+def test_requests_come_back_as_they_finish(sampler: Sampler) -> None:
     def come() -> list[list[object]]:
         sampler.submit(ask(1, [1, 2], max_tokens=100, stop_ids=frozenset()))
         sampler.submit(ask(0, [1, 2], max_tokens=1))
@@ -163,7 +155,7 @@ def test_requests_come_back_as_they_finish(sampler: Sampler, ask: Ask, wait: Wai
     assert sampler.step() == []
 
 
-def test_an_ended_session_drops_its_request(sampler: Sampler, ask: Ask, wait: Wait) -> None:
+def test_an_ended_session_drops_its_request(sampler: Sampler) -> None:
     sampler.submit(ask(0, [1, 2], max_tokens=100, stop_ids=frozenset()))
     sampler.submit(ask(1, [1, 2], max_tokens=3, stop_ids=frozenset()))
     sampler.end_session(0)
@@ -174,9 +166,7 @@ def test_an_ended_session_drops_its_request(sampler: Sampler, ask: Ask, wait: Wa
     assert [(r.session, len(s.ids)) for r, s in wait(sampler)] == [(0, 2)]
 
 
-def test_weights_may_change_while_a_request_runs(
-    sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, wait: Wait, forward_logprobs: Forward
-) -> None:
+def test_weights_may_change_while_a_request_runs(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
     prompt = list(range(1, 21))
     steps = 10
     for attempt in range(40):  # a server does not say how far it is: it may not have begun, or be through
@@ -201,9 +191,7 @@ def test_weights_may_change_while_a_request_runs(
     assert sample.logprobs[n_old:] == pytest.approx(by_new[n_old:], abs=1e-4)
 
 
-def test_sleep_lasts_until_the_weights_change(
-    sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
-) -> None:
+def test_sleep_lasts_until_the_weights_change(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
     prompt = list(range(1, 41))
     sample_all(sampler, [ask(0, prompt)])
     sampler.sleep()
@@ -213,9 +201,7 @@ def test_sleep_lasts_until_the_weights_change(
     assert sample.logprobs == pytest.approx(forward_logprobs(model, prompt, sample.ids), abs=1e-4)
 
 
-def test_a_changed_conversation_is_computed_anew(
-    sampler: Sampler, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
-) -> None:
+def test_a_changed_conversation_is_computed_anew(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
     sample_all(sampler, [ask(0, [1, 2, 3, 4, 5])])
     sample = sample_all(sampler, [ask(0, [1, 2, 9, 9])])[0]
     assert sample.logprobs == pytest.approx(forward_logprobs(model, [1, 2, 9, 9], sample.ids), abs=1e-4)
@@ -234,14 +220,14 @@ def test_a_changed_conversation_is_computed_anew(
     ],
 )
 def test_impossible_requests_are_refused(
-    sampler: Sampler, ask: Ask, prompt: list[int], changes: dict[str, object], names: str
+    sampler: Sampler, prompt: list[int], changes: dict[str, object], names: str
 ) -> None:
     with pytest.raises(ConfigError, match=names):
         sampler.submit(ask(0, prompt, **changes))
     assert sampler.pending == 0
 
 
-def test_a_session_has_one_request_at_a_time(sampler: Sampler, ask: Ask) -> None:
+def test_a_session_has_one_request_at_a_time(sampler: Sampler) -> None:
     sampler.submit(ask(0, [1]))
     with pytest.raises(ConfigError, match="already has a request"):
         sampler.submit(ask(0, [1, 2]))
@@ -249,7 +235,7 @@ def test_a_session_has_one_request_at_a_time(sampler: Sampler, ask: Ask) -> None
 
 @pytest.mark.parametrize("narrow", ["transformers-bfloat16", "vllm-bfloat16"])
 def test_logits_of_a_bfloat16_model_are_not_rounded_to_bfloat16(
-    made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]], narrow: str, ask: Ask
+    made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]], narrow: str
 ) -> None:
     """Between two tokens of one place, log-probabilities differ as logits do. bfloat16 from 1/2 on has multiples of 1/256."""
     sampler = made(narrow)[1]

@@ -14,6 +14,7 @@ import pytest
 import torch
 from quiet_run import rows_of_run
 from rich.console import Console
+from small_model import of_written, plain_logprobs
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import eh_gym  # noqa: F401 - registers the environments
@@ -62,16 +63,10 @@ def play(sampler: Sampler, policy: Policy, env: str, *, episodes: int, steps: in
     return play_policy(environments, sampler, policy.chat, requests, Rules(1.0, 12), horizon=steps)
 
 
-@torch.no_grad()
-def plain_logprobs(trajectory: Trajectory) -> list[float]:
+def right_logprobs(trajectory: Trajectory) -> list[float]:
     """Those of the written tokens from transformers' own forward pass over the whole episode, without any of our code."""
     model = AutoModelForCausalLM.from_pretrained(model_folder(NAME), dtype=torch.float32, attn_implementation="eager")
-    logp = torch.log_softmax(model.eval()(torch.tensor([trajectory.ids])).logits[0], -1)
-    return [float(logp[i - 1, token]) for i, token in enumerate(trajectory.ids) if trajectory.action_mask[i]]
-
-
-def sampled_logprobs(trajectory: Trajectory) -> list[float]:
-    return [p for p, written in zip(trajectory.logprobs, trajectory.action_mask, strict=True) if written]
+    return of_written(plain_logprobs(model, trajectory.ids), trajectory)
 
 
 @torch.no_grad()
@@ -90,8 +85,8 @@ def test_sampler_trainer_and_a_plain_forward_pass_agree(smollm2: Policy, env: st
     assert all(sum(t.action_mask) >= 4 for t in played)
     packed = packed_logprobs(smollm2, played)
     for trajectory, scored in zip(played, packed, strict=True):
-        plain = plain_logprobs(trajectory)
-        assert sampled_logprobs(trajectory) == pytest.approx(plain, abs=3e-4)
+        plain = right_logprobs(trajectory)
+        assert of_written(trajectory.logprobs, trajectory) == pytest.approx(plain, abs=3e-4)
         assert scored == pytest.approx(plain, abs=3e-4)
 
 
@@ -99,7 +94,7 @@ def test_sampler_trainer_and_a_plain_forward_pass_agree(smollm2: Policy, env: st
 def test_vllm_agrees_with_a_plain_forward_pass(real_vllm: None, smollm2: Policy, env: str) -> None:
     sampler = VLLMSampler(smollm2.model, smollm2.tokenizer, max_context=2048)
     for trajectory in play(sampler, smollm2, env, episodes=2, steps=2):
-        assert sampled_logprobs(trajectory) == pytest.approx(plain_logprobs(trajectory), abs=3e-4)
+        assert of_written(trajectory.logprobs, trajectory) == pytest.approx(right_logprobs(trajectory), abs=3e-4)
 
 
 def test_it_is_the_chat_model_that_it_says_it_is(smollm2: Policy) -> None:

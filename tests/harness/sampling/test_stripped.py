@@ -11,6 +11,7 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from quiet_run import rows_of_run
+from small_model import of_written, plain_logprobs
 
 import eh_gym  # noqa: F401 - registers the environments
 from harness.evaluation.play import evaluation_requests, play_policy
@@ -65,14 +66,11 @@ def check(policy: Policy, played: list[Trajectory]) -> None:
     batch = policy.batch(sequences)
     with torch.no_grad():
         scored, _ = policy.score(batch, 1.0)
-        for sequence, row, mask in zip(sequences, scored, batch.action_mask, strict=True):
-            logits = policy.model(input_ids=torch.tensor([sequence.ids])).logits[0, :-1].float()
-            plain = torch.log_softmax(logits, -1).gather(1, torch.tensor(sequence.ids[1:])[:, None])[:, 0].tolist()
-            wrote = [p for p, written in zip(plain, sequence.action_mask[1:], strict=True) if written]
-            sampled = [p for p, written in zip(sequence.logprobs, sequence.action_mask, strict=True) if written]
-            assert len(wrote) > THOUGHT
-            assert sampled == pytest.approx(wrote, abs=3e-4)
-            assert row[mask].tolist() == pytest.approx(wrote, abs=3e-4)
+    for sequence, row, mask in zip(sequences, scored, batch.action_mask, strict=True):
+        wrote = of_written(plain_logprobs(policy.model, sequence.ids), sequence)
+        assert len(wrote) > THOUGHT
+        assert of_written(sequence.logprobs, sequence) == pytest.approx(wrote, abs=3e-4)
+        assert row[mask].tolist() == pytest.approx(wrote, abs=3e-4)
     for trajectory in played:
         last = policy.chat.text(trajectory.ids)
         assert last.count("<think>") == 1  # of three thoughts

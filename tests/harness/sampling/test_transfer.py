@@ -6,17 +6,17 @@ import copy
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from small_model import new_model
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
 from harness.policy import lora
@@ -26,8 +26,6 @@ from harness.sampling.transfer import NCCLSender, PolicySource, memory_folder
 from harness.sampling.vllm import VLLMSampler
 from harness.sampling.vllm_server import VLLMServerSampler
 from harness.sampling.weights import _on_host
-
-Fresh = Callable[..., Qwen2ForCausalLM]
 
 META = torch.device("meta")  # stands in for the GPU: what goes there is counted
 
@@ -142,10 +140,8 @@ def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
     return found
 
 
-def test_all_servers_are_one_group_and_the_optimizer_s_step_is_waited_for(
-    fresh: Fresh, calls: list[tuple[Any, ...]]
-) -> None:
-    model, together = fresh(), threading.Barrier(2)
+def test_all_servers_are_one_group_and_the_optimizer_s_step_is_waited_for(calls: list[tuple[Any, ...]]) -> None:
+    model, together = new_model(), threading.Barrier(2)
     sender = NCCLSender(model, [Server(1, calls, together), Server(2, calls, together)], META)  # type: ignore[list-item]
     assert sorted(calls) == [("init", 1, 1, 4), ("init", 2, 2, 4)]  # the sender is rank 0 of 4
     calls.clear()
@@ -160,40 +156,38 @@ def test_all_servers_are_one_group_and_the_optimizer_s_step_is_waited_for(
 
 
 def test_a_gpu_without_a_number_is_the_present_one(
-    fresh: Fresh, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--device auto` says "cuda", which torch's set_device refuses."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("set", device)))
-    NCCLSender(fresh(), [Server(1, calls, threading.Barrier(1))], torch.device("cuda"))  # type: ignore[list-item]
+    NCCLSender(new_model(), [Server(1, calls, threading.Barrier(1))], torch.device("cuda"))  # type: ignore[list-item]
     assert ("set", torch.device("cuda:3")) in calls
 
 
 def test_the_group_meets_where_servers_elsewhere_reach_it_too(
-    fresh: Fresh, calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "_own_address", {"local": "127.0.0.1", "elsewhere": "192.0.2.2"}.__getitem__)
     for hosts in (("local", "elsewhere"), ("elsewhere", "local")):
         servers = [Server(1, calls, threading.Barrier(1)) for _ in hosts]
         for server, host in zip(servers, hosts, strict=True):
             server.host = host
-        NCCLSender(fresh(), servers, META)  # type: ignore[arg-type]
+        NCCLSender(new_model(), servers, META)  # type: ignore[arg-type]
         assert Engine.made[-1].where.master_address == "192.0.2.2"
 
 
-def test_servers_of_another_vllm_are_refused_before_they_are_asked_to_join(
-    fresh: Fresh, calls: list[tuple[Any, ...]]
-) -> None:
+def test_servers_of_another_vllm_are_refused_before_they_are_asked_to_join(calls: list[tuple[Any, ...]]) -> None:
     """Between 0.32 and 0.33, the second update would never end."""
     server = Server(1, calls, threading.Barrier(1))
     server.vllm = "0.31.2"
     with pytest.raises(ConfigError, match=r"vLLM 0\.3\d\.0.*0\.31\.2"):
-        NCCLSender(fresh(), [server], META)  # type: ignore[list-item]
+        NCCLSender(new_model(), [server], META)  # type: ignore[list-item]
     assert not calls
 
 
-def test_the_model_is_uploaded_once_for_all_servers(fresh: Fresh, calls: list[tuple[Any, ...]]) -> None:
-    model, together = fresh(), threading.Barrier(3)
+def test_the_model_is_uploaded_once_for_all_servers(calls: list[tuple[Any, ...]]) -> None:
+    model, together = new_model(), threading.Barrier(3)
     whole = sum(p.nbytes for p in model.parameters())
     with Uploads() as uploads:
         sender = NCCLSender(model, [Server(1, calls, together) for _ in range(3)], META)  # type: ignore[misc]
@@ -203,13 +197,13 @@ def test_the_model_is_uploaded_once_for_all_servers(fresh: Fresh, calls: list[tu
             assert uploads.bytes == update * whole
 
 
-def test_adapters_are_merged_once_a_pass(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_are_merged_once_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("peft")
-    model, merged, delta = fresh(), [], lora._delta
+    model, merged, delta = new_model(), [], lora._delta
     add_lora(model, 2, seed=0)
     monkeypatch.setattr(lora, "_delta", lambda *args: merged.append(1) or delta(*args))
     source = PolicySource(model, META)
-    assert [m.name for m in source.metadata] == [name for name, _ in fresh().named_parameters()]
+    assert [m.name for m in source.metadata] == [name for name, _ in new_model().named_parameters()]
     assert not merged
     assert [(name, tuple(p.shape)) for name, p in source] == [(m.name, m.shape) for m in source.metadata]
     assert len(merged) == 2 * 7  # two layers of seven matrices
@@ -289,16 +283,16 @@ class Tokenizer:
 
 @pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("CUDA out of memory")])
 def test_an_engine_that_does_not_start_names_the_flag_to_lower(
-    fresh: Fresh, started: SimpleNamespace, error: Exception | None
+    started: SimpleNamespace, error: Exception | None
 ) -> None:
     started.error = error or started.error
     with pytest.raises(ConfigError, match=r"harness.plan.*--gpu-memory-util"):
-        VLLMSampler(fresh(), Tokenizer())  # type: ignore[arg-type]
+        VLLMSampler(new_model(), Tokenizer())  # type: ignore[arg-type]
 
 
-def test_the_engine_is_on_the_policy_s_own_gpu(fresh: Fresh, started: SimpleNamespace) -> None:
+def test_the_engine_is_on_the_policy_s_own_gpu(started: SimpleNamespace) -> None:
     with pytest.raises(ConfigError):
-        VLLMSampler(fresh(), Tokenizer(), device="cuda:1")  # type: ignore[arg-type]
+        VLLMSampler(new_model(), Tokenizer(), device="cuda:1")  # type: ignore[arg-type]
     assert started.device == torch.device("cuda:1")
     assert started.options["enable_sleep_mode"]
 
@@ -313,14 +307,14 @@ def test_vllm_s_executor_reads_the_gpu_from_the_device(real_vllm: None) -> None:
 
 
 def test_a_server_that_fails_inside_the_group_ends_the_run(
-    fresh: Fresh, calls: list[tuple[Any, ...]], stand_in_server: Any, monkeypatch: pytest.MonkeyPatch
+    calls: list[tuple[Any, ...]], stand_in_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others wait for it in NCCL: nothing can call them away."""
     servers = [stand_in_server.StandIn() for _ in range(2)]
     for server in servers:
         server.vllm = sys.modules["vllm"].__version__
     try:
-        sampler = VLLMServerSampler(copy.deepcopy(fresh()), [server.url for server in servers])
+        sampler = VLLMServerSampler(copy.deepcopy(new_model()), [server.url for server in servers])
         monkeypatch.setattr(sampler, "_over_nccl", True)
         monkeypatch.setattr("harness.sampling.vllm_http.VLLMServer.world_size", lambda _: 1)
         sampler.weights_changed()

@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_model import ask, forward_logprobs
 from transformers import BloomConfig, BloomForCausalLM, Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
 from harness.sampling.slot_cache import SlotCache
 from harness.sampling.transformers import TransformersSampler
-from harness.types.sampler import Sampler, SampleRequest, sample_all
+from harness.types.sampler import Sampler, sample_all
 
 Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_episodes_that_come_wait_and_go_in_any_order_keep_their_context(
-    made: Made, ask: Callable[..., SampleRequest], forward_logprobs: Callable[..., list[float]], seed: int
-) -> None:
+def test_episodes_that_come_wait_and_go_in_any_order_keep_their_context(made: Made, seed: int) -> None:
     model = made("transformers")[0]
     sampler, rng = TransformersSampler(model), np.random.default_rng(seed)
     waiting: dict[int, list[int]] = {}  # conversations whose environment has the word
@@ -52,7 +51,7 @@ def test_episodes_that_come_wait_and_go_in_any_order_keep_their_context(
 
 
 def test_the_cache_is_given_under_the_name_that_the_model_has_for_it(
-    made: Made, ask: Callable[..., SampleRequest], monkeypatch: pytest.MonkeyPatch
+    made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """transformers 5.24 renamed it. The old name warns there, and will be gone in 5.40."""
     model = made("transformers")[0]
@@ -73,9 +72,7 @@ def test_the_cache_is_given_under_the_name_that_the_model_has_for_it(
     assert given == ["past_key_values", "cache"]
 
 
-def test_no_cache_is_copied_for_those_that_run_while_others_wait(
-    made: Made, ask: Callable[..., SampleRequest], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_cache_is_copied_for_those_that_run_while_others_wait(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[object] = []
     place = SlotCache.place
     monkeypatch.setattr(
@@ -94,7 +91,7 @@ def test_no_cache_is_copied_for_those_that_run_while_others_wait(
 
 
 def test_a_round_of_all_episodes_begins_where_the_last_one_left_their_rows(
-    made: Made, ask: Callable[..., SampleRequest], monkeypatch: pytest.MonkeyPatch
+    made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved: list[tuple[int, int]] = []
     swap_rows = SlotCache.swap_rows
@@ -129,8 +126,6 @@ def fed(made: Made, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 def test_the_prompt_of_a_group_is_computed_once(
     made: Made,
-    ask: Callable[..., SampleRequest],
-    forward_logprobs: Callable[..., list[float]],
     fed: list[tuple[int, int]],
 ) -> None:
     model = made("transformers")[0]
@@ -146,8 +141,6 @@ def test_the_prompt_of_a_group_is_computed_once(
 
 def test_prompts_share_what_they_begin_with_in_several_steps(
     made: Made,
-    ask: Callable[..., SampleRequest],
-    forward_logprobs: Callable[..., list[float]],
     fed: list[tuple[int, int]],
 ) -> None:
     """The rules are common to all tasks, the task to a group; an episode that is under way has both already."""
@@ -165,9 +158,7 @@ def test_prompts_share_what_they_begin_with_in_several_steps(
         assert sample.logprobs == pytest.approx(forward_logprobs(model, list(request.prompt_ids), sample.ids), abs=1e-4)
 
 
-def test_new_weights_are_fed_in_passes_of_bounded_size(
-    made: Made, ask: Callable[..., SampleRequest], fed: list[tuple[int, int]]
-) -> None:
+def test_new_weights_are_fed_in_passes_of_bounded_size(made: Made, fed: list[tuple[int, int]]) -> None:
     """Requests that run while the weights change have their whole text to feed again, as new ones have."""
     sampler = TransformersSampler(made("transformers")[0], max_prefill_tokens=50)
     for session in range(4):

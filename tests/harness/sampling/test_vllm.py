@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from quiet_run import rows_of_run
+from small_model import ask, forward_logprobs, new_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from harness.policy.lora import add_lora
@@ -24,13 +25,11 @@ from harness.sampling.vllm import VLLMSampler
 from harness.settings.grpo import GRPOConfig
 from harness.types.sampler import Sampler, SampleRequest, sample_all
 
-Ask = Callable[..., SampleRequest]
-Forward = Callable[..., list[float]]
 Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
 
 
 @pytest.mark.parametrize("kind", ["vllm", "vllm-untied"])
-def test_the_engine_has_its_own_weights(made: Made, kind: str, ask: Ask, forward_logprobs: Forward) -> None:
+def test_the_engine_has_its_own_weights(made: Made, kind: str) -> None:
     """The optimizer writes into the policy's tensors; the engine may see that only in `weights_changed`."""
     model, sampler = made(kind)
     before = copy.deepcopy(model)
@@ -44,9 +43,7 @@ def test_the_engine_has_its_own_weights(made: Made, kind: str, ask: Ask, forward
     sampler.end_session(0)
 
 
-def test_adapters_come_merged_into_the_weights_that_they_adapt(
-    made: Made, tokenizer: PreTrainedTokenizerFast, ask: Ask, forward_logprobs: Forward
-) -> None:
+def test_adapters_come_merged_into_the_weights_that_they_adapt(made: Made, tokenizer: PreTrainedTokenizerFast) -> None:
     pytest.importorskip("peft")
     made("vllm")
     model = copy.deepcopy(made("transformers")[0])
@@ -72,12 +69,10 @@ def test_adapters_come_merged_into_the_weights_that_they_adapt(
         sampler.end_session(0)
 
 
-def test_a_second_start_finds_what_the_first_compiled(
-    real_vllm: None, fresh: Callable[..., Qwen2ForCausalLM], tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_a_second_start_finds_what_the_first_compiled(real_vllm: None, tokenizer: PreTrainedTokenizerFast) -> None:
     """vLLM looks for it under a hash of its settings, in which the model's path is. The path was random."""
-    engines = [VLLMSampler(fresh(), tokenizer) for _ in range(2)]
-    engines.append(VLLMSampler(fresh(tied=False), tokenizer))
+    engines = [VLLMSampler(new_model(), tokenizer) for _ in range(2)]
+    engines.append(VLLMSampler(new_model(tied=False), tokenizer))
     first, second, other = (engine._engine.vllm_config.compute_hash() for engine in engines)
     assert first == second != other
 
@@ -140,7 +135,7 @@ def test_torch_is_left_as_it_was(made: Made) -> None:
     torch.set_num_threads(1)
 
 
-def test_the_cache_is_measured(made: Made, ask: Ask) -> None:
+def test_the_cache_is_measured(made: Made) -> None:
     _, sampler = made("vllm")
     assert isinstance(sampler, VLLMSampler)
     assert sampler.cache_tokens >= sampler.max_context
@@ -184,8 +179,6 @@ def test_each_rank_may_have_an_engine_of_its_own(real_vllm: None, tmp_path: Path
 def test_two_workers_may_share_the_model(
     made: Made,
     tokenizer: PreTrainedTokenizerFast,
-    ask: Ask,
-    forward_logprobs: Forward,
 ) -> None:
     made("vllm")
     config = copy.deepcopy(made("transformers")[0].config)

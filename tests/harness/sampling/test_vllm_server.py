@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_model import ask, forward_logprobs
 from transformers import MixtralConfig, MixtralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError, SamplerError
@@ -20,8 +21,6 @@ from harness.sampling.vllm_server import VLLMServerSampler
 from harness.sampling.weights import SampledWeights
 from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
 
-Ask = Callable[..., SampleRequest]
-Forward = Callable[..., list[float]]
 Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
 Pair = tuple[Any, Any]  # of stand_in_server.StandIn
 
@@ -45,7 +44,7 @@ def sampler(model: Qwen2ForCausalLM, pair: Pair) -> VLLMServerSampler:
 
 
 def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(
-    sampler: VLLMServerSampler, pair: Pair, ask: Ask
+    sampler: VLLMServerSampler, pair: Pair
 ) -> None:
     sample_all(sampler, [ask(s, [s], seed=s) for s in range(6)])
     sample_all(sampler, [ask(s, [s, 2], seed=s) for s in range(6)])
@@ -57,14 +56,12 @@ def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(
     assert {10, 11} < set(pair[0].seeds)
 
 
-def test_the_episodes_of_a_task_share_the_server_that_has_their_prompt(
-    sampler: VLLMServerSampler, pair: Pair, ask: Ask
-) -> None:
+def test_the_episodes_of_a_task_share_the_server_that_has_their_prompt(sampler: VLLMServerSampler, pair: Pair) -> None:
     sample_all(sampler, [ask(s, [s // 4], seed=s) for s in range(16)])  # four tasks of four
     assert [sorted(server.seeds) for server in pair] == [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]
 
 
-def test_one_task_alone_does_not_leave_the_other_servers_idle(sampler: VLLMServerSampler, pair: Pair, ask: Ask) -> None:
+def test_one_task_alone_does_not_leave_the_other_servers_idle(sampler: VLLMServerSampler, pair: Pair) -> None:
     sample_all(sampler, [ask(s, [1], seed=s) for s in range(40)])
     assert min(len(server.seeds) for server in pair) >= 8
 
@@ -103,9 +100,7 @@ def test_the_servers_counters_become_metrics_of_the_time_since_the_last_call(
     assert sampler.cache_metrics() == {"rollout/cache_hits": 0.9, "rollout/cache_preemptions": 0.0}
 
 
-def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(
-    sampler: VLLMServerSampler, pair: Pair, ask: Ask
-) -> None:
+def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(sampler: VLLMServerSampler, pair: Pair) -> None:
     pair[1].go.clear()
     for s in range(8):
         sampler.submit(ask(s, [s + 1], seed=s))
@@ -124,9 +119,7 @@ def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(
     assert len(pair[1].seeds) == 4
 
 
-def test_a_server_that_is_back_takes_part_after_the_next_weight_update(
-    sampler: VLLMServerSampler, pair: Pair, ask: Ask
-) -> None:
+def test_a_server_that_is_back_takes_part_after_the_next_weight_update(sampler: VLLMServerSampler, pair: Pair) -> None:
     pair[1].dead = True
     sample_all(sampler, [ask(s, [s + 1], seed=s) for s in range(4)])
     sampler.weights_changed()
@@ -140,7 +133,7 @@ def test_a_server_that_is_back_takes_part_after_the_next_weight_update(
 
 
 def test_a_server_that_was_started_again_between_two_requests_is_not_sampled_from(
-    sampler: VLLMServerSampler, pair: Pair, ask: Ask
+    sampler: VLLMServerSampler, pair: Pair
 ) -> None:
     pair[0].forget()
     samples = sample_all(sampler, [ask(s, [s + 1], seed=s) for s in range(4)])
@@ -150,9 +143,7 @@ def test_a_server_that_was_started_again_between_two_requests_is_not_sampled_fro
     assert pair[0].version == "1"
 
 
-def test_a_server_that_fails_in_an_update_gives_up_its_requests(
-    sampler: VLLMServerSampler, pair: Pair, ask: Ask
-) -> None:
+def test_a_server_that_fails_in_an_update_gives_up_its_requests(sampler: VLLMServerSampler, pair: Pair) -> None:
     pair[1].go.clear()
     for s in range(4):
         sampler.submit(ask(s, [s + 1], seed=s))
@@ -165,7 +156,7 @@ def test_a_server_that_fails_in_an_update_gives_up_its_requests(
     assert sorted(pair[0].seeds) == [0, 1, 2, 3]
 
 
-def test_late_answers_of_a_lost_server_are_not_taken_twice(sampler: VLLMServerSampler, pair: Pair, ask: Ask) -> None:
+def test_late_answers_of_a_lost_server_are_not_taken_twice(sampler: VLLMServerSampler, pair: Pair) -> None:
     pair[1].go.clear()
     for s in range(2):
         sampler.submit(ask(s, [s + 1], seed=s))
@@ -181,7 +172,7 @@ def test_late_answers_of_a_lost_server_are_not_taken_twice(sampler: VLLMServerSa
     assert sorted(r.session for r, _ in done) == [0, 1]
 
 
-def test_without_a_server_left_the_run_ends_with_a_sentence(sampler: VLLMServerSampler, pair: Pair, ask: Ask) -> None:
+def test_without_a_server_left_the_run_ends_with_a_sentence(sampler: VLLMServerSampler, pair: Pair) -> None:
     for server in pair:
         server.dead = True
     with pytest.raises(SamplerError, match=r"servers.*--resume"):
@@ -202,7 +193,7 @@ def test_a_hand_over_that_is_interrupted_leaves_no_server_paused(
     assert [server.calls[-1][0] for server in pair] == ["/resume", "/resume"]
 
 
-def test_the_end_of_a_run_drops_what_servers_still_sample(sampler: VLLMServerSampler, pair: Pair, ask: Ask) -> None:
+def test_the_end_of_a_run_drops_what_servers_still_sample(sampler: VLLMServerSampler, pair: Pair) -> None:
     pair[0].go.clear()
     sampler.submit(ask(0, [1]))
     weights = SampledWeights(
@@ -292,9 +283,7 @@ def test_a_server_that_takes_other_frequencies_is_refused(
         VLLMServerSampler(model, [pair[0].url])
 
 
-def test_a_real_server_killed_midway_loses_nothing_and_comes_back(
-    servers: Any, model: Qwen2ForCausalLM, ask: Ask, forward_logprobs: Forward
-) -> None:
+def test_a_real_server_killed_midway_loses_nothing_and_comes_back(servers: Any, model: Qwen2ForCausalLM) -> None:
     sampler = VLLMServerSampler(model, [server.url for server in servers])
     requests = [ask(s, [1 + s % 5, 2, 3], seed=s, max_tokens=100, stop_ids=frozenset()) for s in range(40)]
     undisturbed = sample_all(sampler, requests)

@@ -1,0 +1,68 @@
+"""A small model with random weights, requests to it, and its log-probabilities by the slow, obvious way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedModel, Qwen2ForCausalLM
+
+from harness.policy.fresh import fresh_qwen2
+from harness.policy.shape import ModelShape
+from harness.types.sampler import Sample, Sampler, SampleRequest
+from harness.types.trajectory import TokenSequence, Trajectory
+
+__all__ = [
+    "CONTEXT",
+    "STOP",
+    "VOCAB",
+    "ask",
+    "forward_logprobs",
+    "new_model",
+    "of_written",
+    "plain_logprobs",
+    "wait",
+]
+
+VOCAB, STOP, CONTEXT = 50, 7, 128
+
+
+def new_model(*, tied: bool = True) -> Qwen2ForCausalLM:
+    """Heads of 32: vLLM's attention on a CPU has no smaller ones."""
+    shape = ModelShape(VOCAB, 64, 64, 2, 2, 1, tied=tied, positions=CONTEXT)
+    return fresh_qwen2(shape, eos_id=STOP, initializer_range=0.3)
+
+
+def ask(session: int, prompt: list[int], seed: int = 0, **changes: object) -> SampleRequest:
+    """A request of six tokens that another turn, prompt, seed, length may be given to."""
+    return SampleRequest(session, prompt, **{"max_tokens": 6, "seed": seed, "stop_ids": frozenset({STOP}), **changes})  # type: ignore[arg-type]
+
+
+def wait(sampler: Sampler) -> list[tuple[SampleRequest, Sample]]:
+    """Steps until something is ready."""
+    deadline = time.monotonic() + 120
+    while not (ready := sampler.step()):
+        assert time.monotonic() < deadline, "nothing came back within two minutes"
+    return ready
+
+
+def plain_logprobs(model: PreTrainedModel, ids: Sequence[int], temperature: float = 1.0) -> list[float]:
+    """Of each token after the first: one unpadded pass over the whole text, without a cache."""
+    model.eval()
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1].float() / temperature
+    found: list[float] = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+    return found
+
+
+def forward_logprobs(
+    model: PreTrainedModel, prompt: Sequence[int], ids: list[int], temperature: float = 1.0
+) -> list[float]:
+    """Of each of `ids` after the prompt."""
+    return plain_logprobs(model, [*prompt, *ids], temperature)[-len(ids) :]
+
+
+def of_written(values: Sequence[float], tokens: TokenSequence | Trajectory) -> list[float]:
+    """Of the last values, which there are one of for each token or for each after the first, those of what the model wrote."""
+    return [x for x, written in zip(values, tokens.action_mask[-len(values) :], strict=True) if written]
