@@ -357,9 +357,9 @@ def _clone(
     if is_pretrained(policy) and policy.packs:  # demonstrations with the same system prompt share its tokens
         prompts = {t.system_prompt: number for number, t in enumerate(demos)}
         shared = [dataclasses.replace(s, group=prompts[t.system_prompt]) for t, s in written]
-        source = _packed(shared, settings.batch_tokens, rng)
+        source = _batches(shared, lambda order: microbatches(order, settings.batch_tokens), rng)
     else:
-        source = _padded([s for _, s in written], settings.batch_tokens, rng)
+        source = _batches([s for _, s in written], lambda order: _alike(order, settings.batch_tokens, rng), rng)
     batches = tokens = 0
     while batches < limit:
         for group in optimizer.param_groups:
@@ -381,20 +381,17 @@ def _clone(
     return _Cloned(batches, sum(recent) / max(1, len(recent)), tokens)
 
 
-def _padded(demos: list[TokenSequence], batch_tokens: int, rng: np.random.Generator) -> Iterator[list[TokenSequence]]:
-    """Batches of similar length in random order, pass after pass. Lengths are jittered, so that the batches differ."""
+def _batches(
+    demos: list[TokenSequence], split: Callable[[list[TokenSequence]], list[list[int]]], rng: np.random.Generator
+) -> Iterator[list[TokenSequence]]:
+    """Batches in random order, pass after pass."""
     while True:
         order = [demos[i] for i in rng.permutation(len(demos))]
-        lengths = [len(t.ids) + int(8 * rng.random()) for t in order]
-        batches = list(padded_microbatches(lengths, batch_tokens))
+        batches = split(order)
         for i in rng.permutation(len(batches)):
             yield [order[j] for j in batches[i]]
 
 
-def _packed(demos: list[TokenSequence], batch_tokens: int, rng: np.random.Generator) -> Iterator[list[TokenSequence]]:
-    """Batches in random order, pass after pass. The sequences of a group share the tokens that they begin with."""
-    while True:
-        order = [demos[i] for i in rng.permutation(len(demos))]
-        batches = microbatches(order, batch_tokens)
-        for i in rng.permutation(len(batches)):
-            yield [order[j] for j in batches[i]]
+def _alike(demos: list[TokenSequence], batch_tokens: int, rng: np.random.Generator) -> list[list[int]]:
+    """Padded batches of similar length. Lengths are jittered, so that the batches differ."""
+    return list(padded_microbatches([len(t.ids) + int(8 * rng.random()) for t in demos], batch_tokens))
