@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
 
 from eh_gym.errors import ConfigError
+from harness.evaluation.scores import score_rows
 from harness.types.trajectory import TRUNCATED
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ __all__ = [
     "Part",
     "effective_episodes",
     "result_table",
-    "share_text",
     "summarise",
     "wilson_interval",
 ]
@@ -260,21 +260,9 @@ def _part(kind: str, name: str, episodes: Sequence[Line], *, whole: bool) -> Par
 def result_table(title: str, result: EvalResult) -> Table:
     """Returns the result as a table to print."""
     table = Table(title=title, title_justify="left", show_header=False)
-
     table.add_row("successes", f"{result.successes}/{result.episodes}")
-    table.add_row(f"mean@{result.rollouts}", share_text(result.mean_at_k, result.mean_interval))
-    table.add_row(f"best@{result.rollouts}", share_text(result.best_at_k, result.best_interval))
-    if result.rollouts > 1:
-        table.add_row(
-            f"all of {result.rollouts} (pass^{result.rollouts})", share_text(result.all_at_k, result.all_interval)
-        )
-    for part in result.parts:
-        more = f", scenarios {100 * part.scenarios_at_k:.1f} %" if part.scenarios_at_k is not None else ""
-        table.add_row(f"  {part.kind} {part.name}", share_text(part.mean_at_k, part.mean_interval) + more)
-    if result.category_mean is not None:
-        table.add_row("mean of the categories", f"{100 * result.category_mean:.1f} %")
-    if result.scenarios_at_k is not None:
-        table.add_row("scenarios solved (SGC)", f"{100 * result.scenarios_at_k:.1f} %")
+    for what, share, interval in score_rows(asdict(result)):
+        table.add_row(what, f"{share} %" + (f"  (95 %: {interval})" if interval else ""))
     table.add_row("steps, all / successes / P90", _lengths(result))
     if result.steps_per_optimum is not None:
         table.add_row("steps / the expert's", f"{result.steps_per_optimum:.2f}")
@@ -285,11 +273,6 @@ def result_table(title: str, result: EvalResult) -> Table:
         table.add_row("requests", str(result.usage.requests))
         table.add_row("tokens, prompt / completion", f"{result.usage.prompt_tokens} / {result.usage.completion_tokens}")
     return table
-
-
-def share_text(p: float, interval: Sequence[float]) -> str:
-    """A share and its interval in percent."""
-    return f"{100 * p:.1f} %  (95 %: {100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
 
 
 def _lengths(result: EvalResult) -> str:

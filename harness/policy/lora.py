@@ -27,7 +27,6 @@ __all__ = [
     "add_lora",
     "check_peft",
     "fold_lora",
-    "frozen_parameters",
     "has_lora",
     "plain_parameters",
     "without_lora",
@@ -136,8 +135,13 @@ def without_lora(model: PreTrainedModel) -> Iterator[None]:
         model.enable_adapters()
 
 
+@torch.no_grad()
 def plain_parameters(
-    model: PreTrainedModel, dtype: torch.dtype | None = None, device: torch.device | None = None
+    model: PreTrainedModel,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    *,
+    merged: bool = True,
 ) -> Iterator[tuple[str, Tensor]]:
     """The weights with the adapters merged, under the names of a model without adapters. Each is merged when it is read.
 
@@ -148,19 +152,8 @@ def plain_parameters(
         dtype: The type of the weights; None for that of the model. Buffers keep their own.
         device: Where adapters are merged, and so where those weights arrive; None for the device of the model. On one core of a
             host, merging a 7B model takes about a minute.
+        merged: Without it, the frozen weights come as they are.
     """
-    return _own_parameters(model, dtype, merged=True, device=device)
-
-
-def frozen_parameters(model: PreTrainedModel, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-    """The frozen weights without the adapters, under the names of a model without adapters; as `plain_parameters` otherwise."""
-    return _own_parameters(model, dtype, merged=False)
-
-
-@torch.no_grad()
-def _own_parameters(
-    model: PreTrainedModel, dtype: torch.dtype | None, *, merged: bool, device: torch.device | None = None
-) -> Iterator[tuple[str, Tensor]]:
     layers = dict(model.named_modules()) if has_lora(model) else {}
     for name, parameter in model.named_parameters():
         owner, adapted, part = name.partition(".base_layer.")

@@ -26,7 +26,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError, MissingExtraError
-from harness.policy.lora import frozen_parameters, plain_parameters
+from harness.policy.lora import plain_parameters
 from harness.sampling.vllm_http import VLLMServer
 
 __all__ = [
@@ -215,7 +215,7 @@ class PolicySource:
         self._model, self._device = model, device
         self.metadata = _Metadata(
             SimpleNamespace(name=name, dtype=p.dtype, shape=tuple(p.shape), owners=None)
-            for name, p in frozen_parameters(model)
+            for name, p in plain_parameters(model, merged=False)
         )
 
     def implements_iter_full(self) -> bool:

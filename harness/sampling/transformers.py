@@ -91,20 +91,15 @@ class TransformersSampler:
         self._model = model
         self._windows = set(windows)
         self._vocab_size = int(config.vocab_size)
-        self._max_context = max_context or positions
+        self.max_context = max_context or positions
         self._max_prefill_tokens = max_prefill_tokens
         self._version = version
-        self._cache = SlotCache(self._max_context)
+        self._cache = SlotCache(self.max_context)
         # transformers 5.24 renamed the argument, and will no longer know the old name in 5.40.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._sessions: dict[Hashable, _Session] = {}
         self._rows: list[_Session] = []  # by row
         self._running: dict[Hashable, _Running] = {}
-
-    @property
-    def max_context(self) -> int:
-        """The most tokens, prompt and sample together, that one episode may hold."""
-        return self._max_context
 
     @property
     def pending(self) -> int:
@@ -114,7 +109,7 @@ class TransformersSampler:
     @torch.inference_mode()
     def submit(self, request: SampleRequest) -> None:
         """Queues one request; see `Sampler.submit`."""
-        check_request(request, vocab_size=self._vocab_size, max_context=self._max_context)
+        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context)
         if request.session in self._running:
             raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
         session = self._sessions.get(request.session)

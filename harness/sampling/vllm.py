@@ -122,7 +122,7 @@ class VLLMSampler:
         check_model(model)
         self._model = model
         self._vocab_size = int(config.vocab_size)
-        self._max_context = max_context or positions
+        self.max_context = max_context or positions
         self._version = version
         self._numbers = itertools.count()
         self._running: dict[str, _Running] = {}
@@ -148,12 +148,12 @@ class VLLMSampler:
                 "kv_cache_memory_bytes": self._cpu_cache_bytes(config),
                 # After a chunk of a prompt, vLLM resets the request's generator. A CPU generator can't do that: a crash.
                 "enable_chunked_prefill": False,
-                "max_num_batched_tokens": max(4096, self._max_context),
+                "max_num_batched_tokens": max(4096, self.max_context),
             }
         self._engine = _start_engine(
             model=str(_folder_of(model, tokenizer)),
             dtype=name,
-            max_model_len=self._max_context,
+            max_model_len=self.max_context,
             tensor_parallel_size=tensor_parallel,
             device=self._device,
             **options,
@@ -179,11 +179,6 @@ class VLLMSampler:
         }
 
     @property
-    def max_context(self) -> int:
-        """The most tokens, prompt and sample together, that one episode may hold."""
-        return self._max_context
-
-    @property
     def pending(self) -> int:
         """The number of submitted requests that have not come back yet."""
         return len(self._running)
@@ -194,7 +189,7 @@ class VLLMSampler:
         from vllm.sampling_params import RequestOutputKind
 
         assert not self._asleep, "weights_changed() wakes the sampler"
-        check_request(request, vocab_size=self._vocab_size, max_context=self._max_context)
+        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context)
         if request.session in self._names:
             raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
         parameters = SamplingParams(
@@ -288,7 +283,7 @@ class VLLMSampler:
         """The bytes of the cache on a CPU: the usual size, or more if one whole episode needs it."""
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        episode = 2 * config.num_hidden_layers * heads * max(dim, 32) * 4 * (self._max_context + 64)
+        episode = 2 * config.num_hidden_layers * heads * max(dim, 32) * 4 * (self.max_context + 64)
         return int(max(_CPU_CACHE_BYTES, 2 * episode))
 
 

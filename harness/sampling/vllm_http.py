@@ -15,6 +15,7 @@ from eh_gym.errors import ConfigError, SamplerError
 __all__ = ["ServerGone", "ServerRefused", "VLLMServer"]
 
 _CONNECT_S = 10.0  # a server that takes longer to accept a connection counts as gone
+_CALL_S = 600.0  # and one that takes longer to answer
 
 
 class ServerGone(SamplerError, ConnectionError):
@@ -30,13 +31,12 @@ class VLLMServer:
 
     Args:
         url: The server's address, such as ``http://gpu1:8000``.
-        timeout_s: The seconds that one call may take.
 
     Raises:
         ConfigError: `url` is not such an address.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 600.0) -> None:
+    def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         try:
             self._port = parts.port
@@ -49,7 +49,6 @@ class VLLMServer:
         self.url = url
         self.host = parts.hostname
         self._secure = parts.scheme == "https"
-        self._timeout_s = timeout_s
 
     def __repr__(self) -> str:
         return self.url
@@ -133,10 +132,10 @@ class VLLMServer:
         self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None, *, parse: bool = True
     ) -> Any:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self.host, self._port, timeout=min(_CONNECT_S, self._timeout_s))
+        connection = kind(self.host, self._port, timeout=_CONNECT_S)
         try:
             connection.connect()
-            connection.sock.settimeout(self._timeout_s)
+            connection.sock.settimeout(_CALL_S)
             connection.request(
                 method,
                 f"{path}?{urlencode(query)}" if query else path,

@@ -68,7 +68,6 @@ class VLLMServerSampler:
             file that the servers can read. Without `sends` it needs no weights.
         urls: The servers' addresses.
         max_context: The most tokens of an episode. The default, which is also the maximum, is what every server allows.
-        timeout_s: A server that needs longer for one request counts as dead.
         device: The device from which the weights are sent, if they are not on it already: "cuda" for a policy in the host's
             memory. None sends them from the model's device.
         sends: Whether this process sends the weights. If several processes share the servers, one of them sends, and the
@@ -87,7 +86,6 @@ class VLLMServerSampler:
         urls: Sequence[str],
         *,
         max_context: int | None = None,
-        timeout_s: float = 600.0,
         device: str | None = None,
         sends: bool = True,
         sharers: int = 1,
@@ -100,7 +98,7 @@ class VLLMServerSampler:
         self._vocab_size = int(model.config.get_text_config().vocab_size)
         self._device = torch.device(device) if device else model.device
         self._over_nccl = self._device.type == "cuda"
-        self._engines = [_Engine(VLLMServer(url, timeout_s=timeout_s)) for url in urls]
+        self._engines = [_Engine(VLLMServer(url)) for url in urls]
         limits = []
         for engine in self._engines:
             limit, engine.cache_tokens = check_server(engine.server, "nccl" if self._over_nccl else "file")
@@ -111,7 +109,7 @@ class VLLMServerSampler:
                 f"max_context must be in 2..{min(limits)}, which the servers allow, got {max_context}; "
                 "start them with another --max-model-len"
             )
-        self._max_context = max_context or min(limits)
+        self.max_context = max_context or min(limits)
         self._sends, self._sharers = sends, sharers
         self._sender: NCCLSender | None = None
         self._version = version
@@ -142,18 +140,13 @@ class VLLMServerSampler:
         }
 
     @property
-    def max_context(self) -> int:
-        """The most tokens, prompt and sample together, that one episode may hold."""
-        return self._max_context
-
-    @property
     def pending(self) -> int:
         """The number of submitted requests that have not come back yet."""
         return len(self._running)
 
     def submit(self, request: SampleRequest) -> None:
         """Queues one request; see `Sampler.submit`."""
-        check_request(request, vocab_size=self._vocab_size, max_context=self._max_context)
+        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context)
         if request.session in self._names:
             raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
         self._send(request, next(self._numbers))

@@ -69,12 +69,13 @@ class Sample:
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Samples turns for many episodes at once."""
+    """Samples turns for many episodes at once.
 
-    @property
-    def max_context(self) -> int:
-        """The most tokens, prompt and sample together, that one episode may hold."""
-        ...
+    Attributes:
+        max_context: The most tokens, prompt and sample together, that one episode may hold.
+    """
+
+    max_context: int
 
     @property
     def pending(self) -> int:
