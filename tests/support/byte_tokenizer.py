@@ -12,19 +12,24 @@ __all__ = ["byte_tokenizer"]
 _CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
-def byte_tokenizer(template: str, words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
-    """Makes the tokenizer, with ChatML's control tokens; <|im_end|> ends a reply.
+def byte_tokenizer(
+    template: str | None, words: Sequence[str] = (), control: Sequence[str] = _CONTROL, **named: str | None
+) -> PreTrainedTokenizerFast:
+    """Makes the tokenizer, by default with ChatML's control tokens; <|im_end|> ends a reply.
 
     Args:
         template: The chat template.
         words: Texts that are one token each, and that stay in decoded texts, such as ``<think>``.
+        control: The control tokens.
+        **named: Which tokens have names, such as `eos_token`.
     """
     letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     bytes_alone = Tokenizer(models.BPE(vocab=letters, merges=[]))
     bytes_alone.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bytes_alone.decoder = decoders.ByteLevel()
-    bytes_alone.add_special_tokens(list(_CONTROL))
-    made = PreTrainedTokenizerFast(tokenizer_object=bytes_alone, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    bytes_alone.add_special_tokens(list(control))
+    named = named or {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    made = PreTrainedTokenizerFast(tokenizer_object=bytes_alone, **named)
     made.add_tokens([AddedToken(word) for word in words])
     made.chat_template = template
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from byte_tokenizer import byte_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from eh_gym.errors import ConfigError
@@ -40,36 +40,11 @@ SPECIAL = [
 
 
 def tokenizer(template: str | None, eos: str | None = "<end>") -> PreTrainedTokenizerFast:
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=alphabet, special_tokens=SPECIAL, show_progress=False
-    )
-    bpe.train_from_iterator(["system user assistant open(a) read() the code is 7 3"] * 9, trainer)
-    extra = [s for s in SPECIAL if s != eos]
-    fast = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=eos, additional_special_tokens=extra)
-    fast.chat_template = template
-    return fast
+    return byte_tokenizer(template, control=SPECIAL, eos_token=eos)
 
 
 def message(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_the_growing_ids_are_those_of_the_whole_conversation(name: str) -> None:
-    """Where every reply re-tokenises to itself, growing and rendering at once agree, token by token."""
-    t = tokenizer(TEMPLATES[name])
-    chat = ChatFormat(t)
-    ids = chat.prompt_ids("be good", "start c")
-    messages = [{"role": "system", "content": "be good"}, {"role": "user", "content": "start c"}]
-    for reply, observation in (("open(c)", "ok"), ("read()", "next\nf"), ("close()", "Zoë: 🙂 é")):
-        ids = ids + chat.reply_ids(reply) + chat.observation_ids(observation, stopped=True)
-        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation}]
-        whole = t.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        assert ids == t.encode(whole, add_special_tokens=False)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

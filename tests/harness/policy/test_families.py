@@ -17,7 +17,8 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from byte_tokenizer import byte_tokenizer
+from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 import eh_gym  # noqa: F401 - registers the environments
@@ -98,15 +99,9 @@ def template_of(name: str) -> str:
 
 
 def tokenizer_for(template: str, eos: str = "</s>") -> PreTrainedTokenizerFast:
-    vocabulary = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    bpe = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    bpe.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=eos, bos_token="<s>")
     found = sorted(set(_CONTROL.findall(template)))
-    tokenizer.add_tokens([AddedToken(t, special=not _NOT_SPECIAL.fullmatch(t), normalized=False) for t in found])
-    tokenizer.chat_template = template
-    return tokenizer
+    words = [token for token in found if _NOT_SPECIAL.fullmatch(token)]
+    return byte_tokenizer(template, words, [t for t in found if t not in words], eos_token=eos, bos_token="<s>")
 
 
 @functools.cache
