@@ -19,6 +19,7 @@ from eh_gym.errors import ConfigError
 from harness.evaluate import run as evaluate
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.evaluate import Evaluation, official
+from harness.settings.old_flags import with_current_names
 from harness.settings.presets import flag_of
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def with_policy(words: Sequence[str]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line. Its first word is the value of ``--policy``, or the address of an endpoint."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = with_current_names(sys.argv[1:] if argv is None else argv, "benchmark")
     console = Console()
     with errors_in_one_line(console):
         words = with_policy(words)

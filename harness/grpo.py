@@ -25,6 +25,7 @@ from harness.run.display import Display
 from harness.settings.command_line import errors_in_one_line, given_flags, parse
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
 from harness.settings.horizon import settings_of
+from harness.settings.old_flags import with_current_names
 from harness.settings.plan import Plan
 from harness.settings.presets import preset
 
@@ -145,7 +146,7 @@ def _finish(run: Run, display: Display, started: float, *, updates: int) -> None
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = with_current_names(sys.argv[1:] if argv is None else argv, "grpo")
     console = Console()
     with errors_in_one_line(console):
         wanted = parse(preset(words), words, prog="python -m harness.grpo", first=FIRST_FLAGS)

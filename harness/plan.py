@@ -22,6 +22,7 @@ from harness.planning.work import Work, work_of
 from harness.policy.shape import ModelShape, shape_of
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
+from harness.settings.old_flags import with_current_names
 from harness.settings.plan import Plan
 from harness.settings.presets import preset
 
@@ -117,7 +118,7 @@ def default_for(words: Sequence[str]) -> Plan:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = with_current_names(sys.argv[1:] if argv is None else argv, "plan")
     console = Console()
     with errors_in_one_line(console):
         default = default_for(words)

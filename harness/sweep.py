@@ -32,6 +32,7 @@ from harness.settings.command_line import errors_in_one_line
 from harness.settings.command_line import parse as parse_flags
 from harness.settings.defaults import SMALL_CHAT_MODEL
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
+from harness.settings.old_flags import with_current_names
 from harness.settings.presets import flag_of, preset
 from harness.settings.ranges import Range, check_ranges
 from harness.settings.recipe import read_recipe
@@ -352,7 +353,7 @@ def _sweeps(words: list[str]) -> list[list[str]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = with_current_names(sys.argv[1:] if argv is None else argv, "sweep")
     console = Console(width=None if sys.stdout.isatty() else 160)  # a log file has room for the tables
     with errors_in_one_line(console):
         try:

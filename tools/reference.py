@@ -26,6 +26,7 @@ from harness.report import Report
 from harness.run.glossary import glossary_markdown
 from harness.settings.command_line import parser_of
 from harness.settings.evaluate import Evaluation
+from harness.settings.old_flags import OLD_FLAGS
 from harness.settings.presets import preset
 from harness.simulate import Simulation
 from harness.sweep import Sweep
@@ -152,6 +153,19 @@ def flags_markdown() -> str:
                 "`--rollouts 0` plays greedily only.",
             ]
         lines += _tables(own, lambda flag: f"`{flag.default}`" if flag.default else "")
+    old = [(old, new, command) for command, names in OLD_FLAGS.items() for old, new in names.items()]
+    lines += [
+        "",
+        "## Old spellings",
+        "",
+        "This version still takes them.",
+        "",
+        "| old | present | command |",
+        "| --- | --- | --- |",
+    ]
+    for spelling, name in dict.fromkeys((old, new) for old, new, _ in old):
+        commands = ", ".join(f"harness.{command}" for *names, command in old if names == [spelling, name])
+        lines.append(f"| `{spelling}` | `{name}` | {commands} |")
     return "\n".join(lines) + "\n"
 
 
