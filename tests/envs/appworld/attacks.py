@@ -429,6 +429,7 @@ _OUTPUT = [
     _attack("print past the capture", "print(sum(posix.write(fd, b'x' * 10**6) for fd in (1, 2)))", shows="2000000"),
     _attack("print broken Unicode", r"print('\ud800\udfff\x00\x1b[2J\u202e' * 100)", shows="\x1b"),
     _lost("answer with deep JSON", "send(b'[' * 10**5)", shows="nested too deeply|an answer|sent"),
+    _lost("answer with a long output", FORGED + "reply(output='x' * 30_000)", shows="answer is malformed"),
     _lost(
         "answer with a malformed call",
         FORGED + "reply([complete | {'headers': ['a', 'b']}])",
