@@ -44,16 +44,11 @@ def step_fault(observation: Any, reward: Any, terminated: bool, info: Mapping[st
     if not isinstance(observation, str):
         return f"an observation must be a str, got {observation!r}; write it as text"
     if not terminated:
-        return (
-            ""
-            if reward == 0
-            else f"the reward must be 0 until the end, got {reward}; put the shaped part into the info"
-        )
+        told = f"the reward must be 0 until the end, got {reward}; put the shaped part into the info"
+        return "" if reward == 0 else told
     verdict = info.get("success")
-    if not isinstance(verdict, (bool, int, float)) or verdict not in (
-        0,
-        1,
-    ):  # bool() makes a success of "False" and of NaN
+    # bool() makes a success of "False" and of NaN.
+    if not isinstance(verdict, (bool, int, float)) or verdict not in (0, 1):
         return f"info['success'] must be True or False when a task ends, got {verdict!r}; return the verdict there"
     if reward != verdict:
         return (

@@ -249,9 +249,7 @@ class SharedHorizon:
         # A line without its end is still being written, or its writer was killed; the next newline tells which.
         end = news.rfind(b"\n") + 1
         for line in bytes(news[:end]).splitlines(keepends=True):
-            self._heard += len(
-                line
-            )  # first, so that an outcome that the controller refuses does not hold up the others
+            self._heard += len(line)  # first: an outcome that the controller refuses does not hold up the others
             if (outcome := _parse(line.rstrip(b"\n"))) is not None:
                 controller.record(outcome)
                 self._news += 1

@@ -24,9 +24,8 @@ from envs.actors.host import About, EnvHost, EnvKind
 __all__ = ["ActorPool", "Seat", "close_shared_actors", "shared_actors"]
 
 _BEGIN_TIMEOUT_S = 120.0  # until all first actors have begun; later, when none is left, until one new actor has
-_CALL_TIMEOUT_S = (
-    600.0  # longer than the environments' own deadlines; an actor that takes longer for one call is killed
-)
+# Longer than the environments' own deadlines. An actor that takes longer for one call is killed.
+_CALL_TIMEOUT_S = 600.0
 _REACH_TIMEOUT_S = 10.0  # until the port of the cluster's head answers
 _THREADS = 64  # per actor, as many as ThreadVectorEnv has at most; more environments share them
 _OBJECT_STORE_BYTES = 100_000_000  # for a Ray started by this process; texts need very little of it

@@ -31,9 +31,8 @@ __all__ = ["Fork", "Unread", "Zygote"]
 
 _START_TIMEOUT_S = 180.0  # importing AppWorld takes 4 s on a quiet machine
 _SPAWN_TIMEOUT_S = 60.0
-_END_TIMEOUT_S = (
-    10.0  # killing a process takes milliseconds; a zygote that does not answer is killed, with all its forks
-)
+# Killing a process takes milliseconds. A zygote that does not answer is killed, with all its forks.
+_END_TIMEOUT_S = 10.0
 _PREFIX = "eh-appworld-"
 _NEEDED = ("socket", "root/data")  # the files in a zygote's folder as long as it can fork
 # The environment variables that a zygote gets. Agents' code can read all of them, and a trainer's hold keys and tokens.

@@ -179,9 +179,8 @@ def inherit_databases() -> None:
         address = f"file:{to_path.removeprefix(':memory:')}?mode=memory&cache=shared"
         connections = [ready[app].pop()]
 
-        def connect() -> (
-            sqlite3.Connection
-        ):  # called again when the engine is closed: closing opens one more connection
+        def connect() -> sqlite3.Connection:
+            # Called again when the engine is closed: closing opens one more connection.
             return connections.pop() if connections else sqlite3.connect(address, uri=True, check_same_thread=False)
 
         engine = create_engine(f"sqlite:///{address}&uri=true", creator=connect, poolclass=StaticPool)

@@ -42,9 +42,8 @@ def upstream_command():
         start = "import official; official.isolate(); " if isolated else ""
         code = f"{start}import sys; from bfcl_eval.__main__ import cli; sys.argv[0] = 'bfcl'; cli()"
         env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE), "BFCL_PROJECT_ROOT": str(project)}
-        env["OPENAI_API_KEY"] = (
-            "unused"  # the handler of the native format makes a client, and evaluation asks nothing of it
-        )
+        # The handler of the native format makes a client, and evaluation asks nothing of it.
+        env["OPENAI_API_KEY"] = "unused"
         subprocess.run([python, "-c", code, *map(str, arguments)], env=env, check=True, stdout=subprocess.DEVNULL)
 
     return run
