@@ -110,7 +110,7 @@ def cache_dir() -> Path:
     """The cache folder, for everything that can be built again.
 
     It is EH_CACHE_DIR if that is set. Otherwise it is ``elastic-horizon`` in XDG_CACHE_HOME if that is set, or else in
-    the platform's cache folder (~/.cache, ~/Library/Caches, %LOCALAPPDATA%).
+    the platform's cache folder (~/.cache, ~/Library/Caches).
 
     Raises:
         ConfigError: This user may not look into the folder.
@@ -132,8 +132,6 @@ def _cache_dir() -> Path:
         base = os.environ["XDG_CACHE_HOME"]
     elif sys.platform == "darwin":
         base = "~/Library/Caches"
-    elif os.name == "nt":
-        base = os.environ.get("LOCALAPPDATA", "~/AppData/Local")
     else:
         base = "~/.cache"
     return expanded(base, "EH_CACHE_DIR").resolve() / "elastic-horizon"
@@ -380,15 +378,10 @@ def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
         raise ConfigError("backends run in worker processes, which need Linux or macOS; on Windows, use WSL") from error
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"the folder {path.parent} can't be made ({error.strerror}); set EH_CACHE_DIR to a folder that can be written to"
-        ) from error
-    try:
         file = path.open("w")
     except OSError as error:
         raise ConfigError(
-            f"the lock {path} can't be opened ({error.strerror}); set EH_CACHE_DIR to a folder that is your own"
+            f"the lock {path} can't be made ({error.strerror}); set EH_CACHE_DIR to a folder of your own"
         ) from error
     with file:
         try:

@@ -60,15 +60,13 @@ class TextEnvContract:
             "say in make() how your environment is made: return gym.make('MyEnv-v0', split='dev')"
         )
 
-    def make_slots(
-        self, count: int, controller: HorizonController | None = None, max_workers: int | None = None
-    ) -> ThreadVectorEnv:
+    def make_slots(self, count: int, controller: HorizonController | None = None) -> ThreadVectorEnv:
         """`count` environments in slots, each under the limit of `controller` if there is one."""
 
         def build() -> TextEnv:
             return self.make() if controller is None else ElasticTimeLimit(self.make(), controller)
 
-        return ThreadVectorEnv([build] * count, max_workers)
+        return ThreadVectorEnv([build] * count)
 
     def teardown_method(self) -> None:
         """Closes the environments that a test has made."""
@@ -81,11 +79,9 @@ class TextEnvContract:
         env: TextEnv = self._closed_later(self.make())
         return env
 
-    def new_slots(
-        self, count: int, controller: HorizonController | None = None, max_workers: int | None = None
-    ) -> ThreadVectorEnv:
+    def new_slots(self, count: int, controller: HorizonController | None = None) -> ThreadVectorEnv:
         """`make_slots`, closed when the test ends."""
-        envs: ThreadVectorEnv = self._closed_later(self.make_slots(count, controller, max_workers))
+        envs: ThreadVectorEnv = self._closed_later(self.make_slots(count, controller))
         return envs
 
     def _closed_later(self, env: Any) -> Any:
@@ -321,40 +317,6 @@ class ExpertEnvContract(TextEnvContract):
         assert twin.reset(seed=4) == env.reset(seed=4), "the pickled environment starts otherwise"
         first, again = env.step(_expert(env)), twin.step(_expert(twin))
         assert again == first, f"the pickled environment answered {again}, expected {first}"
-
-    def test_one_slot_without_threads_is_the_plain_environment(self) -> None:
-        """`ThreadVectorEnv` with ``max_workers=0``."""
-        self._check_one_slot(0)
-
-    def test_one_slot_in_a_thread_is_the_plain_environment(self) -> None:
-        """`ThreadVectorEnv` with threads."""
-        self._check_one_slot(2)
-
-    def _check_one_slot(self, max_workers: int) -> None:
-        plain, envs = self.new(), self.new_slots(1, FixedHorizon(self.longest), max_workers)
-        observation, info = plain.reset(seed=7)
-        observations, infos = envs.reset(seed=7)
-        assert observations == (observation,), f"the slot started with {observations}, expected {observation!r}"
-        assert infos["task_id"].tolist() == [info["task_id"]], (
-            f"the slot plays {infos['task_id']}, not {info['task_id']!r}"
-        )
-        steps, terminated = 0, False
-        while not terminated:
-            steps += 1
-            action = _expert(plain)
-            observation, reward, terminated, truncated, _ = plain.step(action)
-            observations, rewards, terminations, truncations, infos = envs.step((action,))
-            got, expected = (
-                (*observations, *rewards, *terminations, *truncations),
-                (observation, reward, terminated, truncated),
-            )
-            assert got == expected, f"step {steps} in the slot gave {got}, expected {expected}"
-        assert infos["episode"]["length"].tolist() == [steps], (
-            f"the slot counted {infos['episode']['length']} of {steps} steps"
-        )
-        assert infos["episode"]["success"].tolist() == infos["success"].tolist() == [True], (
-            "the slot's success was lost"
-        )
 
     def test_a_masked_reset_changes_its_own_slots_only(self) -> None:
         """Environments share no state: one slot's reset leaves its neighbours where they are."""

@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -270,12 +269,6 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: str) -> N
         gym.make("EH-Remote-v0", **arguments)
 
 
-def test_a_task_is_chosen_by_the_seed_where_none_is_named(cabinet: Served) -> None:
-    with cabinet.remote() as remote, gym.make("EH-Cabinet-v0") as local:
-        for seed in (0, 1):
-            assert remote.reset(seed=seed) == local.reset(seed=seed)
-
-
 def test_a_wrong_task_split_or_token_is_named(cabinet: Served) -> None:
     for task_id in ("nope", "test-000001"):  # the environment knows the second, but its split is not served
         with cabinet.remote() as remote, pytest.raises(ConfigError, match=rf"the splits .* have no task '{task_id}'"):
@@ -455,14 +448,6 @@ def test_wrong_flags_of_serve_are_refused(
     monkeypatch.setenv("EH_ENV_TOKEN", TOKEN)
     assert main(["serve", "--port", "0", *arguments]) == 1
     assert re.search(message, capsys.readouterr().err)
-
-
-def test_a_missing_backend_ends_serve_before_it_listens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
-    assert main(["serve", "EH-AppWorld-v0", "--split", "mini", "--port", "0"]) == 1
-    assert "envs install appworld" in capsys.readouterr().err
 
 
 def test_a_given_token_is_not_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,8 +52,8 @@ class TestAnEnvironmentInAnActor(ExpertEnvContract):
     def make(self):
         return gym.make(self.spec, split="dev")
 
-    def make_slots(self, count, controller=None, max_workers=None):
-        return eh_gym.make_vec(self.spec, count, controller, max_workers=max_workers, split="dev")
+    def make_slots(self, count, controller=None):
+        return eh_gym.make_vec(self.spec, count, controller, split="dev")
 
     # Its pool is this process's, and cannot be pickled.
     test_the_spec_survives_pickling = test_the_environment_survives_pickling = None
