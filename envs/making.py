@@ -11,7 +11,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.errors import ConfigError, EHError
 
-__all__ = ["make_environment", "read_env_args"]
+__all__ = ["json_object", "make_environment", "read_env_args"]
 
 
 def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str, str]:
@@ -35,17 +35,20 @@ def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str
 
 
 def read_env_args(text: str) -> dict[str, Any]:
-    """Reads the arguments of gym.make from the text of `--env-args`.
+    """Reads the arguments of gym.make from the text of `--env-args`. Errors are those of `json_object`."""
+    return json_object(text, "--env-args", '{"categories": ["base"]}')
+
+
+def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
+    """Reads the value of a flag that takes a JSON object.
 
     Raises:
         ConfigError: The text is not a JSON object.
     """
     try:
-        args = json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(
-            f'--env-args is not JSON ({error}); write --env-args \'{{"categories": ["base"]}}\''
-        ) from error
-    if not isinstance(args, dict):
-        raise ConfigError(f"--env-args must be a JSON object, got {text!r}")
-    return args
+        raise ConfigError(f"{flag} is not JSON ({error}); write {flag} '{example}'") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{flag} must be a JSON object, got {text!r}")
+    return value

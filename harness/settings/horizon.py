@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from eh_gym import HorizonController, KeyedHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.elastic import Rounding, Statistic
 from eh_gym.horizon.make import HORIZONS
+from envs.making import json_object
 from harness.settings.environment import GIVEN
 from harness.settings.ranges import Range
 
@@ -147,13 +147,7 @@ class HorizonSettings(StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlag
 
     def controller_args(self) -> dict[str, Any]:
         """`wrapper_args` as a dict."""
-        try:
-            args = json.loads(self.wrapper_args)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"wrapper_args is not JSON ({error}); write --wrapper-args '{{\"k0\": 5}}'") from error
-        if not isinstance(args, dict):
-            raise ConfigError(f"wrapper_args must be a JSON object, got {self.wrapper_args!r}")
-        return args
+        return json_object(self.wrapper_args, "--wrapper-args", '{"k0": 5}')
 
     def check_horizon(self) -> None:
         """Raises ConfigError if the flags contradict each other or describe no controller."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from eh_gym.errors import ConfigError
+from envs.making import json_object
 from harness.settings.ranges import Range
 from harness.types.rules import REASONING_FORMATS
 
@@ -60,14 +60,7 @@ def read_template_kwargs(text: str) -> dict[str, Any]:
     Raises:
         ConfigError: The text is not a JSON object, or it names what every rendering sets by itself.
     """
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"--chat-template-kwargs must be a JSON object such as '{{\"enable_thinking\": false}}', got {text!r} ({error})"
-        ) from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"--chat-template-kwargs must be a JSON object, got {text!r}")
+    values = json_object(text, "--chat-template-kwargs", '{"enable_thinking": false}')
     if taken := [name for name in values if name in _OURS]:
         raise ConfigError(f"--chat-template-kwargs must not have {', '.join(taken)}; leave it out")
     return values

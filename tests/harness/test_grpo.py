@@ -12,6 +12,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -243,6 +244,19 @@ def test_a_second_process_is_kept_out_of_a_run(
     assert exit_.value.code == 2
     assert str(folder) in " ".join(capsys.readouterr().out.split())
     main(["--resume", str(folder)])  # once the first has ended
+
+
+def test_an_interrupted_command_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.grpo.train", mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 130
+    (run,) = (tmp_path / "runs").iterdir()
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"stopped; continue with --resume runs/{run.name}, from its beginning")
 
 
 def test_flags_beside_resume_are_named_where_the_run_has_others(

@@ -9,7 +9,6 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from quiet_run import kill_and_resume, metrics_of
 from quiet_run import rows_of_run as run
 
 from eh_gym.errors import WorkerDied, WorkerError
@@ -91,17 +90,6 @@ def test_an_overlapped_run_resumes_with_the_batch_that_was_on_its_way(overlapped
         if int(checkpoint.name[7:]) > 2:
             checkpoint.rename(tmp_path / checkpoint.name)
     assert run(config, resume=True) == rows
-
-
-@pytest.mark.campaign
-def test_a_killed_overlapped_run_resumes_to_the_same_metrics(
-    overlapped: GRPOConfig, tmp_path: Path, cache: Path, child_env: dict[str, str]
-) -> None:
-    whole = dataclasses.replace(overlapped, updates=7, checkpoint_every=2)
-    rows = run(whole)
-    killed = dataclasses.replace(whole, out=tmp_path / "killed")
-    kill_and_resume(killed, (3,), {**child_env, "EH_CACHE_DIR": str(cache)})
-    assert metrics_of(killed) == rows
 
 
 def test_streaming_in_one_thread_resumes_to_the_same_metrics(quick: GRPOConfig, tmp_path: Path) -> None:

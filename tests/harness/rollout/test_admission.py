@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from harness.evaluation.held_out import HeldOut
-from harness.evaluation.play import play_policy
 from harness.policy.ranks import Ranks
 from harness.rollout.admission import Admission
 from harness.rollout.rollout import rollout
@@ -102,14 +101,6 @@ def test_failing_environments_and_a_small_cache_lose_no_episode(fake: Any, mode:
             fails=lambda task, attempt: plan.get(task) if attempt == 0 else None,
         )
         assert [t.ids for t in played] == [t.ids for t in expected]
-
-
-def test_evaluations_follow_the_same_rule(fake: Any) -> None:
-    watched = Watched(fake, 400)
-    environments: Any = SimpleNamespace(open=lambda controller, episodes: fake.envs(min(12, episodes), 0))
-    chat = fake.Chat()
-    play_policy(environments, watched.sampler, chat, fake.requests(24), Rules(1.0, 4), horizon=9)
-    assert all(len(step) == 1 or sum(step.values()) <= 400 for step in watched.steps)
 
 
 def test_a_rank_evaluates_in_as_many_slots_as_it_trains_in() -> None:

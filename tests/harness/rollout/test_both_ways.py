@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from eh_gym.errors import ConfigError
 from harness.rollout.length_estimates import EpisodeLengths
 from harness.rollout.rollout import rollout
-from harness.types.rules import EpisodeRequest, Rules
+from harness.types.rules import Rules
 from harness.types.trajectory import Trajectory
 
 SETTINGS: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 4}
@@ -245,40 +244,3 @@ def test_the_longest_expected_start_first_in_streaming_and_lockstep_keeps_the_or
     starts.clear()
     assert streamed == play(fake, 12, mode="lockstep", slots=1, threads=0, lengths=lengths, starts=starts)
     assert starts == [f"task-{i}" for i in range(6) for _ in range(2)]
-
-
-@BOTH
-def test_the_driver_s_memory_does_not_grow_with_the_updates(fake: Any, mode: str) -> None:
-    """120 updates of a rollout with new tasks in each, some of which fail; kept are the lengths of 10,000 tasks at most."""
-    from eh_gym import ElasticHorizon
-
-    lengths, controller, sampler = EpisodeLengths(), ElasticHorizon(), fake.Sampler()
-    attempts: dict[tuple[str, int], int] = {}
-    starts: list[str] = []
-    failing = fake.envs(
-        4,
-        2 if mode == "streaming" else 0,
-        attempts=attempts,
-        starts=starts,
-        fails=lambda task, n: (1, "told") if n else None,
-    )
-    grown: list[int] = []
-    rules = Rules(mode=mode, **SETTINGS)
-    tracemalloc.start()
-    try:
-        for update in range(120):
-            requests = [EpisodeRequest(f"task-{(update * 4 + i) % 64}", i, seed=update * 4 + i) for i in range(4)]
-            played = rollout(failing, sampler, fake.Chat(), requests, rules, lengths=lengths)
-            for t in played:
-                controller.record(t.outcome())
-            controller.update()
-            lengths.observe(played)
-            attempts.clear()
-            starts.clear()
-            if update % 40 == 39:
-                del played
-                grown.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-        failing.close()
-    assert grown[-1] - grown[0] < 20_000, grown  # one update's trajectories are more

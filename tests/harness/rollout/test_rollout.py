@@ -82,11 +82,6 @@ class _Slow(gym.Wrapper):
         return self.env.step(action)
 
 
-def test_streaming_in_one_thread_is_the_same_to_the_last_bit(trained: Policy) -> None:
-    first, second = (play(trained, k=20, slots=5, threads=0, mode="streaming") for _ in range(2))
-    assert first == second
-
-
 def test_streaming_with_threads_differs_in_rounding_only(trained: Policy) -> None:
     fixed = FixedHorizon(20)
     make = lambda: ElasticTimeLimit(_Slow(gym.make("EH-Cabinet-v0")), fixed, record=False)  # noqa: E731

@@ -72,6 +72,9 @@ def test_an_error_is_one_line_as_it_is(capsys: pytest.CaptureFixture[str]) -> No
         raise ConfigError("run pip install -e '.[train]', see [/x]")
     assert end.value.code == 2
     assert capsys.readouterr().out == "error: run pip install -e '.[train]', see [/x]\n"
+    with pytest.raises(SystemExit) as end, errors_in_one_line(Console()):
+        raise KeyboardInterrupt("go on with --out [x]")
+    assert (end.value.code, capsys.readouterr().out) == (130, "stopped; go on with --out [x]\n")
     with pytest.raises(ZeroDivisionError), errors_in_one_line(Console()):  # our own mistakes keep their traceback
         print(1 // 0)
 

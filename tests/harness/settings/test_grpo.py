@@ -105,7 +105,7 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
         ({"wrapper": "elastc"}, "elastic, fixed, .*MODULE:CLASS.*'elastc'"),
         ({"wrapper": "no_module:Seeking"}, "no_module:Seeking"),
         ({"wrapper": "eh_gym:FixedHorizon"}, "takes k"),
-        ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": "5"}, "wrapper_args"),
+        ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": "5"}, "--wrapper-args"),
         ({"wrapper_args": '{"k0": 5}'}, "--wrapper-args"),
     ],
 )
