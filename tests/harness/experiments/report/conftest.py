@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.experiments.suites import suite_arms
 from harness.run.episode_log import write_episodes
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
@@ -98,56 +99,20 @@ def write_log(folder: Path, *, updates: int, tasks: int, group: int = 8, hostile
         write_episodes(folder / "episodes", update, trajectories, chosen)
 
 
-def write_sweep(out: Path, *, seeds: int = 3, updates: int = 12, only: tuple[str, ...] = ()) -> Path:
-    """A sweep of all suites, or of those named, as `harness.sweep` writes it."""
-    arms: dict[str, list[tuple[str, dict[str, Any], dict[str, float]]]] = {
-        "saturation": [
-            (f"K={k}", {"wrapper": "fixed", "k0": k}, {"ceiling": 0.92 * min(1.0, k / 20), "k_from": k, "k_to": k})
-            for k in (5, 10, 15, 20, 30, 50)
-        ],
-        "convergence": [
-            ("elastic K0=10", {"wrapper": "elastic", "k0": 10}, {"k_from": 10, "k_to": 27}),
-            ("elastic K0=50", {"wrapper": "elastic", "k0": 50}, {"k_from": 50, "k_to": 28}),
-            ("TTI", {"wrapper": "tti"}, {"k_from": 15, "k_to": 50}),
-            ("ScalingInter", {"wrapper": "linear"}, {"k_from": 10, "k_to": 50}),
-        ],
-        "comparison": [
-            ("K=15", {"wrapper": "fixed", "k0": 15}, {"ceiling": 0.6, "k_from": 15, "k_to": 15}),
-            ("K=50", {"wrapper": "fixed", "k0": 50}, {"ceiling": 0.9, "k_from": 50, "k_to": 50}),
-            ("TTI", {"wrapper": "tti"}, {"ceiling": 0.8, "k_from": 15, "k_to": 50}),
-            ("ScalingInter", {"wrapper": "linear"}, {"ceiling": 0.85, "k_from": 10, "k_to": 50}),
-            ("elastic", {"wrapper": "elastic"}, {"ceiling": 0.93, "k_from": 15, "k_to": 28}),
-        ],
-        "percentile": [
-            (label, {"wrapper": "elastic", "statistic": label.lower()}, {"k_from": 15, "k_to": k})
-            for label, k in (("mean", 19), ("P50", 16), ("P75", 22), ("P90", 28), ("P95", 40), ("max", 50))
-        ],
-        "headroom": [
-            (f"Δ={d}", {"wrapper": "elastic", "delta": float(d)}, {"k_from": 15, "k_to": 18 + d})
-            for d in (0, 5, 10, 15, 20)
-        ],
-        "ema": [(f"α={a:g}", {"wrapper": "elastic", "alpha": a}, {"k_from": 15, "k_to": 28}) for a in (0.1, 0.2, 1.0)],
-        "learning": [
-            ("K=50", {"wrapper": "fixed", "k0": 50}, {"ceiling": 0.9, "k_from": 50, "k_to": 50}),
-            ("truncated x 0", {"wrapper": "elastic", "k0": 10}, {"ceiling": 0.8, "k_from": 10, "k_to": 20}),
-        ],
-        "pretrained": [
-            ("K=50", {"wrapper": "fixed", "k0": 50}, {"ceiling": 0.9, "k_from": 50, "k_to": 50}),
-            ("elastic K0=10", {"wrapper": "elastic", "k0": 10}, {"ceiling": 0.8, "k_from": 10, "k_to": 20}),
-        ],
-    }
+def write_sweep(out: Path, *, only: tuple[str, ...], seeds: int = 3, updates: int = 12) -> Path:
+    """A sweep of the suites that are named, as `harness.sweep` writes it, but with names of runs that a test knows."""
     (out / "suites").mkdir(parents=True)
-    for suite, members in arms.items():
-        if only and suite not in only:
-            continue
+    for suite in only:
         said = []
-        for i, (label, settings, shape) in enumerate(members):
-            runs = []
-            for seed in range(seeds):
-                name = f"{suite}-{i}-seed{seed}"
-                write_run(out / "runs" / name, updates=updates, seed=seed, **settings, **shape)
-                runs.append({"seed": seed, "folder": f"../runs/{name}"})
-            said.append({"label": label, "settings": settings, "runs": runs})
+        for i, arm in enumerate(suite_arms(suite, preset([]), quick=True)):
+            k0 = arm.settings.get("k0", 15)
+            fixed = arm.settings.get("wrapper") == "fixed"
+            shape = {"k_from": k0, "k_to": k0 if fixed else 28, "ceiling": 0.92 * min(1, k0 / 20) if fixed else 0.9}
+            runs = [{"seed": seed, "folder": f"../runs/{suite}-{i}-seed{seed}"} for seed in range(seeds)]
+            for run in runs:
+                folder = out / "suites" / run["folder"]
+                write_run(folder.resolve(), updates=updates, seed=run["seed"], **arm.settings, **shape)
+            said.append({"label": arm.label, "settings": arm.settings, "runs": runs})
         manifest = {"suite": suite, "quick": True, "env": "EH-Cabinet-v0", "model": "tiny", "threshold": 0.5}
         (out / "suites" / f"{suite}.json").write_text(json.dumps(manifest | {"base": {}, "arms": said}))
     return out
