@@ -28,7 +28,7 @@ from harness.experiments.suites import PAPER_SUITES, SuiteArm, quick_settings, s
 from harness.rollout.environment import spec_of
 from harness.run.files import lock_folder
 from harness.run.run_folder import SHARDS, latest_checkpoint, prepare
-from harness.settings.command_line import errors_in_one_line
+from harness.settings.command_line import errors_in_one_line, given_flags
 from harness.settings.command_line import parse as parse_flags
 from harness.settings.defaults import SMALL_CHAT_MODEL
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
@@ -292,16 +292,14 @@ def parse(words: list[str]) -> Sweep:
     words = [*words, *_suite_flags(words)]
     quick = "--quick" in words
     train = preset(words, _quick_defaults if quick else lambda config: config)
-    given = {w.split("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_") for w in words if w[:2] == "--"}
+    given = set(given_flags(words).values())
     default: Any = Sweep(suite=tyro.MISSING, train=train)
     settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep", first=(*FIRST_FLAGS, *vars(default)))
     recipe = read_recipe(train.recipe, GRPOConfig) if train.recipe is not None else {}
     settings = dataclasses.replace(settings, train=_settled(settings.train, given | recipe.keys(), quick=quick))
     check_ranges(settings)
-    for name in sorted(given & {"resume"}):
-        raise ConfigError(
-            f"--{name.replace('_', '-')} is for a single run; the folder of a sweep is --out, and a sweep resumes by itself"
-        )
+    if "resume" in given:
+        raise ConfigError("--resume is for a single run; a sweep resumes by itself, in its folder, --out")
     for suite in PAPER_SUITES if settings.suite == "all" else [settings.suite]:
         if suite == "saturation" and settings.train.budget_hint:
             raise ConfigError(

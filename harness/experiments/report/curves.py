@@ -64,33 +64,29 @@ def _name(kept: KeptEvaluation) -> str:
     return f"{get('model') or get('policy')} on {get('env')}, {get('split')}"
 
 
+@drawing_style()
 def _draw(name: str, curve: Saturation, about: str) -> Drawing:
     ks = range(1, curve.k_max + 1)
-    with drawing_style():
-        figure, axes = panel()
-        axes.fill_between(ks, curve.low, curve.high, color=BLUE, alpha=0.15, linewidth=0)
-        axes.plot(ks, curve.success, color=BLUE, linewidth=1.8, label="success within K steps")
-        if any(curve.tokens):
-            cost = axes.twinx()
-            cost.plot(ks, curve.tokens, color=ORANGE, linewidth=1.5, linestyle="--")
-            axes.plot([], [], color=ORANGE, linewidth=1.5, linestyle="--", label="tokens of an episode (right)")
-            cost.set_ylim(bottom=0)
-            cost.yaxis.set_major_formatter(EngFormatter(sep=""))
-            cost.spines["top"].set_visible(False)
-        axes.axvline(
-            curve.knee, color=GREY, linewidth=1, linestyle=":", label=f"2 points below at most, K = {curve.knee}"
-        )
-        if curve.boundary is not None and curve.boundary + 10 <= curve.k_max:
-            axes.axvline(
-                curve.boundary + 10, color=GREY, linewidth=1, label=f"P90 + 10, K = {int(curve.boundary + 10)}"
-            )
-        axes.set_ylim(-0.02, 1.02)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-        axes.set_xlabel("K (steps)")
-        axes.set_ylabel("success")
-        legend(axes)
-        picture = svg(figure)
+    figure, axes = panel()
+    axes.fill_between(ks, curve.low, curve.high, color=BLUE, alpha=0.15, linewidth=0)
+    axes.plot(ks, curve.success, color=BLUE, linewidth=1.8, label="success within K steps")
+    if any(curve.tokens):
+        cost = axes.twinx()
+        cost.plot(ks, curve.tokens, color=ORANGE, linewidth=1.5, linestyle="--")
+        axes.plot([], [], color=ORANGE, linewidth=1.5, linestyle="--", label="tokens of an episode (right)")
+        cost.set_ylim(bottom=0)
+        cost.yaxis.set_major_formatter(EngFormatter(sep=""))
+        cost.spines["top"].set_visible(False)
+    axes.axvline(curve.knee, color=GREY, linewidth=1, linestyle=":", label=f"2 points below at most, K = {curve.knee}")
+    if curve.boundary is not None and curve.boundary + 10 <= curve.k_max:
+        axes.axvline(curve.boundary + 10, color=GREY, linewidth=1, label=f"P90 + 10, K = {int(curve.boundary + 10)}")
+    axes.set_ylim(-0.02, 1.02)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    axes.set_xlabel("K (steps)")
+    axes.set_ylabel("success")
+    legend(axes)
+    picture = svg(figure)
     points = "; ".join(f"K = {k}: {100 * curve.success[k - 1]:.1f} %" for k in sorted({curve.knee, curve.k_max}))
     return Drawing(
         f"Success and cost under each K: {name}",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import textwrap
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 
@@ -48,16 +49,18 @@ class Drawing:
         return f'<figure><img src="{self.data_uri()}" alt="{escape(self.alternative)}"><figcaption>{words}</figcaption></figure>'
 
 
-def drawing_style() -> AbstractContextManager[None]:
-    """The style of all figures."""
-    return matplotlib.rc_context(
+@contextmanager
+def drawing_style() -> Iterator[None]:
+    """The style of all figures; also a decorator of what draws them."""
+    with matplotlib.rc_context(
         {
             "font.size": 10,
             "svg.fonttype": "path",  # letters as outlines look the same everywhere
             "svg.hashsalt": "report",  # the same figure gives the same bytes
             "text.parse_math": False,  # a dollar sign in an arm's label is a dollar sign
         }
-    )
+    ):
+        yield
 
 
 def panel() -> tuple[Figure, Axes]:

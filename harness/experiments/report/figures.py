@@ -44,18 +44,6 @@ class _Line:
     seeds: list[Points]
 
 
-def draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | None) -> list[Drawing]:
-    """Draws the figures of one suite.
-
-    Args:
-        suite: The suite. Runs without metrics are not drawn.
-        table: The numbers of the suite.
-        band: The plateau of the saturation suite, in steps, if it is known.
-    """
-    with drawing_style():
-        return _draw_suite(suite, table, band)
-
-
 # The figures of each suite, in order. Runs that are named one by one get those of the comparison.
 _FIGURES = {
     "saturation": ("saturation", "cost", "success", "lengths"),
@@ -70,7 +58,15 @@ _FIGURES = {
 }
 
 
-def _draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | None) -> list[Drawing]:
+@drawing_style()
+def draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | None) -> list[Drawing]:
+    """Draws the figures of one suite.
+
+    Args:
+        suite: The suite. Runs without metrics are not drawn.
+        table: The numbers of the suite.
+        band: The plateau of the saturation suite, in steps, if it is known.
+    """
     arms = [arm for arm in suite.arms if any(run.rows for run in arm.runs)]
     if not arms:
         return []
