@@ -22,7 +22,8 @@ from harness.types.trajectory import Trajectory, Turn
 
 pytestmark = pytest.mark.campaign
 
-EMPTY = ["I wonder what to do.", "print(apis.supervisor.show_profile())"]  # it never completes its task
+# It never completes its task. The last message is too long to be run.
+EMPTY = ["I wonder what to do.", "print(apis.supervisor.show_profile())", "print(1)\n#" + "x" * 200_000]
 
 
 def chosen():
