@@ -43,7 +43,7 @@ def cut(out: Path, episodes: int) -> None:
     (out / "result.json").unlink(missing_ok=True)
 
 
-def test_the_same_command_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+def test_the_same_command_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluate(None)
     assert evaluate(tmp_path / "out") == whole
     before = lines(tmp_path / "out")
@@ -51,6 +51,8 @@ def test_the_same_command_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert evaluate(tmp_path / "out") == whole
     assert lines(tmp_path / "out") == before
     assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["successes"] == whole.successes
+    monkeypatch.setattr("harness.evaluation.play.play_script", lambda *_, **__: pytest.fail("played again"))
+    assert evaluate(tmp_path / "out") == whole
 
 
 def test_episodes_are_counted_in_the_order_of_the_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,12 +70,6 @@ def test_episodes_are_counted_in_the_order_of_the_requests(tmp_path: Path, monke
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
     evaluate(tmp_path / "out", policy="random", horizon=20)
     assert counted[1] == counted[0]
-
-
-def test_a_finished_one_is_read_and_nothing_is_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = evaluate(tmp_path / "out")
-    monkeypatch.setattr("harness.evaluation.play.play_script", lambda *_, **__: pytest.fail("played again"))
-    assert evaluate(tmp_path / "out") == whole
 
 
 def test_more_tasks_and_rollouts_play_what_is_missing(tmp_path: Path) -> None:

@@ -166,19 +166,33 @@ def test_a_damaged_entry_of_the_cache_is_made_again(env: gym.Env[str, str], tmp_
     assert cloned() == second  # from the cache
 
 
-def test_other_observations_or_another_type_never_meet_an_old_cache(env: gym.Env[str, str], tmp_path: Path) -> None:
-    for cut, entries in ((None, 1), (64, 2), (None, 2)):
-        cached_warm_start(tmp_path, env, new_tiny_policy(env, seed=0, max_observation_tokens=cut), FEW, seed=0)
+def swapped(policy: Policy) -> Policy:
+    """With two words of the vocabulary in each other's places."""
+    vocabulary, text = policy.tokenizer.get_vocab(), policy.tokenizer.backend_tokenizer.to_str()
+    a, b = vocabulary["open("], vocabulary["read("]
+    text = text.replace(f'"open(":{a}', f'"open(":{b}').replace(f'"read(":{b}', f'"read(":{a}')
+    policy.tokenizer._tokenizer = type(policy.tokenizer.backend_tokenizer).from_str(text)
+    assert policy.tokenizer.get_vocab()["open("] == b
+    return policy
+
+
+def longer(policy: Policy) -> Policy:
+    """With other rotary frequencies, as with another --max-context for LongRoPE; `state_dict` has them not."""
+    policy.model.base_model.rotary_emb.inv_freq /= 2
+    return policy
+
+
+def test_what_a_clone_depends_on_never_meets_an_old_cache(env: gym.Env[str, str], tmp_path: Path) -> None:
+    for policy, entries in (
+        (new_tiny_policy(env, seed=0), 1),
+        (new_tiny_policy(env, seed=0, max_observation_tokens=64), 2),
+        (new_tiny_policy(env, seed=0), 2),
+        (new_tiny_policy(env, seed=0, packing=False), 3),
+        (longer(new_tiny_policy(env, seed=0)), 4),
+        (swapped(new_tiny_policy(env, seed=0)), 5),
+    ):
+        cached_warm_start(tmp_path, env, policy, FEW, seed=0)
         assert len(list((tmp_path / "warm_start").iterdir())) == entries
-    padded = new_tiny_policy(env, seed=0, packing=False)
-    cached_warm_start(tmp_path, env, padded, FEW, seed=0)
-    assert len(list((tmp_path / "warm_start").iterdir())) == 3
-    longer = new_tiny_policy(env, seed=0)
-    longer.model.base_model.rotary_emb.inv_freq /= (
-        2  # as with another --max-context, for LongRoPE; state_dict has it not
-    )
-    cached_warm_start(tmp_path, env, longer, FEW, seed=0)
-    assert len(list((tmp_path / "warm_start").iterdir())) == 4
 
 
 @pytest.mark.parametrize(("seed", "same"), [(-1, False), (7, True)])
@@ -198,22 +212,6 @@ def test_runs_of_other_seeds_can_share_a_clone(
         cloned = clone_expert(config, env, new_tiny_policy(gym.make(config.env), seed=0), "cpu", display, cached=False)
         losses.add(cloned["warm_start/loss"])
     assert (len(losses) == 1) is same
-
-
-def test_another_vocabulary_never_meets_an_old_cache(env: gym.Env[str, str], tmp_path: Path) -> None:
-    settings = WarmStart(episodes=5, max_batches=1)
-    policy = new_tiny_policy(env, seed=0)
-    cached_warm_start(tmp_path, env, policy, settings, seed=0)
-    other = new_tiny_policy(env, seed=0)
-    vocabulary = other.tokenizer.get_vocab()
-    a, b = vocabulary["open("], vocabulary["read("]
-    text = other.tokenizer.backend_tokenizer.to_str()
-    text = text.replace(f'"open(":{a}', f'"open(":{b}').replace(f'"read(":{b}', f'"read(":{a}')
-    other.tokenizer._tokenizer = type(other.tokenizer.backend_tokenizer).from_str(text)
-    assert other.tokenizer.get_vocab()["open("] == b
-    for one, entries in ((new_tiny_policy(env, seed=0), 1), (other, 2)):
-        cached_warm_start(tmp_path, env, Policy(one.model, one.tokenizer, one.chat), settings, seed=0)
-        assert len(list((tmp_path / "warm_start").iterdir())) == entries
 
 
 def test_a_cache_that_cannot_be_written_is_told_before_the_clone_is_made(

@@ -206,13 +206,6 @@ def test_the_end_of_a_run_drops_what_servers_still_sample(sampler: VLLMServerSam
     assert sampler.pending == 0
 
 
-def paths(server: Any) -> list[str]:
-    """What the server was called with since it was last asked."""
-    found = [path for path, _ in server.calls]
-    server.calls.clear()
-    return found
-
-
 @pytest.mark.parametrize(
     ("part", "key", "value", "names"),
     [
