@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -56,7 +55,7 @@ _PART = ".part-"
 _SAMPLED = "sampled.safetensors"
 _TRAINED = StateDictOptions(ignore_frozen_params=True, strict=False)  # strict would ask for the frozen weights
 
-# What json, torch and safetensors raise if a file is missing, empty, cut short, overwritten or from another model.
+# What json, torch and safetensors raise if a file is missing, or from another model.
 _UNREADABLE = (
     OSError,
     EOFError,
@@ -68,10 +67,6 @@ _UNREADABLE = (
     SafetensorError,
     CheckpointException,
 )
-
-
-# The errors of torch and safetensors if the files are whole and the model is another one. The fourth is of `zip`.
-_OTHER = re.compile(r"size mismatch|missing key|unexpected key|is (shorter|longer) than|parameter group", re.IGNORECASE)
 
 
 def save_checkpoint(
@@ -274,9 +269,11 @@ def load_training_state(
 ) -> dict[str, Any]:
     """Loads what `write_training_state` wrote into `model`, `optimizer` and `sampled`, and returns the extra state.
 
+    `harness.run.files.check_checksums` says whether the files are whole.
+
     Raises:
-        StateError: A file is missing or damaged, or belongs to a model of another shape; a part may be loaded already. Or the
-            checkpoint was written under torchrun and this process runs without it, or the reverse.
+        StateError: A file is missing, or belongs to a model of another shape; a part may be loaded already. Or the checkpoint
+            was written under torchrun and this process runs without it, or the reverse.
     """
     ranks = ranks or Ranks()
     if (folder / SHARDS).exists() != ranks.sharded:
@@ -318,14 +315,9 @@ def load_training_state(
     except _UNREADABLE as error:
         # Only the first sentence, because torch then advises to load untrusted pickles; and not the names of all layers.
         reason = " ".join(str(error).split()).split(". ")[0][:200] or type(error).__name__
-        # The sampler's copy is there with --max-staleness alone.
-        if _OTHER.search(str(error)) or (name == _SAMPLED and isinstance(error, FileNotFoundError)):
-            raise StateError(
-                f"{name} of the checkpoint {folder} can't be loaded ({reason}); the model or config.json is not that of the "
-                "run: restore it"
-            ) from error
         raise StateError(
-            f"{name} of the checkpoint {folder} can't be loaded ({reason}); delete {folder.name} to resume from the one before"
+            f"{name} of the checkpoint {folder} can't be loaded ({reason}); the model or config.json is not that of the run: "
+            "restore it"
         ) from error
     return extra
 
