@@ -13,51 +13,34 @@ from envs.appworld.download import download
 CONTENT = random.Random(0).randbytes(1_000_000)
 
 
-class Server(ThreadingHTTPServer):
-    """A file server.
-
-    Attributes:
-        cut: Bytes after which the connection ends; None for no end.
-        silent: Whether a cut is a silence instead, until ``over``.
-    """
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.status, self.type, self.sized = 200, "binary/octet-stream", True
-        self.cut, self.silent, self.over = None, False, threading.Event()
-        self.url = f"http://127.0.0.1:{self.server_port}/data.bundle"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        server = self.server
-        if server.status != 200:
-            return self.send_error(server.status)
-        self.send_response(200)
-        self.send_header("Content-Type", server.type)
-        if server.sized:
-            self.send_header("Content-Length", str(len(CONTENT)))
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            self.wfile.write(CONTENT[: server.cut])
-            self.wfile.flush()
-            if server.silent:
-                server.over.wait(600)
-
-
 @pytest.fixture
 def server(monkeypatch):
+    """server(changes) -> the address of a file that is served in this way."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    with Server() as made:
+    way = {"status": 200, "type": "binary/octet-stream", "sized": True, "cut": None, "silent": False}
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_GET(self):
+            self.send_response(way["status"])
+            self.send_header("Content-Type", way["type"])
+            if way["sized"]:
+                self.send_header("Content-Length", str(len(CONTENT)))
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(CONTENT[: way["cut"]])
+                self.wfile.flush()
+                if way["silent"]:
+                    over.wait(600)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
         threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        yield made
-        made.over.set()
+        yield lambda **changes: way.update(changes) or f"http://127.0.0.1:{made.server_port}/data.bundle"
+        over.set()
         made.shutdown()
 
 
@@ -68,8 +51,7 @@ def target(tmp_path):
 
 @pytest.mark.parametrize("sized", [True, False])
 def test_it_brings_the_file_and_leaves_nothing_else(server, target, sized):
-    server.sized = sized
-    download(server.url, target, timeout_s=600)
+    download(server(sized=sized), target, timeout_s=600)
     assert target.read_bytes() == CONTENT
     assert list(target.parent.iterdir()) == [target]
 
@@ -84,9 +66,8 @@ def test_it_brings_the_file_and_leaves_nothing_else(server, target, sized):
     ],
 )
 def test_what_is_not_the_whole_file_is_an_error_and_leaves_nothing(server, target, changes, timeout_s, message):
-    vars(server).update(changes)
     with pytest.raises(EHError, match=message):
-        download(server.url, target, timeout_s=timeout_s)
+        download(server(**changes), target, timeout_s=timeout_s)
     assert not list(target.parent.glob("*"))
 
 
