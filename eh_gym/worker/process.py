@@ -83,7 +83,6 @@ class Worker:
         self._calls = 0
         self._gone = "it was not started"  # why calls are refused; empty while the worker lives
         self._buried = False  # the system may have reused its pid: never signal it again
-        self._unread = bytearray()  # of the worker's frames
         self._stderr = bytearray()
         self._drain: threading.Thread | None = None
 
@@ -215,7 +214,7 @@ class Worker:
     def _spawn(self) -> None:
         if self._process is not None:
             self._bury("it was replaced")
-        self._unread, self._stderr = bytearray(), bytearray()
+        self._stderr = bytearray()
         self._owner = os.getpid()
         self._calls = 0
         try:
@@ -310,21 +309,18 @@ class Worker:
         assert self._process is not None
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
-        # Usually one read brings the whole answer. What is left over belongs to no call: the next one will take it for its
-        # answer, and see that it is not.
-        while len(self._unread) < size:
+        data = bytearray()
+        while len(data) < size:
             if not _wait(fd, select.POLLIN, deadline):
                 raise WorkerTimeout(f"waited {timeout_s:g} s for {what}; the worker was killed")
             try:
-                chunk = os.read(fd, 1 << 16)
+                chunk = os.read(fd, min(size - len(data), 1 << 16))
             except BlockingIOError:
                 continue
             if not chunk:
                 raise self._ended()
-            self._unread += chunk
-        data = bytes(self._unread[:size])
-        del self._unread[:size]
-        return data
+            data += chunk
+        return bytes(data)
 
     def _ended(self) -> WorkerDied:
         assert self._process is not None
