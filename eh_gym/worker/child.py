@@ -57,6 +57,18 @@ def _write(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+def _read(fd: int, size: int, unread: bytearray) -> bytes:
+    """Takes ``size`` bytes of ``unread``, after reading as much as is missing; raises EOFError when the parent is gone."""
+    while len(unread) < size:
+        chunk = os.read(fd, 1 << 16)  # usually brings all calls that wait
+        if not chunk:
+            raise EOFError
+        unread += chunk
+    data = bytes(unread[:size])
+    del unread[:size]
+    return data
+
+
 def _describe(error: BaseException) -> dict[str, str]:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
@@ -92,8 +104,7 @@ def _load(path: str) -> types.ModuleType:
 def serve(backend_path: str) -> None:
     """Takes over stdin and stdout, loads the backend and answers until the parent goes away."""
     parent = os.getppid()
-    requests = open(os.dup(0), "rb")  # noqa: SIM115 - until the end
-    answers = os.dup(1)  # not inheritable, as the other: the backend's own children do not hold them
+    requests, answers = os.dup(0), os.dup(1)  # not inheritable: the backend's own children do not hold them
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -110,14 +121,15 @@ def serve(backend_path: str) -> None:
         return
     _write(answers, encode({"ready": True}))
 
-    while len(head := requests.read(HEADER.size)) == HEADER.size:
-        magic, size = HEADER.unpack(head)
+    unread = bytearray()
+    while True:
+        try:
+            magic, size = HEADER.unpack(_read(requests, HEADER.size, unread))
+            call = json.loads(_read(requests, size, unread).decode("ascii"))  # which is faster than from bytes
+        except EOFError:
+            return
         if magic != MAGIC:
             raise SystemExit("the parent sent something that is not a frame")
-        body = requests.read(size)
-        if len(body) < size:
-            return
-        call = json.loads(body.decode("ascii"))  # which is faster than from bytes
         try:
             frame = encode({"id": call["id"], "result": handle(call["method"], call["params"])})
         except (Exception, SystemExit) as error:  # code of an agent may call exit()

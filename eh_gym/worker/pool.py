@@ -7,7 +7,9 @@ owner opens a new session.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,7 +58,7 @@ class WorkerPool:
     """Several workers with the same command; sessions go where the fewest are. Thread-safe.
 
     Workers start when they are first needed; one that has died is replaced when the next session is placed on it.
-    A forked copy of the process starts workers of its own: those of the parent answer the parent.
+    In a forked copy of the process the pool begins without workers: those of the parent answer the parent.
 
     Args:
         size: Most worker processes, >= 1.
@@ -69,6 +71,10 @@ class WorkerPool:
         self._command = tuple(command)
         self._ids = itertools.count(1)
         self._closed = False
+        self._begin(size)
+        _pools.add(self)
+
+    def _begin(self, size: int) -> None:
         self._slots = [_Slot() for _ in range(size)]
         self._lock = threading.Lock()
 
@@ -126,6 +132,7 @@ class WorkerPool:
             slot.load -= 1
 
 
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 _shared: dict[tuple[int, tuple[str, ...]], WorkerPool] = {}
 _shared_lock = threading.Lock()
 
@@ -149,3 +156,15 @@ def close_shared_pools() -> None:
         _shared.clear()
     for pool in pools:
         pool.close()
+
+
+def _forget_after_fork() -> None:
+    """Replaces the locks: threads of the parent may have held them at the fork and never release them here."""
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    for pool in list(_pools):
+        pool._begin(len(pool._slots))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

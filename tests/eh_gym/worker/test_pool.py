@@ -1,4 +1,6 @@
 import os
+import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -112,12 +114,25 @@ def test_a_slow_start_does_not_hold_up_the_other_workers(make_backend, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_forked_copy_of_the_process_has_workers_of_its_own(pool):
+def test_a_pool_forked_while_its_locks_are_held_begins_anew(pool):
     session = pool.session()
     pid = session.call("pid", timeout_s=120)
+    held, go = threading.Event(), threading.Event()
+
+    def hold():
+        with pool._lock, pool._slots[0].starting:
+            held.set()
+            go.wait(120)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(120)
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(120)  # ends a deadlocked copy
         try:
+            assert pool.loads == [0, 0, 0]
             assert not session.alive
             session.close()
             assert pool.session().call("pid", timeout_s=60) != pid
@@ -126,6 +141,8 @@ def test_a_forked_copy_of_the_process_has_workers_of_its_own(pool):
             os._exit(1)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    go.set()
+    thread.join()
     assert session.call("pid", timeout_s=120) == pid
 
 
