@@ -18,6 +18,10 @@ def reset_fault(observation: Any, info: Mapping[str, Any], task_id: str | None =
 
     >>> reset_fault("guess", {"task_id": "2", "system_prompt": "rules"}, "1")
     "asked for task '1', got '2'; play the task that options['task_id'] of reset names, and return its id in the info"
+    >>> reset_fault("guess", {"task_id": "2"})
+    "info['system_prompt'] must be a str, got None; return it in the info of reset"
+    >>> reset_fault(7, {"task_id": "2", "system_prompt": "rules"})
+    'an observation must be a str, got 7; write it as text'
     """
     if not isinstance(observation, str):
         return f"an observation must be a str, got {observation!r}; write it as text"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -47,30 +46,6 @@ COMMANDS = [
 ]
 TORCH_FREE = {"types", "settings", "planning"}
 
-# Prints for each layer the modules of harness/ that importing all of it loads. A child process starts from the libraries alone.
-_LOADED_BY_LAYER = """
-import importlib, json, os, pkgutil, sys
-import eh_gym, torch, tyro
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
-for layer in sys.argv[1:]:
-    sys.stdout.flush()
-    if os.fork() == 0:
-        package = importlib.import_module("harness." + layer)
-        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-            if module.name != "harness.sampling.vllm_worker":  # only vLLM's own processes import it
-                importlib.import_module(module.name)
-        print(json.dumps([layer, [name for name in sys.modules if name.startswith("harness.")]]))
-        sys.stdout.flush()
-        os._exit(0)
-    assert os.wait()[1] == 0
-"""
-
-
-def _run(code: str, *arguments: str) -> str:
-    """What some code prints in a fresh interpreter."""
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
 
 def _imports(file: Path) -> set[str]:
     """The folders and files at the top of harness/ that a file imports."""
@@ -113,13 +88,6 @@ def test_no_file_of_a_folder_names_one_above_it(layer: str) -> None:
         assert _imports(file) <= below, file
 
 
-def test_a_folder_loads_only_those_below_it() -> None:
-    for line in _run(_LOADED_BY_LAYER, *LAYERS).splitlines():
-        layer, modules = json.loads(line)
-        loaded = {name.split(".")[1] for name in modules}
-        assert loaded <= set(LAYERS[: LAYERS.index(layer) + 1]), layer
-
-
 def test_no_files_import_each_other_in_a_circle() -> None:
     def module(file: Path) -> str:
         return ".".join(file.relative_to(ROOT.parent).with_suffix("").parts)
@@ -142,7 +110,10 @@ def test_settings_and_commands_load_no_torch() -> None:
     modules = [f"harness.{name}" for name in COMMANDS]
     modules += [f"harness.{file.parent.name}.{file.stem}" for name in TORCH_FREE for file in (ROOT / name).glob("*.py")]
     imports = "; ".join(f"import {name.removesuffix('.__init__')}" for name in modules)
-    loaded = set(_run(f"import sys; {imports}; print(*sys.modules)").split())
+    code = f"import sys; {imports}; print(*sys.modules)"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
     assert {"tyro", "harness.grpo", "harness.settings.presets"} <= loaded
     assert not loaded & {"torch", "transformers", "tokenizers", "tensorboard", "matplotlib", "jinja2"}
 
