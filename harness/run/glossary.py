@@ -5,26 +5,9 @@ It is the only list of metrics. The log refuses any other name, and the table in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from harness.types.trajectory import LENGTH_BINS
 
-__all__ = ["CUSTOM", "GLOSSARY", "Metric", "glossary_markdown"]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One logged number.
-
-    Attributes:
-        name: Its name in the log.
-        unit: Its unit.
-        formula: What it is.
-    """
-
-    name: str
-    unit: str
-    formula: str
+__all__ = ["CUSTOM", "GLOSSARY", "glossary_markdown"]
 
 
 def _words(bin_name: str) -> str:
@@ -33,286 +16,226 @@ def _words(bin_name: str) -> str:
     return f"{low} steps or more" if high == "up" else f"{low} to {high} steps"
 
 
-_ALL = (
-    Metric("horizon/k", "steps", "K before this update moves it. Of several (kinds, environments) the largest."),
-    Metric("horizon/k_mean", "steps", "The mean K of this update's episodes. Some options give an episode its own K."),
-    Metric(
-        "horizon/binds",
+GLOSSARY: dict[str, tuple[str, str]] = {
+    "horizon/k": ("steps", "K before this update moves it. Of several (kinds, environments) the largest."),
+    "horizon/k_mean": ("steps", "The mean K of this update's episodes. Some options give an episode its own K."),
+    "horizon/binds": (
         "0 or 1",
         "1 if K ends more than half of this update's episodes, and the P90 of the successes' lengths, as shares of their K, is "
         "at least half or nothing succeeds.",
     ),
-    Metric(
-        "horizon/k_of",
+    "horizon/k_of": (
         "steps",
         "The next K for the tasks of one kind, `horizon/k_of/KIND`. With --horizon-key, or several environments.",
     ),
-    Metric(
-        "horizon/k_real", "steps", "The controller's real-valued K after this update. The next K is its rounded value."
-    ),
-    Metric(
-        "horizon/boundary",
+    "horizon/k_real": ("steps", "The controller's real-valued K after this update. The next K is its rounded value."),
+    "horizon/boundary": (
         "steps",
         "The statistic (P90) of the lengths of the remembered successes. Null while there are too few successes.",
     ),
-    Metric(
-        "horizon/target",
+    "horizon/target": (
         "steps",
         "Boundary + headroom, clipped to k_min..k_max. Null while there are too few successes.",
     ),
-    Metric(
-        "horizon/k_tasks",
+    "horizon/k_tasks": (
         "steps",
         "With --wrapper task: the mean K of the tasks that have one of their own. Null while there is none.",
     ),
-    Metric(
-        "horizon/bounded", "share", "With --wrapper task: the share of the tasks met so far that have a K of their own."
-    ),
-    Metric("horizon/token_budget", "tokens", "With --wrapper tokens: the budget of this update's episodes."),
-    Metric(
-        "horizon/token_boundary",
+    "horizon/bounded": ("share", "With --wrapper task: the share of the tasks met so far that have a K of their own."),
+    "horizon/token_budget": ("tokens", "With --wrapper tokens: the budget of this update's episodes."),
+    "horizon/token_boundary": (
         "tokens",
         "With --wrapper tokens: the statistic (P90) of the tokens of the remembered successes. Null while there are too few.",
     ),
-    Metric("horizon/token_target", "tokens", "With --wrapper tokens: boundary + headroom, clipped to b_min..b_max."),
-    Metric("horizon/buffer_size", "successes", "The number of successes whose lengths the controller remembers."),
-    Metric("rollout/success", "share", "The share of episodes with the environment's verdict 1."),
-    Metric(
-        "rollout/success_ceiling",
+    "horizon/token_target": ("tokens", "With --wrapper tokens: boundary + headroom, clipped to b_min..b_max."),
+    "horizon/buffer_size": ("successes", "The number of successes whose lengths the controller remembers."),
+    "rollout/success": ("share", "The share of episodes with the environment's verdict 1."),
+    "rollout/success_ceiling": (
         "share",
         "The share of episodes whose expert solution fits into K, among those whose expert length is known. An agent that "
         "guesses can need fewer steps than the expert.",
     ),
-    Metric(
-        "rollout/success_long",
+    "rollout/success_long": (
         "share",
         "`rollout/success` on the third of the tasks whose expert takes most steps, among those with a known expert.",
     ),
-    Metric(
-        "rollout/success_of",
+    "rollout/success_of": (
         "share",
         "With several environments: `rollout/success` of each, as `rollout/success_of/ENV`.",
     ),
-    Metric("rollout/truncated_of", "share", "With several environments: `rollout/truncated` of each."),
-    Metric("rollout/length_mean_of", "steps", "With several environments: `rollout/length_mean` of each."),
-    Metric("rollout/episodes_of", "episodes", "With several environments: `rollout/episodes` of each."),
-    Metric("rollout/reward_mean", "reward", "The mean of the episodes' summed rewards."),
-    Metric(
-        "rollout/truncated",
+    "rollout/truncated_of": ("share", "With several environments: `rollout/truncated` of each."),
+    "rollout/length_mean_of": ("steps", "With several environments: `rollout/length_mean` of each."),
+    "rollout/episodes_of": ("episodes", "With several environments: `rollout/episodes` of each."),
+    "rollout/reward_mean": ("reward", "The mean of the episodes' summed rewards."),
+    "rollout/truncated": (
         "share",
         "The share of episodes that were stopped by K, by the environment's own limit, or by the context.",
     ),
-    Metric("rollout/length_mean", "steps", "The mean length of all episodes."),
-    Metric("rollout/length_success_mean", "steps", "The mean length of the successes."),
-    Metric("rollout/length_success_p90", "steps", "The 90th percentile of the lengths of the successes."),
-    Metric(
-        "rollout/steps_per_optimum",
+    "rollout/length_mean": ("steps", "The mean length of all episodes."),
+    "rollout/length_success_mean": ("steps", "The mean length of the successes."),
+    "rollout/length_success_p90": ("steps", "The 90th percentile of the lengths of the successes."),
+    "rollout/steps_per_optimum": (
         "ratio",
         "The mean of steps / the expert's steps, over the successes whose expert length is known. An agent that guesses can "
         "need fewer steps than the expert.",
     ),
-    Metric("rollout/malformed", "share", "The share of actions that are not a valid call."),
-    Metric("rollout/action_cut", "share", "The share of actions that were cut at max_action_tokens."),
-    Metric(
-        "rollout/unfinished_reasoning",
+    "rollout/malformed": ("share", "The share of actions that are not a valid call."),
+    "rollout/action_cut": ("share", "The share of actions that were cut at max_action_tokens."),
+    "rollout/unfinished_reasoning": (
         "share",
         "The share of turns whose thought never ended. Such a turn has no action.",
     ),
-    Metric(
-        "rollout/closed_reasoning",
+    "rollout/closed_reasoning": (
         "share",
         "The share of turns whose thought reached max_reasoning_tokens and was closed.",
     ),
-    Metric(
-        "rollout/reasoning_tokens",
+    "rollout/reasoning_tokens": (
         "tokens",
         "The number of tokens in thoughts, which are also in rollout/action_tokens.",
     ),
-    Metric(
-        "rollout/environment_errors",
+    "rollout/environment_errors": (
         "episodes",
         "The number of episodes that were lost because their environment failed. Of the other metrics only "
         "`rollout/environment_retries`, `rollout/policy_lag` and `tokens/failed_attempts` count them.",
     ),
-    Metric(
-        "rollout/environment_retries",
+    "rollout/environment_retries": (
         "attempts",
         "The number of times that an episode was started again because its environment had failed.",
     ),
-    Metric(
-        "rollout/agent_failures",
+    "rollout/agent_failures": (
         "episodes",
         "The number of episodes whose agent program failed: it raised, exited with an error, gave no verdict or was silent for "
         "too long. Their reward is 0. Only with `--agent`.",
     ),
-    Metric(
-        "rollout/agent_sequences",
+    "rollout/agent_sequences": (
         "sequences",
         "The mean number of token sequences of an episode: 1 if its agent never changes the history. Only with `--agent`.",
     ),
-    Metric(
-        "rollout/cache_hits",
+    "rollout/cache_hits": (
         "share",
         "The share of the prompts' tokens whose keys and values were in vLLM's cache, of all servers together. Only with vLLM.",
     ),
-    Metric(
-        "rollout/cache_used",
+    "rollout/cache_used": (
         "share",
         "The largest share of the engine's cache that was in use, the mean over ranks. Only with --sampler vllm.",
     ),
-    Metric(
-        "rollout/cache_preemptions",
+    "rollout/cache_preemptions": (
         "requests",
         "How often a running request lost its place in vLLM's cache and was computed again. Only with vLLM.",
     ),
-    Metric("rollout/context_overflows", "episodes", "The number of episodes that ended because the context was full."),
-    Metric(
-        "rollout/policy_lag",
+    "rollout/context_overflows": ("episodes", "The number of episodes that ended because the context was full."),
+    "rollout/policy_lag": (
         "updates",
         "The mean over actions of the number of policy updates that the sampler's weights were behind.",
     ),
-    Metric(
-        "rollout/episodes",
+    "rollout/episodes": (
         "episodes",
         "The number of episodes that count: all except those that were lost because their environment failed.",
     ),
-    Metric(
-        "rollout/useful_groups",
+    "rollout/useful_groups": (
         "groups",
         "The number of groups with at least two different rewards, after replacements. Only with --dynamic-sampling.",
     ),
-    Metric("rollout/steps", "steps", "The number of steps of all episodes together."),
-    Metric("rollout/action_tokens", "tokens", "The number of tokens that the model wrote."),
-    Metric("rollout/prompt_tokens", "tokens", "The number of tokens in prompts and observations."),
-    Metric(
-        "tokens/update",
+    "rollout/steps": ("steps", "The number of steps of all episodes together."),
+    "rollout/action_tokens": ("tokens", "The number of tokens that the model wrote."),
+    "rollout/prompt_tokens": ("tokens", "The number of tokens in prompts and observations."),
+    "tokens/update": (
         "tokens",
         "The number of action and prompt tokens in this update's episodes. Each token is counted once.",
     ),
-    Metric("tokens/update_of", "tokens", "With several environments: `tokens/update` of each."),
-    Metric("tokens/total", "tokens", "The sum of tokens/update so far."),
-    Metric(
-        "tokens/failed_attempts",
+    "tokens/update_of": ("tokens", "With several environments: `tokens/update` of each."),
+    "tokens/total": ("tokens", "The sum of tokens/update so far."),
+    "tokens/failed_attempts": (
         "tokens",
         "The number of action and prompt tokens in attempts that were lost because an environment failed. They are not in "
         "tokens/update.",
     ),
-    Metric(
-        "tokens/replacements",
+    "tokens/replacements": (
         "tokens",
         "The part of tokens/update that replaced groups with equal rewards. Only with --dynamic-sampling.",
     ),
-    Metric(
-        "train/loss",
+    "train/loss": (
         "nats",
         "The aggregated clipped loss, with the KL term. The mean over the optimizer steps is logged.",
     ),
-    Metric(
-        "train/entropy", "nats", "The mean entropy of the distributions from which the trained tokens were sampled."
-    ),
-    Metric("train/kl_ref", "nats", "The mean k3 estimate of KL(policy || reference) over the trained tokens."),
-    Metric(
-        "train/approx_kl",
+    "train/entropy": ("nats", "The mean entropy of the distributions from which the trained tokens were sampled."),
+    "train/kl_ref": ("nats", "The mean k3 estimate of KL(policy || reference) over the trained tokens."),
+    "train/approx_kl": (
         "nats",
         "The mean k3 estimate of KL(policy that sampled || policy now) over the trained tokens.",
     ),
-    Metric("train/clip_fraction", "share", "The share of trained tokens whose gradient was clipped away."),
-    Metric(
-        "train/grad_norm",
+    "train/clip_fraction": ("share", "The share of trained tokens whose gradient was clipped away."),
+    "train/grad_norm": (
         "norm",
         "The norm of the gradient before clipping. The mean over the optimizer steps is logged.",
     ),
-    Metric(
-        "train/skipped_steps",
+    "train/skipped_steps": (
         "steps",
         "The number of optimizer steps that were skipped because the gradient was not finite. It is 0 in a sound run.",
     ),
-    Metric("train/lr", "rate", "The learning rate of this update."),
-    Metric("train/zero_advantage_groups", "share", "The share of groups whose rewards are all equal."),
-    Metric(
-        "train/episodes_in_loss",
+    "train/lr": ("rate", "The learning rate of this update."),
+    "train/zero_advantage_groups": ("share", "The share of groups whose rewards are all equal."),
+    "train/episodes_in_loss": (
         "episodes",
         "The number of episodes in the loss. Their advantage is not 0 (with --kl-coef it may be 0), and they "
         "are not excluded as truncated.",
     ),
-    Metric("train/tokens_in_loss", "tokens", "The number of tokens that the model wrote in those episodes."),
-    Metric(
-        "train/logp_difference_max",
+    "train/tokens_in_loss": ("tokens", "The number of tokens that the model wrote in those episodes."),
+    "train/logp_difference_max": (
         "nats",
         "The maximum of |trainer's log-probability - sampler's log-probability| before the first optimizer step, over the "
         "tokens of that step. With tis_cap it is over the tokens of all steps. Null if the loss has no episode.",
     ),
-    Metric("train/logp_difference_mean", "nats", "The mean of the same differences."),
-    *(
-        Metric(
-            f"train/logp_difference_{name}",
-            "nats",
-            f"The mean of the same differences in episodes of {_words(name)}.",
-        )
+    "train/logp_difference_mean": ("nats", "The mean of the same differences."),
+    **{
+        f"train/logp_difference_{name}": ("nats", f"The mean of the same differences in episodes of {_words(name)}.")
         for name, _ in LENGTH_BINS
-    ),
-    Metric(
-        "train/tis_weight_mean",
+    },
+    "train/tis_weight_mean": (
         "ratio",
         "The mean importance weight of the trained tokens: trainer's / sampler's probability, at most tis_cap.",
     ),
-    Metric("train/tis_capped", "share", "The share of trained tokens whose weight was out of bounds."),
-    *(
-        Metric(f"train/tis_capped_{name}", "share", f"The same share in episodes of {_words(name)}.")
+    "train/tis_capped": ("share", "The share of trained tokens whose weight was out of bounds."),
+    **{
+        f"train/tis_capped_{name}": ("share", f"The same share in episodes of {_words(name)}.")
         for name, _ in LENGTH_BINS
-    ),
-    Metric(
-        "evaluation/mean_at_k",
+    },
+    "evaluation/mean_at_k": (
         "share",
         "The share of successful episodes on held-out tasks at k_max, after this update.",
     ),
-    Metric("evaluation/mean_at_k_of", "share", "With several environments: `evaluation/mean_at_k` of each."),
-    Metric("evaluation/best_at_k", "share", "The share of these held-out tasks that were solved at least once."),
-    Metric(
-        "time/rollout_s",
+    "evaluation/mean_at_k_of": ("share", "With several environments: `evaluation/mean_at_k` of each."),
+    "evaluation/best_at_k": ("share", "The share of these held-out tasks that were solved at least once."),
+    "time/rollout_s": (
         "seconds",
         "The time of this update's rollout. With max_staleness, part of it lies before this update.",
     ),
-    Metric("time/train_s", "seconds", "The time of this update's policy update."),
-    Metric("time/update_s", "seconds", "The time of this whole update."),
-    Metric(
-        "time/total_s",
+    "time/train_s": ("seconds", "The time of this update's policy update."),
+    "time/update_s": ("seconds", "The time of this whole update."),
+    "time/total_s": (
         "seconds",
         "The time of all updates so far, in this process and in those that it resumed. Evaluations do not count.",
     ),
-    Metric(
-        "time/evaluation_s",
-        "seconds",
-        "The time of the held-out evaluation after this update. It is in no other time.",
-    ),
-    Metric(
-        "warm_start/loss",
+    "time/evaluation_s": ("seconds", "The time of the held-out evaluation after this update. It is in no other time."),
+    "warm_start/loss": (
         "nats",
         "The cross-entropy per trained token, as the mean of the last 10 batches (pretrained: 4). It is shown, not logged.",
     ),
-    Metric("warm_start/steps", "batches", "The number of batches of the warm start. It is shown, not logged."),
-    Metric("warm_start/demonstrations", "episodes", "The number of demonstrations to clone. It is shown, not logged."),
-    Metric(
-        "warm_start/tokens", "tokens", "The tokens that cloning computed, padding included. It is shown, not logged."
-    ),
-    Metric(
-        "warm_start/cpu_s", "seconds", "The processor time of the cloning, over all cores. It is shown, not logged."
-    ),
-    Metric("warm_start/seconds", "seconds", "The time of the cloning. It is shown, not logged."),
-    Metric(
-        "warm_start/perplexity_before",
+    "warm_start/steps": ("batches", "The number of batches of the warm start. It is shown, not logged."),
+    "warm_start/demonstrations": ("episodes", "The number of demonstrations to clone. It is shown, not logged."),
+    "warm_start/tokens": ("tokens", "The tokens that cloning computed, padding included. It is shown, not logged."),
+    "warm_start/cpu_s": ("seconds", "The processor time of the cloning, over all cores. It is shown, not logged."),
+    "warm_start/seconds": ("seconds", "The time of the cloning. It is shown, not logged."),
+    "warm_start/perplexity_before": (
         "ratio",
         "The perplexity of a plain text before the warm start, for pretrained models. It is shown, not logged.",
     ),
-    Metric(
-        "warm_start/perplexity_after",
+    "warm_start/perplexity_after": (
         "ratio",
         "The same after the warm start. If it has grown much, the model has forgotten what it knew. It is shown, not logged.",
     ),
-)
-
-GLOSSARY: dict[str, Metric] = {metric.name: metric for metric in _ALL}
-"""All metrics by name. If a logged name has three parts, its first two are the key."""
+}
+"""The unit of each metric, and what it is. If a logged name has three parts, its first two are the key."""
 
 CUSTOM = "custom/"
 """What begins the name of a metric that a controller of the user's own returns; the glossary does not know it."""
@@ -320,5 +243,5 @@ CUSTOM = "custom/"
 
 def glossary_markdown() -> str:
     """Returns the glossary as a table for the documentation."""
-    rows = [f"| `{m.name}` | {m.unit} | {m.formula.replace('|', chr(92) + '|')} |" for m in _ALL]
+    rows = [f"| `{name}` | {unit} | {what.replace('|', chr(92) + '|')} |" for name, (unit, what) in GLOSSARY.items()]
     return "\n".join(["| metric | unit | what it is |", "| --- | --- | --- |", *rows])
