@@ -7,6 +7,7 @@ stop, says what it cost, prints the scores with the published ones, and writes t
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
+from envs.making import read_env_args
 from harness.evaluate import run as evaluate
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.evaluate import Evaluation, official
@@ -48,7 +50,8 @@ def runs_of(config: Evaluation) -> list[BenchmarkPart]:
     if config.policy == "openai" and not config.model:
         raise ConfigError(f"{config.base_url or 'an endpoint'} needs --model NAME, the model's name at the endpoint")
     conventions = official(config.env)
-    shared = conventions.with_args(config)
+    args = {**conventions.args, **read_env_args(config.env_args)}
+    shared = dataclasses.replace(config, env_args=json.dumps(args))
     kinds = [("greedy", 0.0, 1)] + ([("sampled", config.temperature, config.rollouts)] if config.rollouts else [])
     if config.policy in _SCRIPTS:
         kinds = [("greedy", config.temperature, 1)]
@@ -134,7 +137,7 @@ def _write(env: str, runs: Sequence[BenchmarkPart], table: str, console: Console
 def preset(words: Sequence[str]) -> Evaluation:
     """Returns the defaults of a command line: the conventions of the benchmark that ``--env`` names."""
     env = flag_of(words, "env", "EH-BFCL-v0")
-    return official(env).settings(env)
+    return Evaluation(env=env, horizon=official(env).horizon, rollouts=8, out=Path("benchmark"), threads=1)
 
 
 def with_policy(words: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 __all__ = ["Watch"]
 
@@ -28,9 +28,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._said: set[str] = set()
-        self._lengths: deque[float] = deque(maxlen=2 * _UPDATES)
-        self._long: deque[float] = deque(maxlen=2 * _UPDATES)
-        self._binding: deque[tuple[float, float]] = deque(maxlen=_RECENT)
+        self._rows: deque[Mapping[str, float]] = deque(maxlen=2 * _UPDATES)
 
     def look(self, m: Mapping[str, float]) -> str:
         """Returns a warning with what is wrong after an update and what to do; empty if there is nothing new to say.
@@ -38,47 +36,49 @@ class Watch:
         Args:
             m: The update's metrics.
         """
-        self._lengths.append(m["rollout/length_success_p90"])
-        self._long.append(m["rollout/success_long"])
-        self._binding.append((m.get("horizon/binds", 0.0), m["rollout/success"]))
-        warning = _another_policy(m) or self._too_small(m) or _nothing_learned(m) or self._collapse()
+        self._rows.append(m)
+        rows = list(self._rows)
+        warning = _another_policy(m) or _too_small(rows[-_RECENT:]) or _nothing_learned(m) or _collapse(rows)
         kind = warning.partition(":")[0]  # the numbers of a collapse follow the colon
         if kind in self._said:
             return ""
         self._said.add(kind)
         return warning
 
-    def _too_small(self, m: Mapping[str, float]) -> str:
-        binds, success = zip(*self._binding, strict=True)
-        half = _RECENT // 2
-        if len(binds) < _RECENT or sum(binds) <= half or sum(success[half:]) - sum(success[:half]) > half * _RISE:
-            return ""
-        return (
-            f"K may be too small: it is {m['horizon/k_mean']:.0f}, in {sum(binds):.0f} of {_RECENT} updates it ended most "
-            "episodes and the longest successes needed at least half of it, and success does not rise. Begin with a larger "
-            "--k0, or raise --delta or --k-min. To see what another K would give, evaluate with a larger one: python -m "
-            "harness.evaluate --horizon K"
-        )
 
-    def _collapse(self) -> str:
-        if len(self._lengths) < 2 * _UPDATES:
-            return ""
-        (length_before, length), (long_before, long) = _halves(self._lengths), _halves(self._long)
-        if not (length <= _SHORTER * length_before and long <= long_before - _WORSE):  # NaN is neither
-            return ""
-        return (
-            f"the agent gives up its long tasks: over {_UPDATES} updates the P90 of its successes' lengths fell from "
-            f"{length_before:.1f} to {length:.1f} steps, and success on the longest third of the tasks from {long_before:.2f} "
-            f"to {long:.2f}. If K has fallen, too, raise --k-min or --delta"
-        )
+def _too_small(rows: Sequence[Mapping[str, float]]) -> str:
+    """A warning if K bound in most of the last updates and success did not rise; empty if not."""
+    binds, success = [row.get("horizon/binds", 0.0) for row in rows], [row["rollout/success"] for row in rows]
+    half = _RECENT // 2
+    if len(rows) < _RECENT or sum(binds) <= half or sum(success[half:]) - sum(success[:half]) > half * _RISE:
+        return ""
+    return (
+        f"K may be too small: it is {rows[-1]['horizon/k_mean']:.0f}, in {sum(binds):.0f} of {_RECENT} updates it ended most "
+        "episodes and the longest successes needed at least half of it, and success does not rise. Begin with a larger "
+        "--k0, or raise --delta or --k-min. To see what another K would give, evaluate with a larger one: python -m "
+        "harness.evaluate --horizon K"
+    )
 
 
-def _halves(values: deque[float]) -> tuple[float, float]:
-    """The means of the older and of the newer half, each without NaN; NaN if nothing is left."""
-    rows = list(values)
-    parts = [[x for x in part if not math.isnan(x)] for part in (rows[:_UPDATES], rows[_UPDATES:])]
-    older, newer = (sum(part) / len(part) if part else math.nan for part in parts)
-    return older, newer
+def _collapse(rows: Sequence[Mapping[str, float]]) -> str:
+    """A warning if the agent has given up its long tasks; empty if not."""
+    if len(rows) < 2 * _UPDATES:
+        return ""
+    length_before, length = (_mean(half, "rollout/length_success_p90") for half in (rows[:_UPDATES], rows[_UPDATES:]))
+    long_before, long = (_mean(half, "rollout/success_long") for half in (rows[:_UPDATES], rows[_UPDATES:]))
+    if not (length <= _SHORTER * length_before and long <= long_before - _WORSE):  # NaN is neither
+        return ""
+    return (
+        f"the agent gives up its long tasks: over {_UPDATES} updates the P90 of its successes' lengths fell from "
+        f"{length_before:.1f} to {length:.1f} steps, and success on the longest third of the tasks from {long_before:.2f} "
+        f"to {long:.2f}. If K has fallen, too, raise --k-min or --delta"
+    )
+
+
+def _mean(rows: Sequence[Mapping[str, float]], name: str) -> float:
+    """The mean of the values that are known; NaN if none is."""
+    known = [row[name] for row in rows if not math.isnan(row[name])]
+    return sum(known) / len(known) if known else math.nan
 
 
 def _another_policy(m: Mapping[str, float]) -> str:

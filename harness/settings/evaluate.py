@@ -1,10 +1,9 @@
-"""The settings of harness.evaluate, and its preset for a benchmark's own conventions, which harness.benchmark plays."""
+"""The settings of harness.evaluate, and a benchmark's own conventions, which harness.benchmark plays."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -175,14 +174,6 @@ class Official:
     splits: tuple[str, ...] = ("test",)
     args: Mapping[str, Any] = field(default_factory=dict)
     horizon: int = 50
-
-    def settings(self, env: str) -> Evaluation:
-        """Returns the preset of an evaluation of `env` by these conventions."""
-        return Evaluation(env=env, horizon=self.horizon, rollouts=8, out=Path("benchmark"), threads=1)
-
-    def with_args(self, config: Evaluation) -> Evaluation:
-        """Returns `config` with the benchmark's own arguments of the environment, except those that it gives itself."""
-        return replace(config, env_args=json.dumps({**self.args, **read_env_args(config.env_args)}))
 
 
 _OFFICIAL = {

@@ -15,16 +15,16 @@ from rich.console import Console
 import harness.export
 import harness.report
 from eh_gym.errors import ConfigError
-from harness.benchmark import benchmark, main, runs_of
+from harness.benchmark import benchmark, main, preset, runs_of
 from harness.evaluation.scores import benchmark_markdown
 from harness.run.episode_log import read_episodes
-from harness.settings.evaluate import Evaluation, official
+from harness.settings.evaluate import Evaluation
 
 QUIET = Console(quiet=True)
 
 
 def wanted(env: str = "EH-BFCL-v0", **settings: Any) -> Evaluation:
-    return dataclasses.replace(official(env).settings(env), **settings)
+    return dataclasses.replace(preset(["--env", env]), **settings)
 
 
 def play(**settings: Any) -> Any:
