@@ -229,7 +229,8 @@ def _put_together(runs: Sequence[StoredRun]) -> list[Suite]:
     for (env, model), alike in by_kind.items():
         settings = [{k: v for k, v in run.config.items() if k not in _NO_MATTER} for run in alike]
         names = dict.fromkeys(name for one in settings for name in one)
-        differ = [name for name in names if len({json.dumps(one.get(name)) for one in settings}) > 1]
+        # A run of another version may be without a setting.
+        differ = [name for name in names if len({json.dumps(one[name]) for one in settings if name in one}) > 1]
         members: dict[str, list[StoredRun]] = {}
         values: dict[str, dict[str, Any]] = {}
         for run, one in zip(alike, settings, strict=True):

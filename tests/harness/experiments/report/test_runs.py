@@ -69,6 +69,8 @@ def test_a_setting_that_a_horizon_does_not_read_is_not_in_its_name(tmp_path: Pat
         write_run(tmp_path / "c", updates=2, wrapper="fixed", delta=10.0),
         write_run(tmp_path / "d", updates=2, wrapper="tti", delta=10.0, k0=50),
     ]
+    config = json.loads((folders[1] / "config.json").read_text())
+    (folders[1] / "config.json").write_text(json.dumps({**config, "curriculum": 1}))  # of an earlier version
     (suite,) = read_suites(folders)
     assert [arm.label for arm in suite.arms] == ["elastic, k0=10, delta=5.0", "fixed, k0=10", "tti"]
 
