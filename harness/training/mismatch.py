@@ -8,7 +8,7 @@ comes in an episode, the more both affect the tokens that it was conditioned on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -22,18 +22,25 @@ __all__ = ["Mismatch"]
 class Mismatch:
     """Sums over the scored tokens of one update; `metrics` turns them into means.
 
-    On a GPU, `add` and `add_weights` only queue work: no number is read before the sums are needed.
+    On a GPU, `add` only queues work: no number is read before the sums are needed.
     """
 
     def __init__(self) -> None:
-        self._unread: list[Callable[[], None]] = []
-        self._max = 0.0
-        bins = range(len(LENGTH_BINS))
-        self._tokens, self._difference, self._capped = [0 for _ in bins], [0.0 for _ in bins], [0 for _ in bins]
-        self._weight = 0.0
+        self._unread: list[tuple[Sequence[int], list[Tensor]]] = []
+        self._max = self._weight = 0.0
+        # For each group of episode lengths, the number of tokens, their differences, and the number of capped weights.
+        self._sums = np.zeros((3, len(LENGTH_BINS)))
 
     @torch.no_grad()
-    def add(self, logp: Tensor, sampled: Tensor, mask: Tensor, steps: Sequence[int]) -> None:
+    def add(
+        self,
+        logp: Tensor,
+        sampled: Tensor,
+        mask: Tensor,
+        steps: Sequence[int],
+        weights: Tensor | None = None,
+        capped: Tensor | None = None,
+    ) -> None:
         """Adds episodes that were scored before the policy's first step.
 
         Args:
@@ -41,41 +48,24 @@ class Mismatch:
             sampled: float [B, S], the sampler's log-probabilities.
             mask: bool [B, S], True for tokens that the model wrote.
             steps: The number of steps of each of the B episodes.
+            weights: float [B, S], the importance weights, if there are some.
+            capped: bool [B, S], True if the weight was out of bounds.
         """
         difference = (logp - sampled).abs().masked_fill(~mask, 0.0)
-        largest, sums, counts = difference.max(), difference.sum(dim=1), mask.sum(dim=1)
-
-        def read() -> None:
-            self._max = float(np.maximum(self._max, float(largest)))  # unlike `max` it keeps NaN
-            for length, total, count in zip(steps, sums.tolist(), counts.tolist(), strict=True):
-                self._difference[_bin(length)] += total
-                self._tokens[_bin(length)] += count
-
-        self._unread.append(read)
-
-    @torch.no_grad()
-    def add_weights(self, weights: Tensor, capped: Tensor, mask: Tensor, steps: Sequence[int]) -> None:
-        """Adds the importance weights of episodes; call `add` for the same episodes, before or after.
-
-        Args:
-            weights: float [B, S], the importance weights.
-            capped: bool [B, S], True if the weight was out of bounds.
-            mask: bool [B, S], True for tokens that the model wrote.
-            steps: The number of steps of each of the B episodes.
-        """
-        total, counts = weights.masked_fill(~mask, 0.0).sum(), (capped & mask).sum(dim=1)
-
-        def read() -> None:
-            self._weight += float(total)
-            for length, count in zip(steps, counts.tolist(), strict=True):
-                self._capped[_bin(length)] += count
-
-        self._unread.append(read)
+        found = [difference.max(), mask.sum(dim=1), difference.sum(dim=1)]
+        if weights is not None and capped is not None:
+            found = [weights.masked_fill(~mask, 0.0).sum(), *found, (capped & mask).sum(dim=1)]
+        self._unread.append((steps, found))
 
     def settled(self) -> Mismatch:
         """Reads what is queued, and returns this object, which other processes can then have."""
-        for read in self._unread:
-            read()
+        for steps, found in self._unread:
+            if len(found) > 3:
+                self._weight += float(found.pop(0))
+            self._max = float(np.maximum(self._max, float(found[0])))  # unlike `max` it keeps NaN
+            for row, values in zip(self._sums, found[1:], strict=False):
+                for length, value in zip(steps, values.tolist(), strict=True):
+                    row[_bin(length)] += value
         self._unread.clear()
         return self
 
@@ -85,27 +75,26 @@ class Mismatch:
         for one in (self.settled(), *others):
             found._max = float(np.maximum(found._max, one._max))
             found._weight += one._weight
-            found._tokens = [a + b for a, b in zip(found._tokens, one._tokens, strict=True)]
-            found._difference = [a + b for a, b in zip(found._difference, one._difference, strict=True)]
-            found._capped = [a + b for a, b in zip(found._capped, one._capped, strict=True)]
+            found._sums += one._sums
         return found
 
     def metrics(self, *, weighted: bool) -> dict[str, float]:
         """The ``train/logp_difference_…`` metrics, and with `weighted` ``train/tis_…``; NaN where nothing was compared."""
-        self.settled()
-        tokens = sum(self._tokens)
-        found = {
-            "train/logp_difference_max": self._max if tokens else math.nan,
-            "train/logp_difference_mean": sum(self._difference) / tokens if tokens else math.nan,
-        }
-        for (name, _), total, count in zip(LENGTH_BINS, self._difference, self._tokens, strict=True):
-            found[f"train/logp_difference_{name}"] = total / count if count else math.nan
+        tokens, differences, capped = self.settled()._sums.tolist()
+        found = {"train/logp_difference_max": self._max if any(tokens) else math.nan}
+        means = [("logp_difference", "logp_difference_mean", differences)]
         if weighted:
-            found["train/tis_weight_mean"] = self._weight / tokens if tokens else math.nan
-            found["train/tis_capped"] = sum(self._capped) / tokens if tokens else math.nan
-            for (name, _), capped, count in zip(LENGTH_BINS, self._capped, self._tokens, strict=True):
-                found[f"train/tis_capped_{name}"] = capped / count if count else math.nan
+            found["train/tis_weight_mean"] = _mean(self._weight, sum(tokens))
+            means.append(("tis_capped", "tis_capped", capped))
+        for name, of_all, sums in means:
+            found[f"train/{of_all}"] = _mean(sum(sums), sum(tokens))
+            for (group, _), total, count in zip(LENGTH_BINS, sums, tokens, strict=True):
+                found[f"train/{name}_{group}"] = _mean(total, count)
         return found
+
+
+def _mean(total: float, count: float) -> float:
+    return total / count if count else math.nan
 
 
 def _bin(steps: int) -> int:

@@ -194,16 +194,16 @@ def _accumulate_gradients(
         mask, sampled_logp = batch.action_mask, batch.logprobs
         logp, entropy = policy.score(batch, settings.temperature)
         before = logp.detach() if first else _stacked(items, logp)
-        if before is not None:
-            mismatch.add(before, sampled_logp, mask, lengths)
         old_logp = before if settings.tis_cap and before is not None else sampled_logp
         per_token, clipped = LOSSES[settings.loss](
             logp, old_logp, advantages, mask, clip_low=settings.clip_low, clip_high=settings.clip_high
         )
+        weights = capped = None
         if settings.tis_cap:
             weights, capped = importance_weights(old_logp, sampled_logp, mask, cap=settings.tis_cap)
-            mismatch.add_weights(weights, capped, mask, lengths)
             per_token = per_token * weights
+        if before is not None:
+            mismatch.add(before, sampled_logp, mask, lengths, weights, capped)
         mean = functools.partial(
             aggregate,
             mask=mask,

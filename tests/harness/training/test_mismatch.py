@@ -18,12 +18,10 @@ def filled() -> Mismatch:
     logp = torch.tensor([[-1.0, -1.0, -9.0], [-2.0, 0.0, 0.0]])
     sampled = torch.tensor([[-1.5, -1.25, 0.0], [-2.0, 0.0, 0.0]])
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    mismatch.add(logp, sampled, mask, [10, 11])
     weights, capped = torch.tensor([[1.5, 1.0, 7.0], [2.0, 7.0, 7.0]]), torch.tensor([[False] * 3, [True] * 3])
-    mismatch.add_weights(weights, capped, mask, [10, 11])
+    mismatch.add(logp, sampled, mask, [10, 11], weights, capped)
     one = torch.ones(1, 1, dtype=torch.bool)
-    mismatch.add(torch.tensor([[-1.0]]), torch.tensor([[-2.0]]), one, [45])
-    mismatch.add_weights(torch.tensor([[0.5]]), ~one, one, [45])
+    mismatch.add(torch.tensor([[-1.0]]), torch.tensor([[-2.0]]), one, [45], torch.tensor([[0.5]]), ~one)
     return mismatch
 
 
