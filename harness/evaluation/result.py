@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EvalResult",
     "Part",
+    "Shares",
     "effective_episodes",
     "result_table",
     "summarise",
@@ -37,23 +38,22 @@ _Z = 1.959964  # two-sided 95 %
 
 
 @dataclass(frozen=True)
-class Part:
-    """The result of the tasks of one environment, category or difficulty.
+class Shares:
+    """What was solved of some tasks.
 
     Attributes:
-        kind: "environment", "category" or "difficulty".
-        name: Which one.
-        tasks: The number of its tasks.
-        episodes: The number of their episodes.
+        tasks: The number of tasks with an episode that counts.
+        episodes: The number of episodes that count: all except those that were lost because their environment failed.
         mean_at_k: The share of successful episodes.
         mean_interval: The 95 % interval of `mean_at_k`.
         best_at_k: The share of tasks that were solved at least once.
-        all_at_k: The share of tasks that were solved every time.
-        scenarios_at_k: The share of scenarios all of whose tasks were solved, or None; see `EvalResult`.
+        all_at_k: The share of tasks that were solved every time: pass^k.
+        scenarios_at_k: The share of scenarios all of whose tasks were solved, which AppWorld calls scenario goal completion. With
+            several episodes per task, the mean over the first, the second and so on. A scenario does not count if every episode
+            of one of its tasks was lost because the environment failed. None if the tasks name no scenario, if only a part of
+            the split was played, or if the scenario of a lost task is not known.
     """
 
-    kind: str
-    name: str
     tasks: int
     episodes: int
     mean_at_k: float
@@ -64,18 +64,27 @@ class Part:
 
 
 @dataclass(frozen=True)
-class EvalResult:
+class Part(Shares):
+    """The result of the tasks of one environment, category or difficulty.
+
+    Attributes:
+        kind: "environment", "category" or "difficulty".
+        name: Which one.
+    """
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class EvalResult(Shares):
     """The result of an evaluation.
 
     Attributes:
-        tasks: The number of tasks with an episode that counts.
         rollouts: The number of episodes per task, the k.
-        episodes: The number of episodes that count: all except those that were lost because their environment failed.
         successes: The number of successful episodes.
-        mean_at_k: The share of successful episodes.
-        mean_interval: The 95 % interval of `mean_at_k`.
-        best_at_k: The share of tasks that were solved at least once.
         best_interval: The 95 % interval of `best_at_k`.
+        all_interval: The 95 % interval of `all_at_k`.
         length_mean: The mean number of steps of all episodes.
         length_success_mean: The mean number of steps of the successes; None without a success.
         length_success_p90: The 90th percentile of the steps of the successes; None without a success.
@@ -86,29 +95,19 @@ class EvalResult:
         environment_errors: The number of episodes that were lost because their environment failed. No other field counts
             them.
         tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
-        usage: What an endpoint has served for the episodes that count, as it says itself; None without an endpoint.
-        all_at_k: The share of tasks that were solved every time: pass^k, where k is `rollouts`.
-        all_interval: The 95 % interval of `all_at_k`.
-        scenarios_at_k: The share of scenarios all of whose tasks were solved, which AppWorld calls scenario goal completion. With
-            several episodes per task, the mean over the first, the second and so on. A scenario does not count if every episode
-            of one of its tasks was lost because the environment failed. None if the tasks name no scenario, if only a part of
-            the split was played, or if the scenario of a lost task is not known.
         category_mean: The mean of the categories' mean@k, where each category counts the same: BFCL's multi-turn score. None if
             the tasks name no category.
-        saturation: Success and tokens under each smaller K; None if the agent was told K.
         parts: The result of each environment if there are several, and of each category and difficulty, if the environment names
             them.
+        usage: What an endpoint has served for the episodes that count, as it says itself; None without an endpoint.
+        saturation: Success and tokens under each smaller K; None if the agent was told K.
         split_tasks: The number of tasks that the split has; 0 if it is not known.
     """
 
-    tasks: int
     rollouts: int
-    episodes: int
     successes: int
-    mean_at_k: float
-    mean_interval: tuple[float, float]
-    best_at_k: float
     best_interval: tuple[float, float]
+    all_interval: tuple[float, float]
     length_mean: float
     length_success_mean: float | None
     length_success_p90: float | None
@@ -117,12 +116,9 @@ class EvalResult:
     truncated: float
     environment_errors: int
     tokens: int
+    category_mean: float | None
+    parts: tuple[Part, ...]
     usage: Usage | None = None
-    all_at_k: float = 0.0
-    all_interval: tuple[float, float] = (0.0, 1.0)
-    scenarios_at_k: float | None = None
-    category_mean: float | None = None
-    parts: tuple[Part, ...] = ()
     saturation: Saturation | None = None
     split_tasks: int = 0
 
@@ -161,21 +157,18 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True) -> EvalResu
     whole = whole_split and {t["task_id"] for t in episodes} == {t["task_id"] for t in episodes if t.get("kinds")}
     if not valid:
         raise ConfigError("every episode ended with an environment error; see the episodes' own errors")
-    of_all = _part("all", "", episodes, whole=whole)
+    shares = _shares(episodes, whole=whole)
     solved = [t for t in valid if t["success"]]
     lengths = np.array([t["length"] for t in solved], dtype=float)
     over = [t["length"] / t["optimal_steps"] for t in solved if t["optimal_steps"]]
     parts = _parts(episodes, whole=whole)
     categories = [part.mean_at_k for part in parts if part.kind == "category"]
     return EvalResult(
-        tasks=of_all.tasks,
+        **vars(shares),
         rollouts=max(map(len, _by_task(valid))),
-        episodes=of_all.episodes,
         successes=len(solved),
-        mean_at_k=of_all.mean_at_k,
-        mean_interval=of_all.mean_interval,
-        best_at_k=of_all.best_at_k,
-        best_interval=wilson_interval(of_all.best_at_k, of_all.tasks),
+        best_interval=wilson_interval(shares.best_at_k, shares.tasks),
+        all_interval=wilson_interval(shares.all_at_k, shares.tasks),
         length_mean=float(np.mean([t["length"] for t in valid])),
         length_success_mean=float(lengths.mean()) if len(lengths) else None,
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
@@ -184,9 +177,6 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True) -> EvalResu
         truncated=float(np.mean([t["end"] in TRUNCATED for t in valid])),
         environment_errors=len(episodes) - len(valid),
         tokens=sum(t["tokens"] for t in valid),
-        all_at_k=of_all.all_at_k,
-        all_interval=wilson_interval(of_all.all_at_k, of_all.tasks),
-        scenarios_at_k=of_all.scenarios_at_k,
         category_mean=_share(categories) if categories else None,
         parts=parts,
     )
@@ -244,17 +234,17 @@ def _parts(episodes: Sequence[Line], *, whole: bool) -> tuple[Part, ...]:
             if kind in t.get("kinds", {}):  # a folder of an older version has none
                 found.setdefault((kind, t["kinds"][kind]), []).append(t)
     played = [key for key in sorted(found) if _valid(found[key])]
-    return tuple(_part(*key, found[key], whole=whole) for key in played)
+    return tuple(Part(kind=kind, name=name, **vars(_shares(found[kind, name], whole=whole))) for kind, name in played)
 
 
-def _part(kind: str, name: str, episodes: Sequence[Line], *, whole: bool) -> Part:
+def _shares(episodes: Sequence[Line], *, whole: bool) -> Shares:
     valid = _valid(episodes)
     tasks = _by_task(valid)
     mean = _share(t["success"] for t in valid)
     interval = wilson_interval(mean, effective_episodes(tasks))
     best, every = _share(map(any, tasks)), _share(map(all, tasks))
     scenarios = _scenarios_at_k(episodes) if whole else None
-    return Part(kind, name, len(tasks), len(valid), mean, interval, best, every, scenarios)
+    return Shares(len(tasks), len(valid), mean, interval, best, every, scenarios)
 
 
 def result_table(title: str, result: EvalResult) -> Table:

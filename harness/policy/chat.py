@@ -137,11 +137,8 @@ class ChatFormat:
 
     def first_messages(self, system_prompt: str, observation: str) -> list[Message]:
         """The messages of the first prompt; the arguments are those of `prompt_ids`."""
-        observation = self.cut(observation)
-        if system_prompt and not self._system_apart:
-            system_prompt, observation = "", f"{system_prompt}\n\n{observation}"
         system = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        return [*system, {"role": "user", "content": observation}]
+        return self.with_system_apart([*system, {"role": "user", "content": self.cut(observation)}])
 
     def next_messages(self, reply: Reply, observation: str, results: Sequence[str] = ()) -> list[Message]:
         """A reply and its answer as messages, with the thought apart, where templates look for it.

@@ -42,7 +42,7 @@ class Rules:
         token_budget: The most tokens that an episode may write and read after its first prompt; 0 for no limit.
 
     Raises:
-        ConfigError: `environment_retries` is negative, or there is no such mode.
+        ConfigError: There is no such mode.
     """
 
     temperature: float = 1.0
@@ -53,9 +53,5 @@ class Rules:
     token_budget: int = 0
 
     def __post_init__(self) -> None:
-        if self.environment_retries < 0:
-            raise ConfigError(
-                f"environment_retries must be >= 0, got {self.environment_retries}; 0 drops an episode at once"
-            )
         if self.mode not in ("streaming", "lockstep"):
             raise ConfigError(f"mode must be one of streaming, lockstep, got {self.mode!r}")
