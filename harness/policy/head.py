@@ -111,12 +111,8 @@ def token_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float
     Returns:
         The log-probabilities and the entropies, both float32 [N] (float64 if `hidden` is float64), in nats.
     """
-    if hidden.dim() != 2 or targets.shape != hidden.shape[:1]:
-        raise ConfigError(
-            f"hidden must have shape (N, H) and targets (N,), got {tuple(hidden.shape)} and {tuple(targets.shape)}"
-        )
-    if not temperature > 0:
-        raise ConfigError(f"temperature must be > 0, got {temperature}; score greedy samples at temperature 1")
+    assert hidden.dim() == 2
+    assert targets.shape == hidden.shape[:1]
     logp, entropy = _TokenScores.apply(hidden, head.weight, head.bias, targets, head, temperature)  # type: ignore[no-untyped-call]
     return logp, entropy
 

@@ -91,8 +91,6 @@ class VLLMServerSampler:
         sharers: int = 1,
         version: int = 0,
     ) -> None:
-        if not urls:
-            raise ConfigError("no server was named; give --url http://HOST:PORT, several with commas between them")
         check_model(model)
         self._model = model
         self._vocab_size = int(model.config.get_text_config().vocab_size)

@@ -1,4 +1,4 @@
-"""The arithmetic of GRPO, as pure functions that check the shapes of their tensors.
+"""The arithmetic of GRPO, as pure functions that assert the shapes of their tensors.
 
 The sources are:
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from eh_gym.errors import ConfigError
 from harness.types.loss_settings import Aggregation
 
 __all__ = [
@@ -52,7 +51,7 @@ def group_advantages(rewards: Tensor, *, normalize_std: bool = True, eps: float 
     tensor([[ 0.5000, -0.5000],
             [ 0.0000,  0.0000]])
     """
-    _check_rank("rewards", rewards, 2)
+    _assert_alike(rewards)
     # The mean of equal floats can be off by one bit, but such a group must get exact zeros.
     equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
     centred = (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(equal, 0.0)
@@ -78,7 +77,7 @@ def policy_loss(
     Returns:
         The loss, float [B, S], 0 outside the mask; and whether the clipping removed the token's gradient, bool [B, S].
     """
-    _check_surrogate(logp, old_logp, advantages, mask, clip_low, clip_high)
+    _assert_alike(logp, old_logp, mask, advantages=advantages)
     return _clipped((logp - old_logp).clamp(max=_MAX_LOG_RATIO).exp(), advantages, mask, clip_low, clip_high)
 
 
@@ -91,7 +90,7 @@ def sequence_policy_loss(
     sequences (arXiv 2507.18071, Eq. 5) is `aggregate` with "seq-mean". The paper clips at 3e-4 and 4e-4: a mean over hundreds of
     tokens moves far less than the ratio of one token.
     """
-    _check_surrogate(logp, old_logp, advantages, mask, clip_low, clip_high)
+    _assert_alike(logp, old_logp, mask, advantages=advantages)
     log_ratio = (logp - old_logp).masked_fill(~mask, 0.0).sum(dim=1, keepdim=True) / _count(mask)
     ratio = log_ratio.clamp(max=_MAX_LOG_RATIO).exp().expand_as(logp)
     return _clipped(ratio, advantages, mask, clip_low, clip_high)
@@ -107,7 +106,7 @@ def importance_weights(logp: Tensor, sampled_logp: Tensor, mask: Tensor, *, cap:
         logp: float [B, S], the trainer's log-probabilities under the weights that the update starts from.
         sampled_logp: float [B, S], the sampler's log-probabilities at the time of sampling.
         mask: bool [B, S], True for tokens that the model wrote.
-        cap: The largest weight, >= 1.
+        cap: The largest weight, >= 1; a lower one would scale down tokens on which both sides agree.
 
     Returns:
         The weights, float [B, S], 1 outside the mask; and whether the ratio exceeds the cap, bool [B, S].
@@ -117,11 +116,7 @@ def importance_weights(logp: Tensor, sampled_logp: Tensor, mask: Tensor, *, cap:
     >>> importance_weights(logp, sampled, written, cap=2.0)
     (tensor([[1., 2.]]), tensor([[False,  True]]))
     """
-    _check_rank("logp", logp, 2)
-    _check_same("sampled_logp", sampled_logp, logp)
-    _check_same("mask", mask, logp)
-    if not cap >= 1:
-        raise ConfigError(f"cap must be >= 1, got {cap}; a lower one would scale down tokens on which both sides agree")
+    _assert_alike(logp, sampled_logp, mask)
     log_ratio = (logp - sampled_logp).detach().masked_fill(~mask, 0.0)
     ratio = log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
     return ratio.clamp(max=cap), ratio > cap
@@ -141,8 +136,7 @@ def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
     >>> kl_k3(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, -1.0]]))  # e^0 - 0 - 1, e^-1 + 1 - 1
     tensor([[0.0000, 0.3679]])
     """
-    _check_rank("logp", logp, 2)
-    _check_same("ref_logp", ref_logp, logp)
+    _assert_alike(logp, ref_logp)
     d = (ref_logp - logp).clamp(max=_MAX_LOG_RATIO)
     return d.exp() - d - 1
 
@@ -173,15 +167,13 @@ def aggregate(
     Returns:
         A scalar.
     """
-    _check_rank("per_token", per_token, 2)
-    _check_same("mask", mask, per_token)
+    _assert_alike(per_token, mask)
     kept = per_token.masked_fill(~mask, 0.0)
     if mode == "token-mean":
         return kept.sum() / n_tokens
-    if mode == "seq-mean":
-        counts = _count(mask) if episode_tokens is None else episode_tokens[:, None].clamp_min(1)
-        return (kept.sum(dim=1, keepdim=True) / counts).sum() / n_episodes
-    raise ConfigError(f"aggregation must be seq-mean or token-mean, got {mode!r}")
+    assert mode == "seq-mean"
+    counts = _count(mask) if episode_tokens is None else episode_tokens[:, None].clamp_min(1)
+    return (kept.sum(dim=1, keepdim=True) / counts).sum() / n_episodes
 
 
 def _clipped(
@@ -198,26 +190,10 @@ def _count(mask: Tensor) -> Tensor:
     return mask.sum(dim=1, keepdim=True).clamp_min(1)
 
 
-def _check_surrogate(
-    logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float
-) -> None:
-    _check_rank("logp", logp, 2)
-    _check_same("old_logp", old_logp, logp)
-    _check_same("mask", mask, logp)
-    _check_rank("advantages", advantages, 1)
-    if len(advantages) != len(logp):
-        raise ConfigError(f"advantages must hold one number for each of {len(logp)} episodes, got {len(advantages)}")
-    if not (0 <= clip_low <= 1 and clip_high >= 0):
-        raise ConfigError(
-            f"clip_low must be in 0..1 and clip_high >= 0, got {clip_low} and {clip_high}; the paper has 0.2"
-        )
-
-
-def _check_rank(name: str, tensor: Tensor, rank: int) -> None:
-    if tensor.dim() != rank:
-        raise ConfigError(f"{name} must have {rank} dimensions, got shape {tuple(tensor.shape)}")
-
-
-def _check_same(name: str, tensor: Tensor, other: Tensor) -> None:
-    if tensor.shape != other.shape:
-        raise ConfigError(f"{name} must have shape {tuple(other.shape)}, got {tuple(tensor.shape)}")
+def _assert_alike(*tensors: Tensor, advantages: Tensor | None = None) -> None:
+    """All must be [B, S], and the advantages [B]: nothing may broadcast."""
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    assert len(set(shapes)) == 1, f"expected one shape, got {shapes}"
+    assert len(shapes[0]) == 2, f"expected [B, S], got {shapes[0]}"
+    if advantages is not None:
+        assert advantages.shape == shapes[0][:1], f"expected {shapes[0][:1]}, got {tuple(advantages.shape)}"

@@ -174,11 +174,3 @@ def test_another_output_layer_is_refused() -> None:
     model.lm_head = torch.nn.Sequential(model.lm_head)
     with pytest.raises(ConfigError, match=r"Linear.*Sequential"):
         Head.of(model)
-
-
-def test_rejects_temperature_zero_and_other_shapes() -> None:
-    hidden, targets, head = head_of("plain")
-    with pytest.raises(ConfigError, match="temperature must be > 0, got 0"):
-        token_scores(hidden, targets, head, 0)
-    with pytest.raises(ConfigError, match=r"targets.*\(10,\)"):
-        token_scores(hidden, targets[1:], head, 1.0)

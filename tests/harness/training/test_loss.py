@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from eh_gym.errors import ConfigError
 from harness.training.loss import (
     LOSSES,
     aggregate,
@@ -182,35 +181,18 @@ LOGP, ONE = torch.zeros(2, 3), torch.zeros(2)
 ALL = torch.ones(2, 3, dtype=torch.bool)
 
 
-def aggregated(mask, mode):
-    return aggregate(LOGP, mask, mode=mode, n_episodes=1, n_tokens=1)
-
-
 @pytest.mark.parametrize(
-    ("call", "message"),
+    "call",
     [
-        (lambda: group_advantages(ONE), r"rewards .*\(2,\)"),
-        (lambda: policy_loss(LOGP, LOGP[:, :1], ONE, ALL), r"old_logp .*\(2, 3\), got \(2, 1\)"),  # would broadcast
-        (lambda: policy_loss(LOGP, LOGP, ONE, ALL[:1]), "mask must have shape"),
-        (lambda: policy_loss(LOGP, LOGP, torch.zeros(3), ALL), "advantages .*2 episodes, got 3"),
-        (lambda: policy_loss(LOGP, LOGP, LOGP[:, :1], ALL), "advantages must have 1 dimension"),
-        *(
-            (
-                lambda loss=loss, clip=clip: loss(LOGP, LOGP, ONE, ALL, **{"clip_low": 0.2, "clip_high": 0.2} | clip),
-                "clip_low",
-            )
-            for loss in LOSSES.values()
-            for clip in ({"clip_low": -0.1}, {"clip_low": 1.5}, {"clip_high": -0.1})
-        ),
-        *(
-            (lambda cap=cap: importance_weights(LOGP, LOGP, ALL, cap=cap), "cap must be")
-            for cap in (0.0, 0.9, math.nan)
-        ),
-        (lambda: kl_k3(LOGP, LOGP[:, :1]), "ref_logp must have shape"),
-        (lambda: aggregated(ALL, "mean"), "aggregation"),
-        (lambda: aggregated(ALL[:, :1], "token-mean"), "mask must have shape"),
+        lambda: group_advantages(ONE),
+        lambda: policy_loss(LOGP, LOGP[:, :1], ONE, ALL),
+        lambda: policy_loss(LOGP, LOGP, ONE, ALL[:1]),
+        lambda: sequence_policy_loss(LOGP, LOGP, LOGP[:, :1], ALL, clip_low=0.2, clip_high=0.2),
+        lambda: importance_weights(LOGP, LOGP[:1], ALL, cap=2.0),
+        lambda: kl_k3(LOGP, LOGP[:, :1]),
+        lambda: aggregate(LOGP, ALL[:, :1], mode="token-mean", n_episodes=1, n_tokens=1),
     ],
 )
-def test_wrong_shapes_and_settings_are_refused_by_their_name(call, message):
-    with pytest.raises(ConfigError, match=message):
+def test_nothing_broadcasts(call):
+    with pytest.raises(AssertionError, match="expected"):
         call()
