@@ -11,18 +11,6 @@ SOME = [f"multi_turn_{category}_{index}" for category in CATEGORIES for index in
 CHATTER = "ls(", "[]", "<tool_call>\n{broken}\n</tool_call>"
 
 
-def expert_s_script(env, task_id):
-    """The expert's messages of each turn."""
-    env.reset(options={"task_id": task_id})
-    turns, done = [[]], False
-    while not done:
-        turns[-1].append(env.unwrapped.expert())
-        _, _, done, _, info = env.step(turns[-1][-1])
-        if not info["calls"]:
-            turns.append([])
-    return turns
-
-
 @pytest.mark.parametrize("action_format", ["python", "hermes"])
 def test_the_system_prompt_is_upstream_s(make, upstream, action_format):
     env = make(action_format=action_format, prompt="official")
@@ -33,12 +21,13 @@ def test_the_system_prompt_is_upstream_s(make, upstream, action_format):
 
 
 @pytest.mark.parametrize("action_format", ["python", "hermes"])
-def test_users_and_results_are_upstream_s(make, play, isolated, action_format):
-    env = make(action_format=action_format, prompt="official")
+def test_users_and_results_are_upstream_s(make, play, isolated, perturbed, action_format):
+    env, plain = make(action_format=action_format, prompt="official"), make()
     revealed = 0
     for task_id in SOME:
-        script = expert_s_script(env, task_id)
-        script[0] = [*script[0][:-1], "cd(folder='nowhere')", *CHATTER]  # an error, and messages without a call
+        turns = perturbed.expert_calls(plain, task_id)
+        script = [[perturbed.render(random.Random(0), [call], action_format) for call in turn] for turn in turns]
+        script[0] += ["cd(folder='nowhere')", *CHATTER]  # an error, and messages without a call
         results, user, info, _ = play(env, task_id, script)
         episode = {"task_id": task_id, "script": script, "action_format": action_format}
         theirs = isolated.call("play", episode, timeout_s=60)
