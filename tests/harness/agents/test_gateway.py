@@ -309,14 +309,3 @@ def test_garbage_on_a_connection_harms_nobody(session: Session, pool: ThreadPool
     asked = pool.submit(ask, session)
     serve(session, ModelAnswer("still here"))
     assert asked.result(SOON_S) == "still here"
-
-
-def test_closing_the_gateway_ends_waiting_calls_and_frees_its_thread() -> None:
-    with ThreadPoolExecutor(1) as pool:
-        gateway = Gateway()
-        session = gateway.open()
-        asked = pool.submit(ask, session)
-        wait_for_line(session, 1)
-        gateway.close()
-        assert isinstance(asked.exception(SOON_S), openai.APIStatusError)
-    assert not gateway._thread.is_alive()

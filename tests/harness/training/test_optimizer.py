@@ -103,37 +103,6 @@ def test_a_checkpoint_keeps_what_rounding_hides(trained: Policy, tmp_path: Path,
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_moments_in_host_memory_change_no_step_and_no_checkpoint(dtype: torch.dtype) -> None:
-    plain, other, resumed = line(dtype), line(dtype), line(dtype)
-    usual, optimizer = adamw(plain, 0.01), adamw(other, 0.01)
-    moments = HostMoments(optimizer)
-    begun = copy.deepcopy(optimizer.state_dict())
-    for i in range(4):
-        moments.to_device()
-        step(plain, usual)
-        step(other, optimizer)
-        moments.to_host()
-        if i == 1:
-            saved = copy.deepcopy(optimizer.state_dict())
-            resumed.load_state_dict(other.state_dict())
-            masters = [p.clone() for p in parameters_of(optimizer)]
-    assert torch.equal(plain.weight, other.weight)
-    assert begun["state"][0]["step"] == 0
-    again = adamw(resumed, 0.01)
-    for p, master in zip(parameters_of(again), masters, strict=True):
-        p.data.copy_(master)
-    again.load_state_dict(saved)
-    back = HostMoments(again)
-    for _ in range(2):
-        back.to_device()
-        step(resumed, again)
-        back.to_host()
-    for a, b, c in zip(parameters_of(usual), parameters_of(optimizer), parameters_of(again), strict=True):
-        assert torch.equal(a, b)
-        assert torch.equal(a, c)
-
-
 def test_the_host_s_pages_are_pinned_once_and_device_and_host_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[bool] = []
     zeros_like = torch.zeros_like
