@@ -20,9 +20,7 @@ __all__ = [
     "Spread",
     "SuccessPoint",
     "horizon_series",
-    "horizon_spread",
     "is_held_out",
-    "mean_tokens",
     "paired_difference",
     "peak",
     "run_numbers",
@@ -38,10 +36,10 @@ __all__ = [
 Rows = Sequence[Mapping[str, Any]]
 T = TypeVar("T")
 
-_LAST_QUARTER = (0.75, 1.0)
-MIDDLE = (0.5, 0.85)
-"""The part of training that the paper calls mid-training: steps 100 to 170 of 200, as shares of the run."""
-END = (0.9, 1.0)
+# Parts of the run, as shares of its length.
+_LAST_QUARTER = (0.75, 1.0)  # the paper's "last 50 steps" of 200
+_MIDDLE = (0.5, 0.85)  # what the paper calls mid-training: steps 100 to 170 of 200
+_END = (0.9, 1.0)
 
 
 @dataclass(frozen=True)
@@ -205,22 +203,10 @@ def savings(tokens: float | None, baseline: float | None) -> float | None:
     return None if tokens is None or not baseline else 1.0 - tokens / baseline
 
 
-def mean_tokens(rows: Rows, window: tuple[float, float] = (0.0, 1.0)) -> float | None:
-    """Returns the mean tokens per update over a part of the run. `window` is [start, end), as shares of the run's length."""
-    values = [row["tokens/update"] for row in _window(rows, window)]
-    return statistics.fmean(values) if values else None
-
-
 def horizon_series(rows: Rows) -> list[float]:
     """Returns K by update, in steps: the controller's real K after the update, or without one the K of the update's episodes."""
     series = [_first_known(row, "horizon/k_real", "horizon/k") for row in rows]
     return [k for k in series if k is not None]
-
-
-def horizon_spread(series: Sequence[float]) -> float | None:
-    """Returns the standard deviation of K over the last quarter of the updates (the paper's "last 50 steps" of 200)."""
-    last = _window(series, _LAST_QUARTER)
-    return statistics.pstdev(last) if last else None
 
 
 def settled_at(series: Sequence[float], band: tuple[float, float]) -> int | None:
@@ -296,13 +282,13 @@ def run_numbers(
         "tokens_to_threshold": tokens_to(curve, threshold),
         "success_at_equal_tokens": success_by(curve, equal_tokens) if equal_tokens is not None else None,
         "tokens_total": rows[-1]["tokens/total"] if rows else None,
-        "tokens_per_update": mean_tokens(rows),
-        "tokens_middle": mean_tokens(rows, MIDDLE),
-        "tokens_end": mean_tokens(rows, END),
+        "tokens_per_update": _mean_of(rows, "tokens/update"),
+        "tokens_middle": _mean_of(_window(rows, _MIDDLE), "tokens/update"),
+        "tokens_end": _mean_of(_window(rows, _END), "tokens/update"),
         "seconds_per_update": _mean_of(rows, "time/update_s"),
         "final_k": series[-1] if series else None,
         "k_mean": statistics.fmean(played) if played else None,
-        "k_std": horizon_spread(series),
+        "k_std": statistics.pstdev(last_quarter) if last_quarter else None,
         "settled_at": settled_at(series, band) if band else None,
         "share_in_band": (
             statistics.fmean(band[0] <= k <= band[1] for k in last_quarter) if band and last_quarter else None

@@ -13,7 +13,6 @@ from harness.experiments.analysis import (
     Spread,
     SuccessPoint,
     horizon_series,
-    mean_tokens,
     paired_difference,
     peak,
     run_numbers,
@@ -103,10 +102,12 @@ def test_tokens_to_a_threshold_are_interpolated_and_first_crossing_counts() -> N
 
 def test_tokens_per_update_of_a_part_of_the_run() -> None:
     rows = rows_of(k=[10] * 10, tokens=[float(i) for i in range(10)])
-    assert mean_tokens(rows) == 4.5
-    assert mean_tokens(rows, (0.5, 0.8)) == 6.0  # 5, 6, 7
-    assert mean_tokens(rows, (0.9, 1.0)) == 9.0
-    assert mean_tokens([]) is None
+    numbers = run_numbers(RunRecords(0, rows, {}), threshold=0.5, held_out=False)
+    assert [numbers[f"tokens_{part}"] for part in ("per_update", "middle", "end")] == [
+        4.5,
+        6.0,
+        9.0,
+    ]  # the middle: 5, 6, 7
 
 
 def test_k_is_the_real_one_where_the_controller_keeps_one() -> None:
