@@ -252,9 +252,7 @@ def carry_out(
                     "numbers are no longer those of an uninterrupted run"
                 )
             evaluations = train(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
-        if (
-            settings.sampler != "vllm"
-        ):  # an engine beside a rank closes the ranks' torch.distributed when the process ends
+        if settings.sampler != "vllm":  # an engine beside a rank closes its torch.distributed when the process ends
             ranks.close()
         return run_dir, evaluations
     except EHError:

@@ -127,9 +127,8 @@ class Slots:
 
     def _decide(self) -> bool:
         """Chooses the episodes that are held back; returns whether another one may begin."""
-        cache = int(
-            getattr(self._sampler, "cache_tokens", 0)
-        )  # an engine's; other samplers have no cache of fixed size
+        # An engine's; other samplers have no cache of fixed size.
+        cache = int(getattr(self._sampler, "cache_tokens", 0))
         present = {e.session: len(e.trajectory.ids) or self._prompt for e, _ in self._live.values()} if cache else {}
         return self._admission.decide(present, cache)
 
