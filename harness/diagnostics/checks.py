@@ -18,8 +18,8 @@ from typing import Any
 
 from eh_gym.errors import StateError
 from harness.diagnostics.lab import Lab
-from harness.diagnostics.measurement import Measurement
 from harness.diagnostics.server import server
+from harness.diagnostics.verdict import Measurement
 
 __all__ = ["CHECKS", "Check", "judged", "largest_difference"]
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from harness.diagnostics.lab import Lab
-from harness.diagnostics.measurement import Measurement
+from harness.diagnostics.verdict import Measurement
 from harness.evaluation.play import evaluation_requests, held_out_tasks, play_policy
 from harness.planning.gpus import GPU, gpu_named
 from harness.planning.memory import attention_fits, memory_of

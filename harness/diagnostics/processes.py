@@ -19,8 +19,7 @@ from pathlib import Path
 
 from harness.diagnostics.checks import CHECKS, Check
 from harness.diagnostics.lab import Lab
-from harness.diagnostics.measurement import Measurement
-from harness.diagnostics.verdict import Result, verdict
+from harness.diagnostics.verdict import Measurement, Result, verdict
 
 __all__ = ["carry_out", "end_group"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from harness.diagnostics.measurement import Measurement
-from harness.diagnostics.verdict import report, verdict
+from harness.diagnostics.verdict import Measurement, report, verdict
 
 
 def test_a_promise_that_is_broken_makes_a_path_wrong_and_one_of_speed_slow() -> None:
