@@ -18,7 +18,7 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError
 from harness.settings.command_line import errors_in_one_line, parse
-from harness.settings.ranges import Range, check_ranges
+from harness.settings.ranges import Range, check_settings
 
 __all__ = ["GPUCheck", "check", "main"]
 
@@ -54,7 +54,7 @@ def check(wanted: GPUCheck, console: Console) -> bool:
     from harness.run.run_folder import free_folder
     from harness.run.runtime import gpu_bytes, pick_device
 
-    check_ranges(wanted)
+    check_settings(wanted)
     unknown = [name for name in wanted.only if name not in CHECKS]
     if unknown:
         raise ConfigError(f"there is no check {unknown[0]!r}; the checks are {', '.join(map(repr, CHECKS))}")

@@ -22,7 +22,7 @@ from harness.planning.length_laws import GAP, PAPER, LengthLaw
 from harness.run.episode_log import read_episodes
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.horizon import HorizonSettings
-from harness.settings.ranges import Range, check_ranges
+from harness.settings.ranges import Range, check_settings
 from harness.types.seeding import derive_seed
 
 __all__ = ["Simulation", "main", "simulate"]
@@ -53,7 +53,7 @@ class Simulation(EpisodesFlags, HorizonSettings):
     """Plays a horizon controller against a distribution of episode lengths, and prints K, success and steps."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_settings(self)
         if self.episodes % self.group:
             raise ConfigError(f"episodes ({self.episodes}) must be a multiple of group, got {self.group}")
         if self.wrapper in ("none", "tokens"):

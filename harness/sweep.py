@@ -34,7 +34,7 @@ from harness.settings.defaults import SMALL_CHAT_MODEL
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
 from harness.settings.old_flags import with_current_names
 from harness.settings.presets import flag_of, preset
-from harness.settings.ranges import Range, check_ranges
+from harness.settings.ranges import Range, check_settings
 from harness.settings.recipe import read_recipe
 
 __all__ = ["Sweep", "main", "parse", "read_tables", "sweep"]
@@ -297,7 +297,7 @@ def parse(words: list[str]) -> Sweep:
     settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep", first=(*FIRST_FLAGS, *vars(default)))
     recipe = read_recipe(train.recipe, GRPOConfig) if train.recipe is not None else {}
     settings = dataclasses.replace(settings, train=_settled(settings.train, given | recipe.keys(), quick=quick))
-    check_ranges(settings)
+    check_settings(settings)
     if "resume" in given:
         raise ConfigError("--resume is for a single run; a sweep resumes by itself, in its folder, --out")
     for suite in PAPER_SUITES if settings.suite == "all" else [settings.suite]:

@@ -11,7 +11,7 @@ from eh_gym.errors import ConfigError
 from envs.making import read_env_args
 from envs.mixed import read_environments
 from harness.settings.agent import AGENT_ENV, AgentFlags
-from harness.settings.ranges import Range, check_ranges
+from harness.settings.ranges import Range, check_settings
 from harness.settings.reasoning import ReasoningFlags
 from harness.settings.sampling import SamplingFlags
 from harness.types.rules import RolloutMode
@@ -141,7 +141,7 @@ class Evaluation(
         for name in sorted(unused):
             if getattr(self, name) != getattr(Evaluation, name):
                 raise ConfigError(f"--{name.replace('_', '-')} {why}, got --policy {self.policy}")
-        check_ranges(self)
+        check_settings(self)
         self.check_reasoning(self.max_action_tokens)
         self.check_agent(
             AGENT_ENV if self.env == TasksFlags.env else self.env,

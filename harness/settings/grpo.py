@@ -22,7 +22,7 @@ from harness.settings.horizon import HorizonSettings
 from harness.settings.loss import LossFlags
 from harness.settings.model import ModelFlags
 from harness.settings.optimizer import OptimizerFlags
-from harness.settings.ranges import check_ranges
+from harness.settings.ranges import check_settings
 from harness.settings.reasoning import ReasoningFlags
 from harness.settings.rollout import RolloutFlags
 from harness.settings.run import RunFlags
@@ -98,7 +98,7 @@ class GRPOConfig(
             self.__post_init__()
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_settings(self)
         self.check_environment()
         self.check_agent(
             self.env,

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from harness.settings.grpo import GRPOConfig
-from harness.settings.ranges import Range, check_ranges
+from harness.settings.ranges import Range, check_settings
 
 __all__ = ["Plan"]
 
@@ -83,7 +83,7 @@ class Plan(StepFlags, SpeedFlags, LengthsFlags, GPUFlags, RecipeFlags):
     """The settings of the run."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_settings(self)
         if self.gpus > 1:
             self.train.check_ranks()
 

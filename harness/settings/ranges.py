@@ -1,19 +1,21 @@
-"""The range of a setting, written beside it, and the one function that checks all settings of a command.
+"""The range of a setting, written beside its type, and the one function that checks all settings of a command.
 
 learning_rate: Annotated[float, Range(0)] = 1e-6
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from numbers import Integral, Real
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Range", "check_ranges"]
+__all__ = ["Range", "check_settings", "expected"]
 
 
 @dataclass(frozen=True)
@@ -46,31 +48,45 @@ class Range:
         return self.low <= value <= self.high and not (self.above and value == self.low)
 
 
-def check_ranges(settings: Any, group: str = "") -> None:
-    """Checks every setting that declares a `Range`. What is no number passes, such as None for a default that is chosen later.
+def check_settings(settings: Any, group: str = "") -> None:
+    """Checks the type and the range of every setting. A command line has checked the types already, and a Python program has not.
 
     Args:
         settings: A dataclass.
         group: What precedes its settings' names in flags, such as ``warm_start.``.
 
     Raises:
-        ConfigError: A value is out of its range. The message names the setting, the range and the flag.
+        ConfigError: A value is wrong. The message names the setting, what it may be, and the flag.
     """
-    for name, allowed in _ranges(type(settings)).items():
-        value = getattr(settings, name)
-        if not isinstance(value, (int, float)) or allowed.has(value):
-            continue
-        change = "lower" if value > allowed.high else "raise" if value <= allowed.low else "change"
-        finite = " and finite" if value == math.inf else ""
-        flag = f"--{group}{name}".replace("_", "-")
-        raise ConfigError(f"{group}{name}: expected {allowed}{finite}, got {value}; {change} {flag}")
+    hints = get_type_hints(type(settings), include_extras=True)
+    for name in (field.name for field in dataclasses.fields(settings)):
+        value, flag = getattr(settings, name), f"--{group}{name}".replace("_", "-")
+        if wanted := expected(hints[name], value):
+            raise ConfigError(f"{group}{name}: expected {wanted}, got {value!r}; change {flag}")
+        for allowed in getattr(hints[name], "__metadata__", ()):
+            if isinstance(allowed, Range) and value is not None and not allowed.has(value):
+                change = "lower" if value > allowed.high else "raise" if value <= allowed.low else "change"
+                finite = " and finite" if value == math.inf else ""
+                raise ConfigError(f"{group}{name}: expected {allowed}{finite}, got {value}; {change} {flag}")
 
 
-def _ranges(settings: type) -> Mapping[str, Range]:
-    hints = get_type_hints(settings, include_extras=True)
-    return {
-        name: found
-        for name, hint in hints.items()
-        for found in getattr(hint, "__metadata__", ())
-        if isinstance(found, Range)
-    }
+def expected(hint: Any, value: Any) -> str:
+    """Says what a setting with this type may be, if `value` is not that; else returns "".
+
+    A whole number is also a float, and a boolean is not a number.
+
+    >>> expected(Literal["a", "b"], "c"), expected(float, 2), expected(int | None, True)
+    ("one of 'a', 'b'", '', 'int or NoneType')
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return expected(inner[0], value)
+    if origin in (Union, UnionType):
+        found = [expected(one, value) for one in inner]
+        return " or ".join(found) if all(found) else ""
+    if origin is Literal:
+        same = any(type(value) is type(choice) and value == choice for choice in inner)
+        return "" if same else f"one of {', '.join(map(repr, inner))}"
+    named = origin or hint
+    kind = {int: Integral, float: Real}.get(named, named)
+    return "" if isinstance(value, kind) and (hint is bool or not isinstance(value, bool)) else named.__name__

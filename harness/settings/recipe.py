@@ -11,9 +11,10 @@ import difflib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from eh_gym.errors import ConfigError
+from harness.settings.ranges import expected
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -85,18 +86,7 @@ def _checked(values: Mapping[str, Any], settings: type, path: Path, table: str) 
                 raise ConfigError(f"{path}: {name} must be a table, [{name}], got {value!r}")
             checked[key] = _checked(value, hint, path, f"{name}.")
             continue
-        if not _fits(value, hint):
-            choices = get_args(hint)
-            wanted = f"one of {', '.join(map(repr, choices))}" if get_origin(hint) is Literal else hint.__name__
+        if wanted := expected(hint, value):
             raise ConfigError(f"{path}: {name} must be {wanted}, got {value!r}")
         checked[key] = float(value) if hint is float else value
     return checked
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a TOML value has the type of a field. A whole number is also a float; a boolean is not a number."""
-    if get_origin(hint) is Literal:
-        return any(type(value) is type(choice) and value == choice for choice in get_args(hint))
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return type(value) is hint

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated
 
-from harness.settings.ranges import Range, check_ranges
+from harness.settings.ranges import Range, check_settings
 
 __all__ = ["LEAST_PRETRAINED", "WarmStart"]
 
@@ -60,7 +60,7 @@ class WarmStart:
     seed: Annotated[int, Range(-1)] = -1
 
     def __post_init__(self) -> None:
-        check_ranges(self, "warm_start.")
+        check_settings(self, "warm_start.")
 
     def seed_for(self, run: int) -> int:
         """Returns the seed of the warm start in a run whose seed is `run`."""

@@ -232,3 +232,18 @@ def test_settings_that_several_ranks_can_have_pass() -> None:
     GRPOConfig(sampler="vllm").check_ranks()
     GRPOConfig(sampler="vllm-server", url="http://127.0.0.1:1", max_staleness=1, eval_every=0).check_ranks()
     GRPOConfig(env_workers="ray", ray_address="auto").check_ranks()
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"rollout": "bad"}, "rollout.*'streaming', 'lockstep'.*'bad'.*--rollout"),
+        ({"updates": "3"}, "updates: expected int, got '3'.*--updates"),
+        ({"updates": 2.5}, "updates: expected int"),
+        ({"learning_rate": True}, "learning_rate: expected float"),
+        ({"normalize_std": 1}, "normalize_std: expected bool"),
+    ],
+)
+def test_a_python_program_is_told_of_a_value_that_a_command_line_would_refuse(given, names):
+    with pytest.raises(ConfigError, match=names):
+        GRPOConfig(**given)

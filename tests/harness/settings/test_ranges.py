@@ -10,7 +10,7 @@ import pytest
 
 from eh_gym.errors import ConfigError
 from harness.settings.grpo import GRPOConfig
-from harness.settings.ranges import Range, check_ranges
+from harness.settings.ranges import Range, check_settings
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Sizes:
 )
 def test_the_error_is_written_from_the_range(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("+", r"\+")):
-        check_ranges(Sizes(**values))
+        check_settings(Sizes(**values))
 
 
 @pytest.mark.parametrize("settings", [{"updates": 0}, {"warm_start": {"polish_waste": 2.0}}])
