@@ -11,6 +11,7 @@ import torch
 from eh_gym.errors import ConfigError
 from envs.runtime import cache_dir
 from harness.planning.memory import attention_fits
+from harness.policy.head import Head
 from harness.policy.lora import add_lora, fold_lora
 from harness.policy.policy import Policy, load_policy
 from harness.policy.ranks import Ranks
@@ -56,6 +57,7 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) 
                 strip_reasoning=config.reasoning == "strip",
                 max_context=config.max_context,
             )
+        Head.check(policy.model)
     policy = ranks.hand_out(policy)
     if config.gradient_checkpointing:
         memory = gpu_bytes(device) if config.plan else 0

@@ -62,6 +62,24 @@ class Head:
         scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
         return Head(layer.weight, layer.bias, scale, getattr(config, "final_logit_softcapping", None))
 
+    @staticmethod
+    @torch.no_grad()
+    def check(model: PreTrainedModel) -> None:
+        """Raises ConfigError if the model computes its logits in another way. It compares them on a few tokens."""
+        ids = torch.arange(4, device=model.device)[None]
+        right = model(input_ids=ids, use_cache=False).logits[0].float()
+        if model.base_model is model:
+            raise ConfigError(
+                f"{type(model).__name__} computes no hidden states apart from its logits, as training needs: choose another model"
+            )
+        states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
+        found = Head.of(model).logits(states)
+        if (found - right).abs().max() > 0.02 * right.abs().max():  # bfloat16 rounds by 0.004
+            raise ConfigError(
+                f"{type(model).__name__} computes its logits with something other than an output layer, a scale and a soft cap; "
+                "training would score its tokens wrongly: choose another model"
+            )
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Turns hidden states, [N, H], into logits, [N, V], in float32 (float64 if `hidden` is float64)."""
         logits = _wide_linear(hidden, self.weight, self.bias)

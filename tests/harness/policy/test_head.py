@@ -18,6 +18,8 @@ from transformers import (
     CohereConfig,
     Gemma2Config,
     GraniteConfig,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
@@ -161,6 +163,7 @@ def test_models_have_the_head_that_their_config_says(kind: str) -> None:
     logp = (3 * model(ids, use_cache=False).logits[0, :-1]).log_softmax(1).gather(1, ids[0, 1:, None]).squeeze(1)
     states = model.base_model(ids, use_cache=False).last_hidden_state[0, :-1]
     found, _ = token_scores(states, ids[0, 1:], Head.of(model), 1 / 3)
+    Head.check(model)
     assert_close(found, logp, rtol=0, atol=1e-5)
     parameters = [p for p in model.parameters() if p.requires_grad]
     for a, b in zip(
@@ -169,8 +172,23 @@ def test_models_have_the_head_that_their_config_says(kind: str) -> None:
         assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_another_output_layer_is_refused() -> None:
+def test_another_way_to_make_logits_is_refused() -> None:
+    class Doubled(Qwen2ForCausalLM):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            output = super().forward(*args, **kwargs)
+            output.logits = 2 * output.logits
+            return output
+
+    with pytest.raises(ConfigError, match="Doubled"):
+        Head.check(Doubled(MODELS["tied"]))
     model = Qwen2ForCausalLM(MODELS["untied"])
     model.lm_head = torch.nn.Sequential(model.lm_head)
     with pytest.raises(ConfigError, match=r"Linear.*Sequential"):
-        Head.of(model)
+        Head.check(model)
+
+
+def test_a_model_without_hidden_states_of_their_own_is_refused() -> None:
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "intermediate_size_mlp": 48, "head_dim": 8}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 2}
+    with pytest.raises(ConfigError, match="hidden states"):
+        Head.check(Llama4ForCausalLM(Llama4TextConfig(**sizes, **heads)))

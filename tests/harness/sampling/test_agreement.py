@@ -11,7 +11,6 @@ from transformers import (
     DeepseekV32Config,
     GPTNeoConfig,
     HeliumConfig,
-    Llama4TextConfig,
     MoshiConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -43,7 +42,7 @@ def model_of(config: PreTrainedConfig) -> PreTrainedModel:
         (GPTNeoConfig(**SIZES, attention_types=[[["global", "local"], 2]]), {"trained": False}, "sampler.*gpt_neo"),
         (MoshiConfig(**SIZES, sliding_window=64), {"sampled": False}, "trainer.*moshi"),
         (MoshiConfig(**SIZES, sliding_window=64), {"trained": False}, "sampler.*moshi"),
-        # A soft cap with a name of its own.
+        # A soft cap with a name of its own: too small a difference for the check of the output layer.
         (xLSTMConfig(**SIZES, num_heads=4, qk_dim_factor=1.0), {"sampled": False}, "trainer.*xlstm"),
     ],
     ids=lambda value: getattr(value, "model_type", ""),
@@ -60,12 +59,6 @@ def test_a_sampler_that_refuses_a_type_says_so_and_its_trainer_is_compared() -> 
     with pytest.raises(ConfigError, match=r"indexed_attention.*--sampler vllm"):
         check_agreement(sparse)
     assert check_agreement(sparse, sampled=False) == ""
-
-
-def test_a_model_without_hidden_states_apart_from_its_logits_is_refused() -> None:
-    sizes = {"intermediate_size": 48, "intermediate_size_mlp": 48, "num_key_value_heads": 2, "num_local_experts": 2}
-    with pytest.raises(ConfigError, match=r"trainer.*can't run.*llama4_text.*last_hidden_state"):
-        check_agreement(model_of(Llama4TextConfig(**SIZES, **sizes, head_dim=16)), sampled=False)
 
 
 def test_an_untested_type_that_agrees_is_taken_and_a_tested_one_is_not_compared(
