@@ -49,7 +49,9 @@ class Range:
 
 
 def check_settings(settings: Any, group: str = "") -> None:
-    """Checks the type and the range of every setting. A command line has checked the types already, and a Python program has not.
+    """Checks the type of every setting, and the range of those that are numbers.
+
+    A command line has checked the types already, and a Python program has not.
 
     Args:
         settings: A dataclass.
@@ -64,7 +66,7 @@ def check_settings(settings: Any, group: str = "") -> None:
         if wanted := expected(hints[name], value):
             raise ConfigError(f"{group}{name}: expected {wanted}, got {value!r}; change {flag}")
         for allowed in getattr(hints[name], "__metadata__", ()):
-            if isinstance(allowed, Range) and value is not None and not allowed.has(value):
+            if isinstance(allowed, Range) and isinstance(value, Real) and not allowed.has(value):
                 change = "lower" if value > allowed.high else "raise" if value <= allowed.low else "change"
                 finite = " and finite" if value == math.inf else ""
                 raise ConfigError(f"{group}{name}: expected {allowed}{finite}, got {value}; {change} {flag}")

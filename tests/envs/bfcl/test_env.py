@@ -515,7 +515,7 @@ def test_an_episode_that_ends_for_want_of_memory_gives_back_what_it_held(make):
     """Its folders hold each other, and the error held the episode: the worker stayed at its limit, and the next one failed."""
     env, held = make(workers=1), []
     lines = "\\n".join(["word " * 1300] * 2)  # of one line, sort would make no copy
-    for _ in range(2):
+    for _ in range(3):  # the first leaves the allocator as large as the others find it
         env.reset(options={"task_id": "multi_turn_base_0"})
         worker = env.unwrapped._session._worker
         env.step(f"[touch(file_name='f'), echo(content='{lines}', file_name='f')]")
@@ -529,7 +529,7 @@ def test_an_episode_that_ends_for_want_of_memory_gives_back_what_it_held(make):
         resource.prlimit(worker.pid, resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**26, hard))
         assert "MemoryError" in env.step(folders_in_folders("find()"))[-1]["world_lost"]
         resource.prlimit(worker.pid, resource.RLIMIT_AS, (soft, hard))
-    assert held[1] < held[0] + 2**23  # an episode holds 25 MB
+    assert held[2] < held[1] + 2**23  # an episode holds 25 MB
 
 
 def test_a_folder_that_holds_itself_is_a_wrong_state_and_no_crash(make):
