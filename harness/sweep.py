@@ -10,6 +10,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -142,8 +143,6 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
             if name not in done
         ]
         _plan(console, settings, runs=runs, suites=suites, done=len(done), at_once=min(len(slots), len(jobs)))
-        if jobs and settings.train.dtype != "float32":
-            _warn_of_dtype(settings.train)
         codes = run_jobs(jobs, slots, say, done=len(done), lock=lock)
     for table in read_tables(settings.out, names):
         print_table(table, console)
@@ -223,7 +222,8 @@ def _job(out: Path, name: str, title: str, config: GRPOConfig, program: Sequence
     """Makes the folder of a run, unless it exists, and the job that continues the run in it."""
     folder = _folder(config)
     if not (folder / "config.json").exists():
-        prepare(config)
+        # Chosen once: a run that is started again computes as it began, elsewhere too.
+        prepare(dataclasses.replace(config, dtype=_dtype_here(config.dtype, config.device)))
     return Job(name, title, (*program, "--resume", str(folder)), out / "logs" / f"{name}.log")
 
 
@@ -250,11 +250,15 @@ def _slots(settings: Sweep) -> list[dict[str, str]]:
     return job_slots(jobs, gpus=gpus, per_job=max(settings.ranks, engine), cores=cpu_cores(), threads=train.threads)
 
 
-def _warn_of_dtype(train: GRPOConfig) -> None:
-    """Gives the runs' own warning of a slow type of weights here, where it is seen."""
-    from harness.run.runtime import pick_device, pick_dtype
+@cache
+def _dtype_here(name: str, device: str) -> Literal["float32", "bfloat16"]:
+    """Returns the type of weights that `name` stands for on this machine, and warns of a slow one here, where it is seen."""
+    if name == "float32":
+        return "float32"  # torch takes seconds to import
+    from harness.run.runtime import choose_dtype, pick_device, pick_dtype
 
-    pick_dtype(train.dtype, pick_device(train.device))
+    pick_dtype(name, pick_device(device))
+    return choose_dtype(name, pick_device(device))
 
 
 def _plan(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import shutil
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from importlib.util import find_spec
 from typing import Literal, cast
 
@@ -18,8 +15,6 @@ from transformers.utils import logging
 from eh_gym.errors import ConfigError
 
 __all__ = ["choose_dtype", "compiles", "gpu_bytes", "library_settings", "pick_device", "pick_dtype", "set_threads"]
-
-_SLOW = 3.0  # so many times as long as in float32
 
 
 def pick_device(name: str) -> str:
@@ -62,36 +57,33 @@ def choose_dtype(name: str, device: str) -> Literal["float32", "bfloat16"]:
     """Returns the type that `name` stands for; "auto" is bfloat16, but float32 on a CPU that has no units for bfloat16."""
     if name != "auto":
         return cast(Literal["float32", "bfloat16"], name)
-    return "float32" if torch.device(device).type == "cpu" and _bfloat16_cost() > _SLOW else "bfloat16"
+    return "bfloat16" if _computes_bfloat16(device) else "float32"
 
 
 def pick_dtype(name: str, device: str) -> torch.dtype:
     """Returns the torch type of weights; `name` is one for `choose_dtype`.
 
-    It warns of bfloat16 on a CPU without units for it, which needs many times as long with it as with float32.
+    It warns of bfloat16 on a CPU without units for it, which needs longer with it than with float32, often many times.
     """
     name = choose_dtype(name, device)
-    if name == "bfloat16" and torch.device(device).type == "cpu" and (times := _bfloat16_cost()) > _SLOW:
+    if name == "bfloat16" and not _computes_bfloat16(device):
         warnings.warn(
-            f"this CPU has no units for bfloat16, and takes {times:.0f} times as long with it as with float32; "
-            "give --dtype float32",
+            "this CPU has no units for bfloat16, and may take ten times as long with it as with float32; give --dtype float32",
             RuntimeWarning,
             stacklevel=2,
         )
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
-@cache
-def _bfloat16_cost() -> float:
-    """Returns how many times as long as in float32 this CPU takes for a matrix product and its gradients in bfloat16."""
-    seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
-    for _ in range(3):
-        for dtype in seconds:
-            x, weights = (torch.ones(size, 256, dtype=dtype, requires_grad=True) for size in (64, 256))
-            begun = time.perf_counter()
-            torch.nn.functional.linear(x, weights).sum().backward()
-            seconds[dtype] = min(seconds[dtype], time.perf_counter() - begun)
-    return seconds[torch.bfloat16] / seconds[torch.float32]
+def _computes_bfloat16(device: str) -> bool:
+    """Whether the device has units for bfloat16 that torch uses: every GPU, and a CPU that says so (avx512_bf16, amx_bf16).
+
+    A measurement would depend on what else the machine does, and with it the numbers of a run.
+    """
+    if torch.device(device).type != "cpu":
+        return True
+    capabilities = torch.cpu.get_capabilities()
+    return torch.backends.mkldnn.is_available() and any(has for name, has in capabilities.items() if "bf16" in name)
 
 
 def set_threads(threads: int) -> None:

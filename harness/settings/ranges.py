@@ -66,7 +66,7 @@ def check_settings(settings: Any, group: str = "") -> None:
         if wanted := expected(hints[name], value):
             raise ConfigError(f"{group}{name}: expected {wanted}, got {value!r}; change {flag}")
         for allowed in getattr(hints[name], "__metadata__", ()):
-            if isinstance(allowed, Range) and isinstance(value, Real) and not allowed.has(value):
+            if isinstance(allowed, Range) and isinstance(value, (int, float)) and not allowed.has(value):
                 change = "lower" if value > allowed.high else "raise" if value <= allowed.low else "change"
                 finite = " and finite" if value == math.inf else ""
                 raise ConfigError(f"{group}{name}: expected {allowed}{finite}, got {value}; {change} {flag}")

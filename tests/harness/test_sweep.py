@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
@@ -21,7 +22,7 @@ from harness.experiments.manifest import read_manifest
 from harness.experiments.suites import SUITES, SuiteArm, quick_settings
 from harness.run.metrics import read_metrics
 from harness.settings.presets import preset
-from harness.sweep import Sweep, main, parse, read_tables, sweep
+from harness.sweep import Sweep, _dtype_here, main, parse, read_tables, sweep
 
 STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_run.py")))
 HELD = (sys.executable, str(Path(__file__).with_name("held_run.py")))
@@ -322,3 +323,14 @@ def test_a_real_sweep_is_killed_and_goes_on(
 )
 def test_quick_puts_the_tiny_model_alone_on_the_cpu(words: list[str], device: str) -> None:
     assert parse(["--suite", "ema", "--quick", *words]).train.device == device
+
+
+def test_a_run_keeps_the_type_of_weights_that_the_sweep_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started again on a machine with other units, it goes on from its checkpoint."""
+    words = ["--suite", "pretrained", "--env", "EH-Cabinet-v0", "--seeds", "1", "--out", str(tmp_path / "s")]
+    for units in (True, False):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda units=units: {"avx512_bf16": units})
+        _dtype_here.cache_clear()
+        sweep(parse(words), Console(quiet=True), [sys.executable, "-c", "raise SystemExit(1)"])
+        kept = {json.loads(path.read_text())["dtype"] for path in (tmp_path / "s").glob("runs/*/config.json")}
+        assert kept == {"bfloat16"}

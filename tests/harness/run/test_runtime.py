@@ -8,16 +8,16 @@ from harness.run import runtime
 
 
 def test_a_cpu_without_units_for_bfloat16_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "_bfloat16_cost", lambda: 29.6)
-    with pytest.warns(RuntimeWarning, match="30 times.*--dtype float32"):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "avx512_bf16": False})
+    with pytest.warns(RuntimeWarning, match="--dtype float32"):
         assert runtime.pick_dtype("bfloat16", "cpu") == torch.bfloat16
 
 
-@pytest.mark.parametrize(("cost", "chosen"), [(29.6, "float32"), (0.3, "bfloat16")])
-def test_the_type_that_is_left_to_the_machine_is_the_one_it_is_fast_in(
-    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, cost: float, chosen: str
+@pytest.mark.parametrize(("units", "chosen"), [(False, "float32"), (True, "bfloat16")])
+def test_the_type_that_is_left_to_the_machine_is_the_one_that_it_has_units_for(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, units: bool, chosen: str
 ) -> None:
-    monkeypatch.setattr(runtime, "_bfloat16_cost", lambda: cost)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "amx_bf16": units})
     assert runtime.choose_dtype("auto", "cpu") == chosen
     assert runtime.choose_dtype("auto", "cuda:1") == "bfloat16"
     assert str(runtime.pick_dtype("auto", "cpu")) == f"torch.{chosen}"
