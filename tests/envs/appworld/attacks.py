@@ -240,7 +240,8 @@ reply([complete | b for b in bad])
     _attack(
         "complete the task in a loop, with every answer",
         "for n in range(10**6):\n    apis.supervisor.complete_task(answer=n + 1000)",
-        shows="Number of requests exceeded|timed out",
+        ends="verdict or world lost",  # on a busy machine the judge cannot repeat so many calls in time
+        shows="Number of requests exceeded|timed out|could not repeat",
     ),
     _attack(
         "leave a thread that answers this step and all later ones",
