@@ -9,7 +9,6 @@ import dataclasses
 import math
 import sys
 from dataclasses import dataclass
-from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -75,10 +74,11 @@ def check_settings(settings: Any, group: str = "") -> None:
 def expected(hint: Any, value: Any) -> str:
     """Says what a setting with this type may be, if `value` is not that; else returns "".
 
-    A whole number is also a float, and a boolean is not a number.
+    A whole number is also a float, and a boolean is not a number. NumPy's whole numbers are refused, because a run's
+    ``config.json`` can't keep them.
 
     >>> expected(Literal["a", "b"], "c"), expected(float, 2), expected(int | None, True)
-    ("one of 'a', 'b'", '', 'int or NoneType')
+    ("one of 'a', 'b'", '', 'int or None')
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -89,6 +89,9 @@ def expected(hint: Any, value: Any) -> str:
     if origin is Literal:
         same = any(type(value) is type(choice) and value == choice for choice in inner)
         return "" if same else f"one of {', '.join(map(repr, inner))}"
-    named = origin or hint
-    kind = {int: Integral, float: Real}.get(named, named)
-    return "" if isinstance(value, kind) and (hint is bool or not isinstance(value, bool)) else named.__name__
+    if hint is type(None):
+        return "" if value is None else "None"
+    kind = origin or hint
+    if isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool)):
+        return ""
+    return str(kind.__name__)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from eh_gym import (
@@ -240,6 +241,7 @@ def test_settings_that_several_ranks_can_have_pass() -> None:
         ({"rollout": "bad"}, "rollout.*'streaming', 'lockstep'.*'bad'.*--rollout"),
         ({"updates": "3"}, "updates: expected int, got '3'.*--updates"),
         ({"updates": 2.5}, "updates: expected int"),
+        ({"seed": np.int64(3)}, "seed: expected int"),
         ({"learning_rate": True}, "learning_rate: expected float"),
         ({"normalize_std": 1}, "normalize_std: expected bool"),
     ],
