@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import select
 import signal
@@ -27,17 +26,15 @@ from eh_gym.errors import (
     WorkerDied,
     WorkerError,
     WorkerProtocolError,
-    WorkerTimeout,
     WorkerVersionMismatch,
 )
 from eh_gym.worker import child
+from eh_gym.worker.frames import PARTING_S, receive, send
 
 __all__ = ["Worker", "backend_command"]
 
 _KEPT_STDERR = 64 * 1024  # bytes of a worker's stderr that are kept, the last ones
 _SHOWN_STDERR = 2000  # characters of it that an error message shows
-_LONGEST_WAIT_S = 2e6  # poll() takes no more; deadlines beyond it, infinity too, end here
-_PARTING_S = 10.0  # for the exit status and the last output of a process that has closed its pipe
 
 
 def backend_command(python: str | Path, backend: str | Path) -> tuple[str, ...]:
@@ -124,16 +121,16 @@ class Worker:
         with self._lock:
             if self.alive:
                 return
-            self._spawn()
+            process = self._spawn()
             deadline = time.monotonic() + self._start_timeout_s
             with self._killed_on_failure():
-                hello = self._receive(deadline, "its greeting", self._start_timeout_s)
+                hello = receive(process, deadline, "its greeting", self._start_timeout_s)
                 if hello.get("protocol") != child.PROTOCOL_VERSION:
                     raise WorkerVersionMismatch(
                         f"the worker speaks protocol {hello.get('protocol')!r}, this process {child.PROTOCOL_VERSION}; "
                         f"run it with the child.py of this installation. Command: {' '.join(self.command)}"
                     )
-                ready = self._receive(deadline, "the backend to load", self._start_timeout_s)
+                ready = receive(process, deadline, "the backend to load", self._start_timeout_s)
                 if "error" in ready:
                     raise WorkerCallError(f"the backend could not be loaded: {_told(ready['error'])}")
 
@@ -271,13 +268,15 @@ class Worker:
     def _exchange(self, batch: Sequence[_Call]) -> None:
         if self._gone:
             raise WorkerDied(f"the worker cannot be called: {self._gone}")
+        process = self._process
+        assert process is not None
         with self._killed_on_failure():
             deadline = time.monotonic() + batch[0].timeout_s
-            self._send(b"".join(call.frame for call in batch), deadline, batch[0].method, batch[0].timeout_s)
+            send(process, b"".join(call.frame for call in batch), deadline, batch[0].method, batch[0].timeout_s)
             for call in batch:
                 if call is not batch[0]:  # the worker has begun it now
                     deadline = time.monotonic() + call.timeout_s
-                answer = self._receive(deadline, f"the answer to {call.method!r}", call.timeout_s)
+                answer = receive(process, deadline, f"the answer to {call.method!r}", call.timeout_s)
                 if answer.get("id") != call.id or not ("result" in answer or "error" in answer):
                     raise WorkerProtocolError(
                         f"the worker answered {str(answer)[:200]} to call {call.id} ({call.method!r})"
@@ -291,7 +290,7 @@ class Worker:
         if self._process is not None and os.getpid() != self._owner:
             raise WorkerDied(f"the worker belongs to process {self._owner}; start one in this process")
 
-    def _spawn(self) -> None:
+    def _spawn(self) -> subprocess.Popen[bytes]:
         if self._process is not None:
             self._bury("it was replaced")
         self._stderr = bytearray()
@@ -320,6 +319,7 @@ class Worker:
         self._drain = threading.Thread(target=_keep_tail, args=(process.stderr, self._stderr), daemon=True)
         self._drain.start()
         weakref.finalize(self, _kill_if_ours, process, self._owner)  # also at interpreter exit
+        return process
 
     def _bury(self, why: str) -> None:
         """Kills what is left and closes the pipes."""
@@ -331,7 +331,7 @@ class Worker:
         _kill_group(process)  # grandchildren too; while one lives, the group's number cannot be anyone else's
         process.wait()
         if self._drain is not None:
-            self._drain.join(_PARTING_S)  # for the last output; a grandchild that escaped may hold stderr open
+            self._drain.join(PARTING_S)  # for the last output; a grandchild that escaped may hold stderr open
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -352,66 +352,6 @@ class Worker:
     def _last_words(self) -> str:
         text = self.stderr.strip()
         return f"\nThe worker's last output:\n{text[-_SHOWN_STDERR:]}" if text else ""
-
-    # ------------------------------------------------------------------ frames
-    def _send(self, frame: bytes, deadline: float, method: str, timeout_s: float) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        fd = self._process.stdin.fileno()
-        view = memoryview(frame)
-        while view:
-            try:
-                view = view[os.write(fd, view) :]
-            except BlockingIOError:
-                if not _wait(fd, select.POLLOUT, deadline):
-                    raise WorkerTimeout(f"the worker did not take the call {method!r} in {timeout_s:g} s") from None
-            except OSError as error:
-                raise self._ended() from error
-
-    def _receive(self, deadline: float, what: str, timeout_s: float) -> dict[str, Any]:
-        magic, size = child.HEADER.unpack(self._read(child.HEADER.size, deadline, what, timeout_s))
-        if magic != child.MAGIC:
-            raise WorkerProtocolError(f"waiting for {what}, the worker sent {magic!r}, which begins no frame")
-        if size > child.MAX_FRAME_BYTES:
-            raise WorkerProtocolError(
-                f"the worker announced a frame of {size:,} bytes; the limit is {child.MAX_FRAME_BYTES:,}"
-            )
-        body = self._read(size, deadline, what, timeout_s)
-        try:
-            message = json.loads(body.decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise WorkerProtocolError(f"the worker sent a frame that is not JSON: {error}") from error
-        if not isinstance(message, dict):
-            raise WorkerProtocolError(f"the worker sent a {type(message).__name__}, not an object")
-        return message
-
-    def _read(self, size: int, deadline: float, what: str, timeout_s: float) -> bytes:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        fd = self._process.stdout.fileno()
-        data = bytearray()
-        while len(data) < size:
-            if not _wait(fd, select.POLLIN, deadline):
-                raise WorkerTimeout(f"waited {timeout_s:g} s for {what}; the worker was killed")
-            try:
-                chunk = os.read(fd, min(size - len(data), 1 << 16))
-            except BlockingIOError:
-                continue
-            if not chunk:
-                raise self._ended()
-            data += chunk
-        return bytes(data)
-
-    def _ended(self) -> WorkerDied:
-        assert self._process is not None
-        try:
-            code: int | None = self._process.wait(_PARTING_S)
-        except subprocess.TimeoutExpired:
-            code = None  # it lives, but has closed the pipe
-        if code is None:
-            return WorkerDied("the worker closed its end of the pipe; it was killed")
-        how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-        return WorkerDied(f"the worker {how}")
 
 
 class _Call:
@@ -438,16 +378,6 @@ def _environment() -> dict[str, str]:
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return {**kept, "PYTHONHASHSEED": "0"}
-
-
-def _wait(fd: int, event: int, deadline: float) -> bool:
-    """Whether ``fd`` became ready before the deadline (time.monotonic seconds).
-
-    After it, whether it is ready now: where this process was held up itself, the answer may have been there in time.
-    """
-    poll = select.poll()  # not select(): it fails for descriptors >= 1024
-    poll.register(fd, event)
-    return bool(poll.poll(min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT_S) * 1000))
 
 
 def _keep_tail(pipe: Any, kept: bytearray) -> None:

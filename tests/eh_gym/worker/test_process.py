@@ -21,6 +21,7 @@ from eh_gym.errors import (
     WorkerVersionMismatch,
 )
 from eh_gym.worker import Worker, backend_command
+from eh_gym.worker.frames import receive, send
 
 FAKE = """
     import json, struct, sys, time
@@ -269,6 +270,11 @@ def test_a_forgotten_worker_ends(make_backend):
     assert gone(pid)
 
 
+def set_clock(monkeypatch, clock):
+    for module in ("process", "frames"):
+        monkeypatch.setattr(f"eh_gym.worker.{module}.time", clock)
+
+
 def test_waiting_for_ones_turn_does_not_count_against_the_deadline(worker, monkeypatch):
     class Clock:
         now = 0.0
@@ -286,7 +292,7 @@ def test_waiting_for_ones_turn_does_not_count_against_the_deadline(worker, monke
             pass
 
     clock = Clock()
-    monkeypatch.setattr("eh_gym.worker.process.time", clock)
+    set_clock(monkeypatch, clock)
     monkeypatch.setattr(worker, "_lock", Turn())
     assert worker.call("sleep", {"s": 0.1}, timeout_s=60) is None
 
@@ -311,11 +317,11 @@ def queued(worker):
 def test_calls_that_come_while_the_worker_is_busy_are_sent_with_one_write(worker, queued, monkeypatch):
     sent = []
 
-    def send(frame, *rest):
-        sent.append(frame)
-        Worker._send(worker, frame, *rest)
+    def recorded(process, frames, *rest):
+        sent.append(frames)
+        send(process, frames, *rest)
 
-    monkeypatch.setattr(worker, "_send", send)
+    monkeypatch.setattr("eh_gym.worker.process.send", recorded)
     answers = queued([("echo", {"value": i}, 120) for i in range(8)])
     assert [answer.result() for answer in answers] == [{"value": i} for i in range(8)]
     assert [frame.count(b'"echo"') for frame in sent] == [8]
@@ -348,15 +354,14 @@ def test_of_calls_that_are_sent_together_each_has_its_own_deadline(worker, queue
         def monotonic(self):
             return self.now
 
-    clock = Clock()
-    monkeypatch.setattr("eh_gym.worker.process.time", clock)
-
-    def receive(*arguments):
-        answer = Worker._receive(worker, *arguments)
+    def slow(*arguments):
+        answer = receive(*arguments)
         clock.now += 100  # as if the call had taken so long
         return answer
 
-    monkeypatch.setattr(worker, "_receive", receive)
+    clock = Clock()
+    set_clock(monkeypatch, clock)
+    monkeypatch.setattr("eh_gym.worker.process.receive", slow)
     assert [call.result() for call in queued([("sleep", {"s": 0.1}, 60)] * 3)] == [None] * 3
 
 
@@ -421,7 +426,7 @@ def test_an_answer_that_came_while_the_caller_was_held_up_is_taken(worker, monke
             assert answer.poll(120_000)
             return 100.0
 
-    monkeypatch.setattr("eh_gym.worker.process.time", Clock())
+    set_clock(monkeypatch, Clock())
     assert worker.call("add", {"a": 1, "b": 2}, timeout_s=10) == 3
 
 
