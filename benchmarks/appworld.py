@@ -141,7 +141,7 @@ class Plain:
 
     def __init__(self, folder: Path) -> None:
         from eh_gym.worker import Worker, backend_command
-        from envs.runtime import backend_python
+        from envs.backends import backend_python
 
         self._worker = Worker(backend_command(backend_python("appworld"), Path(__file__)), start_timeout_s=120)
         self._worker.start()
@@ -298,7 +298,7 @@ def new_root(folder: Path) -> Path:
 
 def start_python(folder: Path, code: str, *arguments: str) -> subprocess.Popen[bytes]:
     """Starts a Python of AppWorld's virtualenv in a new root."""
-    from envs.runtime import backend_python
+    from envs.backends import backend_python
 
     root = new_root(folder)
     return subprocess.Popen(
@@ -630,7 +630,7 @@ def main() -> None:
     )
 
     from envs.appworld import data
-    from envs.runtime import BACKENDS
+    from envs.backends import BACKENDS
     from harness.run.versions import cpu_name
 
     parts = ("fresh", "latencies", "busy", "throughput", "memory", "endurance")

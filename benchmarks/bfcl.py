@@ -146,7 +146,7 @@ def main() -> None:
 
     from flags import command, new_parser, parse
 
-    from envs.runtime import BACKENDS, backend_python
+    from envs.backends import BACKENDS, backend_python
     from harness.run.versions import cpu_name
 
     parser = new_parser(__doc__)

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from eh_gym.errors import EHError
-from envs import check, runtime, serve
+from envs import backends, check, serve
 from envs.appworld import install as appworld
 from envs.bfcl import splits as bfcl
 from envs.cabinet.tasks import task_ids as cabinet_task_ids
+from envs.cache import cache_dir
 
 __all__ = ["main"]
 
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status, which is 0 if all is well."""
     parser = argparse.ArgumentParser(prog="python -m envs", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    names = ", ".join(runtime.BACKENDS)
+    names = ", ".join(backends.BACKENDS)
     add = commands.add_parser("install", help="build a backend's virtualenv in the user's cache")
     add.add_argument("backends", nargs="+", metavar="BACKEND", help=f"{names}, or all")
     add.add_argument(
@@ -57,9 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _chosen(names: Sequence[str]) -> list[str]:
-    chosen = list(runtime.BACKENDS) if not names or "all" in names else list(dict.fromkeys(names))
+    chosen = list(backends.BACKENDS) if not names or "all" in names else list(dict.fromkeys(names))
     for name in chosen:
-        runtime.get_backend(name)
+        backends.get_backend(name)
     return chosen
 
 
@@ -68,17 +69,17 @@ def _install(names: Sequence[str], *, force: bool, benchmark: bool) -> int:
         if name == "appworld":
             appworld.install(force=force, benchmark=benchmark)
         else:
-            runtime.install(name, force=force)
+            backends.install(name, force=force)
     return 0
 
 
 def _doctor(names: Sequence[str]) -> int:
     python = ".".join(map(str, sys.version_info[:3]))
     print(f"python     {python}, numpy {version('numpy')}, gymnasium {version('gymnasium')}")
-    print(f"cache      {runtime.cache_dir()}")
+    print(f"cache      {cache_dir()}")
     bad = 0
     for name in _chosen(names):
-        state = runtime.check(name)
+        state = backends.check(name)
         print(f"{name:<10} {'ok' if state.ok else 'MISSING'}: {state.detail}")
         if not state.ok:
             bad += 1
@@ -86,7 +87,7 @@ def _doctor(names: Sequence[str]) -> int:
         elif name == "appworld":
             mini, lines = appworld.report()
             bad += not mini
-            for line in [*lines, *appworld.isolation(runtime.backend_python(name))]:
+            for line in [*lines, *appworld.isolation(backends.backend_python(name))]:
                 print(f"{'':<10} {line}")
     return 1 if bad else 0
 
@@ -109,7 +110,7 @@ def _list() -> int:
 
 
 def _state(backend: str) -> str:
-    state = runtime.check(backend)
+    state = backends.check(backend)
     return f"backend {backend} installed ({state.detail})" if state.ok else f"{state.detail}; run: {state.fix}"
 
 

@@ -32,7 +32,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import eh_gym
 from eh_gym import ElasticHorizon, HorizonController
-from envs.runtime import cache_dir
+from envs.cache import cache_dir
 from harness.policy.policy import Policy, load_policy
 from harness.quickstart.cloning import cached_warm_start
 from harness.quickstart.tiny import new_tiny_policy

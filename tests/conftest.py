@@ -17,7 +17,7 @@ import pytest
 from eh_gym.errors import MissingBackendError
 from eh_gym.worker import close_shared_pools
 from envs.appworld import data
-from envs.runtime import backend_python
+from envs.backends import backend_python
 
 try:
     import hypothesis

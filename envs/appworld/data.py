@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, EHError, MissingBackendError
-from envs import runtime
+from envs import backends
+from envs.cache import cache_dir
 
 __all__ = [
     "BENCHMARK",
@@ -65,15 +66,15 @@ class Roots:
 
 def mini_dir() -> Path:
     """The folder of the mini world for these sources and this version of AppWorld, whether it exists or not."""
-    digest = hashlib.sha256(runtime.BACKENDS["appworld"].version.encode())
+    digest = hashlib.sha256(backends.BACKENDS["appworld"].version.encode())
     for path in sorted(BUILDER.parent.rglob("*.py")):
         digest.update(path.relative_to(BUILDER.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return runtime.cache_dir() / "appworld" / f"mini-{digest.hexdigest()[:16]}"
+    return cache_dir() / "appworld" / f"mini-{digest.hexdigest()[:16]}"
 
 
 def benchmark_dir() -> Path:
     """The folder of the downloaded benchmark, whether it exists or not."""
-    return runtime.cache_dir() / "appworld" / f"benchmark-{DATA_VERSION}"
+    return cache_dir() / "appworld" / f"benchmark-{DATA_VERSION}"
 
 
 def roots(split: str) -> Roots:

@@ -19,8 +19,8 @@ from eh_gym.spaces import UnicodeText
 from envs.appworld import data, prompt
 from envs.appworld.actions import code_of, refusal_of
 from envs.appworld.hosts import Settings, World, shared_host
+from envs.backends import backend_python
 from envs.options import named_task
-from envs.runtime import backend_python
 
 __all__ = ["AppWorldEnv"]
 

@@ -16,10 +16,12 @@ from pathlib import Path
 
 from eh_gym.errors import EHError, WorkerError
 from eh_gym.worker import Worker, backend_command
-from envs import runtime
+from envs import backends
 from envs.appworld import data
 from envs.appworld.backend.unpack import DAMAGED
 from envs.appworld.download import download, split_url
+from envs.cache import cache_dir, expanded
+from envs.commands import run
 
 __all__ = ["counts", "install", "isolation", "report", "summary"]
 
@@ -46,10 +48,10 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
         EHError: The virtualenv or the mini world could not be built, or the benchmark is not where EH_APPWORLD_DATA_URL says.
         ConfigError: This Python is too old for AppWorld, and there is no uv.
     """
-    python = runtime.install("appworld", force=force, say=say)
-    folder = runtime.cache_dir() / "appworld"
+    python = backends.install("appworld", force=force, say=say)
+    folder = cache_dir() / "appworld"
     try:
-        with runtime.locked("appworld", say):
+        with backends.locked("appworld", say):
             folder.mkdir(parents=True, exist_ok=True)
             for rubbish in folder.glob(".building-*"):
                 shutil.rmtree(rubbish, ignore_errors=True)
@@ -67,7 +69,7 @@ def _install_mini(python: Path, force: bool, say: Callable[[str], None]) -> None
     say(f"appworld: building the mini world in {target}")
     with _building(target) as (world, home):
         command = [str(python), "-B", str(data.BUILDER), str(world / "judge")]
-        runtime.run(command, hint="please report this", cwd=home, home=home)
+        run(command, hint="please report this", cwd=home, home=home)
         data.check_root(world / "judge", {"mini": None})
     if force:
         for other in {*target.parent.glob("mini-*")} - {target}:
@@ -101,7 +103,7 @@ def _source(say: Callable[[str], None]) -> Path:
     base = os.environ.get("EH_APPWORLD_DATA_URL") or _BASE
     parts = split_url(base)
     named = urllib.request.url2pathname(parts.path) if parts.scheme == "file" else base
-    path = runtime.expanded(named, "EH_APPWORLD_DATA_URL")
+    path = expanded(named, "EH_APPWORLD_DATA_URL")
     if (path / "data" / "tasks").is_dir():
         return path
     if path.is_dir():
@@ -129,7 +131,7 @@ def _unpack(python: Path, bundle: Path, target: Path) -> None:
         command = [str(python), "-I", "-B", str(_HERE / "backend" / "unpack.py"), str(bundle.resolve()), str(judge)]
         fault = ""
         try:
-            runtime.run(command, hint="", cwd=home, home=home)
+            run(command, hint="", cwd=home, home=home)
         except EHError as error:
             fault = str(error).strip().splitlines()[-1]
             if not fault.startswith(DAMAGED):  # for example a full disk or a killed process: the bundle may be good
@@ -152,7 +154,7 @@ def _drop(bundle: Path) -> None:
 
 
 def _downloads() -> Path:
-    return runtime.cache_dir() / "appworld" / "downloads"
+    return cache_dir() / "appworld" / "downloads"
 
 
 @contextmanager

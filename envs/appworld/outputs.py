@@ -16,7 +16,7 @@ from eh_gym.worker import Worker, backend_command
 from envs.appworld import data
 from envs.appworld.actions import code_of, refusal_of
 from envs.appworld.hosts import Host, Settings, shared_host
-from envs.runtime import backend_python
+from envs.backends import backend_python
 
 __all__ = ["OutputWriter", "Replayed", "output_writer"]
 

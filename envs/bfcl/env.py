@@ -25,10 +25,10 @@ from eh_gym.horizon.controller import is_whole
 from eh_gym.replies import split_reply
 from eh_gym.spaces import UnicodeText
 from eh_gym.worker import Session, backend_command, shared_pool
+from envs.backends import backend_python
 from envs.bfcl.calls import LONGEST, LONGEST_PYTHON
 from envs.bfcl.splits import task_ids
 from envs.options import named_task
-from envs.runtime import backend_python
 
 __all__ = ["BFCLEnv"]
 

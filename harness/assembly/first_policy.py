@@ -9,7 +9,7 @@ import gymnasium as gym
 import torch
 
 from eh_gym.errors import ConfigError
-from envs.runtime import cache_dir
+from envs.cache import cache_dir
 from harness.planning.memory import attention_fits
 from harness.policy.head import Head
 from harness.policy.lora import add_lora, fold_lora

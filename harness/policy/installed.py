@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eh_gym.errors import ConfigError
-from envs.runtime import cache_dir
+from envs.cache import cache_dir
 
 __all__ = ["MODELS", "PackagedModel", "installed_dir", "is_installed", "model_folder"]
 

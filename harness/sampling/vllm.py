@@ -25,7 +25,7 @@ import torch._dynamo
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
-from envs.runtime import cache_dir
+from envs.cache import cache_dir
 from harness.policy.lora import plain_parameters
 from harness.sampling.transfer import WORKER_EXTENSION, weights_file
 from harness.sampling.vllm_settings import FLOAT32_LOGITS, check_model

@@ -8,7 +8,7 @@ import pytest
 
 from eh_gym.errors import MissingExtraError
 from eh_gym.registration import ENTRY_POINTS
-from envs import runtime
+from envs import backends
 from envs.__main__ import main
 from envs.appworld import data
 from envs.appworld import install as appworld
@@ -49,9 +49,9 @@ def test_unknown_backends_fail_with_the_choices(nothing_installed, capsys, comma
 def appworlds_packages(tmp_path, monkeypatch):
     """AppWorld's virtualenv is there, its data are not."""
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))
-    state = runtime.BackendState(True, "appworld and more", "", tmp_path)
-    monkeypatch.setattr(runtime, "check", lambda name: state)
-    monkeypatch.setattr(runtime, "backend_python", lambda name: sys.executable)
+    state = backends.BackendState(True, "appworld and more", "", tmp_path)
+    monkeypatch.setattr(backends, "check", lambda name: state)
+    monkeypatch.setattr(backends, "backend_python", lambda name: sys.executable)
     monkeypatch.setattr(appworld, "isolation", lambda python: ["isolation: none"])
 
 
@@ -81,7 +81,7 @@ def test_doctor_passes_without_the_benchmark_and_without_isolation(appworlds_pac
 
 def test_install_installs_each_once(monkeypatch):
     done = []
-    monkeypatch.setattr(runtime, "install", lambda name, force: done.append((name, force)))
+    monkeypatch.setattr(backends, "install", lambda name, force: done.append((name, force)))
     monkeypatch.setattr(appworld, "install", lambda force, benchmark: done.append(("appworld", force, benchmark)))
     assert main(["install", "all"]) == 0
     assert main(["install", "bfcl", "bfcl", "--force"]) == 0

@@ -22,7 +22,7 @@ import gymnasium as gym
 import pytest
 
 import eh_gym
-from envs.runtime import cache_dir
+from envs.cache import cache_dir
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = {"eh_cabinet": None, "eh_bfcl": "bfcl_python", "eh_appworld": "appworld_python"}

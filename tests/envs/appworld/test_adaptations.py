@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from envs import runtime
+from envs import backends
 from envs.appworld import data
 from envs.appworld.backend import adaptations
+from envs.cache import cache_dir
 
 PLAY = Path(__file__).with_name("play.py")
 # Every wrong solution, and random calls, of every task: a quarter of an hour more.
@@ -136,12 +137,12 @@ def in_mode(mode, requests):
 @pytest.fixture(scope="module")
 def plain(play, roots, requests):
     """The plain engine's results; those that were computed before, by the same sources, come from the cache."""
-    folder = runtime.cache_dir() / "appworld" / "plain-engine"
+    folder = cache_dir() / "appworld" / "plain-engine"
     folder.mkdir(parents=True, exist_ok=True)
-    sources = PLAY.read_bytes() + str((data.mini_dir().name, runtime.BACKENDS["appworld"].requirements)).encode()
+    sources = PLAY.read_bytes() + str((data.mini_dir().name, backends.BACKENDS["appworld"].requirements)).encode()
 
     def place(request):
-        text = sources + runtime.venv_dir(runtime.BACKENDS["appworld"]).name.encode() + json.dumps(request).encode()
+        text = sources + backends.venv_dir(backends.BACKENDS["appworld"]).name.encode() + json.dumps(request).encode()
         return folder / f"{hashlib.sha256(text).hexdigest()[:32]}.json"
 
     missing = [request for request in requests if not place(request).exists()]

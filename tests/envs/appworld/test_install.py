@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import EHError
-from envs import runtime
+from envs import backends
 from envs.appworld import data, install
+from envs.commands import run
 
 BUNDLE = "data-0.1.0.bundle"
 SPLITS = {"train": 3, "dev": 1}
@@ -63,7 +64,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("EH_APPWORLD_DATA_URL", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(runtime, "install", lambda name, force, say: Path(sys.executable))
+    monkeypatch.setattr(backends, "install", lambda name, force, say: Path(sys.executable))
     monkeypatch.setattr(data, "BENCHMARK", SPLITS)
     monkeypatch.setattr(install, "_BASE", "http://127.0.0.1:1/")  # nobody listens there
     here = tmp_path / "appworld"
@@ -385,9 +386,7 @@ pack_bundle(sys.argv[1], sys.argv[2], ["data"], PASSWORD, SALT, include_license=
 
 def test_unpacks_a_bundle_as_appworld_packs_it(appworld_python, cache, said, monkeypatch, tmp_path):
     write_world(tmp_path / "whole", **SPLITS)
-    runtime.run(
-        [str(appworld_python), "-B", "-c", PACK, str(tmp_path / BUNDLE), str(tmp_path / "whole")], home=tmp_path
-    )
+    run([str(appworld_python), "-B", "-c", PACK, str(tmp_path / BUNDLE), str(tmp_path / "whole")], home=tmp_path)
     monkeypatch.setattr(install, "_HERE", Path(install.__file__).parent)
     cache.mkdir()
     monkeypatch.setenv("EH_APPWORLD_DATA_URL", str(tmp_path / BUNDLE))

@@ -9,7 +9,8 @@ import pytest
 
 import eh_gym  # noqa: F401 - registers the ids
 from eh_gym.worker import Worker, backend_command
-from envs.runtime import cache_dir, locked
+from envs.backends import locked
+from envs.cache import cache_dir
 
 HERE = Path(__file__).parent
 OFFICIAL = HERE / "official.py"

@@ -1,0 +1,54 @@
+"""The folder of everything that can be built again: virtualenvs of backends, data, models."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from eh_gym.errors import ConfigError
+
+__all__ = ["cache_dir", "expanded"]
+
+
+def cache_dir() -> Path:
+    """The cache folder, for everything that can be built again.
+
+    It is EH_CACHE_DIR if that is set. Otherwise it is ``elastic-horizon`` in XDG_CACHE_HOME if that is set, or else in
+    the platform's cache folder (~/.cache, ~/Library/Caches).
+
+    Raises:
+        ConfigError: This user may not look into the folder.
+    """
+    folder = _cache_dir()
+    try:
+        os.stat(os.path.join(folder, "."))  # a PermissionError also if only the contents of the folder can't be seen
+    except PermissionError:
+        raise ConfigError(f"{folder} belongs to another user; set EH_CACHE_DIR to a folder of your own") from None
+    except OSError:
+        pass  # the folder is made when it is needed
+    return folder
+
+
+def _cache_dir() -> Path:
+    if os.environ.get("EH_CACHE_DIR"):
+        return expanded(os.environ["EH_CACHE_DIR"], "EH_CACHE_DIR").resolve()
+    if os.environ.get("XDG_CACHE_HOME"):
+        base = os.environ["XDG_CACHE_HOME"]
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = "~/.cache"
+    return expanded(base, "EH_CACHE_DIR").resolve() / "elastic-horizon"
+
+
+def expanded(path: str, variable: str) -> Path:
+    """The path with the user's home folder for its ``~``.
+
+    Raises:
+        ConfigError: There is no such home folder. The message names the environment variable that gives the path.
+    """
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        raise ConfigError(f"{path}: there is no such home folder; set {variable} to a path without ~")
+    return Path(found)

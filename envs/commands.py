@@ -1,0 +1,94 @@
+"""Commands of an installation, and a lock that they keep when the process that started them is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+
+from eh_gym.errors import ConfigError, EHError
+
+__all__ = ["held", "run"]
+
+_CALLERS_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_CONSTRAINT", "PIP_REQUIREMENT", "UV_CONSTRAINT")
+_COMMAND_TIMEOUT_S = 1800.0  # for one command of an installation; a slow network needs this long
+
+# The descriptors of the locks that this thread holds.
+_locks: ContextVar[tuple[int, ...]] = ContextVar("locks", default=())
+
+
+def run(
+    command: Sequence[str],
+    hint: str = "check the network and the package index settings, then run it again",
+    cwd: Path | None = None,
+    home: Path | None = None,
+) -> str:
+    """Runs one command of an installation and returns what it printed on both streams.
+
+    Args:
+        command: The program and its arguments.
+        hint: What to do if the command fails. The error's message ends with it.
+        cwd: The folder to run the command in.
+        home: The command sees this folder as the user's home. Some programs leave files there or read settings from it.
+
+    Raises:
+        EHError: The command could not be started, failed or took too long.
+    """
+    # The caller may run in a virtualenv, with PYTHONPATH set or under a lock. None of these may leak into the new virtualenv.
+    environment = {k: v for k, v in os.environ.items() if k not in _CALLERS_OWN}
+    if home is not None:
+        folders = ("HOME", "APPWORLD_CACHE", "APPWORLD_ROOT", "IPYTHONDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME")
+        environment |= dict.fromkeys((*folders, "XDG_CONFIG_HOME"), str(home)) | {"PYTHON_DOTENV_DISABLED": "1"}
+    try:
+        done = subprocess.run(
+            list(command),
+            stdin=subprocess.DEVNULL if home is not None else None,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=cwd,
+            env=environment,
+            timeout=_COMMAND_TIMEOUT_S,
+            pass_fds=_locks.get(),  # if this process is killed, the locks hold until the command has ended, too
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EHError(f"{' '.join(command)} failed: {error}; {hint}") from error
+    if done.returncode != 0:
+        raise EHError(f"{' '.join(command)} failed with status {done.returncode}:\n{done.stdout[-4000:]}\n{hint}")
+    return done.stdout
+
+
+@contextlib.contextmanager
+def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
+    """A lock that one process holds at a time. The system frees it when that process ends, however it ends.
+
+    A command that ``run`` has started holds it too, as long as it runs.
+
+    Raises:
+        ConfigError: The lock's folder or file can't be made or opened, or the system has no such locks.
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise ConfigError("backends run in worker processes, which need Linux or macOS; on Windows, use WSL") from error
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise ConfigError(
+            f"the lock {path} can't be made ({error.strerror}); set EH_CACHE_DIR to a folder of your own"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another installation ({path})")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        token = _locks.set((*_locks.get(), file.fileno()))
+        try:
+            yield
+        finally:
+            _locks.reset(token)
