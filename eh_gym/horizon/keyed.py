@@ -44,7 +44,7 @@ class KeyedHorizon(Saved):
             raise ConfigError(f"key must be a key of the reset's info, such as 'difficulty', got {key!r}")
         super().__init__()
         self._make, self._key = make, key
-        self.info_keys = (key,)
+        self.info_keys: tuple[str, ...] = (key, *getattr(made, "info_keys", ()))
         self._fresh = made  # of a new kind
         self._controllers: dict[str, HorizonController] = {}
 

@@ -310,6 +310,16 @@ def test_each_episode_has_the_k_of_its_task_in_every_process(context, make):
         assert after[0] < after[1] == before[1]
 
 
+def test_keys_within_keys_come_through():
+    with SharedHorizon(KeyedHorizon(keyed_by_app, "level")) as shared:
+        shared.record(EpisodeOutcome(3, 15, True, info={"level": 1, "app": "mail"}))
+        assert shared.update()["horizon/k_of/1"] == 15
+
+
+def keyed_by_app():
+    return KeyedHorizon(quick_elastic, "app")
+
+
 def test_a_controller_that_can_not_be_shared_is_refused():
     class Each(ElasticHorizon):
         def horizon_for(self, info, seed):
