@@ -185,10 +185,10 @@ class SharedHorizon:
         self._each = state["each"]
         try:
             self._open(Path(state["folder"]))
+            if self._each:
+                self._published()  # so that there is one to go on with after the owner's end
         except FileNotFoundError:
-            raise ConfigError(
-                f"the SharedHorizon at {state['folder']} is closed; keep its owner alive for as long as others use it"
-            ) from None
+            raise _closed(Path(state["folder"])) from None
         self._remove = weakref.finalize(self, _remove_as_owner, self._folder, self._owner)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedHorizon:
@@ -229,7 +229,11 @@ class SharedHorizon:
             return self._controller
         if self._seen is None or self._seen[0] != self._k[1]:
             number = self._k[1]  # first: the file may be newer than it, and is read again then
-            self._seen = (number, pickle.loads((self._folder / "controller").read_bytes()))
+            try:
+                self._seen = (number, pickle.loads((self._folder / "controller").read_bytes()))
+            except FileNotFoundError:  # the owner has closed it
+                if self._seen is None:
+                    raise _closed(self._folder) from None
         return self._seen[1]
 
     def _owned(self, method: str) -> HorizonController:
@@ -253,6 +257,10 @@ class SharedHorizon:
             if (outcome := _parse(line.rstrip(b"\n"))) is not None:
                 controller.record(outcome)
                 self._news += 1
+
+
+def _closed(folder: Path) -> ConfigError:
+    return ConfigError(f"the SharedHorizon at {folder} is closed; keep its owner alive for as long as others use it")
 
 
 def _parse(line: bytes) -> EpisodeOutcome | None:

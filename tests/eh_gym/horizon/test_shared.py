@@ -310,6 +310,18 @@ def test_each_episode_has_the_k_of_its_task_in_every_process(context, make):
         assert after[0] < after[1] == before[1]
 
 
+def test_those_who_joined_go_on_with_the_last_k_of_each_task_after_the_end():
+    shared = SharedHorizon(TaskHorizon(min_episodes=1))
+    asked, silent = (pickle.loads(pickle.dumps(shared)) for _ in range(2))
+    before = ask(asked)
+    shared.record(EpisodeOutcome(3, 15, True, task_id="a"))
+    shared.update()
+    shared.close()
+    assert ask(asked) == ask(silent) == before
+    asked.record(EpisodeOutcome(4, 15, True, task_id="a"))
+    assert shared.hear() == 2
+
+
 def test_keys_within_keys_come_through():
     with SharedHorizon(KeyedHorizon(keyed_by_app, "level")) as shared:
         shared.record(EpisodeOutcome(3, 15, True, info={"level": 1, "app": "mail"}))
