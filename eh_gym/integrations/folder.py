@@ -46,19 +46,25 @@ class FolderHorizon:
         self._folder, self._every = Path(folder), positive_int("update_every", update_every)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._turn = threading.Lock()
+        self._pid = 0  # of the owner, if this object is the owner's
         self._news = 0  # episodes that no update has counted yet
         self._lock = (self._folder / "owner.lock").open("a")  # held until this process ends
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.owner, self._shared = False, self._join()
+            self._shared = self._join()
             return
         if (state := self._folder / "state.json").exists():
             saved = json.loads(state.read_text("utf-8"))
             self._news = saved.pop("episodes_since_update", 0) if isinstance(saved, dict) else 0
             controller.load_state_dict(saved)
-        self.owner, self._shared = True, SharedHorizon(controller)
-        self._write("address", pickle.dumps((os.getpid(), self._shared)))
+        self._pid, self._shared = os.getpid(), SharedHorizon(controller)
+        self._write("address", pickle.dumps((self._pid, self._shared)))
+
+    @property
+    def owner(self) -> bool:
+        """Whether this process moves K. A child that was forked from the owner does not."""
+        return self._pid == os.getpid()
 
     @property
     def horizon(self) -> int:
@@ -83,7 +89,8 @@ class FolderHorizon:
         self._move()
         self._shared.close()
         if not self._lock.closed:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
+            if self.owner:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
             self._lock.close()
 
     def _move(self) -> None:

@@ -101,6 +101,21 @@ def test_the_folder_is_given_back_while_a_forked_child_lives(tmp_path):
         os.waitpid(child, 0)
 
 
+def test_a_child_that_was_forked_from_the_owner_plays_and_leaves_the_folder_to_it(tmp_path):
+    owner = FolderHorizon(tmp_path, elastic(), 1)
+    if (child := os.fork()) == 0:
+        owner.record(EpisodeOutcome(4, owner.horizon, True))
+        owner.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    joined = FolderHorizon(tmp_path, elastic(), 1)
+    assert (owner.owner, joined.owner) == (True, False)
+    assert owner.horizon == joined.horizon
+    assert json.loads((tmp_path / "state.json").read_text())["lengths"] == [4]
+    joined.close()
+    owner.close()
+
+
 def test_a_later_run_goes_on_and_owns_the_folder(tmp_path):
     first = FolderHorizon(tmp_path, elastic(), 1)
     first.record(EpisodeOutcome(4, 20, True))
