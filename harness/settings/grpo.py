@@ -17,7 +17,7 @@ from eh_gym.errors import ConfigError, StateError
 from harness.settings.agent import AGENT_ENV, AgentFlags
 from harness.settings.defaults import DECISIVE, defaults_for
 from harness.settings.environment import EnvironmentFlags
-from harness.settings.evaluation import EvaluationFlags
+from harness.settings.held_out import EvaluationFlags
 from harness.settings.horizon import HorizonSettings
 from harness.settings.loss import LossFlags
 from harness.settings.model import ModelFlags
