@@ -14,7 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from eh_gym.errors import ConfigError
-from harness.evaluation.result import effective_episodes, wilson_interval
+from harness.evaluation.intervals import effective_episodes, wilson_interval
 
 __all__ = ["PlayedSteps", "Saturation", "saturation", "saturation_table", "steps_of_line"]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.evaluation.result import EvalResult, wilson_interval
+from harness.evaluation.intervals import wilson_interval
+from harness.evaluation.result import EvalResult
 from harness.evaluation.result import summarise as result_of
 from harness.run.episode_log import episode_line
 from harness.types.trajectory import Trajectory, Turn
