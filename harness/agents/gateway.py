@@ -259,6 +259,12 @@ class _Handler(BaseHTTPRequestHandler):
         if not session._use(self.connection, idle=True):
             self.close_connection = True
 
+    def handle_expect_100(self) -> bool:
+        """Tells a client to send its body, at once: curl waits for that if the body is larger than 1 MiB."""
+        super().handle_expect_100()
+        self.wfile.flush()
+        return True
+
     def _answer(self, session: Session, route: str, content: bytes) -> None:
         """Waits for the answer to a request, and sends it."""
         try:

@@ -285,6 +285,14 @@ def test_too_large_too_many_and_unmeasured_requests_are_refused(session: Session
     assert {one.result(SOON_S) for one in waiting} == {"ok"}
 
 
+def test_a_client_that_asks_whether_to_send_its_body_hears_at_once(session: Session) -> None:
+    host, _, rest = session.base_url.removeprefix("http://").partition("/")
+    with socket.create_connection((host.split(":")[0], int(host.split(":")[1])), timeout=SOON_S) as connection:
+        head = f"POST /{rest}/chat/completions HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+
+
 def test_connections_past_the_limit_are_closed_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_MOST_CONNECTIONS", 4)
     with Gateway() as gateway, ThreadPoolExecutor(1) as pool:
