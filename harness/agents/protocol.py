@@ -264,7 +264,7 @@ def _call(name: Any, function: Json) -> Json:
     text = _string(function["arguments"])
     try:
         arguments = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = None  # the agent's own, or edited: a model's call is an object
     function = {
         "name": _string(function["name"]),

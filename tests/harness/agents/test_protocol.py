@@ -39,6 +39,12 @@ def test_an_answer_that_a_responses_request_repeats_is_the_message_that_was_answ
     assert call.messages == [{"role": "system", "content": "Be brief."}, ASKED, answer.message, tool]
 
 
+@pytest.mark.parametrize("arguments", ["[" * 5000 + "]" * 5000, '{"drawer": ', "[1]"])
+def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
+    said = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "open", "arguments": arguments}}]}
+    assert read(messages=[ASKED, said]).messages[1]["tool_calls"][0]["function"]["arguments"] == arguments
+
+
 def test_two_calls_of_an_answer_stay_one_message() -> None:
     both = ModelAnswer("", [CALL, CALL | {"id": "call2"}])
     output = json.loads(write_answer(read("responses"), both))["output"]
