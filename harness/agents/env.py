@@ -214,9 +214,12 @@ def read_action(action: str) -> ModelAnswer:
     ('length', 'open(a)')
     """
     try:
-        return ModelAnswer(**json.loads(action))
-    except (ValueError, TypeError):
-        return ModelAnswer(action)
+        found = json.loads(action)
+        if found.keys() == vars(ModelAnswer()).keys():
+            return ModelAnswer(**found)
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    return ModelAnswer(action)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from cabinet_agent import ask
 
 import eh_gym
 from eh_gym.errors import ConfigError, WorkerError
-from harness.agents.env import AgentEnv, read_tasks
+from harness.agents.env import AgentEnv, read_action, read_tasks
 from harness.agents.program import find_agent, read_verdict
 from harness.agents.protocol import ModelCall
 
@@ -115,6 +115,34 @@ def test_what_an_agent_does_wrong_ends_its_episode_with_reward_0(agent: Any, why
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
     assert why in info["failure"]
     assert playing.reset()[0] == "go", "the next episode begins as if nothing had been"
+
+
+def test_a_verdict_may_stand_beside_any_text(env: Any) -> None:
+    playing = env(command("import json; print(json.dumps(dict(reward=1, note=chr(0x2028)), ensure_ascii=False))"))
+    playing.reset()
+    assert playing.step("words")[1] == 1.0
+
+
+def test_a_task_that_an_agent_changes_is_whole_again_in_the_next_episode() -> None:
+    def appends(task: Any, base_url: str) -> bool:
+        task["asked"].append("more")
+        return bool(says(base_url, *task["asked"]))
+
+    playing = AgentEnv(appends, [{"asked": ["go"]}])
+    for _ in range(2):
+        assert playing.reset()[0] == "go\nmore"
+        playing.step("words")
+    playing.close()
+
+
+def test_a_task_that_is_too_large_for_a_command_says_so() -> None:
+    with pytest.raises(WorkerError, match="128 KiB"):
+        AgentEnv("true", [{"document": "x" * 200_000}]).reset()
+
+
+@pytest.mark.parametrize("words", ["{}", "null", '{"text": 5}', '{"calls": [1]}', "[" * 100_000])
+def test_words_that_are_json_are_words(words: str) -> None:
+    assert read_action(words).text == words
 
 
 def test_an_agent_that_hangs_has_failed_after_its_time(env: Any) -> None:
