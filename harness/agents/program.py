@@ -6,6 +6,8 @@ Whatever an agent does wrong is its own failure: it raises, exits with an error,
 from __future__ import annotations
 
 import asyncio
+import copy
+import errno
 import importlib
 import inspect
 import json
@@ -164,7 +166,7 @@ def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended
         return await answer
 
     def work() -> Ended:
-        answer = play(dict(task), base_url)
+        answer = play(copy.deepcopy(dict(task)), base_url)  # the next episode of this task has it as it was
         return read_verdict(asyncio.run(wait(answer)) if inspect.isawaitable(answer) else answer)
 
     def kill() -> None:
