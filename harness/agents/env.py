@@ -180,7 +180,8 @@ def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dic
     """
     if isinstance(tasks, (str, Path)):
         try:
-            lines = Path(tasks).read_text("utf-8").splitlines()
+            # Not splitlines: it also ends lines at separators that JSON's texts may contain as they are, such as U+2028.
+            lines = Path(tasks).read_text("utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"--tasks can't be read ({error}); give a file with a JSON object in each line"

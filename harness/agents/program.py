@@ -189,7 +189,12 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
             start_new_session=True,
         )
     except OSError as error:
-        raise WorkerError(f"the agent's command can't be started: {error}") from error
+        hint = (
+            "; a task may have at most 128 KiB as JSON, so put the rest into a file"
+            if error.errno == errno.E2BIG
+            else ""
+        )
+        raise WorkerError(f"the agent's command can't be started: {error}{hint}") from error
 
     def kill() -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -224,7 +229,8 @@ class _Tail:
     def lines(self) -> list[str]:
         """The lines so far that are not blank."""
         self._thread.join(_DRAIN_S)
-        return [line for line in self._kept.decode("utf-8", "replace").splitlines() if line.strip()]
+        lines = (line.decode("utf-8", "replace") for line in self._kept.splitlines())
+        return [line for line in lines if line.strip()]
 
     def _read(self) -> None:
         with self._stream as stream:

@@ -229,8 +229,8 @@ def test_an_agent_that_ends_after_its_kth_call_has_not_been_cut_off(env: Any) ->
 
 def test_tasks_have_ids_and_splits(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
-    file.write_text('{"x": 1}\n\n{"id": 7, "split": "test"}\n')
-    assert read_tasks(file) == {"0": {"x": 1}, "7": {"id": 7, "split": "test"}}
+    file.write_text('{"x": "\u2028"}\n\n{"id": 7, "split": "test"}\r\n', "utf-8")
+    assert read_tasks(file) == {"0": {"x": "\u2028"}, "7": {"id": 7, "split": "test"}}
     assert AgentEnv("true", file).task_ids == ["0"]
     assert AgentEnv("true", file, split="test").task_ids == ["7"]
     assert AgentEnv("true", file, split="all").task_ids == ["0", "7"]
