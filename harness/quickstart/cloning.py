@@ -32,6 +32,7 @@ from harness.policy.lora import has_lora
 from harness.policy.policy import Policy, training_mode
 from harness.rollout.conversation import Conversation
 from harness.run.files import whole_folder
+from harness.run.runtime import return_memory
 from harness.settings.warm_start import LEAST_PRETRAINED, WarmStart
 from harness.training.optimizer import make_optimizer, parameters_of
 from harness.types.seeding import derive_seed
@@ -378,6 +379,7 @@ def _clone(
         if batches > least and sum(recent) / len(recent) < target:
             break
     optimizer.zero_grad(set_to_none=True)
+    return_memory(policy.model.device)
     return _Cloned(batches, sum(recent) / max(1, len(recent)), tokens)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks
+from harness.run.runtime import return_memory
 from harness.training.optimizer import HostMoments
 from harness.training.update import select_episodes, update_policy
 from harness.types.loss_settings import LossSettings
@@ -61,6 +62,7 @@ class Learner:
             )
         if self.moments:
             self.moments.to_host()
+        return_memory(self.policy.model.device)
         return metrics | {"train/lr": learning_rate}
 
     def selected(self, trajectories: Sequence[Trajectory]) -> list[tuple[Trajectory, float]]:
