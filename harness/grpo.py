@@ -80,6 +80,8 @@ def train(
         Interrupts(display.note) as interrupts,
         build(config, run_dir, display, resume=resume, ranks=ranks, given=given, interrupts=interrupts) as run,
     ):
+        if run.ranks.first and run.next_update < config.updates:
+            (run_dir / "evaluation.json").unlink(missing_ok=True)  # a run that has it has ended
         if not run.evaluations:
             run.evaluations["before"] = run.held_out.sampled_and_greedy(display, "before training")
             run.save(0)
@@ -301,14 +303,13 @@ def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Displa
 
     log, path = run_dir / "metrics.jsonl", run_dir / "config.json"
     done = len(read_metrics(log)) if log.exists() else 0
+    longer = replace(config, updates=updates)
     if updates < done:
         raise ConfigError(f"the run has done {done} updates, got --updates {updates}; give {done} or more")
     if updates == config.updates:
         return config
     saved = GRPOConfig.from_json(path.read_text(encoding="utf-8"))  # without what this machine has otherwise
     write_whole(path, replace(saved, updates=updates).to_json())
-    (run_dir / "evaluation.json").unlink(missing_ok=True)  # a run that has it has ended
-    longer = replace(config, updates=updates)
     display.note(f"the run has {updates} updates now, instead of {config.updates}")
     if config.final_lr_fraction != 1:
         before, now = (each.learning_rate_at(min(done, each.updates)) for each in (config, longer))

@@ -126,6 +126,9 @@ def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short: GRP
     assert [update for update, _ in heard[3:]] == [0, 1]
     assert (stopped.model / "model.safetensors").exists()
     assert "after" in stopped.evaluations
+    with pytest.raises(ZeroDivisionError):
+        train(resume=stopped.folder, on_update=lambda *_: 1 / 0, show=False)
+    assert not (stopped.folder / "evaluation.json").exists()  # it was that of two updates, and a run that has it has ended
     resumed = train(resume=stopped.folder, show=False)
     assert without_times(resumed) == without_times(whole)
     assert resumed.evaluations == whole.evaluations
