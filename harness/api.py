@@ -72,7 +72,8 @@ def train(
         show: Print the plan, the progress and the result.
 
     Raises:
-        ConfigError: A setting does not fit the environment, the model or the machine, or the folder holds a run.
+        ConfigError: A setting or an argument does not fit the environment, the model, the machine or the run that is resumed, or
+            the folder holds a run.
         EHError: Another error for which there is a remedy, which its message names.
 
     Example:
@@ -83,11 +84,23 @@ def train(
     """
     from harness.assembly.given import Given, name_of, spec_from  # torch takes seconds to import
     from harness.run.metrics import read_metrics
+    from harness.run.run_folder import saved_config
 
+    if config is not None and not isinstance(config, GRPOConfig):
+        raise ConfigError(f"config must be a GRPOConfig, got {config!r}; write train(GRPOConfig(...))")
+    heard = [*callbacks, *([] if on_update is None else [on_update])]
+    if deaf := [callback for callback in heard if not callable(callback)]:
+        raise ConfigError(f"on_update and callbacks must be functions of an update and its metrics, got {deaf[0]!r}")
     if resume is not None:
         if config is not None:
             raise ConfigError("a resumed run has its own settings, got config and resume; leave one of them out")
         config = GRPOConfig(resume=Path(resume))
+        own = saved_config(Path(resume), config, ())
+        for name, given, runs in (("env", env, own.env), ("controller", controller, own.wrapper)):
+            if given is not None and given != runs and not runs.startswith(GIVEN):
+                raise ConfigError(
+                    f"the run in {resume} goes on with its own {name}, {runs!r}, got {given!r}; leave it out"
+                )
     elif updates is not None:
         raise ConfigError(f"updates is for a run that is resumed, got updates={updates}; set config.updates")
     config = config or GRPOConfig()
@@ -95,8 +108,6 @@ def train(
     if isinstance(env, str):
         config = dataclasses.replace(config, env=env)
     elif env is not None:
-        if not callable(env):
-            raise ConfigError(f"env must be an id or a function that returns an environment, got {env!r}")
         spec, config = spec_from(env), dataclasses.replace(config, env=GIVEN + name_of(env))
     if controller is not None:
         if not is_controller(controller):
@@ -105,7 +116,6 @@ def train(
                 "eh_gym.FixedHorizon(K) is the simplest"
             )
         config = dataclasses.replace(config, wrapper=GIVEN + name_of(type(controller)), wrapper_args="{}")
-    heard = [*callbacks, *([on_update] if on_update else [])]
 
     def all_heard(update: int, metrics: Mapping[str, float]) -> bool:
         return True in [bool(callback(update, dict(metrics))) for callback in heard]

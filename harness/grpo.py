@@ -241,7 +241,7 @@ def carry_out(
         with library_settings(), lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
             begun = run_dir if ranks.first and not resume else None
             display = Display(console if ranks.first else Console(quiet=True))
-            if resume and updates:
+            if resume and updates is not None:
                 config = ranks.from_first(_lengthened(run_dir, config, updates, display) if ranks.first else config)
             display.plan(config, run_dir, resume=resume)
             if unplanned:

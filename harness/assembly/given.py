@@ -12,6 +12,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from eh_gym import HorizonController
+from eh_gym.errors import ConfigError
 
 __all__ = ["Given", "name_of", "spec_from"]
 
@@ -40,7 +41,12 @@ def spec_from(make: Callable[..., gym.Env[Any, Any]]) -> EnvSpec:
 
     Args:
         make: Returns an environment. It gets the arguments of ``gym.make``, but ``split`` only if it takes it.
+
+    Raises:
+        ConfigError: It is no function.
     """
+    if not callable(make):
+        raise ConfigError(f"env must be an id or a function that returns an environment, got {make!r}")
     taken = inspect.signature(make).parameters
     takes_split = "split" in taken or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
 

@@ -85,6 +85,8 @@ class GRPOConfig(
             if unknown := sorted(given.keys() - defaults):
                 near = difflib.get_close_matches(unknown[0], defaults, n=1)
                 raise TypeError(f"no setting {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ''}")
+            if not isinstance(given.get("env", ""), str):
+                raise ConfigError(f"env: expected an id, got {given['env']!r}; a function belongs into train(env=...)")
             defaults |= defaults_for(**{name: given.get(name, defaults[name]) for name in DECISIVE})
             values = defaults | given
             if values["agent"] and values["env"] == defaults["env"]:

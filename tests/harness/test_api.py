@@ -27,6 +27,7 @@ from harness import GRPOConfig, TrainResult, WarmStart, evaluate, train
 from harness.__main__ import COMMANDS
 from harness.agents.program import Agent, find_agent
 from harness.rollout.rollout import rollout
+from harness.run.run_folder import prepare
 from harness.settings.command_line import parse
 from harness.settings.presets import preset
 
@@ -128,7 +129,9 @@ def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short: GRP
     assert "after" in stopped.evaluations
     with pytest.raises(ZeroDivisionError):
         train(resume=stopped.folder, on_update=lambda *_: 1 / 0, show=False)
-    assert not (stopped.folder / "evaluation.json").exists()  # it was that of two updates, and a run that has it has ended
+    assert not (
+        stopped.folder / "evaluation.json"
+    ).exists()  # it was that of two updates, and a run that has it has ended
     resumed = train(resume=stopped.folder, show=False)
     assert without_times(resumed) == without_times(whole)
     assert resumed.evaluations == whole.evaluations
@@ -209,10 +212,43 @@ def test_a_function_without_a_split_is_called_without_one() -> None:
     assert evaluate("expert", lambda: CabinetEnv("test"), tasks=3, show=False).mean_at_k == 1.0
 
 
-@pytest.mark.parametrize("wrong", [{"env": 3}, {"controller": 3}, {"resume": "x", "config": GRPOConfig()}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"env": 3},
+        {"controller": 3},
+        {"resume": "x", "config": GRPOConfig()},
+        {"config": "EH-Cabinet-v0"},
+        {"on_update": 3},
+        {"callbacks": [None]},
+    ],
+)
 def test_wrong_objects_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"got"):
         train(**wrong)
+
+
+def test_an_environment_in_the_wrong_place_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"env: .*make_cabinet.*train\(env=...\)"):
+        GRPOConfig(env=make_cabinet)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a function that returns an environment, got"):
+        evaluate("expert", CabinetEnv("test"), show=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"env": "EH-CabinetLocked-v0"}, "its own env, 'EH-Cabinet-v0', got 'EH-CabinetLocked-v0'"),
+        ({"env": make_cabinet}, "its own env, 'EH-Cabinet-v0', got <function make_cabinet"),
+        ({"controller": ElasticHorizon()}, "its own controller, 'elastic', got"),
+        ({"updates": 0}, "updates: expected >= 1, got 0"),
+        ({"updates": "20"}, "updates: expected int, got '20'"),
+    ],
+)
+def test_what_a_resumed_run_can_not_take_is_refused(given: dict[str, Any], named: str, quick: GRPOConfig) -> None:
+    prepare(quick)
+    with pytest.raises(ConfigError, match=named):
+        train(resume=quick.out, show=False, **given)
 
 
 class Deaf(CabinetEnv):
