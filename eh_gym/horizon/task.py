@@ -168,7 +168,7 @@ class TaskHorizon(Saved):
 
     def _moved(self, task: _Task) -> float | None:
         lengths = [length for length in task.lengths if length]
-        if len(task.lengths) < self.min_episodes or len(lengths) < self.threshold * len(task.lengths):
+        if len(task.lengths) < self.min_episodes or len(lengths) / len(task.lengths) < self.threshold:
             return None
         target = min(max(float(np.percentile(lengths, 90)) + self.delta, float(self.k_min)), float(self.k_max))
         k = float(self.k_max) if task.k is None else task.k

@@ -23,6 +23,11 @@ def test_a_task_is_free_until_a_quarter_of_its_last_episodes_succeed_and_again_w
     assert controller.horizon_for({"task_id": "b"}, None) == controller.horizon == 25
 
 
+def test_a_share_of_exactly_the_threshold_bounds():
+    """0.28 * 25 is 7.000000000000001."""
+    assert meet(TaskHorizon(threshold=0.28, window=25, delta=5), "a", [8] * 7 + [0] * 18) == 13
+
+
 def test_few_episodes_bound_nothing():
     controller = TaskHorizon(delta=5, min_episodes=4)
     assert meet(controller, "a", [3, 3, 3]) == 50
