@@ -104,9 +104,12 @@ def test_the_folder_is_given_back_while_a_forked_child_lives(tmp_path):
 def test_a_child_that_was_forked_from_the_owner_plays_and_leaves_the_folder_to_it(tmp_path):
     owner = FolderHorizon(tmp_path, elastic(), 1)
     if (child := os.fork()) == 0:
-        owner.record(EpisodeOutcome(4, owner.horizon, True))
-        owner.close()
-        os._exit(0)
+        try:
+            owner.record(EpisodeOutcome(4, owner.horizon, True))
+            owner.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     joined = FolderHorizon(tmp_path, elastic(), 1)
     assert (owner.owner, joined.owner) == (True, False)
