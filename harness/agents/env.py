@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -101,7 +102,7 @@ class AgentEnv(gym.Env[str, str]):
             raise ConfigError(f"expected a task of the split, such as {self.task_ids[0]!r}, got {task_id!r}")
         self.close()
         task = self._tasks[task_id]
-        session = self._session = _gateway().open(self._temperature)
+        session = self._session = _gateway(os.getpid()).open(self._temperature)
         self._running = self._agent.start(task, session.base_url, lambda: session.end(_over("the agent has ended")))
         self._calls, self._call = 0, session.next_call(self._timeout_s)
         if self._call is None:
@@ -224,8 +225,8 @@ def read_action(action: str) -> ModelAnswer:
 
 
 @functools.cache
-def _gateway() -> Gateway:
-    """The process's server, which all its agents share."""
+def _gateway(process: int) -> Gateway:
+    """The process's server, which all its agents share. A forked child has its own: its parent's knows none of its sessions."""
     return Gateway()
 
 

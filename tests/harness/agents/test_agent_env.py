@@ -219,6 +219,19 @@ def test_with_at_k_stop_the_agent_gets_one_last_message(env: Any) -> None:
     assert caller.told[2:] == ["The budget of 2 calls is used up.", *[(410, "horizon_reached")] * 2]
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of the gateway's threads
+def test_an_agent_plays_in_a_forked_child_of_a_process_where_one_has_played(env: Any) -> None:
+    playing = env(until_won)
+    playing.reset()
+    if (child := os.fork()) == 0:
+        try:
+            AgentEnv(until_won, TASKS).reset()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_an_agent_that_ends_after_its_kth_call_has_not_been_cut_off(env: Any) -> None:
     wrapped = limited(env(Caller()), 5)
     wrapped.reset()
