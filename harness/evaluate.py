@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -66,8 +66,7 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
     rollouts = config.rollouts or (1 if alike else 8)
     of = len(held_out_tasks(environments, None))
     requests = evaluation_requests(tasks, rollouts, config.seed)
-    settings = {**config.decisive(), "split": split}
-    folder = EvaluationFolder(config.out, settings, tokens=config.keep_tokens) if config.out else None
+    folder = EvaluationFolder(config.out, _kept(config, split), tokens=config.keep_tokens) if config.out else None
     missing = folder.missing(requests) if folder else requests
     if len(missing) < len(requests):
         console.print(f"{config.out}: {len(requests) - len(missing)} of {len(requests)} episodes are already there")
@@ -99,7 +98,7 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
             folder.end({"config": asdict(config), "result": asdict(result)})
     except BaseException as error:
         if any(t.turns for t in ended) or isinstance(error, (SamplerError, KeyboardInterrupt)):
-            how = _how_to_go_on(config, settings, ended)
+            how = _how_to_go_on(config, split, ended)
             if isinstance(error, (EHError, KeyboardInterrupt)):
                 error.args = ("; ".join([*map(str, error.args), how]),)
             else:
@@ -153,7 +152,15 @@ def evaluate(
         return run(Evaluation(policy=str(policy), env=name, **settings), Console(quiet=not show), env=spec)
 
 
-def _how_to_go_on(config: Evaluation, settings: Mapping[str, Any], ended: Sequence[Trajectory]) -> str:
+def _kept(config: Evaluation, split: str) -> dict[str, Any]:
+    """What the episodes depend on. After more training, the folder of a model has the same name and other weights."""
+    from harness.run.files import sha256
+
+    settings, weights = {**config.decisive(), "split": split}, sorted(Path(config.policy).glob("*.safetensors"))
+    return settings | {"weights": sha256(*weights)} if weights else settings
+
+
+def _how_to_go_on(config: Evaluation, split: str, ended: Sequence[Trajectory]) -> str:
     """Says how a stopped evaluation goes on. Without --out, first keeps its episodes in a new folder under ``runs/``."""
     if config.out:
         return "run the same command again for the rest"
@@ -164,7 +171,7 @@ def _how_to_go_on(config: Evaluation, settings: Mapping[str, Any], ended: Sequen
     from harness.run.run_folder import free_folder
 
     kept = free_folder(Path("runs") / "stopped-evaluation")
-    folder = EvaluationFolder(kept, settings, tokens=config.keep_tokens)
+    folder = EvaluationFolder(kept, _kept(config, split), tokens=config.keep_tokens)
     for trajectory in ended:
         folder.add(trajectory)
     folder.close()
@@ -172,7 +179,7 @@ def _how_to_go_on(config: Evaluation, settings: Mapping[str, Any], ended: Sequen
 
 
 def _default_split(env_id: str, script: bool) -> str:
-    if env_id.startswith("EH-AppWorld"):
+    if env_id.rpartition(":")[2].startswith("EH-AppWorld"):
         return "dev" if script else "test_normal"  # the test splits come without reference solutions
     return "all" if script else "test"
 

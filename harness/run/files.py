@@ -24,6 +24,7 @@ __all__ = [
     "lock_folder",
     "make_folder",
     "read_object",
+    "sha256",
     "sync",
     "whole_file",
     "whole_folder",
@@ -88,7 +89,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 def write_checksums(folder: Path) -> None:
     """Writes ``checksums.json`` into a folder: the SHA-256 of each file in it, by its path from there."""
-    sums = {str(path.relative_to(folder)): _sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    sums = {str(path.relative_to(folder)): sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     (folder / _CHECKSUMS).write_text(json.dumps(sums, indent=2), encoding="utf-8")
 
 
@@ -102,7 +103,7 @@ def check_checksums(folder: Path) -> None:
         return
     for name, expected in read_object(folder / _CHECKSUMS).items():
         try:
-            damage = "" if _sha256(folder / name) == expected else "its bytes are not those that were written"
+            damage = "" if sha256(folder / name) == expected else "its bytes are not those that were written"
         except OSError as error:
             damage = str(error.strerror)
         if damage:
@@ -112,11 +113,13 @@ def check_checksums(folder: Path) -> None:
             )
 
 
-def _sha256(path: Path) -> str:
+def sha256(*paths: Path) -> str:
+    """Returns the SHA-256 of files, one after the other."""
     found = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            found.update(chunk)
+    for path in paths:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                found.update(chunk)
     return found.hexdigest()
 
 

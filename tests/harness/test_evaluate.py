@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
-from harness.evaluate import Evaluation, main, run
+from harness.evaluate import Evaluation, _default_split, main, run
 from harness.policy.policy import Policy
 from harness.rollout.rollout import rollout
 from harness.run.episode_log import read_episodes
@@ -63,6 +63,10 @@ def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained: 
     assert first == second
     assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["mean_at_k"] == first.mean_at_k
     assert (first.tasks, first.rollouts) == (6, 3)
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")  # as a run does that goes on
+    with pytest.raises(ConfigError, match=r"holds an evaluation with weights"):
+        quiet(**settings, slots=18, out=tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -158,6 +162,10 @@ def test_a_scripted_policy_reads_the_budget_hint(tmp_path: Path) -> None:
     (episode,) = read_episodes(tmp_path / "episodes" / "evaluation.jsonl")
     assert episode["prompt"].endswith(" [9 of 9 left]")
     assert episode["turns"][0]["observation"].endswith(" [8 of 9 left]")
+
+
+def test_an_id_has_the_same_split_with_its_module_before_it() -> None:
+    assert [_default_split(f"{module}EH-AppWorld-v0", True) for module in ("", "eh_gym:")] == ["dev", "dev"]
 
 
 def test_the_environments_own_limit_is_not_called_the_horizon(tmp_path: Path) -> None:
