@@ -41,7 +41,7 @@ class EvaluationFolder:
         self._folder = folder
         wanted = json.loads(json.dumps(settings, default=str))
         new = not (folder / _SETTINGS).exists()
-        if new and folder.exists() and (not folder.is_dir() or any(path.name != ".lock" for path in folder.iterdir())):
+        if new and folder.exists() and (not folder.is_dir() or _strangers(folder)):
             raise ConfigError(f"{folder} exists and holds no evaluation; give --out a new folder")
         with contextlib.ExitStack() as opened:
             opened.enter_context(
@@ -98,14 +98,23 @@ class KeptEvaluation:
     episodes: Path
 
 
+def _strangers(folder: Path) -> list[Path]:
+    """What a folder holds that an evaluation does not leave there when it is killed before its settings are written."""
+    return [path for path in folder.iterdir() if path.name not in (".lock", f"{_SETTINGS}.part")]
+
+
 def is_evaluation(folder: Path) -> bool:
     """Whether an evaluation was begun in this folder."""
     return (folder / _SETTINGS).is_file() and (folder / _EPISODES).is_file()
 
 
 def evaluations_in(folder: Path) -> list[Path]:
-    """Returns the folders of evaluations that a folder stands for: itself, or those in the ``--out`` folder of a benchmark."""
-    return [path for path in [folder, *sorted(folder.glob("*/"))] if is_evaluation(path)]
+    """Returns the folders of evaluations that a folder stands for: itself, or those in the ``--out`` folder of a benchmark.
+
+    A run, a sweep or a folder of runs stands for its runs, also if an evaluation is kept in it.
+    """
+    of_runs = any(any(folder.glob(name)) for name in ("config.json", "*/config.json", "suites"))
+    return [path for path in [folder, *([] if of_runs else sorted(folder.glob("*/")))] if is_evaluation(path)]
 
 
 def read_evaluation(folder: Path) -> KeptEvaluation:

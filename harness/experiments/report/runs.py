@@ -180,6 +180,10 @@ def read_run(folder: Path) -> StoredRun:
         raise ConfigError(f"{folder} is not a run: it has no config.json{hint}")
     metrics, evaluation = folder / "metrics.jsonl", folder / "evaluation.json"
     config = read_object(folder / "config.json")
+    if "env" not in config:
+        raise ConfigError(
+            f"{folder} is not a run: its config.json is a model's or another program's; give the folder of a run"
+        )
     return StoredRun(
         seed=int(config.get("seed", 0)),
         rows=read_metrics(metrics) if metrics.exists() else [],

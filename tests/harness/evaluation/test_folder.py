@@ -135,6 +135,12 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+def test_what_a_kill_before_the_settings_leaves_is_no_stranger(tmp_path: Path) -> None:
+    for name in (".lock", "settings.json.part"):
+        (tmp_path / name).touch()
+    assert evaluate(tmp_path).episodes == 12
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     evaluate(tmp_path / "out")
     path = tmp_path / "out" / "episodes" / "evaluation.jsonl"

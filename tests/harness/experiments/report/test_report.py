@@ -156,6 +156,15 @@ def test_evaluations_and_runs_named_one_by_one_have_a_saturation_curve(tmp_path:
     assert len(curves) == 2  # not of the run whose agent was told K
 
 
+def test_an_evaluation_that_is_kept_beside_or_in_a_run_does_not_hide_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", updates=1)
+    for folder in (run, tmp_path):
+        evaluate(["--policy", "expert", "--tasks", "1", "--out", str(folder / "evaluation")])
+    assert "1 run on" in report(run, out=tmp_path / "report.html").text
+    with pytest.raises(SystemExit):
+        report(tmp_path, out=tmp_path / "report.html")  # says that it holds runs
+
+
 def test_a_notebook_gets_the_figures_of_the_page(sweep: Callable[..., Path], tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", updates=3)
     evaluate(["--policy", "expert", "--tasks", "9", "--horizon", "12", "--out", str(tmp_path / "evaluation")])

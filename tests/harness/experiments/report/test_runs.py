@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,11 +88,17 @@ def test_a_folder_of_sweeps_stands_for_all_of_them(tmp_path: Path) -> None:
     assert [suite.source for suite in read_suites([tmp_path])] == [str(tmp_path / "a"), str(tmp_path / "b")]
 
 
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda p: None, "no folder .*nothing"),
         (lambda p: p.mkdir(), r"nothing .*config\.json"),
+        (lambda p: write_config(p, {"model_type": "qwen2"}), r"nothing is not a run: its config\.json is a model's"),
         (lambda p: write_run(p / "inside", updates=1), r"config\.json.*nothing/\*"),
         (lambda p: (p / "suites").mkdir(parents=True), "nothing has no suite"),
     ],
