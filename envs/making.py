@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,25 @@ from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.errors import ConfigError, EHError
 
-__all__ = ["json_object", "make_environment", "read_env_args"]
+__all__ = ["json_object", "make_environment", "read_env_args", "registered"]
+
+
+def registered(env_id: str) -> EnvSpec:
+    """The spec of an id that ``gym.make`` takes; MODULE:ID imports the module first.
+
+    Raises:
+        ConfigError: gymnasium does not know the id, or its module can't be imported.
+    """
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        return gym.spec(name)
+    except (gym.error.Error, ImportError) as error:
+        raise ConfigError(
+            f"gymnasium knows no {env_id} ({error}); python -m envs list names this project's, and MODULE:ID imports the module "
+            "that registers one of yours"
+        ) from error
 
 
 def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str, str]:

@@ -15,6 +15,7 @@ from gymnasium.spaces import Text
 from eh_gym.errors import ConfigError, WorkerError
 from envs.actors.host import EnvKind
 from envs.actors.pool import ActorPool, Seat
+from envs.making import registered
 
 __all__ = ["RemoteEnv", "in_actors"]
 
@@ -23,11 +24,14 @@ def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
     """A spec from which `gym.make` and `eh_gym.make_vec` make environments that run in the pool.
 
     Args:
-        env_id: The id of any text environment that `gymnasium.make` knows in this process. It need not be registered on
-            the nodes, but the module of its class must be installed there.
+        env_id: The id of any text environment that `gymnasium.make` knows in this process, or MODULE:ID. It need not be
+            registered on the nodes, but the module of its class must be installed there.
         pool: The actors that run the environments.
+
+    Raises:
+        ConfigError: gymnasium does not know the id.
     """
-    spec = gym.spec(env_id)
+    spec = registered(env_id)
 
     def make(**kwargs: Any) -> RemoteEnv:
         return RemoteEnv(EnvKind(spec, kwargs), pool)

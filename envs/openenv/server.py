@@ -24,7 +24,7 @@ import gymnasium as gym
 
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, WorkerDied
 from eh_gym.surrogates import escaped
-from envs.making import make_environment, read_env_args
+from envs.making import make_environment, read_env_args, registered
 
 try:
     import uvicorn
@@ -286,10 +286,7 @@ def make_app(
     """
     if sessions < 1 or not idle_s > 0:
         raise ConfigError(f"max_sessions must be >= 1 and idle_timeout_s > 0, got {sessions} and {idle_s:g}")
-    try:
-        spec = gym.spec(env_id)
-    except gym.error.Error as error:
-        raise ConfigError(f"{env_id} can't be served: {error}; python -m envs list names this project's") from error
+    spec = registered(env_id)
     if "split" in args:
         raise ConfigError(f"the environment's arguments have a split, {args['split']!r}; say it with --split")
     if not _takes_split(spec):
@@ -309,7 +306,7 @@ def make_app(
         TextAction,
         TextObservation,
         concurrency_config=ConcurrencyConfig(max_concurrent_envs=sessions, session_timeout=idle_s),
-        env_name=env_id,
+        env_name=spec.id.replace("/", "-"),  # a part of URLs
     )
     return RequireToken(app, token) if token else app
 

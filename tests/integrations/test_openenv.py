@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -24,6 +25,7 @@ from openenv_server import TOKEN, served_here
 import eh_gym
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied
 from envs.__main__ import main
+from harness.rollout.environment import tasks_of
 
 pytest.importorskip("openenv", reason="openenv is not installed; run: tox run -e integration-openenv")
 
@@ -216,6 +218,25 @@ def test_a_reset_that_fails_there_is_the_environments_failure(
                 remote.reset(seed=0)
         remote.reset(seed=0)
         assert remote.step("win")[4]["success"] is True
+
+
+def test_an_environment_of_one_s_own_is_served_under_its_module_and_namespace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = (
+        "import gymnasium\nfrom envs.cabinet.env import CabinetEnv\ngymnasium.register('mine/Own-v0', CabinetEnv)\n"
+    )
+    (tmp_path / "mine_to_serve.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    with served_here("mine_to_serve:mine/Own-v0", ("dev",)) as there:
+        with gym.make("EH-Remote-v0", **there) as remote:
+            assert remote.unwrapped.task_ids[0] == "dev-000000"  # type: ignore[attr-defined]
+            assert remote.reset()[1]["task_id"].startswith("dev-")
+        with (
+            gym.make("EH-Remote-v0", **there, split="train") as remote,
+            pytest.raises(ConfigError, match=r"has the splits \['dev'\], not 'train'"),
+        ):
+            tasks_of(remote)
 
 
 def test_a_silent_session_is_closed_and_the_next_reset_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
