@@ -121,8 +121,12 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         except EHError as error:  # the client gets only the text, and has to know whose mistake it is
             raise type(error)(f"{type(error).__name__}: {error}") from error
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
+        info = dict(info)  # the environment may keep its own
+        prompt = info.pop("system_prompt", None)
         return TextObservation(
-            text=escaped(str(observation)), system_prompt=info.pop("system_prompt", None), info=_json(info)
+            text=escaped(str(observation)),
+            system_prompt=None if prompt is None else escaped(str(prompt)),
+            info=_json(info),
         )
 
     def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
@@ -132,7 +136,10 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
             raise ConfigError("this session has no episode yet; call reset before step")
         text, reward, terminated, truncated, info = self._env.step(action.message)
         self._state.step_count += 1
+        info = dict(info)
         success = info.pop("success", None)
+        if success is not None and success not in (0, 1):  # bool() makes a success of "False" and of NaN
+            raise ConfigError(f"info['success'] must be True or False, got {success!r}; correct the environment")
         return TextObservation(
             text=escaped(str(text)),
             reward=float(reward),
@@ -368,12 +375,13 @@ def _takes_split(spec: Any) -> bool:
 
 
 def _json(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an info that is JSON."""
+    """The part of an info that is JSON. numpy's scalars and arrays become numbers and lists."""
     found = {}
     for name, value in info.items():
         try:
+            text = json.dumps(value, ensure_ascii=False, default=lambda item: item.tolist())
             # Replaced, because JSON would read an escape as the half pair again.
-            found[escaped(name)] = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-        except (TypeError, ValueError):
+            found[escaped(str(name))] = json.loads(text.encode("utf-8", "replace"))
+        except (TypeError, ValueError, AttributeError, RecursionError):
             continue
     return found

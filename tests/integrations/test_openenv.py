@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from openenv_server import TOKEN, served_here
 
@@ -218,6 +219,36 @@ def test_a_reset_that_fails_there_is_the_environments_failure(
                 remote.reset(seed=0)
         remote.reset(seed=0)
         assert remote.step("win")[4]["success"] is True
+
+
+class Careless(Scripted):
+    """Returns one dict at every reset, numpy's values in the info of a step, and a verdict that is a text."""
+
+    def __init__(self) -> None:
+        self.start = {"task_id": "a", "system_prompt": "rules \ud800"}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        return "go", self.start
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if action == "verdict":
+            return action, 0.0, True, False, {"success": "False"}
+        deep: list[Any] = []
+        for _ in range(100_000):
+            deep = [deep]
+        odd = {1: "one", "count": np.int64(3), "malformed": np.bool_(True), "places": np.arange(2), "deep": deep}
+        return action, 0.0, False, False, odd
+
+
+def test_an_info_arrives_whatever_is_in_it_and_no_text_becomes_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gym.registry, "Careless-v0", gym.envs.registration.EnvSpec("Careless-v0", Careless))
+    with served_here("Careless-v0") as there, gym.make("EH-Remote-v0", **there) as remote:
+        for _ in range(2):
+            assert remote.reset()[1] == {"task_id": "a", "system_prompt": "rules \\ud800"}
+        assert remote.step("list()")[4] == {"1": "one", "count": 3, "malformed": True, "places": [0, 1]}
+        *_, info = remote.step("verdict")
+        assert not info["success"]
+        assert "must be True or False, got 'False'" in info["environment_error"]
 
 
 def test_an_environment_of_one_s_own_is_served_under_its_module_and_namespace(
