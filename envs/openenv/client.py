@@ -35,6 +35,7 @@ _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _LONGEST_MESSAGE = 1_000_000  # characters of an action; the rest is cut
 _PAUSE_S = 0.2  # between two attempts to connect
 _ASK_TIMEOUT_S = 30.0  # for requests that need no environment
+_ABSENT = (502, 503, 504)  # what a proxy answers while the server is started again
 _LOST = (OSError, EOFError, WebSocketException)  # raised by the connection if the other end is gone
 
 
@@ -100,13 +101,16 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
         """The ids of the split's tasks, if the server lists them."""
         if self._task_ids is None:
             try:
-                name = self._http("/list_environments")[0]
-                split = self._split or self._http(f"/{name}/splits")[0]["name"]
-                count = self._http(f"/{name}/num_tasks", {"split": split})["num_tasks"]
-            except (OSError, LookupError, TypeError) as error:  # HTTP 501 is an OSError
+                name = self._ask("/list_environments")[0]
+                splits = [one["name"] for one in self._ask(f"/{name}/splits")]
+                split = self._split or splits[0]
+                if split not in splits:
+                    raise ConfigError(f"the server at {self._url} has the splits {splits}, not {split!r}")
+                count = self._ask(f"/{name}/num_tasks", {"split": split})["num_tasks"]
+            except (urllib.error.HTTPError, LookupError, TypeError) as error:  # such as 501
                 raise AttributeError(f"the server at {self._url} does not list its tasks ({error})") from error
             self._task_ids = _TaskIds(
-                count, lambda index: self._http(f"/{name}/task", {"split": split, "index": index})["task"]["id"]
+                count, lambda index: self._ask(f"/{name}/task", {"split": split, "index": index})["task"]["id"]
             )
         return self._task_ids
 
@@ -131,10 +135,7 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
             except _LOST as error:
                 if time.monotonic() > end:
                     self._disconnect()
-                    raise WorkerDied(
-                        f"the server at {self._url} can't be reached for {self._patience_s:g} s ({error}); start it, or raise "
-                        "patience_s"
-                    ) from error
+                    raise self._unreachable(error) from error
             else:
                 self._playing = True
                 text, info = self._read(result.observation)
@@ -195,6 +196,24 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
         left_out = (name, "info", "metadata")
         info = {field: value for field, value in observation.items() if field not in left_out and value is not None}
         return str(observation[name]), info | (more if isinstance(more, dict) else {})
+
+    def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """As `_http`, and waits for the server as a reset does."""
+        end = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return self._http(path, body)
+            except OSError as error:
+                if isinstance(error, urllib.error.HTTPError) and error.code not in _ABSENT:
+                    raise
+                if time.monotonic() > end:
+                    raise self._unreachable(error) from error
+            time.sleep(_PAUSE_S)
+
+    def _unreachable(self, error: Exception) -> WorkerDied:
+        return WorkerDied(
+            f"the server at {self._url} can't be reached for {self._patience_s:g} s ({error}); start it, or raise patience_s"
+        )
 
     def _http(self, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

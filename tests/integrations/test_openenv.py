@@ -270,6 +270,26 @@ def test_an_environment_of_one_s_own_is_served_under_its_module_and_namespace(
             tasks_of(remote)
 
 
+def test_the_tasks_are_asked_for_until_the_server_is_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from envs.openenv.client import RemoteEnv
+
+    with gym.make("EH-Remote-v0", url="http://127.0.0.1:9", patience_s=0.3) as remote, pytest.raises(WorkerDied):
+        tasks_of(remote)
+    with served_here("EH-Cabinet-v0") as there, gym.make("EH-Remote-v0", **there) as remote:
+        tasks = tasks_of(remote)
+        lost = [ConnectionRefusedError(), urllib.error.HTTPError("", 502, "Bad Gateway", {}, None)]  # type: ignore[arg-type]
+        ask = RemoteEnv._http
+
+        def restarted(self: RemoteEnv, path: str, body: Any = None) -> Any:
+            if lost:
+                raise lost.pop()
+            return ask(self, path, body)
+
+        monkeypatch.setattr(RemoteEnv, "_http", restarted)
+        assert tasks[3] == "train-000003"
+        assert not lost
+
+
 def test_a_silent_session_is_closed_and_the_next_reset_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from envs.openenv.server import ServedEnv
 
