@@ -63,7 +63,8 @@ def train(
             controllers that are objects must be given again.
         updates: With `resume`: the number of updates that the run is to have in all, in place of its own.
         env: In place of ``config.env``: an id of gymnasium, or a function that returns an environment. A function is called once
-            for each environment, with ``split="train"`` and the like if it takes a split. The settings stay those of `config`.
+            for each environment, with ``split="train"`` and the like if it takes a split; if not, the run is evaluated on the
+            tasks that it trains on. The settings stay those of `config`.
         controller: What sets the horizon, in place of ``config.wrapper``: an object with the methods of
             `eh_gym.HorizonController`.
         on_update: Called after each update with its index, from 0, and its metrics. If it returns True, the run saves a
@@ -82,7 +83,7 @@ def train(
         >>> result.evaluations["after"]["sampled"]["mean_at_k"]  # doctest: +SKIP
         0.59
     """
-    from harness.assembly.given import Given, name_of, spec_from  # torch takes seconds to import
+    from harness.assembly.given import Given, name_of, spec_from, takes_split  # torch takes seconds to import
     from harness.run.metrics import read_metrics
     from harness.run.run_folder import saved_config
 
@@ -109,6 +110,8 @@ def train(
         config = dataclasses.replace(config, env=env)
     elif env is not None:
         spec, config = spec_from(env), dataclasses.replace(config, env=GIVEN + name_of(env))
+        if not takes_split(env):
+            config = dataclasses.replace(config, split="all", eval_split="all")
     if controller is not None:
         if not is_controller(controller):
             raise ConfigError(

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from eh_gym import HorizonController
 from eh_gym.errors import ConfigError
 
-__all__ = ["Given", "name_of", "spec_from"]
+__all__ = ["Given", "name_of", "spec_from", "takes_split"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,12 @@ def name_of(thing: Any) -> str:
     return re.sub(r"\W", "", getattr(thing, "__name__", type(thing).__name__)) or "unnamed"
 
 
+def takes_split(make: Callable[..., Any]) -> bool:
+    """Whether a function has an argument ``split``. Without one it has the same tasks for training and for evaluations."""
+    taken = inspect.signature(make).parameters
+    return "split" in taken or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
+
+
 def spec_from(make: Callable[..., gym.Env[Any, Any]]) -> EnvSpec:
     """Returns a spec from which ``gym.make`` makes what a function returns.
 
@@ -47,11 +53,10 @@ def spec_from(make: Callable[..., gym.Env[Any, Any]]) -> EnvSpec:
     """
     if not callable(make):
         raise ConfigError(f"env must be an id or a function that returns an environment, got {make!r}")
-    taken = inspect.signature(make).parameters
-    takes_split = "split" in taken or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
+    split = takes_split(make)
 
     def entry_point(**arguments: Any) -> gym.Env[Any, Any]:
-        if not takes_split:
+        if not split:
             arguments.pop("split", None)
         return make(**arguments)
 
