@@ -24,6 +24,7 @@ from harness.settings.model import ModelFlags
 from harness.settings.optimizer import OptimizerFlags
 from harness.settings.ranges import check_settings
 from harness.settings.reasoning import ReasoningFlags
+from harness.settings.recipe import read_recipe
 from harness.settings.rollout import RolloutFlags
 from harness.settings.run import RunFlags
 from harness.settings.sampling import SamplingFlags
@@ -62,7 +63,7 @@ class GRPOConfig(
 
     A setting that is not given has the default that the command line gives it for this kind of run (`harness.settings.defaults`):
     the quick start's for the tiny model, a CPU's for SmolLM2, the recipes' with `lora_rank`, else the paper's. Texts may stand
-    for paths. A mapping may stand for `warm_start`, and changes the settings in it alone.
+    for paths. A mapping may stand for `warm_start`, and changes the settings in it alone. A `recipe` is read.
 
     Each base class is a group of flags, and a panel of ``--help``. `WarmStart` is the last one.
 
@@ -87,8 +88,15 @@ class GRPOConfig(
                 raise TypeError(f"no setting {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ''}")
             if not isinstance(given.get("env", ""), str):
                 raise ConfigError(f"env: expected an id, got {given['env']!r}; a function belongs into train(env=...)")
-            defaults |= defaults_for(**{name: given.get(name, defaults[name]) for name in DECISIVE})
-            values = defaults | given
+            recipe = {}
+            if (
+                given.get("recipe") and given.keys() < defaults.keys()
+            ):  # all together, they have the recipe's values already
+                recipe = read_recipe(Path(given["recipe"]), GRPOConfig)
+            chosen = defaults | recipe | given
+            defaults |= defaults_for(**{name: chosen[name] for name in DECISIVE})
+            defaults["warm_start"] = dataclasses.replace(defaults["warm_start"], **recipe.pop("warm_start", {}))
+            values = defaults | recipe | given
             if values["agent"] and values["env"] == defaults["env"]:
                 values["env"] = AGENT_ENV
             for name in ("out", "resume", "recipe"):
@@ -192,8 +200,9 @@ class GRPOConfig(
             StateError: The text is not JSON, or it comes from a version with other settings, and they were used.
         """
         try:
-            saved = {**json.loads(text)}
-            return GRPOConfig(**{k: v for k, v in saved.items() if k not in _DELETED or v != _DELETED[k]})
+            saved = {k: v for k, v in {**json.loads(text)}.items() if k not in _DELETED or v != _DELETED[k]}
+            read = GRPOConfig(**saved | {"recipe": None})  # whose file may have changed since
+            return dataclasses.replace(read, recipe=saved.get("recipe"))
         except ConfigError:
             raise
         except (ValueError, KeyError, TypeError) as error:

@@ -110,6 +110,7 @@ def test_the_flag_takes_several_names_and_refuses_others():
 
 
 def test_what_is_shown_elsewhere_has_no_folders_of_this_machine(tmp_path):
+    (tmp_path / "r.toml").touch()
     config = GRPOConfig(model=str(tmp_path), out=tmp_path / "run", recipe=tmp_path / "r.toml", seed=3)
     assert str(tmp_path) not in str(config.public())
     assert config.public()["seed"] == 3

@@ -11,6 +11,7 @@ import pytest
 from eh_gym.errors import ConfigError
 from harness.experiments.suites import quick_settings
 from harness.grpo import main
+from harness.settings.command_line import parse
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 
@@ -72,6 +73,15 @@ def test_a_recipe_stands_between_the_preset_and_the_flags(tmp_path: Path, capsys
         main(["--recipe", str(path), "--k0", "60", "--out", str(tmp_path / "run")])
     said = capsys.readouterr()  # by us or by tyro, depending on its version
     assert "5..50" in said.out + said.err
+
+
+def test_a_python_program_has_the_command_line_s_recipe(tmp_path: Path) -> None:
+    path = write(tmp_path, 'model = "smollm2-135m"\nupdates = 7\n[warm_start]\nepisodes = 5\n')
+    words = ["--recipe", str(path), "--updates", "3", "--warm-start.updates", "2"]
+    config = GRPOConfig(recipe=path, updates=3, warm_start={"updates": 2})  # type: ignore[arg-type]
+    assert config == parse(preset(words), words, prog="x")
+    path.unlink()
+    assert GRPOConfig.from_json(config.to_json()) == config  # a resumed run has it in its own settings
 
 
 def test_a_recipe_s_model_and_environment_choose_the_preset(tmp_path: Path) -> None:
