@@ -16,7 +16,7 @@ import numpy as np
 
 from eh_gym.errors import WorkerError
 
-__all__ = ["Demonstration", "demonstrate", "demonstrated_tasks"]
+__all__ = ["Demonstration", "demonstrate", "demonstrated_tasks", "first_episodes"]
 
 _ATTEMPTS = 5
 
@@ -84,6 +84,16 @@ def demonstrate(
                     f"task {task_id}: the environment failed {attempt} times, the last time with: {error}"
                 ) from error
     raise AssertionError("unreachable")
+
+
+def first_episodes(env: gym.Env[str, str], *, max_steps: int) -> list[list[str]]:
+    """The texts of the expert in the first 8 tasks, which change with the environment's code; none without an expert."""
+    texts = []
+    for task in demonstrated_tasks(env)[:8] if hasattr(env.unwrapped, "expert") else ():
+        played = demonstrate(env, task, waste=0.0, max_steps=max_steps, rng=np.random.default_rng(0))
+        assert played is not None, "no task is too long without a limit"
+        texts.append([*played.observations, *played.actions])
+    return texts
 
 
 def _play(

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from eh_gym.errors import ConfigError
-from envs.expert import demonstrate, demonstrated_tasks
+from envs.expert import demonstrate, demonstrated_tasks, first_episodes
 from harness.policy.batch import microbatches, padded_microbatches
 from harness.policy.lora import has_lora
 from harness.policy.policy import Policy, training_mode
@@ -230,9 +230,10 @@ def cached_warm_start(
 ) -> dict[str, float]:
     """Like `warm_start`, but reuses the result of an earlier run with the same environment, model, settings and seed.
 
-    The key of the cache covers the initial weights and the vocabulary. So a model with other weights or another vocabulary never
-    uses an old entry. An entry is written completely or not at all, and holds the trained weights alone. If all entries together
-    have more than 4 GiB, those that were used the longest time ago are deleted.
+    The key of the cache covers the weights, the vocabulary and the first episodes of the expert. So a model with other weights or
+    another vocabulary never uses an old entry, nor does an environment whose expert or texts have changed. An entry is written
+    completely or not at all, and holds the trained weights alone. If all entries together have more than 4 GiB, those that were
+    used the longest time ago are deleted.
 
     Args:
         cache: The entries are in its folder ``warm_start``.
@@ -311,7 +312,7 @@ def _cache_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, seed
     chat = policy.chat
     texts = [chat.prompt_ids("s", "u"), chat.reply_ids("a"), chat.observation_ids("a long text " * 8192, stopped=True)]
     about = [_FORMAT, name, dataclasses.asdict(settings), seed, torch.__version__, torch.get_num_threads(), how, texts]
-    key.update(json.dumps(about, sort_keys=True).encode())
+    key.update(json.dumps([*about, first_episodes(env, max_steps=settings.max_steps)], sort_keys=True).encode())
     key.update(json.dumps(sorted(policy.tokenizer.get_vocab().items())).encode())
     # `state_dict` leaves out the rotary frequencies, which are buffers.
     for weight in (*policy.model.state_dict().values(), *policy.model.buffers()):

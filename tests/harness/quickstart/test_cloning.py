@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -182,7 +183,9 @@ def longer(policy: Policy) -> Policy:
     return policy
 
 
-def test_what_a_clone_depends_on_never_meets_an_old_cache(env: gym.Env[str, str], tmp_path: Path) -> None:
+def test_what_a_clone_depends_on_never_meets_an_old_cache(
+    env: gym.Env[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for policy, entries in (
         (new_tiny_policy(env, seed=0), 1),
         (new_tiny_policy(env, seed=0, max_observation_tokens=64), 2),
@@ -193,6 +196,10 @@ def test_what_a_clone_depends_on_never_meets_an_old_cache(env: gym.Env[str, str]
     ):
         cached_warm_start(tmp_path, env, policy, FEW, seed=0)
         assert len(list((tmp_path / "warm_start").iterdir())) == entries
+    policy = new_tiny_policy(env, seed=0)
+    monkeypatch.setattr(type(env.unwrapped), "expert", lambda self: self.random_action(np.random.default_rng(0)))
+    cached_warm_start(tmp_path, env, policy, FEW, seed=0)
+    assert len(list((tmp_path / "warm_start").iterdir())) == 6
 
 
 @pytest.mark.parametrize(("seed", "same"), [(-1, False), (7, True)])
