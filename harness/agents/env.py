@@ -19,7 +19,7 @@ from eh_gym.errors import ConfigError, WorkerError
 from eh_gym.spaces import UnicodeText
 from envs.options import named_task
 from harness.agents.gateway import Gateway, Session
-from harness.agents.program import Running, find_agent
+from harness.agents.program import Ended, Running, find_agent
 from harness.agents.protocol import ModelAnswer, ModelCall, Refusal, budget_used_up
 from harness.settings.agent import AGENT_ENV
 
@@ -106,7 +106,7 @@ class AgentEnv(gym.Env[str, str]):
         self._running = self._agent.start(task, session.base_url, lambda: session.end(_over("the agent has ended")))
         self._calls, self._call = 0, session.next_call(self._timeout_s)
         if self._call is None:
-            why = self._failure() or "it returned a verdict"
+            why = self._ended().failure or "it returned a verdict"
             self.close()
             raise WorkerError(f"the agent ended without a call of the model: {why}")
         call = self._call
@@ -123,12 +123,10 @@ class AgentEnv(gym.Env[str, str]):
         self._call = self._session.next_call(self._timeout_s)
         if self._call is not None:
             return _shown(self._call), 0.0, False, False, {"call": self._call}
-        failure = self._failure()
-        assert self._running is not None
-        success = self._running.ended is not None and self._running.ended.success
+        ended = self._ended()
         self.close()
-        info = {"success": success, "failure": failure or None}
-        return failure, float(success), True, False, info
+        info = {"success": ended.success, "failure": ended.failure or None}
+        return ended.failure, float(ended.success), True, False, info
 
     def stop_agent(self, why: str) -> None:
         """Ends an episode that goes no further, because of K (`why` is "horizon") or another reason. The agent gets an error."""
@@ -152,10 +150,10 @@ class AgentEnv(gym.Env[str, str]):
                 running.stop(self._grace_s)
             session.close()
 
-    def _failure(self) -> str:
-        """Why the agent has no verdict; empty if it has one."""
-        ended = self._running and self._running.ended
-        return ended.failure if ended else f"the agent was silent for {self._timeout_s:g} s"
+    def _ended(self) -> Ended:
+        """How the agent ended. One that makes no call and does not end either has failed."""
+        assert self._running is not None
+        return self._running.ended or Ended(failure=f"the agent was silent for {self._timeout_s:g} s")
 
 
 def agent_spec(agent: str, tasks: str | Path, **settings: Any) -> EnvSpec:
