@@ -96,6 +96,12 @@ class SharedHorizon:
             raise AttributeError(f"{self!r} has one K for all episodes")
         return functools.partial(episode_horizon, self._published())
 
+    @property
+    def token_budget(self) -> int:
+        """The controller's ``token_budget``, for the owner. Without one, there is no such attribute."""
+        budget: int = self._controller.token_budget  # type: ignore[union-attr]
+        return budget
+
     def record(self, outcome: EpisodeOutcome) -> None:
         """Appends the outcome to the journal, from any process and thread.
 

@@ -182,6 +182,12 @@ def test_an_outcome_that_the_controller_refuses_costs_no_other():
         assert shared.update()["horizon/token_boundary"] == 900
 
 
+def test_a_token_budget_is_shared_with_the_loop_that_owns_it():
+    with SharedHorizon(ElasticTokenBudget(b0=2000)) as shared, SharedHorizon(ElasticHorizon()) as steps:
+        assert shared.token_budget == 2000
+        assert not hasattr(steps, "token_budget")
+
+
 def test_close_removes_the_files_and_those_who_joined_go_on(ledger):
     shared = SharedHorizon(ledger)
     copied, pickled = pickle.loads(pickle.dumps(shared)), pickle.dumps(shared)
