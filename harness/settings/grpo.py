@@ -88,11 +88,8 @@ class GRPOConfig(
                 raise TypeError(f"no setting {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ''}")
             if not isinstance(given.get("env", ""), str):
                 raise ConfigError(f"env: expected an id, got {given['env']!r}; a function belongs into train(env=...)")
-            recipe = {}
-            if (
-                given.get("recipe") and given.keys() < defaults.keys()
-            ):  # all together, they have the recipe's values already
-                recipe = read_recipe(Path(given["recipe"]), GRPOConfig)
+            copied = given.keys() == defaults.keys()  # by `dataclasses.replace`: the values of the recipe are among them
+            recipe = read_recipe(Path(given["recipe"]), GRPOConfig) if given.get("recipe") and not copied else {}
             chosen = defaults | recipe | given
             defaults |= defaults_for(**{name: chosen[name] for name in DECISIVE})
             defaults["warm_start"] = dataclasses.replace(defaults["warm_start"], **recipe.pop("warm_start", {}))
