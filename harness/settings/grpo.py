@@ -88,7 +88,8 @@ class GRPOConfig(
                 raise TypeError(f"no setting {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ''}")
             if not isinstance(given.get("env", ""), str):
                 raise ConfigError(f"env: expected an id, got {given['env']!r}; a function belongs into train(env=...)")
-            copied = given.keys() == defaults.keys()  # by `dataclasses.replace`: the values of the recipe are among them
+            # Copied by `dataclasses.replace`, settings have the recipe's values already.
+            copied = given.keys() == defaults.keys()
             recipe = read_recipe(Path(given["recipe"]), GRPOConfig) if given.get("recipe") and not copied else {}
             chosen = defaults | recipe | given
             defaults |= defaults_for(**{name: chosen[name] for name in DECISIVE})
