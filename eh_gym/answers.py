@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 __all__ = ["reset_fault", "step_fault"]
 
@@ -52,7 +55,7 @@ def step_fault(observation: Any, reward: Any, terminated: bool, info: Mapping[st
         return "" if reward == 0 else told
     verdict = info.get("success")
     # bool() makes a success of "False" and of NaN.
-    if not isinstance(verdict, (bool, int, float)) or verdict not in (0, 1):
+    if not isinstance(verdict, (numbers.Real, np.bool_)) or verdict not in (0, 1):
         return f"info['success'] must be True or False when a task ends, got {verdict!r}; return the verdict there"
     if reward != verdict:
         return (

@@ -57,7 +57,7 @@ def write_episodes(
     path = folder / f"update-{update:06d}.jsonl"
     lines = (episode_line(t, shared[t.system_prompt], update, advantages.get(id(t))) for t in trajectories)
     with whole_file(path) as part, part.open("w", encoding="utf-8", errors=_ESCAPED) as file:
-        file.writelines(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
+        file.writelines(_as_json(line) + "\n" for line in lines)
     return path
 
 
@@ -85,7 +85,7 @@ class EpisodeWriter:
                 for sequence in trajectory.sequences
                 if sequence.ids
             ]
-        self._file.write(json.dumps(line, ensure_ascii=False, default=str).encode("utf-8", _ESCAPED) + b"\n")
+        self._file.write(_as_json(line).encode("utf-8", _ESCAPED) + b"\n")
         self._file.flush()
 
     def close(self) -> None:
@@ -127,6 +127,11 @@ def read_tools(folder: Path, line: Mapping[str, Any]) -> list[Any]:
     """Reads the functions that were on offer at the start of an episode, given its line; empty if there were none."""
     path = folder / _SYSTEM_PROMPTS / f"{line.get('tools', '')}.json"
     return list(json.loads(path.read_bytes())) if path.is_file() else []
+
+
+def _as_json(line: Mapping[str, Any]) -> str:
+    """A line as JSON, whatever an environment's info has: a value that JSON has not is its text, and such a key is left out."""
+    return json.dumps(line, ensure_ascii=False, default=str, skipkeys=True)
 
 
 def _shared(folder: Path, t: Trajectory) -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -161,7 +162,8 @@ class Trajectory:
         self.system_prompt = "\n".join([info["system_prompt"], *functions])
         self.prompt = observation
         self.horizon = int(info.get("horizon", 0))
-        self.optimal_steps = info.get("optimal_steps")
+        told = info.get("optimal_steps")
+        self.optimal_steps = int(told) if isinstance(told, numbers.Integral) else None  # numpy's is no JSON
         self.info = {name: value for name, value in info.items() if name not in ("system_prompt", "tools", "call")}
 
     def add_answer(self, answer: StepResult) -> EndReason | None:

@@ -36,7 +36,8 @@ def test_the_numbers_of_tokens_are_the_mask(tmp_path: Path) -> None:
 
 def test_the_check_that_failed_is_named(tmp_path: Path) -> None:
     t, other = played(reward=0.0), played()
-    t.add_answer(("", 0.0, True, False, {"success": False, "failure": {"turn": 2, "kind": "no_call"}}))
+    failure = {"turn": 2, "kind": "no_call", (1, 2): "a key that JSON has not"}
+    t.add_answer(("", 0.0, True, False, {"success": False, "failure": failure}))
     lines = read_episodes(write_episodes(tmp_path, 0, [t, other]))
     assert [line["failure"] for line in lines] == [{"turn": 2, "kind": "no_call"}, None]
 

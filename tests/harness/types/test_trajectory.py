@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from eh_gym.errors import ConfigError
@@ -47,6 +49,14 @@ def test_the_first_message_and_an_answer_are_recorded() -> None:
     assert (t.system_prompt, t.prompt, t.horizon) == ("rules", "first", 5)
     assert t.info == {"task_id": "task", "horizon": 5, "category": "base"}
     assert (t.turns[0].observation, t.turns[0].malformed, t.reward, t.success) == ("seen", True, 0.0, False)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    t = Trajectory("task", 0, turns=[Turn("a", "", cut=False, malformed=False)])
+    t.begin("first", {"task_id": "task", "system_prompt": "rules", "optimal_steps": np.int64(4)})
+    assert json.dumps(t.optimal_steps) == "4"
+    for one in (np.True_, np.int64(1), np.float32(1)):
+        assert answered(reward=1.0, terminated=True, success=one).success is True
 
 
 @pytest.mark.parametrize(
