@@ -43,17 +43,20 @@ def last_k(one: RunRecords) -> float:
 def print_runs(arms: Sequence[Arm]) -> None:
     """Prints a row for each run."""
     print(
-        f"\n{'arm':20}{'seed':>6}{'before':>8}{'greedy':>8}{'after':>8}{'greedy':>8}{'success in training':>21}{'cut off':>9}"
-        f"{'K at the end':>14}{'tokens':>9}{'minutes of the updates':>24}"
+        f"\n{'arm':20}{'seed':>6}{'before':>8}{'greedy':>8}{'after':>8}{'95 %':>14}{'greedy':>8}{'success in training':>21}"
+        f"{'cut off':>9}{'K at the end':>14}{'tokens':>9}{'minutes of the updates':>24}"
     )
     for arm in arms:
         for one in arm.runs:
-            four = [evaluated(one, when, how) for when in ("before", "after") for how in ("sampled", "greedy")]
+            before, greedy_before, after, greedy = (
+                f"{evaluated(one, when, how):8.3f}" for when in ("before", "after") for how in ("sampled", "greedy")
+            )
+            interval = "{:.3f}-{:.3f}".format(*one.evaluation["after"]["sampled"]["mean_interval"])
             last = one.rows[-1]
             print(
-                f"{arm.label:20}{one.seed:6}{''.join(f'{value:8.3f}' for value in four)}{mean(one, 'rollout/success'):21.3f}"
-                f"{mean(one, 'rollout/truncated'):9.3f}{last_k(one):14.1f}{last['tokens/total']:9.0f}"
-                f"{last['time/total_s'] / 60:24.1f}"
+                f"{arm.label:20}{one.seed:6}{before}{greedy_before}{after}{interval:>14}{greedy}"
+                f"{mean(one, 'rollout/success'):21.3f}{mean(one, 'rollout/truncated'):9.3f}{last_k(one):14.1f}"
+                f"{last['tokens/total']:9.0f}{last['time/total_s'] / 60:24.1f}"
             )
 
 
