@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["reset_fault", "step_fault"]
+__all__ = ["is_verdict", "reset_fault", "step_fault"]
+
+
+def is_verdict(value: Any) -> bool:
+    """Whether a value says if a task was solved: True or False, 1 or 0, numpy's too.
+
+    ``bool()`` would make a success of the text "False" and of NaN.
+
+    >>> [is_verdict(value) for value in (True, np.False_, 1.0, 0.5, float("nan"), "False", None)]
+    [True, True, True, False, False, False, False]
+    """
+    return isinstance(value, (numbers.Real, np.bool_)) and value in (0, 1)
 
 
 def reset_fault(observation: Any, info: Mapping[str, Any], task_id: str | None = None) -> str:
@@ -54,8 +65,7 @@ def step_fault(observation: Any, reward: Any, terminated: bool, info: Mapping[st
         told = f"the reward must be 0 until the end, got {reward}; put the shaped part into the info"
         return "" if reward == 0 else told
     verdict = info.get("success")
-    # bool() makes a success of "False" and of NaN.
-    if not isinstance(verdict, (numbers.Real, np.bool_)) or verdict not in (0, 1):
+    if not is_verdict(verdict):
         return f"info['success'] must be True or False when a task ends, got {verdict!r}; return the verdict there"
     if reward != verdict:
         return (

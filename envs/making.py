@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -12,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.errors import ConfigError, EHError
 
-__all__ = ["json_object", "make_environment", "read_env_args", "registered"]
+__all__ = ["json_object", "make_environment", "read_env_args", "registered", "takes_split"]
 
 
 def registered(env_id: str) -> EnvSpec:
@@ -31,6 +32,12 @@ def registered(env_id: str) -> EnvSpec:
             f"gymnasium knows no {env_id} ({error}); python -m envs list names this project's, and MODULE:ID imports the module "
             "that registers one of yours"
         ) from error
+
+
+def takes_split(make: Callable[..., Any]) -> bool:
+    """Whether what makes an environment has an argument ``split``; if not, training and evaluation have the same tasks."""
+    taken = inspect.signature(make).parameters
+    return "split" in taken or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
 
 
 def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str, str]:

@@ -15,6 +15,7 @@ from rich.console import Console
 from eh_gym import HorizonController
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import is_controller
+from envs.making import takes_split
 from harness.grpo import OnUpdate, carry_out
 from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
@@ -83,7 +84,7 @@ def train(
         >>> result.evaluations["after"]["sampled"]["mean_at_k"]  # doctest: +SKIP
         0.59
     """
-    from harness.assembly.given import Given, name_of, spec_from, takes_split  # torch takes seconds to import
+    from harness.assembly.given import Given, name_of, spec_from  # torch takes seconds to import
     from harness.run.metrics import read_metrics
     from harness.run.run_folder import saved_config
 

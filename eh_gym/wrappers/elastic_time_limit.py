@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import numbers
 import os
 import threading
 import warnings
@@ -21,6 +20,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Text
 from gymnasium.utils import RecordConstructorArgs
 
+from eh_gym.answers import is_verdict
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.checks import positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon, is_controller
@@ -310,9 +310,9 @@ def _takes_five(function: Callable[..., Any]) -> bool:
 
 
 def _as_bool(source: str, verdict: Any) -> bool:
-    """A verdict as a bool. ``bool()`` alone would make a success of the text "False" and of NaN."""
+    """A verdict as a bool. An array of one element stands for the element."""
     value = verdict.item() if isinstance(verdict, np.ndarray) and verdict.size == 1 else verdict
-    if isinstance(value, (numbers.Real, np.bool_)) and value in (0, 1):
+    if is_verdict(value):
         return bool(value)
     raise ConfigError(
         f"{source} must say whether the episode succeeded, True or False (or 0 or 1), got {verdict!r}; pass "

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import base64
 import functools
-import inspect
 import json
 import resource
 import secrets
@@ -21,10 +20,12 @@ from typing import Any
 from uuid import uuid4
 
 import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
 
+from eh_gym.answers import is_verdict
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, WorkerDied
 from eh_gym.surrogates import escaped
-from envs.making import make_environment, read_env_args, registered
+from envs.making import make_environment, read_env_args, registered, takes_split
 
 try:
     import uvicorn
@@ -138,7 +139,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         self._state.step_count += 1
         info = dict(info)
         success = info.pop("success", None)
-        if success is not None and success not in (0, 1):  # bool() makes a success of "False" and of NaN
+        if success is not None and not is_verdict(success):
             raise ConfigError(f"info['success'] must be True or False, got {success!r}; correct the environment")
         return TextObservation(
             text=escaped(str(text)),
@@ -296,7 +297,8 @@ def make_app(
     spec = registered(env_id)
     if "split" in args:
         raise ConfigError(f"the environment's arguments have a split, {args['split']!r}; say it with --split")
-    if not _takes_split(spec):
+    made: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    if not takes_split(made):
         if list(splits) not in ([], ["train"]):
             raise ConfigError(f"{env_id} has no splits, got --split {' '.join(splits)}; leave it out")
         splits = [""]
@@ -362,16 +364,6 @@ def _allow_many_connections() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # macOS refuses "unlimited"
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _takes_split(spec: Any) -> bool:
-    made = (
-        gym.envs.registration.load_env_creator(spec.entry_point)
-        if isinstance(spec.entry_point, str)
-        else spec.entry_point
-    )
-    parameters = inspect.signature(made).parameters
-    return "split" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _json(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import errno
 import importlib
 import inspect
 import json
-import numbers
 import os
 import re
 import shlex
@@ -24,8 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-import numpy as np
-
+from eh_gym.answers import is_verdict
 from eh_gym.errors import ConfigError, WorkerError
 
 __all__ = ["Agent", "Ended", "Running", "find_agent", "read_verdict"]
@@ -132,7 +130,7 @@ def read_verdict(value: Any) -> Ended:
     'expected a verdict, True or False or 1 or 0, got 0.5; compare a score with the least that counts as a success'
     """
     found = value.get("reward") if isinstance(value, Mapping) else value
-    if isinstance(found, (numbers.Real, np.bool_)) and found in (0, 1):
+    if is_verdict(found):
         return Ended(success=bool(found))
     return Ended(
         failure=f"expected a verdict, True or False or 1 or 0, got {found!r:.200}; compare a score with the least that counts "

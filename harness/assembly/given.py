@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from gymnasium.envs.registration import EnvSpec
 
 from eh_gym import HorizonController
 from eh_gym.errors import ConfigError
+from envs.making import takes_split
 
-__all__ = ["Given", "name_of", "spec_from", "takes_split"]
+__all__ = ["Given", "name_of", "spec_from"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +34,6 @@ def name_of(thing: Any) -> str:
     """Returns the name of a function or a class, or of an object's class, as letters, digits and underscores."""
     thing = getattr(thing, "func", thing)  # of functools.partial
     return re.sub(r"\W", "", getattr(thing, "__name__", type(thing).__name__)) or "unnamed"
-
-
-def takes_split(make: Callable[..., Any]) -> bool:
-    """Whether a function has an argument ``split``. Without one it has the same tasks for training and for evaluations."""
-    taken = inspect.signature(make).parameters
-    return "split" in taken or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
 
 
 def spec_from(make: Callable[..., gym.Env[Any, Any]]) -> EnvSpec:
