@@ -129,9 +129,8 @@ def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short: GRP
     assert "after" in stopped.evaluations
     with pytest.raises(ZeroDivisionError):
         train(resume=stopped.folder, on_update=lambda *_: 1 / 0, show=False)
-    assert not (
-        stopped.folder / "evaluation.json"
-    ).exists()  # it was that of two updates, and a run that has it has ended
+    # The evaluation of two updates is gone: a run that has one has ended.
+    assert not (stopped.folder / "evaluation.json").exists()
     resumed = train(resume=stopped.folder, show=False)
     assert without_times(resumed) == without_times(whole)
     assert resumed.evaluations == whole.evaluations
