@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["is_verdict", "reset_fault", "step_fault"]
+__all__ = ["is_verdict", "reset_fault", "results_fault", "step_fault"]
 
 
 def is_verdict(value: Any) -> bool:
@@ -73,3 +73,17 @@ def step_fault(observation: Any, reward: Any, terminated: bool, info: Mapping[st
             "into the info"
         )
     return ""
+
+
+def results_fault(results: Sequence[Any], calls: int) -> str:
+    """Says what is wrong with the results of an action's calls, and how to fix it; empty if nothing is.
+
+    >>> results_fault(["14:05"], 2)
+    "info['tool_results'] must have a text for each of the 2 calls, got ['14:05']; return an error as text for a call that failed"
+    """
+    if len(results) == calls and all(isinstance(result, str) for result in results):
+        return ""
+    return (
+        f"info['tool_results'] must have a text for each of the {calls} calls, got {list(results)!r}; return an error as text "
+        "for a call that failed"
+    )

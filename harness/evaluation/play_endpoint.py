@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from eh_gym import FixedHorizon
-from eh_gym.errors import SamplerError, WorkerError
+from eh_gym.answers import results_fault
+from eh_gym.errors import ConfigError, SamplerError, WorkerError
 from eh_gym.vector import ThreadVectorEnv
 from harness.evaluation.endpoint import ChatEndpoint, ContextFull, EndpointReply
 from harness.rollout.conversation import UNFINISHED
@@ -143,6 +144,8 @@ def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message
     if not results:
         results = [_NOT_CARRIED_OUT] * len(calls)
         calls = [{**call, "function": {**call["function"], "arguments": _readable(call)}} for call in calls]
+    if fault := results_fault(results, len(calls)):
+        raise ConfigError(fault)
     said = [
         {"role": "tool", "tool_call_id": call["id"], "content": result}
         for call, result in zip(calls, results, strict=True)

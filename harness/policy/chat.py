@@ -22,6 +22,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from eh_gym.answers import results_fault
 from eh_gym.errors import ConfigError
 from eh_gym.surrogates import escaped
 from harness.policy.reasoning import find_reasoning, first_with, thought_like_tags
@@ -161,7 +162,10 @@ class ChatFormat:
 
     def result_messages(self, action: str, results: Sequence[str]) -> list[Message]:
         """The results of an action with calls, one of each, as messages of the role tool."""
-        named = enumerate(zip(call_names(action), results, strict=True))
+        names = call_names(action)
+        if fault := results_fault(results, len(names)):
+            raise ConfigError(fault)
+        named = enumerate(zip(names, results, strict=True))
         return [result_message(name, self.cut(text, share=len(results)), at) for at, (name, text) in named]
 
     def without_thoughts(self, messages: Sequence[Message], tools: Sequence[Any], grown: list[int]) -> list[int]:

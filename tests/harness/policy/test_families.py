@@ -133,6 +133,11 @@ def results_ids(chat: ChatFormat, action: str, results: list[str], *, stopped: b
     return chat.following_ids([answer["name"] for answer in answers], answers, stopped=stopped)
 
 
+def test_a_call_without_a_result_is_the_environment_s_fault() -> None:
+    with pytest.raises(ConfigError, match="a text for each of the 2 calls"):
+        results_ids(chat_of("Qwen3"), calling(("find", {}), ("open", {})), ["found"])
+
+
 def written(chat: ChatFormat, thought: str, answer: str) -> str:
     """A reply as the family's model writes it."""
     style = chat.reasoning
