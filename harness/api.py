@@ -13,6 +13,7 @@ import gymnasium as gym
 from rich.console import Console
 
 from eh_gym import HorizonController
+from eh_gym.answers import is_verdict
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import is_controller
 from envs.making import takes_split
@@ -122,7 +123,8 @@ def train(
         config = dataclasses.replace(config, wrapper=GIVEN + name_of(type(controller)), wrapper_args="{}")
 
     def all_heard(update: int, metrics: Mapping[str, float]) -> bool:
-        return True in [bool(callback(update, dict(metrics))) for callback in heard]
+        answers = [callback(update, dict(metrics)) for callback in heard]
+        return any(is_verdict(answer) and answer for answer in answers)  # `file.write` returns a number, for example
 
     folder, evaluations = carry_out(
         config,

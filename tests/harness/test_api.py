@@ -114,8 +114,9 @@ def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short: GRP
     config = dataclasses.replace(short, updates=3, checkpoint_every=10)
     heard: list[tuple[int, float]] = []
 
-    def hear(update: int, metrics: Mapping[str, float]) -> None:
+    def hear(update: int, metrics: Mapping[str, float]) -> int:
         heard.append((update, metrics["rollout/success"]))
+        return 80  # as the `write` of a file; only True ends a run
 
     whole = train(dataclasses.replace(config, out=tmp_path / "whole"), on_update=hear, show=False)
     assert heard == [(row["update"], row["rollout/success"]) for row in whole.history]
