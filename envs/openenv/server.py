@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
+from gymnasium.spaces import Text
 
 from eh_gym.answers import is_verdict
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, WorkerDied
@@ -197,7 +198,12 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
             raise ConfigError(f"this server has the splits {self._splits}, not {split!r}")
         if split not in self._envs:
             args: dict[str, Any] = {**self._args, **({"split": split} if split else {})}
-            self._envs[split] = make_environment(self._env_id, args)
+            self._envs[split] = env = make_environment(self._env_id, args)
+            if not (isinstance(env.observation_space, Text) and isinstance(env.action_space, Text)):
+                raise ConfigError(
+                    f"only environments whose spaces are gymnasium.spaces.Text can be served; {self._env_id} observes "
+                    f"{env.observation_space} and takes {env.action_space}"
+                )
         return self._envs[split]
 
     def _refuse_unserved(self, task_id: str, split: str | None) -> None:
