@@ -97,7 +97,7 @@ class TaskHorizon(Saved):
     ) -> None:
         super().__init__()
         if k0 is None:
-            k0 = max(positive_int("k_max", k_max) // 2, k_min)
+            k0 = max(positive_int("k_max", k_max) // 2, positive_int("k_min", k_min))
         self._all = ElasticHorizon(k0=k0, k_min=k_min, k_max=k_max)
         self.k0, self.k_min, self.k_max = self._all.k0, self._all.k_min, self._all.k_max
         if not (is_number(delta) and delta >= 0):

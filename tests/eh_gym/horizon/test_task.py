@@ -81,6 +81,7 @@ def test_the_tasks_met_longest_ago_are_forgotten(monkeypatch):
     "wrong",
     [
         {"k0": 51},
+        {"k_min": "5"},
         {"delta": -1},
         {"alpha": 0},
         {"threshold": 1.5},
