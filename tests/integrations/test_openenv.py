@@ -352,7 +352,7 @@ def test_a_wrong_task_split_or_token_is_named(cabinet: Served) -> None:
         served.reset(task_id="train-000001", index=3)
     with pytest.raises(ConfigError, match="index must be in 0"):
         served.reset(index=-1)
-    with pytest.raises(ConfigError, match="spaces are gymnasium.spaces.Text"):
+    with pytest.raises(ConfigError, match=r"spaces are gymnasium\.spaces\.Text"):
         ServedEnv("CartPole-v1", {}, [""]).reset()
     with (
         cabinet.remote(split="test") as remote,
