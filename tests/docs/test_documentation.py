@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import runpy
 from configparser import ConfigParser
@@ -13,6 +14,7 @@ import pytest
 
 import eh_gym
 from eh_gym import errors, worker
+from harness import GRPOConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]
@@ -102,6 +104,22 @@ MESSAGES = re.findall(
 def test_the_errors_in_the_docs_are_in_the_code(message: str) -> None:
     pattern = re.compile(".*".join(re.escape(part) for part in message.split("…")), re.DOTALL)
     assert any(pattern.search(text) for text in _strings())
+
+
+def test_the_page_of_training_runs_has_every_wrapper_in_its_table() -> None:
+    page = (ROOT / "docs" / "harness.md").read_text()
+    table = page.partition("| `--wrapper` | K |")[2].partition("\n\n")[0]
+    with pytest.raises(errors.ConfigError) as refused:
+        GRPOConfig(wrapper="another")
+    names = re.findall(r"[a-z]+", str(refused.value).partition("one of ")[2].partition(", or ")[0])
+    assert len(names) > 8
+    assert {name for name in names if f"`{name}`" not in table} == set()
+
+
+def test_the_tasks_on_the_page_of_agents_are_of_both_splits_that_its_commands_play() -> None:
+    page = (ROOT / "docs" / "agents.md").read_text()
+    lines = page.partition("```json\n")[2].partition("```")[0].splitlines()
+    assert {json.loads(line).get("split", "train") for line in lines} == {"train", "test"}
 
 
 def test_every_page_of_the_site_is_in_its_navigation() -> None:
