@@ -185,8 +185,8 @@ def metrics_markdown() -> str:
     """The page of metrics."""
     return (
         "# Every metric\n\n"
-        "`metrics.jsonl` has one line per update with these names. TensorBoard shows the same numbers. A run refuses a metric "
-        f"that is not listed here. {_NOTE}\n\n{glossary_markdown()}\n"
+        "`metrics.jsonl` has one line per update with these names. TensorBoard shows the same numbers. A run refuses any other "
+        f"name, except your own controller's `custom/…`. {_NOTE}\n\n{glossary_markdown()}\n"
     )
 
 
