@@ -18,7 +18,7 @@ COMMANDS = {
     "report": "makes a page of runs and evaluations (eh-report)",
     "sweep": "runs the paper's suites of experiments",
     "models": "installs small models",
-    "export": "writes episodes and models in other formats",
+    "export": "writes episodes in other formats",
     "plan": "counts a run's memory and time before it begins",
     "simulate": "shows a horizon on simulated episodes",
     "gpu_check": "checks a machine with a GPU",
