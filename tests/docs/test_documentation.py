@@ -27,10 +27,23 @@ def test_the_reference_pages_are_the_code_s(name: str) -> None:
     assert written == REFERENCE["WRITTEN"][name](), "run: python tools/reference.py"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+@cache
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    words = [re.sub(r"\]\([^)]*\)|[^\w -]", "", heading).strip().lower() for heading in headings]
+    return {heading.replace(" ", "-") for heading in words}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "hubs" / "README.md"], ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-        assert "://" in target or (page.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        file, _, anchor = target.partition("#")
+        if "://" not in target:
+            there = (page.parent / file).resolve() if file else page
+            assert there.exists(), target
+            assert not anchor or there.suffix != ".md" or anchor in _anchors(there), target
 
 
 @pytest.mark.parametrize(
