@@ -80,7 +80,7 @@ def steps_of_line(line: Mapping[str, Any]) -> PlayedSteps:
     for turn in line["turns"]:
         tokens.append(read + turn["prompt_tokens"] + turn["closing_tokens"] + turn["action_tokens"])
         read = turn["observation_tokens"]
-    cut = line["end"] == "horizon"
+    cut = line["end"] == "horizon" and len(tokens) == line["horizon"]  # a budget of tokens may stop it before K does
     return PlayedSteps(line["task_id"], line["horizon"], len(tokens), line["success"], cut, tokens)
 
 
