@@ -35,8 +35,10 @@ def score_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def score_conditions(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """Returns how an evaluation was played: temperature, tasks, episodes of each, K, and the environment's arguments."""
-    temperature = settings["temperature"]
+    policy, temperature = settings.get("policy"), settings["temperature"]
     sampled = "greedy" if temperature == 0 else f"temperature {temperature:g}"
+    if policy in ("expert", "empty", "random"):  # no model
+        sampled = f"policy {policy}"
     part = f"not official: {missing}; " if (missing := missing_part(settings, result)) else ""
     played = f"{result['tasks']} tasks x {result['rollouts']}, K = {settings['horizon']}, {settings['env_args']}"
     return f"{part}{sampled}, {played}"

@@ -37,6 +37,7 @@ def test_the_expert_scores_100_on_bfcl_and_the_files_are_there(tmp_path: Path) -
     assert results["all-greedy"].category_mean == 1.0
     page = (tmp_path / "b" / "scores.md").read_text()
     assert "| expert | mean of the categories | 100.0 |" in page
+    assert "policy expert, 3 tasks x 1" in page
     assert '{"prompt": "official", "categories": ["miss_func"], "workers": 1}' in page
     assert "| *Qwen3-8B (Prompt)* | mean of the categories | 33.38 | | BFCL's leaderboard, 2025-12-16: " in page
     written = list((tmp_path / "b" / "bfcl").rglob("*_result.json"))
