@@ -54,9 +54,8 @@ class Lanes:
             self._unanswered[lane] += 1
             idle = not self._busy[lane]
             self._busy[lane] = True
-            if idle and self._pool is not None:
-                self._pool.submit(self._run, lane)
-        if idle and self._pool is None:
+            here = idle and not self._in_pool(lane)
+        if here:
             self._run(lane)
         return future
 
@@ -89,9 +88,20 @@ class Lanes:
                 future, call = self._waiting[lane].popleft()
             self._answer(lane, future, call)
             with self._lock:
-                if self._pool is not None and self._waiting[lane]:
-                    self._pool.submit(self._run, lane)
+                if self._waiting[lane] and self._in_pool(lane):
                     return
+
+    def _in_pool(self, lane: int) -> bool:
+        """Whether a thread of the pool will run the lane. If not, the present thread must, or `close` would wait forever."""
+        if self._pool is None:
+            return False
+        try:
+            self._pool.submit(self._run, lane)
+        except RuntimeError as error:
+            if "new futures" not in str(error):  # a pool takes none once the interpreter ends
+                raise
+            return False
+        return True
 
     def _answer(self, lane: int, future: Future[Any], call: Callable[[], Any] | None) -> None:
         result, error = None, None

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -116,6 +118,20 @@ def test_close_waits_for_the_running_call_and_cancels_the_rest():
     closer.join(60)
     assert running.done()
     assert ended == ["slow", "closed"]
+
+
+def test_a_program_that_ends_without_waiting_closes_them_at_exit():
+    """The interpreter waits for the pool before the functions of atexit, and from then on the pool takes no calls."""
+    program = """
+import atexit, time
+from eh_gym.vector.lanes import Lanes
+lanes = Lanes(1, 2)
+atexit.register(lanes.close)
+atexit.register(lambda: print(lanes.submit(0, abs, -3).result()))
+for second in (0.1, 0, 0):
+    lanes.submit(0, time.sleep, second)
+"""
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30).stdout == "3\n"
 
 
 def test_a_closed_lane_takes_no_calls(lanes):
