@@ -126,6 +126,7 @@ class CabinetEnv(gym.Env[str, str]):
             ``optimal_steps``.
         """
         super().reset(seed=seed)
+        self._over = True  # if the task is refused, no episode is running
         task_id = named_task(options)
         if task_id is None:
             task_id = self.task_ids[int(self.np_random.integers(len(self.task_ids)))]

@@ -177,6 +177,17 @@ def test_the_seed_draws_from_the_split_and_the_option_from_any():
     assert env.reset(options={"task_id": "test-000001"})[1]["task_id"] == "test-000001"
 
 
+def test_a_refused_task_ends_the_episode_before():
+    env = CabinetOpenEndedEnv()
+    env.reset(options={"task_id": "dev-000000"})
+    code = make_task("dev-000000").code
+    env.step("submit(00)" if code != "00" else "submit(01)")
+    with pytest.raises(ConfigError):
+        env.reset(options={"task_id": "dev-0"})
+    with pytest.raises(gym.error.ResetNeeded):  # the code was spoiled, and must not be right now
+        env.step(f"submit({code})")
+
+
 @pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv])
 def test_the_longest_chain_can_be_chosen(env_class):
     env = env_class("dev", longest=5)
