@@ -60,6 +60,18 @@ def test_a_seed_draws_tasks_of_all() -> None:
     assert {task.split("/")[0] for task in drawn} == {PLAIN, LOCKED}
 
 
+def test_resets_without_a_seed_go_on_from_the_first_seed_in_every_environment() -> None:
+    def play() -> list[tuple[str, int]]:
+        env = make(PLAIN, LOCKED)
+        env.reset(seed=3)  # seeds the one environment that plays
+        names = [env.reset()[1]["environment"] for _ in range(8)]
+        parts: Any = env.unwrapped._envs  # type: ignore[attr-defined]
+        assert set(names) == set(parts)
+        return [(name, int(part.unwrapped.np_random.integers(10**6))) for name, part in parts.items()]
+
+    assert play() == play()
+
+
 def test_a_name_may_be_the_beginning_of_another() -> None:
     env = gym.make(mixed({"A": PLAIN, "A/B": LOCKED}))
     task = env.unwrapped.parts["A/B"][0]
