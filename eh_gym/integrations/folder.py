@@ -57,7 +57,11 @@ class FolderHorizon:
         if (state := self._folder / "state.json").exists():
             saved = json.loads(state.read_text("utf-8"))
             self._news = saved.pop("episodes_since_update", 0) if isinstance(saved, dict) else 0
-            controller.load_state_dict(saved)
+            try:
+                controller.load_state_dict(saved)
+            except BaseException:
+                self._lock.close()  # or the folder stays owned as long as the error is kept
+                raise
         self._pid, self._shared = os.getpid(), SharedHorizon(controller)
         self._write("address", pickle.dumps((self._pid, self._shared)))
 

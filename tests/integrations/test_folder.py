@@ -136,6 +136,18 @@ def test_a_later_run_goes_on_and_owns_the_folder(tmp_path):
         FolderHorizon(tmp_path, elastic(), 1)
 
 
+def test_a_folder_that_refused_a_controller_is_free_for_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "_WAIT_S", 0.1)
+    first = FolderHorizon(tmp_path, FixedHorizon(7), 4)
+    first.record(EpisodeOutcome(4, 7, True))
+    first.close()
+    with pytest.raises(StateError) as kept:  # its traceback holds the object, as in a notebook
+        FolderHorizon(tmp_path, elastic(), 4)
+    again = FolderHorizon(tmp_path, FixedHorizon(7), 4)
+    assert again.owner, kept
+    again.close()
+
+
 def test_the_address_of_an_owner_that_was_killed_is_not_followed(tmp_path, monkeypatch):
     """A joiner that comes between a new owner's lock and its address must not take up with the dead owner's K."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
