@@ -67,6 +67,7 @@ def elastic(
                     trace.rewards = {n: r and r.model_copy(update={"score": 0.0}) for n, r in trace.rewards.items()}
                 trace.record_metrics({"horizon_k": k, "truncated": cut})
                 length, won = max(1, min(trace.num_turns, k)), not cut and bool(success(trace))
-                self._horizon.record(EpisodeOutcome(length, k, won, truncated=cut, task_id=task.data.name))
+                outcome = EpisodeOutcome(length, k, won, cut, task.data.name, info={"task_id": task.data.name})
+                self._horizon.record(outcome)
 
     return Elastic
