@@ -23,6 +23,8 @@ from verifiers.v1.serve.pool import env_config_data, serve_env  # noqa: E402
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config  # noqa: E402
 
 MODULE = """
+from functools import partial
+
 import verifiers.v1 as vf
 
 from eh_gym import ElasticHorizon, KeyedHorizon, TaskHorizon
@@ -119,7 +121,7 @@ def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(chat_serve
     "controller",
     [
         "TaskHorizon(k0=40, k_max=40, min_episodes=1, delta=1)",
-        "KeyedHorizon(lambda: ElasticHorizon(k0=40, k_min=5, k_max=40, alpha=1, min_successes=1, delta=1), 'task_id')",
+        "KeyedHorizon(partial(ElasticHorizon, k0=40, k_min=5, k_max=40, alpha=1, min_successes=1, delta=1), 'task_id')",
     ],
 )
 def test_each_task_has_its_own_k(chat_server, plug_in, controller):
