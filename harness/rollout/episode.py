@@ -158,9 +158,10 @@ class Episode:
             return self._over("terminated")
         if len(ids) >= self._max_context:
             return self._over("context")  # the observation is not added: no action would follow it
-        spent = trajectory.spent_tokens + max(0, len(ids) - len(trajectory.ids))
-        if self._rules.token_budget and spent >= self._rules.token_budget:
-            return self._over("horizon")  # nor here
+        if budget := self._rules.token_budget:
+            known = trajectory.known(ids) or len(trajectory.ids)  # an agent may come back to a shorter sequence
+            if trajectory.spent_tokens + max(0, len(ids) - known) >= budget:
+                return self._over("horizon")  # nor here
         turn.observation_tokens = trajectory.go_on(ids)
         return "turn"
 

@@ -231,14 +231,17 @@ class Trajectory:
         Returns:
             The number of ids that were added to the sequence; 0 if another one begins.
         """
-        sequences = self.sequences
-        begun = [s for s in sequences if ids[: len(s.ids)] == s.ids]
-        now = max(begun, key=lambda s: len(s.ids), default=TokenSequence(self.group, [], [], []))
+        sequences, known = self.sequences, self.known(ids)
+        begun = (s for s in sequences if known == len(s.ids) and s.ids == ids[:known])
+        now = next(begun, TokenSequence(self.group, [], [], []))
         self.earlier = [s for s in sequences if s is not now]
         self.ids, self.action_mask, self.logprobs = now.ids, now.action_mask, now.logprobs
-        known = len(now.ids)
         self.add_prompt(ids[known:])
         return len(ids) - known if known else 0
+
+    def known(self, ids: list[int]) -> int:
+        """The number of ids in the longest sequence that a text goes on from; 0 for a text that begins another one."""
+        return max((len(s.ids) for s in self.sequences if ids[: len(s.ids)] == s.ids), default=0)
 
     @property
     def sequences(self) -> list[TokenSequence]:
@@ -283,5 +286,6 @@ class Trajectory:
     def outcome(self) -> EpisodeOutcome:
         """The outcome that the horizon controller records."""
         steps = max(1, self.length)
-        k, tokens = self.horizon or steps, self.spent_tokens or None
+        least = 1 if self.ids else None  # as of the steps; without ids, an endpoint may not have counted them
+        k, tokens = self.horizon or steps, self.spent_tokens or least
         return EpisodeOutcome(steps, k, self.success, self.truncated, self.task_id, self.info, tokens=tokens)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eh_gym import ElasticTokenBudget
 from eh_gym.errors import ConfigError
 from harness.rollout.length_estimates import EpisodeLengths
 from harness.rollout.rollout import rollout
@@ -125,6 +126,8 @@ def test_a_context_that_is_full_to_the_last_token_is_full(fake: Any, mode: str) 
 def test_a_first_prompt_that_is_too_long_is_an_episode_without_a_step(fake: Any, mode: str) -> None:
     for t in play(fake, 4, mode=mode, sampler=fake.Sampler(max_context=20)):
         assert (t.end, t.length, t.action_tokens) == ("context", 0, 0)
+        controller = ElasticTokenBudget()
+        controller.record(t.outcome())  # it needs a number of tokens
 
 
 @BOTH
