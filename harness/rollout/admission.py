@@ -42,6 +42,7 @@ class Admission:
             Whether another episode may begin.
         """
         if not cache_tokens:
+            self.held = set()  # of servers, the last one that says what its cache holds may have died
             return True
         playing = {episode: tokens for episode, tokens in present.items() if episode not in self.held}
         total, room = sum(playing.values()), int(cache_tokens * (1 - _HEADROOM))

@@ -49,6 +49,15 @@ def test_the_shortest_are_held_back_and_the_longest_of_these_comes_back_first() 
     assert not admission.held  # alone, it plays
 
 
+def test_nobody_is_held_back_once_no_cache_is_known() -> None:
+    """Nobody would ever let them go on: the last server that says what its cache holds may die."""
+    admission = Admission()
+    admission.decide({0: 600, 1: 500}, cache_tokens=1000)
+    assert admission.held == {1}
+    assert admission.decide({0: 600, 1: 500}, cache_tokens=0)
+    assert not admission.held
+
+
 class Watched:
     """A sampler with a cache of fixed size, and the tokens of the requests that ran in each of its steps, by session."""
 
