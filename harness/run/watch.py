@@ -38,12 +38,12 @@ class Watch:
         """
         self._rows.append(m)
         rows = list(self._rows)
-        warning = _another_policy(m) or _too_small(rows[-_RECENT:]) or _nothing_learned(m) or _collapse(rows)
-        kind = warning.partition(":")[0]  # the numbers of a collapse follow the colon
-        if kind in self._said:
-            return ""
-        self._said.add(kind)
-        return warning
+        for warning in (_another_policy(m), _too_small(rows[-_RECENT:]), _nothing_learned(m), _collapse(rows)):
+            kind = warning.partition(":")[0]  # the numbers of a collapse follow the colon
+            if kind and kind not in self._said:
+                self._said.add(kind)
+                return warning
+        return ""
 
 
 def _too_small(rows: Sequence[Mapping[str, float]]) -> str:

@@ -50,6 +50,14 @@ def test_shorter_successes_and_fewer_of_the_long_tasks_are_a_collapse(
         assert not any(watch.look(metrics(p90[1] - 0.1 * i, long[1])) for i in range(5))  # it is said once
 
 
+def test_a_warning_that_lasts_hides_no_other() -> None:
+    watch, apart = Watch(), {"train/logp_difference_mean": 3.7}
+    before = [watch.look(metrics(20.0, 0.6) | apart) for _ in range(10)]
+    after = [watch.look(metrics(15.0, 0.3) | apart) for _ in range(10)]
+    assert [bool(warning) for warning in before + after] == [True, *[False] * 18, True]
+    assert "gives up its long tasks" in after[-1]
+
+
 @pytest.mark.parametrize(
     ("binds", "success", "warned"),
     [
