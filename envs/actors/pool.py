@@ -279,7 +279,7 @@ class ActorPool:
             raise error.cause from error
         except errors.RayError as error:
             self._lose(actor)
-            lines = str(error).strip().splitlines()
+            lines = str(error).strip().splitlines() or [type(error).__name__]
             told = " … ".join(dict.fromkeys((lines[0], lines[-1])))
             raise WorkerDied(f"the Ray actor on {actor.name or 'a new node'} is lost: {told}") from error
 

@@ -2,14 +2,16 @@
 
 import subprocess
 import sys
+import threading
 import time
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import eh_gym
-from eh_gym.errors import ConfigError, EHError, MissingBackendError, MissingExtraError
+from eh_gym.errors import ConfigError, EHError, MissingBackendError, MissingExtraError, WorkerDied
 from eh_gym.testing import ExpertEnvContract
 from envs.actors import ActorPool, in_actors
 from envs.actors import pool as pool_module
@@ -177,6 +179,20 @@ def test_too_few_cores_for_an_actor_is_an_error_that_counts_them(ray_nodes, monk
 def test_a_pool_without_actors_is_refused():
     with pytest.raises(ConfigError, match="size=0"):
         ActorPool(0)
+
+
+def test_an_actor_lost_without_a_word_is_lost_all_the_same():
+    """The text of Ray's error may be empty."""
+
+    def get(*_, **__):
+        raise ray.exceptions.RayError
+
+    ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=type("RayError", (Exception,), {})))
+    ray.exceptions.GetTimeoutError = ray.exceptions.RayTaskError = type("Other", (ray.exceptions.RayError,), {})
+    pool = object.__new__(ActorPool)
+    pool._ray, pool._lock = ray, threading.RLock()
+    with pytest.raises(WorkerDied, match="is lost: RayError"):
+        pool._answer(pool_module._Actor(None, None), None)
 
 
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch):
