@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, StateError
-from harness.run.files import make_folder, sync
+from harness.run.files import lock_folder, write_whole
 from harness.run.metrics import read_metrics
 from harness.run.versions import package_versions
 from harness.settings.command_line import given_flags
@@ -56,21 +56,19 @@ def prepare(config: GRPOConfig, words: Sequence[str] = ()) -> tuple[GRPOConfig, 
     run_dir = config.out or free_folder(Path("runs") / name)
     if run_dir == Path():  # also for an empty text
         raise ConfigError("out is the current folder; give the run one of its own: --out runs/NAME")
-    make_folder(run_dir, "--out")
-    try:  # of several processes that begin at once, only one can make this file
-        file = (run_dir / "config.json").open("x", encoding="utf-8")
-    except FileExistsError:
-        raise ConfigError(
-            f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --out"
-        ) from None
-    try:
-        with file:
-            file.write(config.to_json())
-        sync(run_dir / "config.json")
-        (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
-    except OSError:  # the disk is full
-        forget(run_dir)
-        raise
+    settings = run_dir / "config.json"
+    taken = ConfigError(f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --out")
+    if settings.exists():
+        raise taken
+    with lock_folder(run_dir, str(taken)):  # of several processes that begin at once, only one can hold it
+        if settings.exists():
+            raise taken
+        try:
+            (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
+            write_whole(settings, config.to_json())  # whole or not there: a folder that has it holds a run
+        except OSError:  # the disk is full
+            forget(run_dir)
+            raise
     return config, run_dir, False
 
 

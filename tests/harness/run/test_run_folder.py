@@ -13,7 +13,7 @@ import pytest
 
 from eh_gym.errors import ConfigError, StateError
 from harness.policy.installed import model_folder
-from harness.run import run_folder
+from harness.run import files
 from harness.run.run_folder import forget, prepare
 from harness.settings.grpo import GRPOConfig
 
@@ -57,7 +57,24 @@ def test_of_20_runs_that_begin_at_once_in_a_folder_one_runs_and_the_others_write
     assert quick.out is not None
     (seed,) = (word for word in words if word.isdigit())
     assert json.loads((quick.out / "config.json").read_text())["seed"] == int(seed)
-    assert {path.name for path in quick.out.iterdir()} == {"config.json", "versions.json"}
+    assert {path.name for path in quick.out.iterdir()} == {"config.json", "versions.json", ".lock"}
+
+
+def test_a_run_that_is_killed_while_it_writes_its_settings_leaves_its_folder_free(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left an empty file, which could not be resumed from and kept new runs out."""
+
+    def killed(_: GRPOConfig) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GRPOConfig, "to_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(quick)
+    _, folder, resumed = prepare(quick)
+    assert not resumed
+    assert json.loads((folder / "config.json").read_text())["seed"] == quick.seed
 
 
 def test_a_run_whose_settings_do_not_fit_on_the_disk_leaves_no_folder(
@@ -66,7 +83,7 @@ def test_a_run_whose_settings_do_not_fit_on_the_disk_leaves_no_folder(
     def full(_: Path) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(run_folder, "sync", full)
+    monkeypatch.setattr(files, "sync", full)
     with pytest.raises(OSError, match="no space"):
         prepare(quick)
     assert quick.out is not None
@@ -123,7 +140,7 @@ def test_a_run_that_never_began_leaves_nothing_and_one_with_a_checkpoint_everyth
     (folder / "checkpoints" / "update-000000").mkdir(parents=True)
     forget(folder)
     assert {path.name for path in folder.iterdir()} == {
-        *("config.json", "versions.json", "frozen.safetensors", "checkpoints")
+        *("config.json", "versions.json", ".lock", "frozen.safetensors", "checkpoints")
     }
     (folder / "checkpoints" / "update-000000").rmdir()
     (folder / "checkpoints").rmdir()
