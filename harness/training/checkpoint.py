@@ -116,12 +116,12 @@ def _publish(part: Path, target: Path, keep: int) -> None:
     """Gives a complete checkpoint its name, and deletes the oldest ones."""
     for path in [*part.rglob("*"), part]:
         sync(path)
-    if target.exists():  # the run saved this update before, and was then resumed from an earlier checkpoint
-        _remove(target)
+    # A run that was interrupted saves the update again with which it began. Deleting takes long, so it comes last.
+    hidden = [_hide(target)] if target.exists() else []
     os.rename(part, target)
     sync(target.parent)
-    for old in checkpoints_in(target.parent)[:-keep]:
-        _remove(old)
+    for old in [*hidden, *map(_hide, checkpoints_in(target.parent)[:-keep])]:
+        shutil.rmtree(old)
 
 
 def training_state(
@@ -322,8 +322,8 @@ def load_training_state(
     return extra
 
 
-def _remove(checkpoint: Path) -> None:
-    """Renames the folder first: a kill during the deletion must not leave half a checkpoint under its name."""
+def _hide(checkpoint: Path) -> Path:
+    """Renames a checkpoint to be deleted: a kill during the deletion must not leave half of it under its name."""
     hidden = checkpoint.with_name(f"{_PART}{checkpoint.name}")
     os.rename(checkpoint, hidden)
-    shutil.rmtree(hidden)
+    return hidden

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -108,6 +109,18 @@ class TestSaveCheckpoint:
         save_checkpoint(tmp_path, 1, write=write, keep=1)
         assert set(needed.values()) >= {"a", "deep", "b"}
         assert tmp_path.stat().st_ino in synced  # the name itself
+
+    def test_the_one_in_whose_place_it_comes_is_deleted_after_it_has_its_name(self, tmp_path, monkeypatch):
+        """A kill while gigabytes were deleted left a run without its newest checkpoint, or without any."""
+
+        def killed(folder):
+            raise KeyboardInterrupt
+
+        save_checkpoint(tmp_path, 3, write=note("before"), keep=1)
+        monkeypatch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            save_checkpoint(tmp_path, 3, write=note("after"), keep=1)
+        assert (latest_checkpoint(tmp_path) / "note").read_text() == "after"
 
 
 class TestLatestCheckpoint:
