@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,12 +66,13 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.batches.close()
-        if error is not None:  # after its last update a run still evaluates
-            self.weights.close()
-        if self.log is not None:
-            self.log.close()
-        self.checkpoints.close()
+        with contextlib.ExitStack() as closing:  # from the last to the first, also if an environment fails to close
+            closing.callback(self.checkpoints.close)
+            if self.log is not None:
+                closing.callback(self.log.close)
+            if error is not None:  # after its last update a run still evaluates
+                closing.callback(self.weights.close)
+            closing.callback(self.batches.close)
 
     def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
         """Writes the metrics of an update, which are on disk when this returns, and its episodes if they are logged."""
