@@ -126,12 +126,13 @@ def train(
 
 def _finish(run: Run, display: Display, started: float, *, updates: int) -> None:
     """Saves and evaluates the policy after so many updates. ``evaluation.json`` is written last: a run that has it has ended."""
-    from harness.run.files import write_whole
+    from harness.run.files import full_disk_named, write_whole
     from harness.run.trackers import write_scores
 
     config, folder, training_s = run.config, run.folder, run.clock.seconds
     run.weights.hand_over(updates)
-    run.weights.save(folder / "model")
+    with full_disk_named(f"the disk is full, and {folder / 'model'} was not written"):
+        run.weights.save(folder / "model")
     if "after" not in run.evaluations:
         run.evaluations["after"] = run.held_out.sampled_and_greedy(display, "after training")
         if config.eval_horizons:

@@ -10,6 +10,7 @@ from eh_gym.errors import StateError
 from harness.policy.lora import has_lora
 from harness.policy.policy import Policy, load_policy
 from harness.policy.ranks import Ranks
+from harness.run.files import full_disk_named
 
 __all__ = ["reference_policy"]
 
@@ -32,13 +33,15 @@ def reference_policy(
 
     Raises:
         StateError: The folder is not there.
+        OSError: The disk is full. The errno is ENOSPC, whichever library noticed it.
     """
     if has_lora(policy.model):
         return policy
     if first:
         reference = dataclasses.replace(policy, model=copy.deepcopy(policy.model))
         if ranks.first:
-            policy.save(folder)
+            with full_disk_named(f"the disk is full, and {folder} was not written"):
+                policy.save(folder)
     else:
         if ranks.first and not folder.is_dir():
             raise StateError(

@@ -410,6 +410,13 @@ def test_a_full_disk_ends_the_command_and_the_run_can_be_resumed(
     assert "those before" not in out  # this was the first one
     assert f"--resume {folder}" in out
     assert not list((folder / "checkpoints").iterdir())  # what there was of it takes no room
+    with monkeypatch.context() as patch:  # and after the last update, as safetensors says it
+        error = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        patch.setattr("harness.sampling.weights.SampledWeights.save", mock.Mock(side_effect=error))
+        with pytest.raises(SystemExit) as exit_:
+            main(["--resume", str(folder)])
+    assert exit_.value.code == 2
+    assert "model was not written; free some space, then" in " ".join(capsys.readouterr().out.split())
     main(["--resume", str(folder)])
     assert (folder / "evaluation.json").exists()
 
