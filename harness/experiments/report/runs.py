@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon.make import HORIZONS
 from harness.experiments.analysis import Arm, RunRecords, is_held_out
 from harness.experiments.manifest import differing_settings, read_manifest
@@ -29,6 +29,7 @@ Band = tuple[float, float]
 """The ends of the plateau that a saturation suite found, in steps."""
 
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
+_TOTALS = ("tokens/total", "time/total_s")  # every update has them, and the figures and tables need them
 
 # No result depends on these settings, or they identify the run.
 _NO_MATTER = (
@@ -184,9 +185,13 @@ def read_run(folder: Path) -> StoredRun:
         raise ConfigError(
             f"{folder} is not a run: its config.json is a model's or another program's; give the folder of a run"
         )
+    rows = read_metrics(metrics) if metrics.exists() else []
+    for number, row in enumerate(rows, start=1):
+        if lacking := [name for name in _TOTALS if row.get(name) is None]:
+            raise StateError(f"line {number} of {metrics} has no {' and no '.join(lacking)}; restore the file")
     return StoredRun(
         seed=int(config.get("seed", 0)),
-        rows=read_metrics(metrics) if metrics.exists() else [],
+        rows=rows,
         evaluation=read_object(evaluation) if evaluation.exists() else {},
         folder=folder,
         config=config,

@@ -69,7 +69,8 @@ def test_the_band_is_shaded_and_said(sweep: Callable[..., Path], drawn: list[Fig
 def test_noisy_metrics_are_the_mean_of_five_updates(tmp_path: Path, drawn: list[Figure]) -> None:
     folder = write_run(tmp_path / "run", updates=7, ended=False)
     tokens = [10, 20, 30, None, 40, 50, 60]
-    rows = [{"update": i, "rollout/success": 0.5, "tokens/total": i, "tokens/update": t} for i, t in enumerate(tokens)]
+    same = {"rollout/success": 0.5, "time/total_s": 1.0}
+    rows = [{"update": i, "tokens/total": i, "tokens/update": t, **same} for i, t in enumerate(tokens)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     draw(read_suites([folder])[0])
     (line,) = named_lines(drawn[3]).values()

@@ -115,3 +115,12 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     (folder / "evaluation.json").write_text(text)
     with pytest.raises(StateError, match=r"evaluation\.json"):
         read_run(folder)
+
+
+def test_a_row_without_what_the_tables_need_is_named(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", updates=3)
+    log = folder / "metrics.jsonl"
+    rows = log.read_text().splitlines()
+    log.write_text("\n".join([rows[0], rows[1].replace("tokens/total", "tokens/tot"), rows[2], ""]))
+    with pytest.raises(StateError, match=r"line 2 of .*metrics\.jsonl has no tokens/total"):
+        read_run(folder)
