@@ -57,13 +57,13 @@ class StoredRun(RunRecords):
 
     @property
     def unfinished(self) -> str:
-        """What the run still lacks, in words; empty for a run that has ended."""
+        """What the run still lacks, in words; empty for a run that has ended, which may have been before its last update."""
         planned = int(self.config.get("updates", 0))
+        if self.evaluation:
+            return ""
         if not self.rows:
             return "no metrics yet"
-        if len(self.rows) < planned:
-            return f"{len(self.rows)} of {planned} updates"
-        return "" if self.evaluation else "not evaluated yet"
+        return f"{len(self.rows)} of {planned} updates" if len(self.rows) < planned else "not evaluated yet"
 
     @property
     def episodes(self) -> list[Path]:

@@ -19,7 +19,8 @@ def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep: Callab
     out = sweep(seeds=2, updates=3, only=("ema",))
     (out / "runs" / "ema-0-seed0" / "config.json").unlink()
     (out / "runs" / "ema-0-seed1" / "metrics.jsonl").unlink()
-    (out / "runs" / "ema-1-seed0" / "evaluation.json").unlink()
+    for name in ("ema-0-seed1", "ema-1-seed0", "ema-2-seed0"):
+        (out / "runs" / name / "evaluation.json").unlink()
     log = out / "runs" / "ema-2-seed0" / "metrics.jsonl"
     log.write_bytes(log.read_bytes()[:-9])  # killed while it wrote the last of three lines
     (suite,) = read_suites([out])
@@ -30,7 +31,15 @@ def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep: Callab
         "α=1, seed 0: 2 of 3 updates",
     )
     assert [len(arm.runs) for arm in suite.arms] == [1, 2, 2]
-    assert [len(arm.ended.runs) for arm in suite.arms] == [1, 1, 2]  # those that have ended
+    assert [len(arm.ended.runs) for arm in suite.arms] == [0, 1, 1]  # those that have ended
+
+
+def test_a_run_that_its_program_ended_early_has_ended(tmp_path: Path) -> None:
+    """It was listed among those that are on their way."""
+    folder = write_run(tmp_path / "run", updates=3)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "updates": 60}))
+    assert read_suites([folder])[0].missing == ()
 
 
 def test_a_run_that_two_suites_share_is_one(sweep: Callable[..., Path]) -> None:
