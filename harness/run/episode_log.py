@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 _SYSTEM_PROMPTS = "system-prompts"
+# What a line must have to be read as an episode. Those of older versions have no numbers of tokens.
+_FIELDS: dict[str, type] = {"task_id": str, "horizon": int, "length": int, "success": bool, "end": str, "turns": list}
 _ESCAPED = "backslashreplace"  # an environment may send half a surrogate pair: JSON can hold it, UTF-8 can't
 
 
@@ -108,7 +110,11 @@ def read_episodes(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
             episode = json.loads(line)
-            episode["task_id"], episode["turns"]
+            for name, kind in _FIELDS.items():
+                if not isinstance(episode[name], kind):
+                    raise TypeError(f"{name} is {episode[name]!r}")
+            if not all(isinstance(turn, dict) for turn in episode["turns"]):
+                raise TypeError("a turn is no object")
         except (ValueError, TypeError, KeyError) as error:
             raise StateError(
                 f"line {number} of {path} is not an episode ({error!r}); restore or remove the file"

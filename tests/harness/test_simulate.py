@@ -47,7 +47,8 @@ def test_a_gap_holds_k_down_and_a_k_for_each_kind_with_cold_growth_crosses_it() 
 
 def test_the_successes_of_an_episode_log_are_a_law(tmp_path: Path) -> None:
     rows = [(3, "true"), (5, "true"), (9, "false"), (5, "true"), (8, "true")]
-    lines = [f'{{"task_id": "a", "turns": [], "length": {n}, "success": {ok}}}\n' for n, ok in rows]
+    rest = '"task_id": "a", "turns": [], "horizon": 9, "end": "terminated"'
+    lines = [f'{{{rest}, "length": {n}, "success": {ok}}}\n' for n, ok in rows]
     (tmp_path / "update-0.jsonl").write_text("".join(lines))
     assert length_law(Simulation(log=tmp_path)).p == pytest.approx([0, 0, 0.25, 0, 0.5, 0, 0, 0.25])
     for broken in ("rubbish\n", lines[2], ""):

@@ -77,6 +77,7 @@ def test_a_torn_last_line_is_dropped_and_a_damaged_one_named(tmp_path: Path) -> 
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
     assert len(read_episodes(path)) == 1
-    path.write_bytes(b"[1]\n" + whole)
-    with pytest.raises(StateError, match=r"line 1 of .*update-000000.jsonl"):
-        read_episodes(path)
+    for damaged in (b"[1]", whole.split(b"\n")[0].replace(b'"success"', b'"suc"'), b'{"task_id": "a", "turns": [1]}'):
+        path.write_bytes(damaged + b"\n" + whole)
+        with pytest.raises(StateError, match=r"line 1 of .*update-000000.jsonl"):
+            read_episodes(path)
