@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from eh_gym.errors import ConfigError, EHError, StateError
-from eh_gym.horizon.make import HORIZONS
 from harness.planning.fit import refusal
 from harness.planning.memory import GB, memory_of
 from harness.run.display import Display
 from harness.settings.command_line import errors_in_one_line, given_flags, parse
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
-from harness.settings.horizon import settings_of
+from harness.settings.horizon import check_horizon_flags
 from harness.settings.old_flags import with_current_names
 from harness.settings.plan import Plan
 from harness.settings.presets import preset
@@ -168,12 +167,8 @@ def _check_effects(config: GRPOConfig, words: Sequence[str]) -> None:
             raise ConfigError(
                 f"{flag} is for --sampler vllm, got --sampler {config.sampler}; servers have their own flags"
             )
-        # a budget hint's demonstrations draw K from k0 to k_max, and evaluations have k_max
-        used = settings_of(config.wrapper) | ({"k0", "k_max"} if config.budget_hint else {"k_max"})
-        if name not in used and (readers := [wrapper for wrapper in HORIZONS if name in settings_of(wrapper)]):
-            raise ConfigError(
-                f"{flag} is for --wrapper {' or '.join(readers)}, got --wrapper {config.wrapper}; leave it out"
-            )
+    # a budget hint's demonstrations draw K from k0 to k_max, and evaluations have k_max
+    check_horizon_flags(words, config.wrapper, {"k0", "k_max"} if config.budget_hint else {"k_max"})
 
 
 def _planned(config: GRPOConfig, gpu_bytes: int, gpus: int) -> tuple[bool, str]:

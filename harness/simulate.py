@@ -6,6 +6,7 @@ agent does not learn. The controller is the one that `harness.grpo` would use wi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from eh_gym.horizon.controller import episode_horizon
 from harness.planning.length_laws import GAP, PAPER, LengthLaw
 from harness.run.episode_log import read_episodes
 from harness.settings.command_line import errors_in_one_line, parse
-from harness.settings.horizon import HorizonSettings
+from harness.settings.horizon import HorizonSettings, check_horizon_flags
 from harness.settings.ranges import Range, check_settings
 from harness.types.seeding import derive_seed
 
@@ -56,8 +57,13 @@ class Simulation(EpisodesFlags, HorizonSettings):
         check_settings(self)
         if self.episodes % self.group:
             raise ConfigError(f"episodes ({self.episodes}) must be a multiple of group, got {self.group}")
-        if self.wrapper in ("none", "tokens"):
-            raise ConfigError(f"a simulated episode needs a K that moves, got --wrapper {self.wrapper}; use elastic")
+        if self.wrapper in ("none", "tokens", "task", "toggle"):
+            raise ConfigError(
+                f"a simulated episode has a K, no tokens, and a task that does not come again, got --wrapper {self.wrapper}; "
+                "use elastic"
+            )
+        if self.budget_hint:
+            raise ConfigError("--budget-hint is a text for an agent, and a simulation has none; leave it out")
         self.check_horizon()
 
 
@@ -97,6 +103,8 @@ def length_law(config: Simulation) -> LengthLaw:
     if config.log is None:
         return {**PAPER, "gap": GAP}[config.law]
     files = sorted(config.log.glob("*.jsonl")) if config.log.is_dir() else [config.log]
+    if not files:
+        raise ConfigError(f"--log {config.log} is a folder without an episode log; give one such as RUN/episodes")
     try:
         lengths = [int(episode["length"]) for file in files for episode in read_episodes(file) if episode["success"]]
     except (OSError, StateError, KeyError, ValueError, TypeError) as error:
@@ -112,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console()
     with errors_in_one_line(console):
         config = parse(Simulation(), argv, prog="python -m harness.simulate")
+        check_horizon_flags(sys.argv[1:] if argv is None else argv, config.wrapper, {"k_max"})
         law, rows = length_law(config), simulate(config)
     quantiles = f"P50 {law.quantile(0.5)}, P90 {law.quantile(0.9)}, max {law.quantile(1.0)}"
     console.print(f"steps needed by {law.name}: {quantiles}", highlight=False)

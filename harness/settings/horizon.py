@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from eh_gym.errors import ConfigError
 from eh_gym.horizon.elastic import Rounding, Statistic
 from eh_gym.horizon.make import HORIZONS
 from envs.making import json_object
+from harness.settings.command_line import given_flags
 from harness.settings.environment import GIVEN
 from harness.settings.ranges import Range
 
@@ -24,6 +25,7 @@ __all__ = [
     "LinearFlags",
     "MultiplicativeFlags",
     "StagedFlags",
+    "check_horizon_flags",
     "settings_of",
 ]
 
@@ -125,6 +127,20 @@ def settings_of(wrapper: str) -> set[str]:
     name = _PRESETS.get(wrapper, wrapper)
     more = {"elastic": {"horizon_key"}, "staged": {"k_max"}}.get(name, set())
     return {*_ARGUMENTS.get(name, {}).values()} | more
+
+
+def check_horizon_flags(words: Sequence[str], wrapper: str, also: Set[str]) -> None:
+    """Raises ConfigError for a flag of the command line that another horizon reads, and `wrapper` does not.
+
+    Args:
+        words: The command line.
+        wrapper: The horizon.
+        also: The names of settings that have an effect all the same.
+    """
+    used = settings_of(wrapper) | also
+    for flag, name in given_flags(words).items():
+        if name not in used and (readers := [reader for reader in HORIZONS if name in settings_of(reader)]):
+            raise ConfigError(f"{flag} is for --wrapper {' or '.join(readers)}, got --wrapper {wrapper}; leave it out")
 
 
 class HorizonSettings(StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlags, HorizonFlags):

@@ -55,10 +55,18 @@ def test_the_successes_of_an_episode_log_are_a_law(tmp_path: Path) -> None:
         (tmp_path / "update-0.jsonl").write_text(broken)
         with pytest.raises(ConfigError, match="--log"):
             length_law(Simulation(log=tmp_path))
+    (tmp_path / "evaluation").mkdir()
+    with pytest.raises(ConfigError, match="without an episode log"):
+        length_law(Simulation(log=tmp_path / "evaluation"))
 
 
 @pytest.mark.parametrize(
-    "settings", [{"runs": 0}, {"group": 3}, {"wrapper": "none"}, {"wrapper": "tokens"}, {"k0": 3}], ids=str
+    "settings",
+    [
+        *({"runs": 0}, {"group": 3}, {"k0": 3}, {"budget_hint": "{left} left"}),
+        *({"wrapper": wrapper} for wrapper in ("none", "tokens", "task", "toggle")),
+    ],
+    ids=str,
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
@@ -73,3 +81,9 @@ def test_the_command_prints_the_same_table_for_the_same_seed(capsys: pytest.Capt
         tables.append(capsys.readouterr().out)
     assert tables[0] == tables[1] != tables[2]
     assert "9 to 11" in tables[0]  # the last quarter
+
+
+def test_a_flag_that_the_horizon_does_not_read_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--wrapper", "linear", "--k0", "30"])
+    assert "--k0 is for --wrapper elastic or fixed" in capsys.readouterr().out
