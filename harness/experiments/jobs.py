@@ -154,6 +154,7 @@ def _start(job: Job, environment: Mapping[str, str], lock: int | None) -> subpro
             stdout=log,
             stderr=subprocess.STDOUT,
             pass_fds=() if lock is None else (lock,),
+            start_new_session=True,  # a terminal's Ctrl-C and our SIGTERM would be two signals, and a second one saves nothing
             preexec_fn=_die_with(os.getpid()) if sys.platform == "linux" else None,
         )
 

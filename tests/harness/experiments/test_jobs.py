@@ -113,6 +113,12 @@ def test_an_interrupt_ends_the_jobs(tmp_path: Path) -> None:
     assert not [p for p in psutil.Process().children() if runs(p, "time.sleep(600)")]
 
 
+def test_a_terminal_s_ctrl_c_does_not_reach_a_job(tmp_path: Path) -> None:
+    """A run heard it, and then the sweep's SIGTERM: at a second signal it ends without saving its last update."""
+    leads = job(tmp_path, "leads", "import os; assert os.getsid(0) == os.getpid()")
+    assert run_jobs([leads], [{}], print) == {"leads": 0}
+
+
 def test_a_folder_is_one_process_s_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.run.files._PATIENCE_S", 0.2)
     second = lock_folder(tmp_path, "it is busy")
