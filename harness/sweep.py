@@ -27,7 +27,7 @@ from harness.experiments.report.runs import read_suites, tables_of
 from harness.experiments.suite_table import SuiteTable
 from harness.experiments.suites import PAPER_SUITES, SuiteArm, quick_settings, suite_arms
 from harness.rollout.environment import spec_of
-from harness.run.files import lock_folder
+from harness.run.files import lock_folder, read_object
 from harness.run.run_folder import SHARDS, latest_checkpoint, prepare
 from harness.settings.command_line import errors_in_one_line, given_flags
 from harness.settings.command_line import parse as parse_flags
@@ -129,6 +129,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     threshold = settings.threshold or (0.8 if settings.quick else 0.5)
     busy = f"another sweep, or a run of it, works in {settings.out}; wait for its end, or choose another --out"
     with lock_folder(settings.out, busy) as lock:
+        _check_warm_starts([config for config, _ in runs.values()])
         listed = {name: all_seeds(settings.out, name, settings.train, seeds) for name in suites}
         for name, arms in suites.items():
             write_manifest(
@@ -197,6 +198,17 @@ def _runs(
                 config = dataclasses.replace(config, out=settings.out / "runs" / run)
                 runs.setdefault(run, (config, f"{name} {arm.label} seed {seed}"))
     return runs
+
+
+def _check_warm_starts(configs: Sequence[GRPOConfig]) -> None:
+    """Refuses to share a run whose warm start had another seed. No name of a run tells it."""
+    for config in configs:
+        path, wanted = _folder(config) / "config.json", config.warm_start.seed
+        kept = read_object(path).get("warm_start", {}).get("seed", wanted) if path.exists() else wanted
+        if kept != wanted:
+            raise ConfigError(
+                f"{path.parent} was begun with --warm-start.seed {kept}, got {wanted}; give the same, or choose another --out"
+            )
 
 
 def _check_begun(folders: Sequence[Path], ranks: int) -> None:

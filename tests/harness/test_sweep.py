@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
-from harness.experiments.manifest import read_manifest
+from harness.experiments.manifest import read_manifest, run_name
 from harness.experiments.suites import SUITES, SuiteArm, quick_settings
 from harness.run.metrics import read_metrics
 from harness.settings.presets import preset
@@ -68,6 +68,16 @@ def test_finished_runs_are_skipped_and_suites_share_runs(tmp_path: Path) -> None
     assert "12 done" in shown
     assert "start " not in shown
     assert set(starts(tmp_path).values()) == {1}
+
+
+def test_a_run_whose_warm_start_had_another_seed_is_not_shared(tmp_path: Path) -> None:
+    """Its name is the same, so another suite in the folder took it for its own."""
+    other = dataclasses.replace(TRAIN, warm_start=dataclasses.replace(TRAIN.warm_start, seed=7))
+    folder = tmp_path / "runs" / run_name(TRAIN)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(other.to_json())
+    with pytest.raises(ConfigError, match=r"--warm-start\.seed 7, got -1"):
+        go(tmp_path, "percentile", seeds=1)
 
 
 def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_with(
