@@ -346,12 +346,16 @@ def _settled(train: GRPOConfig, given: Set[str], *, quick: bool) -> GRPOConfig:
 
 
 def _suite_flags(words: Sequence[str]) -> list[str]:
-    """What a suite is about, unless the command line says something else: for `pretrained` a model, for `recurring` few tasks."""
+    """What a suite is about, unless the command line says something else: for `pretrained` a model, for `recurring` few tasks of
+    a cabinet; other environments have few.
+    """
     if flag_of(words, "recipe", ""):
         return []
+    envs = flag_of(words, "env", GRPOConfig.env).split(",")
+    cabinet = all("EH-Cabinet" in env for env in envs) and not flag_of(words, "agent", "")
     suites: dict[str, dict[str, str]] = {
         "pretrained": {"model": SMALL_CHAT_MODEL, "env": _PRETRAINED_ENVS[0], "eval-every": "0"},
-        "recurring": {"env-args": '{"tasks": 96}'},
+        "recurring": {"env-args": '{"tasks": 96}'} if cabinet else {},
     }
     flags = suites.get(flag_of(words, "suite", ""), {})
     return [word for name, value in flags.items() if not flag_of(words, name, "") for word in (f"--{name}", value)]

@@ -183,6 +183,7 @@ def test_a_full_sweep_evaluates_during_training_unless_told_otherwise(tmp_path: 
 def test_the_recurring_suite_has_few_tasks_unless_told() -> None:
     train = parse(["--suite", "recurring"]).train
     assert json.loads(train.env_args) == {"tasks": 96}
+    assert parse(["--suite", "recurring", "--env", "EH-BFCL-v0"]).train.environment_args() == {}  # it takes no "tasks"
     train = parse(["--suite", "recurring", "--env-args", '{"tasks": 12}']).train
     assert json.loads(train.env_args) == {"tasks": 12}
     arms = {arm.label: arm.settings for arm in SUITES["recurring"](train, False)}
