@@ -55,7 +55,7 @@ def export(wanted: Export, console: Console) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} is not for {wanted.what}; leave it out")
 
     folders = evaluations_in(wanted.folder)  # several in the folder of a benchmark
-    if len(folders) > 1 or (folders and folders[0] != wanted.folder):
+    if folders and wanted.folder not in folders:
         if wanted.what in ("bfcl", "appworld"):
             folders = [folder for folder in folders if folder.name.endswith("-greedy")] or folders
         elif len(folders) > 1:

@@ -53,6 +53,14 @@ def test_failures_can_be_left_out(folder: Path, tmp_path: Path) -> None:
     assert all(row["success"] and row["reward"] == 1.0 for row in good)
 
 
+def test_an_evaluation_that_is_kept_in_another_ones_folder_does_not_hide_it(tmp_path: Path) -> None:
+    """The message named the folder that was given, and bfcl called itself without an end."""
+    for out in (tmp_path / "one", tmp_path / "one" / "two"):
+        run(Evaluation(policy="expert", tasks=1, out=out), QUIET)
+    main(["messages", str(tmp_path / "one"), "--out", str(tmp_path / "one.jsonl")])
+    assert len(rows(tmp_path / "one.jsonl")) == 1
+
+
 def test_a_thought_has_a_field_of_its_own() -> None:
     turn = {"action": "<think>\nhm\n</think>\n\nopen(a)", "observation": "ok"}
     line = {"prompt": "start a", "turns": [turn, {"action": "read()", "observation": "", "reasoning": "so"}]}
