@@ -117,8 +117,8 @@ class Suite:
         return is_held_out(run.rows for arm in self.arms for run in arm.runs)
 
     def table(self, band: Band | None = None) -> SuiteTable:
-        """Makes the suite's table. Runs that were named one by one get the table of the suite comparison."""
-        name = "comparison" if self.name == "runs" else self.name
+        """Makes the suite's table. Runs that were named one by one, and suites of other versions, get that of the comparison."""
+        name = self.name if self.name in SUITES else "comparison"
         return suite_table(name, [arm.ended for arm in self.arms], threshold=self.threshold, band=band)
 
 

@@ -91,6 +91,13 @@ def test_a_second_run_of_a_setting_and_seed_is_an_arm_of_its_own(tmp_path: Path)
     assert [arm.label for arm in suite.arms] == ["elastic", f"elastic ({folders[1]})"]
 
 
+def test_a_suite_of_another_version_gets_the_table_of_the_comparison(sweep: Callable[..., Path]) -> None:
+    out = sweep(seeds=1, updates=2, only=("ema",))
+    manifest = out / "suites" / "ema.json"
+    manifest.write_text(manifest.read_text().replace('"suite": "ema"', '"suite": "later"'))
+    assert read_suites([out])[0].table().suite == "comparison"
+
+
 def test_a_folder_of_sweeps_stands_for_all_of_them(tmp_path: Path) -> None:
     for env in ("b", "a"):
         write_sweep(tmp_path / env, seeds=1, updates=2, only=("pretrained",))
