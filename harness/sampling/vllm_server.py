@@ -118,7 +118,7 @@ class VLLMServerSampler:
         self._homes: dict[Hashable, _Engine] = {}
         self._prompts: dict[int, _Engine] = {}  # by the first prompt of an episode; until the weights change
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="vllm-request")
-        self._answers: queue.SimpleQueue[tuple[str, dict[str, Any] | Exception]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[str, Sample | Exception]] = queue.SimpleQueue()
         self._send_weights()
 
     @property
@@ -128,7 +128,8 @@ class VLLMServerSampler:
 
     def cache_metrics(self) -> dict[str, float]:
         """Returns the ``rollout/cache_…`` metrics since the last call, of all servers and all processes that sample with them."""
-        each = self._each([engine for engine in self._engines if engine.alive], _count)
+        each = [engine for engine in self._engines if engine.alive]
+        list(self._threads.map(_count, each))  # gives up none: another thread may be sampling
         if not any(engine.counted for engine in each):  # the servers keep no counters
             return {}
         hits, asked, preemptions = (sum(engine.since.get(name, 0.0) for engine in each) for name in _COUNTERS)
@@ -167,7 +168,7 @@ class VLLMServerSampler:
                 raise SamplerError(f"{running.engine.server} could not sample: {answer}") from answer
             else:
                 del self._running[name], self._names[running.request.session]
-                done.append((running.number, running.request, _sample(running.request, answer)))
+                done.append((running.number, running.request, answer))
         return [(request, sample) for _, request, sample in sorted(done, key=lambda d: d[0])]
 
     def end_session(self, session: Hashable) -> None:
@@ -239,7 +240,10 @@ class VLLMServerSampler:
             answer = server.generate(name, list(request.prompt_ids), sampling)
             if not all(span["version"].isdigit() for span in answer["weight_versions"]):
                 raise ServerGone(f"{server} was started again and does not have the policy's weights")
-            self._answers.put((name, answer))
+            self._answers.put((name, _sample(request, answer)))
+        except (LookupError, TypeError, ValueError) as error:
+            told = f"it answers otherwise than the versions of vLLM that docs/vllm.md names ({error!r})"
+            self._answers.put((name, SamplerError(told)))
         except Exception as error:
             self._answers.put((name, error))
 
@@ -326,7 +330,11 @@ class VLLMServerSampler:
 
 def _count(engine: _Engine) -> None:
     """Reads a server's counters, and notes what was added since the last time. A server that was started again begins at 0."""
-    found = engine.server.counters()
+    try:
+        found = engine.server.counters()
+    except (ServerGone, ServerRefused):  # a proxy may hand on no counters; a dead server is noticed by its requests
+        engine.since = {}
+        return
     engine.since = {name: max(0.0, found[name] - engine.counted.get(name, 0.0)) for name in _COUNTERS if name in found}
     engine.counted = found
 
@@ -335,7 +343,7 @@ def _sample(request: SampleRequest, choice: dict[str, Any]) -> Sample:
     ids: list[int] = choice["token_ids"]
     if choice["finish_reason"] not in ("stop", "length") or not ids:
         raise SamplerError(f"vLLM ended a request with {choice['finish_reason']!r} after {len(ids)} tokens: {request}")
-    logprobs = [float(token["logprob"]) for token in choice["logprobs"]["content"]]
+    logprobs = [float(token["logprob"]) for _, token in zip(ids, choice["logprobs"]["content"], strict=True)]
     versions = tuple((int(span["version"]), span["end"] - span["start"]) for span in choice["weight_versions"])
     reason = "stop" if ids[-1] in request.stop_ids else "length"
     return Sample(ids, logprobs, reason, versions[0][0], versions)  # type: ignore[arg-type]

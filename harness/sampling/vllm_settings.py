@@ -47,12 +47,16 @@ def check_server(server: VLLMServer, backend: str) -> tuple[int, int]:
     """
     try:
         settings = server.settings()
+        model = settings["model_config"]
+        mode = model["logprobs_mode"]
     except ServerGone as error:
         raise ConfigError(f"no vLLM server answers: {error}") from error
     except ServerRefused as error:
         raise ConfigError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, see docs/vllm.md") from error
-    model = settings["model_config"]
-    mode = model["logprobs_mode"]
+    except (KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{server} answers /server_info without vLLM's settings ({error!r}); docs/vllm.md names the versions"
+        ) from error
     if mode != "processed_logprobs":
         raise ConfigError(
             f"{server} returns {mode}, not the log-probabilities of the distribution that it samples from; start it with "

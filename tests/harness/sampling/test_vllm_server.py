@@ -17,6 +17,7 @@ from transformers import MixtralConfig, MixtralForCausalLM, Phi3Config, Phi3ForC
 
 from eh_gym.errors import ConfigError, SamplerError
 from harness.policy.rotary import settle_frequencies
+from harness.sampling.vllm_http import VLLMServer
 from harness.sampling.vllm_server import VLLMServerSampler
 from harness.sampling.weights import SampledWeights
 from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
@@ -98,6 +99,29 @@ def test_the_servers_counters_become_metrics_of_the_time_since_the_last_call(
     count(pair[0], 1000, 2000, 0)
     count(pair[1], 50, 1000, 1)  # was started again
     assert sampler.cache_metrics() == {"rollout/cache_hits": 0.9, "rollout/cache_preemptions": 0.0}
+
+    pair[1].refuse["/metrics"] = 404  # as a proxy may, in front of a sound server
+    count(pair[0], 1100, 3000, 0)
+    assert sampler.cache_metrics() == {"rollout/cache_hits": 0.1, "rollout/cache_preemptions": 0.0}
+    sample_all(sampler, [ask(s, [s + 1], seed=s) for s in range(2)])
+    assert pair[1].seeds
+
+
+@pytest.mark.parametrize(
+    ("changed", "names"),
+    [
+        ({"logprobs": None}, "127.0.0.1.*docs/vllm.md.*NoneType"),
+        ({"logprobs": {"content": []}}, "docs/vllm.md.*zip"),
+        ({"weight_versions": None}, "docs/vllm.md"),
+    ],
+)
+def test_an_answer_without_what_training_needs_is_refused_with_a_sentence(
+    sampler: VLLMServerSampler, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], names: str
+) -> None:
+    generate = VLLMServer.generate
+    monkeypatch.setattr(VLLMServer, "generate", lambda *arguments: generate(*arguments) | changed)
+    with pytest.raises(SamplerError, match=names):
+        sample_all(sampler, [ask(0, [1])])
 
 
 def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(sampler: VLLMServerSampler, pair: Pair) -> None:
@@ -232,6 +256,10 @@ def test_addresses_and_lengths_are_checked(model: Qwen2ForCausalLM, pair: Pair) 
             VLLMServerSampler(model, [wrong])
     with pytest.raises(ConfigError, match=r"max_context.*2..100"):
         VLLMServerSampler(model, [pair[0].url], max_context=101)
+    settings, pair[0].settings = pair[0].settings, {}
+    with pytest.raises(ConfigError, match=r"/server_info without vLLM's settings.*model_config"):
+        VLLMServerSampler(model, [pair[0].url])
+    pair[0].settings = settings
     pair[0].refuse["/server_info"] = 404
     with pytest.raises(ConfigError, match="VLLM_SERVER_DEV_MODE=1"):
         VLLMServerSampler(model, [pair[0].url])
