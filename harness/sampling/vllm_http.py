@@ -37,13 +37,11 @@ class VLLMServer:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
         try:
+            parts = urlsplit(url)
             self._port = parts.port
-        except ValueError as error:  # no number, or too large
-            raise ConfigError(
-                f"{url!r} has no valid port ({error}); give an address such as http://gpu1:8000"
-            ) from error
+        except ValueError as error:  # a bracket alone, or a port that is no number or too large
+            raise ConfigError(f"{url!r} is no address ({error}); give one such as http://gpu1:8000") from error
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
             raise ConfigError(f"expected a server's address such as http://gpu1:8000, got {url!r}")
         self.url = url
