@@ -96,7 +96,7 @@ def largest_difference(rows: Sequence[Mapping[str, Any]], others: Sequence[Mappi
     """The largest relative difference between the metrics of two runs, without the clock's; inf if one lacks a number."""
     found = [0.0 if len(rows) == len(others) else math.inf]
     for row, other in zip(rows, others, strict=False):
-        for name in (row.keys() | other.keys()) - {n for n in row if n.startswith("time/")}:
+        for name in {name for name in row.keys() | other.keys() if not name.startswith("time/")}:
             a, b = row.get(name), other.get(name)
             if a != b:
                 found.append(math.inf if a is None or b is None else abs(a - b) / max(abs(a), abs(b)))

@@ -38,6 +38,8 @@ def test_a_run_is_judged_by_its_metrics(lab: Lab, changes: dict[str, Any], broke
 
 def test_two_runs_differ_by_their_largest_relative_difference_without_the_clock_s() -> None:
     assert largest_difference(rows(), rows(**{"time/update_s": 9.0})) == 0
+    more = [row | {"time/evaluation_s": 9.0} for row in rows()]
+    assert largest_difference(rows(), more) == largest_difference(more, rows()) == 0
     assert largest_difference(rows(), rows(**{"rollout/policy_lag": 1.0})) == 1
     assert largest_difference(rows(), rows(**{"train/logp_difference_mean": None})) == math.inf
     assert largest_difference(rows(), rows()[:1]) == math.inf
