@@ -146,14 +146,15 @@ def saturation(episodes: Iterable[PlayedSteps]) -> Saturation | None:
 def saturation_table(curve: Saturation) -> Table:
     """Returns about ten points of the curve, the knee and the K of the elastic horizon as a table to print."""
     step = max(1, round(curve.k_max / 10))
-    marks = {curve.k_max: "this evaluation", curve.knee: "2 points below at most"}
+    marks = {curve.knee: ["2 points below at most"]}
     if curve.boundary is not None and (frontier := int(curve.boundary + 10)) <= curve.k_max:
-        marks[frontier] = "P90 + 10"
+        marks.setdefault(frontier, []).append("P90 + 10")
+    marks.setdefault(curve.k_max, []).append("this evaluation")
     table = Table(title="the same episodes under a smaller K", title_justify="left")
     for name in ("K", "success", "95 % interval", "tokens", ""):
         table.add_column(name)
     for k in sorted({*range(step, curve.k_max + 1, step), *marks}):
         interval = f"{100 * curve.low[k - 1]:.1f} to {100 * curve.high[k - 1]:.1f}"
         tokens = f"{curve.tokens[k - 1]:,.0f}" if curve.tokens[-1] else "-"
-        table.add_row(str(k), f"{100 * curve.success[k - 1]:.1f} %", interval, tokens, marks.get(k, ""))
+        table.add_row(str(k), f"{100 * curve.success[k - 1]:.1f} %", interval, tokens, ", ".join(marks.get(k, ())))
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from eh_gym.errors import ConfigError
 from harness.evaluate import Evaluation, run
 from harness.evaluation.result import EvalResult
-from harness.evaluation.saturation import PlayedSteps, saturation, steps_of_line
+from harness.evaluation.saturation import PlayedSteps, saturation, saturation_table, steps_of_line
 from harness.policy.policy import Policy
 
 
@@ -95,3 +96,11 @@ def test_no_episode_gives_no_curve_and_no_limit_is_refused() -> None:
     assert saturation([]) is None
     with pytest.raises(ConfigError, match="horizon"):
         saturation([PlayedSteps("a", 0, 3, True, False, [1, 1, 1])])
+
+
+def test_a_k_has_all_of_its_marks() -> None:
+    """The last one hid the others: here the knee is P90 + 10 and the K of the evaluation."""
+    curve = saturation([episode("a", 16, 6, success=True), episode("b", 16, 16, success=True)])
+    assert curve is not None
+    table = saturation_table(dataclasses.replace(curve, boundary=6.0))
+    assert list(table.columns[-1].cells)[-1] == "2 points below at most, P90 + 10, this evaluation"
