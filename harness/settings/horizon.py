@@ -175,10 +175,17 @@ class HorizonSettings(StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlag
                 f"--wrapper-args is for --wrapper {', '.join(_WITH_MORE)} and MODULE:CLASS, got --wrapper {self.wrapper}; "
                 "it has flags of its own"
             )
+        flags = _ARGUMENTS.get(_PRESETS.get(self.wrapper, self.wrapper), {})
+        for name in self.controller_args():
+            if name in flags:
+                raise ConfigError(
+                    f"{name} has a flag of its own, got --wrapper-args {self.wrapper_args}; give {_flag(name)}"
+                )
         for name in ("cold_growth", "horizon_key"):
             if self.wrapper != "elastic" and getattr(self, name) != getattr(ElasticFlags, name):
-                flag = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"{flag} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out")
+                raise ConfigError(
+                    f"{_flag(name)} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out"
+                )
         if self.wrapper == "none" and self.budget_hint:
             raise ConfigError(
                 "--budget-hint tells how many steps are left, and --wrapper none has no limit; leave one out"
@@ -237,6 +244,9 @@ def _renamed(arguments: Mapping[str, str]) -> str:
     if all(argument == setting for argument, setting in arguments.items()):
         return ""
     return ", ".join(
-        f"--{setting.replace('_', '-')}" + (f" ({argument})" if argument != setting else "")
-        for argument, setting in arguments.items()
+        _flag(setting) + (f" ({argument})" if argument != setting else "") for argument, setting in arguments.items()
     )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -108,6 +108,8 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
         ({"wrapper": "eh_gym:FixedHorizon"}, "takes k"),
         ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": "5"}, "--wrapper-args"),
         ({"wrapper_args": '{"k0": 5}'}, "--wrapper-args"),
+        # the plan and the evaluations would have another K
+        ({"wrapper": "toggle", "wrapper_args": '{"k_max": 80}'}, "k_max has a flag of its own.*give --k-max"),
     ],
 )
 def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(settings: Any, names: str) -> None:
