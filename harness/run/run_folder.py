@@ -10,12 +10,14 @@ import dataclasses
 import itertools
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, StateError
 from harness.run.files import lock_folder, write_whole
 from harness.run.metrics import read_metrics
+from harness.run.trackers import board_of
 from harness.run.versions import package_versions
 from harness.settings.command_line import given_flags
 from harness.settings.grpo import GRPOConfig
@@ -161,10 +163,14 @@ def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) 
 def forget(run_dir: Path) -> None:
     """Removes what a run without a checkpoint wrote into its folder, so that the corrected command can use it."""
     if latest_checkpoint(run_dir / "checkpoints") is None:
-        for name in ("versions.json", "frozen.safetensors", ".lock", "config.json"):  # the last one frees the folder
+        for folder in (board_of(run_dir), run_dir / "reference"):
+            shutil.rmtree(folder, ignore_errors=True)
+        files = ("versions.json", "metrics.jsonl", "tracker-id", "frozen.safetensors", ".lock", "config.json")
+        for name in files:  # the last one frees the folder
             (run_dir / name).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the folder holds other files
-            run_dir.rmdir()
+        for folder in (board_of(run_dir).parent, run_dir):
+            with contextlib.suppress(OSError):  # it is not there, or holds other files
+                folder.rmdir()
 
 
 def free_folder(name: Path) -> Path:

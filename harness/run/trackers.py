@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.run.files import write_whole
 
-__all__ = ["Tracker", "open_trackers", "require", "write_scores"]
+__all__ = ["Tracker", "board_of", "open_trackers", "require", "write_scores"]
 
 _FIX = "run wandb login, or set WANDB_MODE=offline"
 
@@ -75,12 +75,12 @@ def write_scores(run_dir: Path, settings: Mapping[str, Any], evaluations: Mappin
         f"score/{when}": found["sampled"]["mean_at_k"] for when, found in evaluations.items() if "sampled" in found
     }
     plain = {name: x if isinstance(x, (bool, int, float, str)) else str(x) for name, x in settings.items()}
-    with SummaryWriter(str(_board_of(run_dir))) as board:
+    with SummaryWriter(str(board_of(run_dir))) as board:
         board.add_hparams(plain, scores, run_name=".")
 
 
-def _board_of(run_dir: Path) -> Path:
-    """TensorBoard names a run after its folder."""
+def board_of(run_dir: Path) -> Path:
+    """The folder of a run's points for TensorBoard, which names the run after it."""
     return run_dir / "tensorboard" / run_dir.resolve().name
 
 
@@ -90,7 +90,7 @@ class _TensorBoard:
     def __init__(self, run_dir: Path, next_update: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._board = SummaryWriter(str(_board_of(run_dir)), purge_step=next_update)
+        self._board = SummaryWriter(str(board_of(run_dir)), purge_step=next_update)
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():

@@ -136,11 +136,15 @@ def test_a_folder_that_can_not_be_made_is_refused(quick: GRPOConfig, tmp_path: P
 
 def test_a_run_that_never_began_leaves_nothing_and_one_with_a_checkpoint_everything(quick: GRPOConfig) -> None:
     _, folder, _ = prepare(quick)
-    (folder / "frozen.safetensors").touch()
-    (folder / "checkpoints" / "update-000000").mkdir(parents=True)
+    for name in ("frozen.safetensors", "metrics.jsonl", "tracker-id"):
+        (folder / name).touch()
+    for name in ("checkpoints/update-000000", f"tensorboard/{folder.name}", "reference"):
+        (folder / name).mkdir(parents=True)
+    (folder / "reference" / "model.safetensors").touch()
     forget(folder)
     assert {path.name for path in folder.iterdir()} == {
-        *("config.json", "versions.json", ".lock", "frozen.safetensors", "checkpoints")
+        *("config.json", "versions.json", ".lock", "frozen.safetensors", "metrics.jsonl", "tracker-id"),
+        *("checkpoints", "tensorboard", "reference"),
     }
     (folder / "checkpoints" / "update-000000").rmdir()
     (folder / "checkpoints").rmdir()
