@@ -13,15 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
+from envs.making import read_env_args
 from harness.run.episode_log import EpisodeWriter, read_episodes
-from harness.run.files import lock_folder, read_object, write_whole
+from harness.run.files import check_fields, lock_folder, read_object, write_whole
 from harness.types.rules import EpisodeRequest
 from harness.types.trajectory import Trajectory
 
 __all__ = ["EvaluationFolder", "KeptEvaluation", "evaluations_in", "is_evaluation", "read_evaluation"]
 
 _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes", "evaluation.jsonl")
+
+# What scores, pages and exports read of the settings, of the result and of its parts. Older versions have no parts.
+_NUMBER = int | float
+_NEEDED = {"env": str, "split": str, "env_args": str, "temperature": _NUMBER, "horizon": int, "seed": int}
+_SHARES = {"mean_at_k": _NUMBER, "mean_interval": list}
+_WHOLE = _SHARES | {"tasks": int, "rollouts": int, "best_at_k": _NUMBER, "best_interval": list, "truncated": _NUMBER}
+_WITH_PARTS = {"parts": list, "all_at_k": _NUMBER, "all_interval": list}
 
 
 class EvaluationFolder:
@@ -123,9 +131,26 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
     Raises:
         StateError: A file is damaged.
     """
-    result = folder / _RESULT
-    found = read_object(result).get("result") if result.exists() else None
-    return KeptEvaluation(folder, read_object(folder / _SETTINGS), found, folder / _EPISODES)
+    path = folder / _SETTINGS
+    settings = read_object(path)
+    check_fields(path, settings, _NEEDED)
+    try:
+        read_env_args(settings["env_args"])
+    except ConfigError as error:
+        raise StateError(f"{path} is damaged ({error}); restore the file") from error
+    result = _read_result(folder / _RESULT) if (folder / _RESULT).exists() else None
+    return KeptEvaluation(folder, settings, result, folder / _EPISODES)
+
+
+def _read_result(path: Path) -> dict[str, Any]:
+    written = read_object(path)
+    check_fields(path, written, {"result": dict})
+    result: dict[str, Any] = written["result"]
+    check_fields(path, result, _WHOLE | (_WITH_PARTS if "parts" in result else {}))
+    for part in result.get("parts", ()):
+        check_fields(path, {"a part": part}, {"a part": dict})
+        check_fields(path, part, {"kind": str, "name": str, **_SHARES})
+    return result
 
 
 def _differs(folder: Path, wanted: Mapping[str, Any]) -> bool:

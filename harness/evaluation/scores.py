@@ -21,14 +21,14 @@ def score_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if k > 1:
         rows.append(_row(f"pass@{k} (any of {k})", result["best_at_k"], result["best_interval"]))
         rows.append(_row(f"pass^{k} (all {k})", result["all_at_k"], result["all_interval"]))
-    if result["category_mean"] is not None:
+    if result.get("category_mean") is not None:
         rows.append(_row("mean of the categories", result["category_mean"]))
-    if result["scenarios_at_k"] is not None:
+    if result.get("scenarios_at_k") is not None:
         rows[0] = ("tasks (TGC)", *rows[0][1:])
         rows.append(_row("scenarios (SGC)", result["scenarios_at_k"]))
     for part in result["parts"]:
         rows.append(_row(f"{part['kind']} {part['name']}", part["mean_at_k"], part["mean_interval"]))
-        if part["scenarios_at_k"] is not None:
+        if part.get("scenarios_at_k") is not None:
             rows.append(_row(f"{part['kind']} {part['name']}, scenarios", part["scenarios_at_k"]))
     return rows
 

@@ -19,7 +19,7 @@ from harness.experiments.manifest import differing_settings, read_manifest
 from harness.experiments.suite_table import SuiteTable, suite_table
 from harness.experiments.suites import SUITES
 from harness.run.episode_log import episode_files
-from harness.run.files import read_object
+from harness.run.files import check_fields, read_object
 from harness.run.metrics import read_metrics
 from harness.settings.horizon import settings_of
 
@@ -30,6 +30,12 @@ Band = tuple[float, float]
 
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 _TOTALS = ("tokens/total", "time/total_s")  # every update has them, and the figures and tables need them
+
+# What the figures and tables read of config.json, of evaluation.json, and of a result in it. Those of older versions have less.
+_CONFIG = {"seed": int | None, "updates": int | None, "k0": int | None}
+_EVALUATION = {"before": dict | None, "after": dict | None}
+_RESULTS = {"sampled": dict | None, "greedy": dict | None}
+_RESULT = {"mean_at_k": int | float, "best_at_k": int | float | None, "success_lengths": list | None}
 
 # No result depends on these settings, or they identify the run.
 _NO_MATTER = (
@@ -185,6 +191,7 @@ def read_run(folder: Path) -> StoredRun:
         raise ConfigError(
             f"{folder} is not a run: its config.json is a model's or another program's; give the folder of a run"
         )
+    check_fields(folder / "config.json", config, _CONFIG)
     rows = read_metrics(metrics) if metrics.exists() else []
     for number, row in enumerate(rows, start=1):
         if lacking := [name for name in _TOTALS if row.get(name) is None]:
@@ -192,10 +199,20 @@ def read_run(folder: Path) -> StoredRun:
     return StoredRun(
         seed=int(config.get("seed", 0)),
         rows=rows,
-        evaluation=read_object(evaluation) if evaluation.exists() else {},
+        evaluation=_read_evaluation(evaluation) if evaluation.exists() else {},
         folder=folder,
         config=config,
     )
+
+
+def _read_evaluation(path: Path) -> dict[str, Any]:
+    evaluation = read_object(path)
+    check_fields(path, evaluation, _EVALUATION)
+    for results in filter(None, map(evaluation.get, _EVALUATION)):
+        check_fields(path, results, _RESULTS)
+        for result in filter(None, map(results.get, _RESULTS)):
+            check_fields(path, result, _RESULT)
+    return evaluation
 
 
 def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, StoredArm, StoredRun]]:

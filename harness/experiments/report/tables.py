@@ -176,7 +176,7 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], links: Sequence[str]
             rows.append((*row, *["—"] * 5, "not ended"))
             continue
         mean, best = (_share(result[f"{kind}_at_k"], result[f"{kind}_interval"]) for kind in ("mean", "best"))
-        length = result["length_success_mean"]
+        length = result.get("length_success_mean")
         rows.append(
             (
                 *row,

@@ -15,7 +15,7 @@ from rich.console import Console
 from eh_gym.errors import ConfigError, StateError
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, run
-from harness.evaluation.folder import EvaluationFolder
+from harness.evaluation.folder import EvaluationFolder, read_evaluation
 from harness.evaluation.result import summarise
 from harness.report import main as report
 from harness.run.episode_log import read_episodes
@@ -150,6 +150,24 @@ def test_damage_is_named(tmp_path: Path) -> None:
     (tmp_path / "out" / "settings.json").write_text("[")
     with pytest.raises(StateError, match=r"settings.json can't be read"):
         evaluate(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("settings", {"temperature": "1"}, "temperature is '1'"),
+        ("settings", {"env_args": "{"}, "--env-args"),
+        ("result", {"result": None}, "result is None"),
+        ("result", {"result": {"mean_at_k": 0.5}}, "there is no mean_interval"),
+    ],
+)
+def test_damage_is_named_to_a_report(tmp_path: Path, name: str, change: dict[str, Any], message: str) -> None:
+    """Each was a KeyError, TypeError or JSONDecodeError of the report."""
+    evaluate(tmp_path / "out")
+    path = tmp_path / "out" / f"{name}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(StateError, match=rf"{name}\.json is damaged \(.*{message}.*restore"):
+        read_evaluation(tmp_path / "out")
 
 
 class Failing(CabinetEnv):

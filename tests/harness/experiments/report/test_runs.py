@@ -125,11 +125,28 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, make: Callable[[Path]
         read_suites([tmp_path / "nothing"])
 
 
-@pytest.mark.parametrize("text", ["{", "[]", ""])
-def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *(("{", "can't be read"), ("[]", "JSON object"), ("", "can't be read")),
+        ('{"after": []}', r"after is \[\]"),
+        ('{"after": {"sampled": 0.9}}', r"sampled is 0\.9"),
+        ('{"after": {"sampled": {"best_at_k": 0.9}}}', "there is no mean_at_k"),
+        ('{"before": {"sampled": {"mean_at_k": "0.9"}}}', "mean_at_k is '0.9'"),
+    ],
+)
+def test_a_damaged_evaluation_is_named(tmp_path: Path, text: str, message: str) -> None:
     folder = write_run(tmp_path / "run", updates=1)
     (folder / "evaluation.json").write_text(text)
-    with pytest.raises(StateError, match=r"evaluation\.json"):
+    with pytest.raises(StateError, match=rf"evaluation\.json .*{message}.*restore"):
+        read_run(folder)
+
+
+def test_damaged_settings_are_named(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", updates=1)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"updates": "60"}))
+    with pytest.raises(StateError, match=r"config\.json is damaged \(updates is '60'\); restore"):
         read_run(folder)
 
 
