@@ -110,7 +110,7 @@ def _logs(source: Path) -> Iterator[Path]:
         return
     files = episode_files(source / "episodes")
     if not files:
-        raise ConfigError(f"{source} has no episodes; give the folder of an evaluation (--out) or of a run (--run-dir)")
+        raise ConfigError(f"{source} has no episodes; give the --out folder of an evaluation or of a run")
     yield from files
 
 
