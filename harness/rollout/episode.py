@@ -158,10 +158,9 @@ class Episode:
             return self._over("terminated")
         if len(ids) >= self._max_context:
             return self._over("context")  # the observation is not added: no action would follow it
-        if budget := self._rules.token_budget:
-            known = trajectory.known(ids) or len(trajectory.ids)  # an agent may come back to a shorter sequence
-            if trajectory.spent_tokens + max(0, len(ids) - known) >= budget:
-                return self._over("horizon")  # nor here
+        budget = self._rules.token_budget
+        if budget and trajectory.spent_tokens + trajectory.reads(ids) >= budget:
+            return self._over("horizon")  # nor here
         turn.observation_tokens = trajectory.go_on(ids)
         return "turn"
 

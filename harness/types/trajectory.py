@@ -108,6 +108,7 @@ class Trajectory:
         action_mask: For each of `ids`, 1 if the model sampled it, else 0.
         logprobs: For each of `ids` that was sampled, its log-probability when it was sampled; for any other one, 0.0.
         earlier: The sequences before the last one.
+        restart_tokens: The tokens that were read for the first time where another sequence began. No turn counts them.
         versions: For each sample, the number of policy updates that the weights which wrote it had seen; more than one number,
             in order, if weights changed meanwhile.
         system_prompt: The system prompt, and the functions on offer if there are any; for the log.
@@ -134,6 +135,7 @@ class Trajectory:
     action_mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     earlier: list[TokenSequence] = field(default_factory=list)
+    restart_tokens: int = 0
     versions: list[int] = field(default_factory=list)
     system_prompt: str = ""
     tools: list[Any] = field(default_factory=list)
@@ -231,7 +233,8 @@ class Trajectory:
         Returns:
             The number of ids that were added to the sequence; 0 if another one begins.
         """
-        sequences, known = self.sequences, self.known(ids)
+        sequences, known = self.sequences, self._known(ids)
+        self.restart_tokens += 0 if known else self.reads(ids)
         begun = (s for s in sequences if known == len(s.ids) and s.ids == ids[:known])
         now = next(begun, TokenSequence(self.group, [], [], []))
         self.earlier = [s for s in sequences if s is not now]
@@ -239,7 +242,17 @@ class Trajectory:
         self.add_prompt(ids[known:])
         return len(ids) - known if known else 0
 
-    def known(self, ids: list[int]) -> int:
+    def reads(self, ids: list[int]) -> int:
+        """The number of ids of the next text that the model reads for the first time.
+
+        If it begins another sequence, the thoughts of the last one are no longer in it.
+        """
+        if known := self._known(ids):
+            return len(ids) - known
+        begun = next((i for i in range(self.length - 1, 0, -1) if self.turns[i].prompt_tokens), 0)
+        return max(0, len(ids) - len(self.ids) + sum(turn.reasoning_tokens for turn in self.turns[begun:]))
+
+    def _known(self, ids: list[int]) -> int:
         """The number of ids in the longest sequence that a text goes on from; 0 for a text that begins another one."""
         return max((len(s.ids) for s in self.sequences if ids[: len(s.ids)] == s.ids), default=0)
 
@@ -276,12 +289,15 @@ class Trajectory:
     @property
     def prompt_tokens(self) -> int:
         """The number of tokens of the first prompt; 0 if none are known, as behind an endpoint."""
-        return self.tokens - self.spent_tokens - sum(turn.prompt_tokens for turn in self.turns) if self.ids else 0
+        if not self.ids:
+            return 0
+        return self.tokens + self.restart_tokens - self.spent_tokens - sum(turn.prompt_tokens for turn in self.turns)
 
     @property
     def spent_tokens(self) -> int:
         """The number of tokens that were written and read after the first prompt."""
-        return sum(turn.action_tokens + turn.closing_tokens + turn.observation_tokens for turn in self.turns)
+        in_turns = sum(turn.action_tokens + turn.closing_tokens + turn.observation_tokens for turn in self.turns)
+        return in_turns + self.restart_tokens
 
     def outcome(self) -> EpisodeOutcome:
         """The outcome that the horizon controller records."""

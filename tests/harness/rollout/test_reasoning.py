@@ -176,6 +176,8 @@ def test_thoughts_that_leave_the_conversation_make_an_episode_several_sequences(
     tokens = starts[0] + sum(turn.prompt_tokens + turn.action_tokens + turn.observation_tokens for turn in turns)
     assert tokens == trajectory.tokens == len(first.ids) + len(second.ids) + len(third.ids)
     assert trajectory.action_tokens == sum(turn.action_tokens for turn in turns)
+    # A budget counts what was written and read, and each observation once.
+    assert trajectory.spent_tokens == play(texts, horizon=4, mode=mode)[0].spent_tokens
     metrics = rollout_metrics([trajectory], 0)
     assert metrics["tokens/update"] == tokens
     assert metrics["rollout/prompt_tokens"] == tokens - trajectory.action_tokens
