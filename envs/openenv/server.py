@@ -34,6 +34,7 @@ try:
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, ConcurrencyConfig, Observation, State
     from pydantic import Field, field_validator
+    from pydantic_core import to_json
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 except ImportError as error:
     raise MissingExtraError(
@@ -373,13 +374,15 @@ def _allow_many_connections() -> None:
 
 
 def _json(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an info that is JSON. numpy's scalars and arrays become numbers and lists."""
+    """The part of an info that is JSON, and not too deep. numpy's scalars and arrays become numbers and lists."""
     found = {}
     for name, value in info.items():
         try:
             text = json.dumps(value, ensure_ascii=False, default=lambda item: item.tolist())
             # Replaced, because JSON would read an escape as the half pair again.
-            found[escaped(str(name))] = json.loads(text.encode("utf-8", "replace"))
+            field = {escaped(str(name)): json.loads(text.encode("utf-8", "replace"))}
+            to_json({"data": {"observation": {"info": field}}})  # pydantic writes no more than 255 levels
+            found |= field
         except (TypeError, ValueError, AttributeError, RecursionError):
             continue
     return found

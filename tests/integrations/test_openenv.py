@@ -233,10 +233,12 @@ class Careless(Scripted):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if action == "verdict":
             return action, 0.0, True, False, {"success": "False"}
-        deep: list[Any] = []
-        for _ in range(100_000):
-            deep = [deep]
-        odd = {1: "one", "count": np.int64(3), "malformed": np.bool_(True), "places": np.arange(2), "deep": deep}
+        odd: dict[Any, Any] = {1: "one", "count": np.int64(3), "malformed": np.bool_(True), "places": np.arange(2)}
+        for levels in (300, 100_000):  # too deep for pydantic, and for json too
+            deep: list[Any] = []
+            for _ in range(levels):
+                deep = [deep]
+            odd[levels] = deep
         return action, 0.0, False, False, odd
 
 
