@@ -75,10 +75,11 @@ class _Index:
         """Appends one episode."""
         values = {name: episode.get(name) for name in _SHOWN}
         values |= {"run": run, "position": position}
-        values["update"] = -1 if values["update"] is None else values["update"]  # of an evaluation
         # Older versions logged no advantage. Then it is not known whether the episode was in the loss.
         values["in_loss"] = episode["advantage"] is not None if "advantage" in episode else None
         values["task"] = self.tasks.setdefault(str(episode["task_id"]), len(self.tasks))
+        if values["update"] is None:  # of an evaluation: its log counts the tasks of each command from 0
+            values |= {"update": -1, "group": values["task"]}
         for name, column in self.columns.items():
             column.append(values[name])
 

@@ -93,6 +93,17 @@ def test_of_too_many_episodes_whole_updates_are_left_out_evenly(tmp_path: Path) 
         page(*folders, most=0)
 
 
+def test_the_groups_of_an_evaluation_are_its_tasks(tmp_path: Path) -> None:
+    """The log counts them from 0 in each command, so that those of `--every 2` were put into groups of other tasks."""
+    folder = write_run(tmp_path / "run", updates=1)
+    write_log(folder, updates=1, tasks=2)
+    (log,) = folder.glob("episodes/*.jsonl")
+    lines = [json.loads(line) | {"update": None, "group": 0} for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    columns = data(page(folder)[1], "index")["columns"]
+    assert columns["group"] == columns["task"] == [0] * 8 + [1] * 8
+
+
 def test_runs_without_a_log_make_no_page(tmp_path: Path) -> None:
     assert page(write_run(tmp_path / "run", updates=2)) == (Episodes(0, 0), "")
 
