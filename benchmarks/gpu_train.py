@@ -44,6 +44,7 @@ import numpy as np
 import torch
 from flags import command, new_parser, parse, run
 from torch import Tensor
+from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
@@ -135,7 +136,8 @@ def set_up(model: PreTrainedModel, way: str) -> Iterator[None]:
 
 
 def _plain_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float) -> tuple[Tensor, Tensor]:
-    logp = (head.logits(hidden) / temperature).log_softmax(dim=1)
+    # `Head.logits` has no gradient on a GPU: torch knows none for a matrix product into another type.
+    logp = (linear(hidden, head.weight).float() / temperature).log_softmax(dim=1)
     with torch.no_grad():
         entropy = -(logp.exp() * logp).sum(dim=1)
     return logp.gather(1, targets[:, None]).squeeze(1), entropy

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.policy.head import Head
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_train.py"
 
 
@@ -33,3 +35,21 @@ def test_model_flops_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     all_positions, own_positions = sum(range(128)), sum(range(32, 128))
     assert unshared == 6 * layers * 256 + 12 * 2 * 64 * 2 * all_positions + head
     assert shared == 6 * layers * (256 - 32) + 12 * 2 * 64 * (all_positions + own_positions) + head
+
+
+class OnGPU(torch.Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    is_cuda = True
+
+
+def test_plain_scores_have_a_gradient_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of `Head.logits` have none there: the benchmark ended before the first row of this way."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    scores = runpy.run_path(str(SCRIPT))["_plain_scores"]
+    hidden, weight = (torch.empty(n, 64, dtype=torch.bfloat16, device="meta", requires_grad=True) for n in (3, 500))
+    targets = torch.empty(3, dtype=torch.int64, device="meta")
+    logp, _ = scores(hidden.as_subclass(OnGPU), targets, Head(weight), 1.0)
+    logp.sum().backward()
+    assert hidden.grad is not None
+    assert logp.dtype == torch.float32
