@@ -20,7 +20,7 @@ from rich.table import Table
 
 from eh_gym.errors import ConfigError
 from envs.making import make_environment
-from harness.experiments.jobs import Job, cpu_cores, job_slots, run_jobs, visible_gpus
+from harness.experiments.jobs import Job, cpu_cores, job_slots, run_jobs
 from harness.experiments.manifest import all_seeds, has_ended, run_name, write_manifest
 from harness.experiments.paper import PAPER
 from harness.experiments.report.runs import read_suites, tables_of
@@ -246,7 +246,11 @@ def _folder(config: GRPOConfig) -> Path:
 
 def _slots(settings: Sweep) -> list[dict[str, str]]:
     train = settings.train
-    gpus = visible_gpus() if train.device in ("auto", "cuda") else []
+    gpus: list[str] = []
+    if train.device in ("auto", "cuda"):
+        from harness.run.runtime import visible_gpus  # torch takes seconds to import
+
+        gpus = visible_gpus()
     if train.device.startswith("cuda:"):
         raise ConfigError(
             f"--device {train.device} would put every run on one GPU; use --device cuda and CUDA_VISIBLE_DEVICES"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from eh_gym.errors import StateError
 from harness.diagnostics.lab import Lab
+from harness.run.runtime import visible_gpus
 from harness.sampling.vllm_settings import FLOAT32_LOGITS
 
 __all__ = ["server"]
@@ -44,7 +45,7 @@ def server(lab: Lab, model: Path, over_nccl: bool) -> Iterator[str]:
         settings = {"VLLM_SERVER_DEV_MODE": "1"}
         if lab.on_gpu:
             command += ["--gpu-memory-utilization", "0.3"]
-            settings["CUDA_VISIBLE_DEVICES"] = str(lab.gpus - 1)
+            settings["CUDA_VISIBLE_DEVICES"] = visible_gpus()[-1]
         else:
             command += [
                 "--dtype",

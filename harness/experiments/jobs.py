@@ -17,7 +17,7 @@ from pathlib import Path
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Job", "cpu_cores", "job_slots", "run_jobs", "visible_gpus"]
+__all__ = ["Job", "cpu_cores", "job_slots", "run_jobs"]
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.1
@@ -47,15 +47,6 @@ def cpu_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def visible_gpus() -> list[str]:
-    """Returns the names in ``CUDA_VISIBLE_DEVICES`` of the GPUs that this process may use."""
-    import torch  # slow to import, and the help of a sweep does not need it
-
-    count = torch.cuda.device_count()
-    names = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return names.split(",")[:count] if names and count else [str(i) for i in range(count)]
 
 
 def job_slots(jobs: int, *, gpus: Sequence[str], per_job: int, cores: int, threads: int) -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ __all__ = [
     "pick_dtype",
     "return_memory",
     "set_threads",
+    "visible_gpus",
 ]
 
 
@@ -49,6 +51,13 @@ def gpu_bytes(device: str) -> int:
     if torch.device(device).type != "cuda":
         return 0
     return int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
+
+
+def visible_gpus() -> list[str]:
+    """Returns the names in ``CUDA_VISIBLE_DEVICES`` of the GPUs that this process may use."""
+    count = torch.cuda.device_count()
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return names.split(",")[:count] if names and count else [str(i) for i in range(count)]
 
 
 def compiles(setting: str, device: str, sampler: str) -> bool:
