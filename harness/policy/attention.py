@@ -3,8 +3,8 @@
 transformers' models call this function through their attention interface, under the name `PACKED`. A call without `Segments`,
 such as a sampler's or ``model.generate()``, goes to transformers' own SDPA, with the masks of SDPA. On a GPU in half precision,
 one kernel computes all segments (torch's `varlen_attn`, which is FlashAttention; torch 2.12 is the first whose keys may have
-fewer heads). Otherwise each segment is one call of SDPA. So nothing is computed for pairs of tokens that do not see each other. A
-block mask would do the same, but its memory grows with the square of the row's length.
+fewer heads). Otherwise, and for heads that it does not take, each segment is one call of SDPA. So nothing is computed for pairs
+of tokens that do not see each other. A block mask would do the same, but its memory grows with the square of the row's length.
 """
 
 from __future__ import annotations
@@ -199,11 +199,11 @@ def packed_attention(
         what = strange or (["attention dropout"] if dropout else ["a mask of its own"])
         raise ConfigError(f"packed attention does not support {what[0]}, which this model uses; use --no-packing")
     sliding_window = sliding_window or _window_of(module)
-    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+    if _fits_varlen(query, value):
         return _varlen(query, key, value, scaling, sliding_window, segments)[None], None
     grouped = query.shape[1] != key.shape[1]
     if grouped and query.is_cuda:
-        # Of SDPA's kernels on a GPU, FlashAttention takes no float32, and the memory-efficient one no groups of heads. With
+        # Of SDPA's kernels on a GPU, the memory-efficient one takes what FlashAttention does not, but no groups of heads. With
         # enable_gqa the call would go to the one that stores every score: 28 GiB for 16k tokens.
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
         grouped = False
@@ -245,6 +245,15 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: f
         query.reshape(n, -1, groups * q, dim), key, value, attn_mask=mask.repeat(1, 1, groups, 1), scale=scaling
     )
     return out.reshape(n, heads, q, dim).transpose(1, 2).contiguous()
+
+
+def _fits_varlen(query: Tensor, value: Tensor) -> bool:
+    """Whether FlashAttention can compute it: it takes no float32, no heads wider than 256 (Gemma 4), and no other width of the
+    values than of the keys (DeepSeek-V3).
+    """
+    dim = query.shape[-1]
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    return query.is_cuda and half and dim <= 256 and dim % 8 == 0 and dim == value.shape[-1]
 
 
 def _varlen(
