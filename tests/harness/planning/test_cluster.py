@@ -24,7 +24,7 @@ CLUSTER = ROOT / "recipes" / "cluster"
 def shell(tmp_path: Path) -> Any:
     """Runs a script with stand-ins for Slurm and torchrun; returns the words of its last command."""
     for name, does in (
-        ("srun", 'printf "%q " "$@"'),
+        ("srun", '[ "$SRUN_CPUS_PER_TASK" = 64 ] && printf "%q " "$@"'),  # else Slurm gives it one core
         ("torchrun", 'printf "%q " torchrun "$@"'),
         ("scontrol", "echo a; echo b"),
     ):
@@ -59,7 +59,7 @@ def check(words: list[str], gpus: int) -> None:
 def test_slurm_s_command_begins_a_run_and_resumes_it(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     script = (CLUSTER / "slurm.sh").read_text()
-    settings = {"SLURM_JOB_NODELIST": "[a-b]", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7"}
+    settings = {"SLURM_JOB_NODELIST": "[a-b]", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "64"}
     for words in (("recipes/bfcl-qwen2.5-14b.toml", "/shared/runs/14b"), ("--resume", "/shared/runs/14b")):
         check(shell(script, *words, **settings), 16)
     assert "#SBATCH --nodes=2\n" in script
