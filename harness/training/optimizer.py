@@ -9,6 +9,7 @@ in float32 needs no copies.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -84,14 +85,8 @@ class HostMoments:
 
     def __init__(self, optimizer: torch.optim.AdamW) -> None:
         self._optimizer = optimizer
-        pinned = (
-            torch.cuda.is_available()
-        )  # pinned pages are copied several times as fast, and pinning takes seconds: once
-        self._host = {
-            (p, name): torch.zeros_like(_local(p), device="cpu", pin_memory=pinned)
-            for p in parameters_of(optimizer)
-            for name in ("exp_avg", "exp_avg_sq")
-        }
+        moments = [(p, name) for p in parameters_of(optimizer) for name in ("exp_avg", "exp_avg_sq")]
+        self._host = dict(zip(moments, _zeros_on_host([_local(p) for p, _ in moments]), strict=True))
         self.to_host()
 
     @torch.no_grad()
@@ -113,6 +108,25 @@ class HostMoments:
             moment = torch.empty_like(p)
             _local(moment).copy_(host, non_blocking=True)
             self._optimizer.state[p][name] = moment
+
+
+def _zeros_on_host(like: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Zeros like other tensors in the host's memory, which is pinned if there is a GPU.
+
+    Pinned pages are copied several times as fast. torch rounds each piece of them up to a power of two: with a piece for each
+    tensor, 14B on 8 ranks would take 1.7 times the memory. So the tensors share pieces of such sizes, the largest first.
+    """
+    if not torch.cuda.is_available():
+        yield from (torch.zeros_like(tensor, device="cpu") for tensor in like)
+        return
+    sizes = [-(-tensor.nbytes // 64) * 64 for tensor in like]  # aligned for any type
+    left, piece, used = sum(sizes), torch.empty(0, dtype=torch.uint8), 0
+    for tensor, size in zip(like, sizes, strict=True):
+        if used + size > piece.nbytes:
+            piece = torch.zeros(max(size, 1 << left.bit_length() - 1), dtype=torch.uint8, pin_memory=True)
+            used = 0
+        yield piece[used : used + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        used, left = used + size, left - size
 
 
 def _local(tensor: Tensor) -> Tensor:
