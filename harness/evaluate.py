@@ -69,7 +69,8 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
     folder = EvaluationFolder(config.out, _kept(config, split), tokens=config.keep_tokens) if config.out else None
     missing = folder.missing(requests) if folder else requests
     if len(missing) < len(requests):
-        console.print(f"{config.out}: {len(requests) - len(missing)} of {len(requests)} episodes are already there")
+        there = f"{len(requests) - len(missing)} of {len(requests)} episodes are already there"
+        console.print(f"{config.out}: {there}", soft_wrap=True, markup=False)
     ended: list[Trajectory] = []
     try:
         with Progress(console=console, transient=True) as progress:
@@ -102,13 +103,14 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
             if isinstance(error, (EHError, KeyboardInterrupt)):
                 error.args = ("; ".join([*map(str, error.args), how]),)
             else:
-                console.print(how, highlight=False, soft_wrap=True)
+                console.print(how, highlight=False, soft_wrap=True, markup=False)
         raise
     finally:
         if folder:
             folder.close()
     name = config.model if config.policy == "openai" else config.policy
-    console.print(result_table(f"{name} on {config.env}, split {split}, K = {config.horizon}", result))
+    title = f"{name} on {config.env}, split {split}, K = {config.horizon}"
+    console.print(result_table(title, result), markup=False)
     if curve:
         console.print(saturation_table(curve))
     return result

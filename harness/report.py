@@ -57,7 +57,7 @@ def report(wanted: Report, console: Console) -> None:
     episodes = write_trajectories(logs, page, report=wanted.out.name, most_episodes=wanted.episodes)
     write_report(suites, evaluations, wanted.out, trajectories=page.name, episodes=episodes)
     for path in (wanted.out, page) if episodes.shown else (wanted.out,):
-        console.print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True)
+        console.print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True, markup=False)
 
 
 def figures(*folders: str | Path) -> list[Drawing]:

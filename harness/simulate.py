@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         check_horizon_flags(sys.argv[1:] if argv is None else argv, config.wrapper, {"k_max"})
         law, rows = length_law(config), simulate(config)
     quantiles = f"P50 {law.quantile(0.5)}, P90 {law.quantile(0.9)}, max {law.quantile(1.0)}"
-    console.print(f"steps needed by {law.name}: {quantiles}", highlight=False)
+    console.print(f"steps needed by {law.name}: {quantiles}", highlight=False, markup=False)
     table = Table()
     for column in ("update", "K", "± runs", "success", "steps"):
         table.add_column(column, justify="right")

@@ -17,6 +17,7 @@ from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, _default_split, main, run
 from harness.policy.policy import Policy
+from harness.report import main as report
 from harness.rollout.rollout import rollout
 from harness.run.episode_log import read_episodes
 
@@ -36,6 +37,27 @@ def test_a_reset_that_fails_costs_an_expert_s_evaluation_one_episode(monkeypatch
     monkeypatch.setattr(CabinetEnv, "reset", reset)
     result = quiet(policy="expert", tasks=4)
     assert (result.successes, result.episodes, result.environment_errors) == (3, 3, 1)
+
+
+def test_brackets_in_names_are_printed_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """rich would take them for markup: it leaves ``[old]`` out, and raises at ``[/a]``."""
+    plain = CabinetEnv.reset
+
+    def reset(self: Any, **how: Any) -> Any:
+        observation, info = plain(self, **how)
+        return observation, info | {"category": "[/a]"}
+
+    monkeypatch.setattr(CabinetEnv, "reset", reset)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        main(["--policy", "expert", "--tasks", "2", "--out", "[old]"])
+    report(["[old]", "--out", "[new].html"])
+    said = capsys.readouterr().out
+    assert "[/a]" in said
+    assert "[old]: 2 of 2 episodes" in said
+    assert "[new].html" in said
 
 
 @pytest.mark.parametrize("env", ["EH-Cabinet-v0", "EH-CabinetLocked-v0"])
