@@ -69,7 +69,7 @@ def forward_logprobs(model: PreTrainedModel, prompt: list[int], sample: Sample) 
 def main() -> None:
     """Prints the table."""
     parser = new_parser(__doc__)
-    parser.add_argument("model", nargs="?", default="", help="a Hugging Face folder")
+    parser.add_argument("model", nargs="?", default="", help="a Hugging Face folder or an installed model")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--repeats", type=int, default=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -144,12 +145,12 @@ def test_the_tables_that_are_kept_follow_from_the_runs_that_are_kept(
 def test_a_result_names_a_command_that_there_is(run: Run, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     commands = re.findall(r"^\$ (?:\w+=\w+ )*python (?:-u )?((?:.+\\\n)*.+)", path.read_text(), re.MULTILINE)
     assert commands
-    for words in (command.replace("\\\n", " ").split() for command in commands):
+    for words in (shlex.split(command.replace("\\\n", " ")) for command in commands):
         if words[0] == "-m":
             continue  # tests/docs tries the commands of the package
         assert (ROOT / words[0]).is_file(), words
         if words[0].startswith("benchmarks/") and words[0] != "benchmarks/ray_envs.py":
             with pytest.raises(SystemExit, match=r"^0$"):
-                run(Path(words[0]).stem, "--help")
+                run(Path(words[0]).stem, *words[1:], "--help")  # which comes last, so what is before it is parsed
             known = capsys.readouterr().out
             assert [word for word in words if word.startswith("--") and word not in known] == [], words
