@@ -64,10 +64,6 @@ class Cache:
         """The blocks that a request can have."""
         return self.unused + sum(self._free.values())
 
-    def found(self, owner: object) -> int:
-        """The free blocks that still hold what the owner left."""
-        return self._free.get(owner, 0)
-
     def take_back(self, owner: object) -> int:
         """Takes the owner's own free blocks into use again, and returns how many are left of them."""
         return self._free.pop(owner, 0)
@@ -119,9 +115,7 @@ def simulate(episodes: list[Episode], blocks: int, slots: int, *, admit: bool) -
             shared = e.prompt // _BLOCK
             own = -(-(context[i] + e.turns[turn[i]][0]) // _BLOCK) - shared
             prompt_used = users.get(e.task, 0) > 0
-            reused = min(cache.found(i), own) + (0 if prompt_used else cache.found(task))
-            need = own + (0 if prompt_used else shared)
-            if need - reused > cache.available - reused:
+            if own + (0 if prompt_used else shared) > cache.available:
                 break
             prompt_found = shared if prompt_used else cache.take_back(task)
             if not prompt_used:
