@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from flags import SMALL_RUN, command, new_parser, parse, run
+from flags import SMALL_RUN, command, new_parser, parse, run, trained
 
 from envs.cabinet.tasks import make_task, task_ids
 from harness.evaluation.play import evaluation_requests, play_policy
@@ -98,14 +98,10 @@ def train(folder: Path, seed: int, flags: list[str], tasks: int) -> Result:
     """Trains and measures one run, unless its result exists. Measures with `tasks` long tasks."""
     done = folder / "result.json"
     if not done.exists():
-        begun = (folder / "config.json").exists()
-        new = ["--out", str(folder), "--env", ENV, "--seed", str(seed), "--eval-tasks", "0", *PAPER, *flags]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        command = [sys.executable, "-m", "harness.grpo", *(["--resume", str(folder)] if begun else new)]
-        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+        trained(folder, ["--env", ENV, "--seed", str(seed), "--eval-tasks", "0", *PAPER, *flags])
         # In a separate process, so that evaluations also run in parallel.
         measuring = [sys.executable, __file__, "--measure", str(folder), "--tasks", str(tasks)]
-        subprocess.run(measuring, check=True, env=environment)
+        subprocess.run(measuring, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return Result(**json.loads(done.read_text()))
 
 

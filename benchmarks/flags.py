@@ -1,16 +1,18 @@
-"""What the command lines of all benchmarks have in common: --help, --smoke, and the line that says how to make a result again."""
+"""What all benchmarks have in common: --help, --smoke, the line that says how to make a result again, and training a run once."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import shlex
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import EHError
+from harness.experiments.manifest import has_ended
 
 SMALL_RUN = shlex.split(
     "--updates 1 --tasks-per-update 2 --group-size 2 --slots 4 "
@@ -42,6 +44,22 @@ def command() -> str:
     threads = os.environ.get("OMP_NUM_THREADS")
     words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
     return f"$ {f'OMP_NUM_THREADS={threads} ' if threads else ''}{shlex.join(words)}"
+
+
+def trained(folder: Path, words: Sequence[str]) -> Path:
+    """Trains a run with these flags of `harness.grpo` on one thread, unless it has ended. A killed one is resumed.
+
+    Returns:
+        The run's folder.
+    """
+    if not has_ended(folder):
+        begun = (folder / "config.json").exists()
+        arguments = ["--resume", str(folder)] if begun else ["--out", str(folder), *words]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        subprocess.run(
+            [sys.executable, "-m", "harness.grpo", *arguments], check=True, env=environment, stdout=subprocess.DEVNULL
+        )
+    return folder
 
 
 def run(main: Callable[[], None]) -> None:

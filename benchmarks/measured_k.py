@@ -15,17 +15,14 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from flags import SMALL_RUN, command, new_parser, parse, run
+from flags import SMALL_RUN, command, new_parser, parse, run, trained
 
 from eh_gym.errors import ConfigError
 from envs.cabinet.tasks import success_ceiling
@@ -65,19 +62,13 @@ class Measured:
     band: Plateau
 
 
-def trained(folder: Path, words: Sequence[str]) -> tuple[float, float]:
-    """Trains one run, unless it is finished.
+def k_and_success(folder: Path, words: Sequence[str]) -> tuple[float, float]:
+    """Trains one run, unless it has ended.
 
     Returns:
         The mean K over the last quarter of its updates, and its success on held-out tasks after training, at K = 50.
     """
-    if not (folder / "evaluation.json").exists():
-        begun = (folder / "config.json").exists()
-        arguments = ["--resume", str(folder)] if begun else ["--out", str(folder), *words]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        subprocess.run(
-            [sys.executable, "-m", "harness.grpo", *arguments], check=True, env=environment, stdout=subprocess.DEVNULL
-        )
+    trained(folder, words)
     series = [float(row.get("horizon/k_real", row["horizon/k"])) for row in read_metrics(folder / "metrics.jsonl")]
     evaluation = json.loads((folder / "evaluation.json").read_text())
     return statistics.fmean(series[math.floor(0.75 * len(series)) :]), evaluation["after"]["sampled"]["mean_at_k"]
@@ -221,7 +212,7 @@ def main() -> None:
                 if (name, arm, seed) not in runs:
                     jobs[name, arm, seed] = (args.runs / name / f"{arm}-seed{seed}", [*own, *words])
     with ThreadPoolExecutor(args.jobs or cpu_cores()) as pool:
-        for run, found in zip(jobs, pool.map(lambda job: trained(*job), jobs.values()), strict=True):
+        for run, found in zip(jobs, pool.map(lambda job: k_and_success(*job), jobs.values()), strict=True):
             runs[run] = found
             if args.table is not None:
                 write_table(args.table, runs)

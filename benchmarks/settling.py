@@ -9,13 +9,10 @@ script also draws the figure of docs/what-we-found.md.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from flags import SMALL_RUN, command, new_parser, parse, run
+from flags import SMALL_RUN, command, new_parser, parse, run, trained
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -23,18 +20,6 @@ from harness.run.metrics import read_metrics
 from harness.run.versions import cpu_name
 
 _COLOURS = {10: "#0072B2", 50: "#D55E00"}  # Okabe and Ito's blue and vermilion
-
-
-def trained(folder: Path, *flags: str) -> Path:
-    """Trains one run, unless it is finished; returns the run's folder."""
-    if not (folder / "evaluation.json").exists():
-        begun = (folder / "config.json").exists()
-        own = ["--out", str(folder), "--truncated-weight", "1", *flags]  # the paper's
-        arguments = ["--resume", str(folder)] if begun else own
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        command = [sys.executable, "-m", "harness.grpo", "--wrapper", "elastic", *arguments]
-        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
-    return folder
 
 
 def row(name: str, folder: Path) -> str:
@@ -80,12 +65,13 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=None)
     args = parse(parser, runs=Path("runs/settling-smoke"), seeds=[0])
     smoke = [*SMALL_RUN, "--eval-tasks", "1", "--eval-rollouts", "1"] if args.smoke else []
+    common = ["--wrapper", "elastic", "--truncated-weight", "1", *smoke]  # the paper's weight
     runs = {
-        (seed, k0): trained(args.runs / f"seed{seed}-k{k0}", "--seed", str(seed), "--k0", str(k0), *smoke)
+        (seed, k0): trained(args.runs / f"seed{seed}-k{k0}", ["--seed", str(seed), "--k0", str(k0), *common])
         for seed in args.seeds
         for k0 in (10, 50)
     }
-    stall = trained(args.runs / "floor", "--seed", "0", "--k0", "10", "--rounding", "floor-state", *smoke)
+    stall = trained(args.runs / "floor", ["--seed", "0", "--k0", "10", "--rounding", "floor-state", *common])
     print(command())
     print(f"EH-Cabinet-v0, 60 updates of 64 episodes; success on 128 held-out tasks at K = 50; {cpu_name()}")
     print(f"{'':28} {'K0':>4} {'final K':>8} {'before':>8} {'after':>8} {'greedy':>8} {'tokens':>9} {'seconds':>8}")
