@@ -170,6 +170,8 @@
   function row(place) {
     const i = shown[place];
     const c = data.columns;
+    const steps = `${c.length[i]} steps${c.horizon[i] ? ` of ${c.horizon[i]}` : ""}`;
+    const about = [when(i), steps, data.runs.length > 1 ? runName(c.run[i]) : tokens(c.tokens[i])]; // an older run has no tokens
     const made = el(
       "div",
       {
@@ -182,12 +184,7 @@
       },
       el("span", { class: "task" }, data.tasks[c.task[i]]),
       verdict(i),
-      el(
-        "span",
-        { class: "about" },
-        `${when(i)} · ${c.length[i]} steps${c.horizon[i] ? ` of ${c.horizon[i]}` : ""} · ` +
-          (data.runs.length > 1 ? runName(c.run[i]) : `${c.tokens[i]} tokens`),
-      ),
+      el("span", { class: "about" }, about.filter(Boolean).join(" · ")),
     );
     made.style.top = `${place * ROW_PX}px`;
     made.addEventListener("click", () => go(i));

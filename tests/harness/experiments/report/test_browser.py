@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -222,6 +223,23 @@ def test_a_thought_is_shown_apart_from_its_action(browser: Any, tmp_path: Path) 
     assert "after 6 tokens without earlier thoughts" in actions[2]
     assert visit.page.locator(".bar .prompt").count() == 2
     assert "owned" not in visit.page.title()
+    visit.close()
+
+
+def test_the_list_says_nothing_of_tokens_that_an_older_version_did_not_log(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "older", updates=1)
+    write_log(run, updates=1, tasks=1, group=2)
+    log = run / "episodes" / "update-000000.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        for name in ("advantage", "tokens", "action_tokens", "prompt_tokens"):
+            del line[name]
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    main([str(run), "--out", str(tmp_path / "older.html")])
+    visit = Visit(browser, tmp_path / "older.episodes.html", "desktop", "#episode=0.0.0")
+    visit.page.wait_for_selector(".turn")
+    assert visit.page.inner_text("#row-0 .about") == "update 0 · 2 steps of 6"
+    assert "not logged" in visit.page.inner_text(".facts")
     visit.close()
 
 
