@@ -1,6 +1,6 @@
 """Tokens per second of one policy update on the CPU: ours and TRL's GRPOTrainer, packed and padded, chunked and plain.
 
-    pip install trl    # in addition to the `train` extra; without it the table has no rows of TRL
+    pip install -c requirements/lock.txt -e '.[train,examples]'   # without the second extra the table has no rows of TRL
     OMP_NUM_THREADS=1 python benchmarks/train.py
 
 The update has tasks of 8 episodes with the lengths of BFCL's ground truth, scaled to a quarter. Prompts have 325 to 850
