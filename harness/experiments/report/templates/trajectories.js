@@ -3,6 +3,7 @@
 (() => {
   const ROW_PX = 56; // a row's height, as in trajectories.css
   const LONG = 4000; // a longer text is shown folded
+  const MARKS = 10000; // at most, in one text: a browser takes no more than about 120,000 nodes at once
   const PARTS_KEPT = 4;
   const ENDS = {
     terminated: "ended by the task's rules",
@@ -406,7 +407,11 @@
     const lower = text.toLowerCase();
     let at = 0;
     // If the lower-case text has another length (a dotted capital I), positions do not match, and the text stays unmarked.
-    for (let hit = lower.indexOf(search.text); lower.length === text.length && hit >= 0; hit = lower.indexOf(search.text, at)) {
+    for (
+      let hit = lower.indexOf(search.text);
+      lower.length === text.length && hit >= 0 && nodes.length < 2 * MARKS;
+      hit = lower.indexOf(search.text, at)
+    ) {
       nodes.push(text.slice(at, hit), el("mark", {}, text.slice(hit, hit + search.text.length)));
       at = hit + search.text.length;
     }

@@ -243,6 +243,19 @@ def test_the_list_says_nothing_of_tokens_that_an_older_version_did_not_log(brows
     visit.close()
 
 
+def test_a_text_with_very_many_hits_of_the_search_opens(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "many-hits", updates=1)
+    write_log(run, updates=1, tasks=1, group=1)
+    log = run / "episodes" / "update-000000.jsonl"
+    log.write_text(log.read_text().replace("answer 1", "a" * 200_000))
+    main([str(run), "--out", str(tmp_path / "many-hits.html")])
+    visit = Visit(browser, tmp_path / "many-hits.episodes.html", "desktop", "#text=a&episode=0.0.0")
+    visit.page.wait_for_selector(".turn")
+    marks = visit.page.locator(".turn mark").count()
+    assert 10_000 <= marks < 20_000
+    visit.close()
+
+
 def test_keys_and_the_browser_s_own_back_and_reload(browser: Any, made: Path) -> None:
     visit = Visit(browser, made / "many.episodes.html", "desktop")
     visit.page.wait_for_selector(".row")
