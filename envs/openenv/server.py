@@ -375,7 +375,7 @@ def _allow_many_connections() -> None:
 
 def _json(info: Mapping[str, Any]) -> dict[str, Any]:
     """The part of an info that is JSON, and not too deep. numpy's scalars and arrays become numbers and lists."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in info.items():
         try:
             text = json.dumps(value, ensure_ascii=False, default=lambda item: item.tolist())
