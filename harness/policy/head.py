@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 from eh_gym.errors import ConfigError
 from harness.policy.shape import head_chunk
 
-__all__ = ["Head", "float32_logits", "token_scores"]
+__all__ = ["Head", "float32_head", "float32_logits", "token_scores"]
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,34 @@ class Head:
         return logits
 
 
+def float32_head(model: PreTrainedModel) -> Tensor | None:
+    """A float32 copy of the output layer's weight, for `float32_logits`; None where a pass makes no copy: in float32, on a GPU.
+
+    A copy for each pass took 60 of the 130 ms in which a core samples a token with SmolLM2-135M in bfloat16, 59 of the 210 for
+    eight episodes, and 49 of the 458 for 32.
+    """
+    layer = model.get_output_embeddings()
+    if type(layer) is not nn.Linear or layer.weight.is_cuda or layer.weight.dtype.itemsize >= 4:
+        return None
+    return layer.weight.detach().float()
+
+
 @contextmanager
-def float32_logits(model: PreTrainedModel) -> Iterator[None]:
+def float32_logits(model: PreTrainedModel, weight: Tensor | None = None) -> Iterator[None]:
     """Inside this context, the model's own forward pass computes its logits in float32, as `token_scores` does.
 
     A model whose output layer is not a plain linear layer is left unchanged. It can be evaluated, but not trained.
+
+    Args:
+        model: The model.
+        weight: What `float32_head` gave for its present weights, if many passes follow.
     """
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear:
         yield
         return
     own = vars(layer)
-    own["forward"] = lambda hidden: _wide_linear(hidden, layer.weight, layer.bias)
+    own["forward"] = lambda hidden: _wide_linear(hidden, layer.weight if weight is None else weight, layer.bias)
     try:
         yield
     finally:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
 from harness.policy.attention import attention_windows
-from harness.policy.head import float32_logits
+from harness.policy.head import float32_head, float32_logits
 from harness.sampling.slot_cache import SlotCache
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 from harness.types.seeding import uniforms
@@ -54,7 +54,8 @@ class TransformersSampler:
     """A `Sampler` over a decoder-only transformers model whose layers attend to all tokens or to a sliding window.
 
     Args:
-        model: The policy. It is used without gradients and left in eval mode; its weights are never copied.
+        model: The policy. It is used without gradients and left in eval mode. Its weights are not copied, but for those of a
+            narrow output layer on a CPU.
         max_context: The most tokens of an episode. The default, which is also the maximum, is the model's
             ``max_position_embeddings``.
         max_prefill_tokens: The most padded tokens of one forward pass over new prompts. It bounds the memory.
@@ -95,6 +96,7 @@ class TransformersSampler:
         self._max_prefill_tokens = max_prefill_tokens
         self._version = version
         self._cache = SlotCache(self.max_context)
+        self._head: Tensor | None = None  # of the present weights, if it is needed
         # transformers 5.24 renamed the argument, and will no longer know the old name in 5.40.
         self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._sessions: dict[Hashable, _Session] = {}
@@ -158,11 +160,13 @@ class TransformersSampler:
         """Frees the memory of the key-value cache. The weights stay, because they are the policy's own."""
         assert not self._running, "requests are pending"
         self._cache.release()
+        self._head = None
         for session in self._sessions.values():
             session.cached.clear()
 
     def weights_changed(self) -> int:
         """Drops every cached key and value. Returns the new policy version."""
+        self._head = None
         for session in self._sessions.values():
             session.cached.clear()
         for running in self._running.values():
@@ -261,7 +265,9 @@ class TransformersSampler:
             positions = positions.clamp_min(0)
         # Prompts of one length with nothing cached need no mask, and half the attention. Short ones gain nothing by it.
         plain = q > _LEAST_SHARED and width == q == min(len(r.feed) for r in batch) and self._windows == {None}
-        with float32_logits(self._model):
+        if self._head is None:
+            self._head = float32_head(self._model)
+        with float32_logits(self._model, self._head):
             output = self._model(
                 input_ids=torch.from_numpy(ids).to(device),
                 attention_mask=None if plain else self._masks(positions, width),

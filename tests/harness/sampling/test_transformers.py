@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_model import ask, forward_logprobs
+import torch
+from small_model import ask, forward_logprobs, new_model
 from transformers import BloomConfig, BloomForCausalLM, Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
+from harness.policy.head import float32_head
+from harness.sampling import transformers
 from harness.sampling.slot_cache import SlotCache
 from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import Sampler, sample_all
@@ -182,3 +185,26 @@ def test_the_cache_has_no_room_that_no_episode_can_use() -> None:
     for columns, last in ((10, 10), (12, 21), (60, 60), (61, 100), (100, 100)):
         cache.reserve(1, columns)
         assert cache.scrap_column == last
+
+
+def test_a_narrow_output_layer_is_widened_once_for_each_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was widened for each token, which took up to half of the time."""
+    widened: list[Any] = []
+
+    def counted(model: Any) -> Any:
+        widened.append(model)
+        return float32_head(model)
+
+    monkeypatch.setattr(transformers, "float32_head", counted)
+    model = new_model(tied=False).to(torch.bfloat16)
+    sampler = TransformersSampler(model)
+    before = sample_all(sampler, [ask(0, [1, 2, 3], stop_ids=frozenset())])
+    assert len(widened) == 1
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.5)
+    sampler.weights_changed()
+    sampler.end_session(0)
+    after = sample_all(sampler, [ask(0, [1, 2, 3], stop_ids=frozenset())])
+    assert len(widened) == 2
+    [fresh] = sample_all(TransformersSampler(model), [ask(0, [1, 2, 3], stop_ids=frozenset())])
+    assert after[0].logprobs == fresh.logprobs != before[0].logprobs
