@@ -32,7 +32,7 @@ _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 _TOTALS = ("tokens/total", "time/total_s")  # every update has them, and the figures and tables need them
 
 # What the figures and tables read of config.json, of evaluation.json, and of a result in it. Those of older versions have less.
-_CONFIG = {"seed": int | None, "updates": int | None, "k0": int | None}
+_CONFIG = {"seed": int, "updates": int, "k0": int}
 _EVALUATION = {"before": dict | None, "after": dict | None}
 _RESULTS = {"sampled": dict | None, "greedy": dict | None}
 _RESULT = {"mean_at_k": int | float, "best_at_k": int | float | None, "success_lengths": list | None}
@@ -64,7 +64,7 @@ class StoredRun(RunRecords):
     @property
     def unfinished(self) -> str:
         """What the run still lacks, in words; empty for a run that has ended, which may have been before its last update."""
-        planned = int(self.config.get("updates", 0))
+        planned = self.config["updates"]
         if self.evaluation:
             return ""
         if not self.rows:
@@ -197,7 +197,7 @@ def read_run(folder: Path) -> StoredRun:
         if lacking := [name for name in _TOTALS if row.get(name) is None]:
             raise StateError(f"line {number} of {metrics} has no {' and no '.join(lacking)}; restore the file")
     return StoredRun(
-        seed=int(config.get("seed", 0)),
+        seed=config["seed"],
         rows=rows,
         evaluation=_read_evaluation(evaluation) if evaluation.exists() else {},
         folder=folder,

@@ -145,9 +145,11 @@ def test_a_damaged_evaluation_is_named(tmp_path: Path, text: str, message: str) 
 def test_damaged_settings_are_named(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", updates=1)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"updates": "60"}))
-    with pytest.raises(StateError, match=r"config\.json is damaged \(updates is '60'\); restore"):
-        read_run(folder)
+    without = {name: value for name, value in config.items() if name != "k0"}
+    for damaged, message in ((config | {"updates": "60"}, "updates is '60'"), (without, "there is no k0")):
+        (folder / "config.json").write_text(json.dumps(damaged))
+        with pytest.raises(StateError, match=rf"config\.json is damaged \({message}\); restore"):
+            read_run(folder)
 
 
 def test_a_row_without_what_the_tables_need_is_named(tmp_path: Path) -> None:
