@@ -133,7 +133,9 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True) -> EvalResu
     # After a reset that failed, nothing is known of a task, such as its scenario.
     whole = whole_split and {t["task_id"] for t in episodes} == {t["task_id"] for t in episodes if t.get("kinds")}
     if not valid:
-        raise ConfigError("every episode ended with an environment error; see the episodes' own errors")
+        raise ConfigError(
+            f"every episode ended with an environment error, the last: {episodes[-1]['error']}; fix the environment"
+        )
     shares = _shares(episodes, whole=whole)
     solved = [t for t in valid if t["success"]]
     lengths = np.array([t["length"] for t in solved], dtype=float)

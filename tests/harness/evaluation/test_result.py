@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from eh_gym.errors import ConfigError
 from harness.evaluation.intervals import wilson_interval
 from harness.evaluation.result import EvalResult
 from harness.evaluation.result import summarise as result_of
@@ -44,6 +45,14 @@ def test_mean_and_best_show_their_arithmetic() -> None:
     assert result.steps_per_optimum == pytest.approx((1 + 2 + 3) / 3)
     assert result.truncated == pytest.approx(1 / 6)
     assert result.environment_errors == 1
+
+
+def test_an_evaluation_that_lost_every_episode_says_why() -> None:
+    """A run does not log the episodes of its evaluations, so that nothing else does."""
+    lost = episode(0, success=False)
+    lost.fail("WorkerDied: the disk is gone")
+    with pytest.raises(ConfigError, match="the last: WorkerDied: the disk is gone; fix"):
+        summarise([lost])
 
 
 def test_intervals_are_wilsons() -> None:
