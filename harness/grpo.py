@@ -40,6 +40,8 @@ OnUpdate = Callable[[int, Mapping[str, float]], object]
 
 
 _MORE_GPUS = "torchrun --nproc-per-node {} -m harness.grpo ..."
+# What a resumed run may have otherwise, so that it rounds otherwise.
+_ROUNDED = {"--slots": "slots", "--threads": "threads", "--tokens-per-microbatch": "tokens_per_microbatch"}
 
 
 def train(
@@ -216,6 +218,8 @@ def carry_out(
     Returns:
         The folder of the run, and its evaluations.
     """
+    from torch import OutOfMemoryError
+
     from harness.policy.ranks import join
     from harness.run.files import lock_folder
     from harness.run.run_folder import forget, ignored_flags, prepare, saved_config
@@ -244,10 +248,12 @@ def carry_out(
                 display.note(f"note: the run's memory could not be planned: {unplanned}")
             if resume and (ignored := ignored_flags(flags, wanted, config)):
                 display.note(f"note: the run goes on with its own settings; ignored: {', '.join(ignored)}")
-            if resume and (before := saved_config(run_dir, wanted, ()).threads) != config.threads:
+            before = saved_config(run_dir, wanted, ()) if resume and ranks.first else config
+            others = [flag for flag, name in _ROUNDED.items() if getattr(config, name) != getattr(before, name)]
+            if others:
                 display.note(
-                    f"note: with {config.threads} threads sums are rounded in another order than with {before}, so the run's "
-                    "numbers are no longer those of an uninterrupted run"
+                    f"note: with another {' and '.join(others)} sums are rounded in another order, so the run's numbers are no "
+                    "longer those of an uninterrupted run"
                 )
             evaluations = train(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
         if settings.sampler != "vllm":  # an engine beside a rank closes its torch.distributed when the process ends
@@ -261,6 +267,12 @@ def carry_out(
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise StateError(f"{error}; free some space, then {_how_to_go_on(run_dir, words)}") from error
+    except OutOfMemoryError as error:
+        why = str(error).removeprefix("CUDA out of memory. ")[:200]
+        raise StateError(
+            f"the GPU ran out of memory ({why}); continue with --resume {run_dir} and a lower "
+            "--tokens-per-microbatch, --slots or --gpu-memory-utilization, or with --gradient-checkpointing"
+        ) from error
     except KeyboardInterrupt:
         if run_dir is None:
             raise

@@ -37,7 +37,11 @@ __all__ = [
 ]
 
 SHARDS = "shards"  # the folder that a checkpoint has if it was written under torchrun
-_OF_THE_MACHINE = ("device", "threads", "url", "plan")  # a run may go on elsewhere
+# A run may go on elsewhere, and with what it lacked: time, or memory. The last five change the result by rounding alone.
+_OF_THE_MACHINE = (
+    *("device", "threads", "url", "plan", "rank_timeout_s"),
+    *("gpu_memory_utilization", "gradient_checkpointing", "offload_optimizer", "slots", "tokens_per_microbatch"),
+)
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 

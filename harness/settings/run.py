@@ -26,8 +26,8 @@ class RunFlags:
     """The folder of the run. It must hold no run yet. The default is runs/ENV-WRAPPER-seedSEED, numbered if that is taken. For a
     sweep it is the folder of all its runs, runs/sweep."""
     resume: Path | None = None
-    """Continue the run in this folder with its own settings. Of other flags, --device, --threads, --url, --no-plan and
-    --updates count: the last makes the run longer."""
+    """Continue the run in this folder with its own settings. Of other flags, --updates counts, which makes the run longer, and
+    those about the machine, such as the device, the threads and what saves memory; docs/troubleshooting.md lists them."""
     recipe: Path | None = None
     """A TOML file of these settings, such as those in recipes/. Flags override it."""
     device: str = "auto"

@@ -271,9 +271,36 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
     words = ["--k0", str(quick.k0), "--group-size=400", "--no-packing", "--warm-start.episodes", "3", "--no-plan"]
     main(["--resume", str(quick.out), *words, "--device", "cpu", "--threads", str(quick.threads + 1)])
     out = capsys.readouterr().out
-    assert f"with {quick.threads + 1} threads" in out  # which changes the numbers
+    assert "with another --threads sums" in out  # which changes the numbers
     assert "ignored: --group-size, --no-packing, --warm-start.episodes\n" in out  # --no-plan and --device count
     assert joined == [{"device": "cpu", "timeout_s": 7200.0}]  # the run's own too
+
+
+def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A refusal of the plan named flags that a resumed run ignored, so that it ended there again."""
+    full = torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB."
+    )
+    trained = mock.Mock(side_effect=[full, {}])
+    monkeypatch.setattr("harness.grpo.train", trained)
+    prepare(quick)
+    with pytest.raises(SystemExit) as end:
+        main(["--resume", str(quick.out)])
+    assert end.value.code == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the GPU ran out of memory (Tried to allocate 2.00 GiB. GPU 0 has" in said
+    assert f"continue with --resume {quick.out} and a lower --tokens" in said
+    words = ["--tokens-per-microbatch", "77", "--slots", "3", "--gpu-memory-utilization", "0.3"]
+    words += ["--gradient-checkpointing", "--offload-optimizer", "on", "--rank-timeout-s", "9000"]
+    main(["--resume", str(quick.out), *words])
+    used = trained.call_args.args[0]
+    assert (used.tokens_per_microbatch, used.slots, used.gpu_memory_utilization) == (77, 3, 0.3)
+    assert (used.gradient_checkpointing, used.offload_optimizer, used.rank_timeout_s) == (True, "on", 9000.0)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "ignored" not in out
+    assert "with another --slots and --tokens-per-microbatch sums" in out
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1])
