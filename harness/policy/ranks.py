@@ -128,11 +128,16 @@ class Ranks:
         return dataclasses.replace(self, group=dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)))
 
     def device(self, name: str) -> str:
-        """The device of this rank, for a kind of device such as "cuda"."""
-        if self.sharded and torch.device(name).type == "cuda":
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-            return f"cuda:{os.environ['LOCAL_RANK']}"
-        return name
+        """The device of this rank, for a kind of device such as "cuda". A GPU with a number becomes the present one.
+
+        What waits for a GPU, such as the copy of a checkpoint, waits for the present one.
+        """
+        device = torch.device(name)
+        number = int(os.environ["LOCAL_RANK"]) if self.sharded else device.index
+        if device.type != "cuda" or number is None:
+            return name
+        torch.cuda.set_device(number)
+        return f"cuda:{number}"
 
     def hand_out(self, policy: Policy | None) -> Policy:
         """Gives every rank the policy of rank 0. On the other ranks its model has no weights: it is on the "meta" device."""

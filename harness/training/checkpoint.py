@@ -16,6 +16,7 @@ alone; here one thread writes all files of the folder, and names it.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
@@ -214,7 +215,9 @@ class CheckpointWriter:
         self._folder, self._keep, self._ranks = folder, keep, ranks
         # Pinned memory is filled fast, and slow to make, so it is kept for the next copy.
         self._pinned = DefaultStager(StagingOptions(True, False, False, True)) if torch.cuda.is_available() else None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="eh-checkpoint")
+        # A new thread's GPU is the first one. torch waits for it there while it writes shards, which takes half a gigabyte of it.
+        here = functools.partial(torch.cuda.set_device, torch.cuda.current_device()) if self._pinned else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="eh-checkpoint", initializer=here)
         self._writing: Future[Path] | None = None
 
     def save(

@@ -584,6 +584,18 @@ def test_shards_are_rounded_before_they_are_gathered(trained: Policy, monkeypatc
         assert narrow.equal(wide.to(torch.bfloat16))
 
 
+def test_a_numbered_gpu_is_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --device cuda:1 a checkpoint's copy waited for the first GPU, and was written before it was whole."""
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert [Ranks().device(name) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
+    assert chosen == [1]
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    ranks = Ranks(5, 8, group=object())
+    assert [ranks.device(name) for name in ("cpu", "cuda")] == ["cpu", "cuda:3"]
+    assert chosen == [1, 3]
+
+
 def test_shares_are_whole_in_order_and_even() -> None:
     for size in (1, 2, 3, 8):
         parts = [Ranks(rank, size).share(range(13)) for rank in range(size)]

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qw
 from eh_gym.errors import StateError
 from harness.policy.ranks import Ranks
 from harness.run.run_folder import latest_checkpoint
+from harness.training import checkpoint
 from harness.training.checkpoint import (
     CheckpointWriter,
     load_training_state,
@@ -248,6 +249,20 @@ class TestCheckpointWriter:
         assert same_weights(resumed_sampled, saved[1])
         train(resumed, resumed_optimizer, 3)  # moments and random state too are those of that moment
         assert same_weights(resumed, model)
+
+    def test_the_thread_uses_the_gpu_of_its_rank(self, tmp_path, monkeypatch):
+        """Each rank's thread made a context on the first GPU, of half a gigabyte."""
+        stager, used = checkpoint.DefaultStager, {}
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: used.update({threading.current_thread().name: gpu}))
+        plain = checkpoint.StagingOptions(False, False, False, False)
+        monkeypatch.setattr(checkpoint, "DefaultStager", lambda options: stager(plain))
+        writer = self.writer(tmp_path)
+        writer.save(1, {}, lambda folder, state, ranks: (folder / "note").write_text("x") and None)
+        writer.wait()
+        writer.close()
+        assert used == {"eh-checkpoint_0": 3}
 
     def test_one_is_written_at_a_time(self, tmp_path):
         writer, at_once, most = self.writer(tmp_path), [], []
