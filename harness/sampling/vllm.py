@@ -213,7 +213,9 @@ class VLLMSampler:
         if not self._running:
             return []
         finished = []
-        outputs = self._engine.step()
+        # A new thread's GPU is the first one, and vLLM's kernels run on the present one.
+        with torch.cuda.device(self._device) if self._on_gpu else contextlib.nullcontext():
+            outputs = self._engine.step()
         self._cache.observe(self._scheduler)
         for output in outputs:
             running = self._running.get(output.request_id)

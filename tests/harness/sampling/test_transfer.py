@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import shutil
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -295,6 +296,26 @@ def test_the_engine_is_on_the_policy_s_own_gpu(started: SimpleNamespace) -> None
         VLLMSampler(new_model(), Tokenizer(), device="cuda:1")  # type: ignore[arg-type]
     assert started.device == torch.device("cuda:1")
     assert started.options["enable_sleep_mode"]
+
+
+def test_the_thread_of_a_rollout_steps_the_engine_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --device cuda:1 and --max-staleness, vLLM's kernels ran on the first GPU."""
+    present: list[torch.device | None] = [None]
+
+    @contextlib.contextmanager
+    def device(gpu: torch.device) -> Iterator[None]:
+        present.append(gpu)
+        yield
+        present.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    steps: list[torch.device | None] = []
+    sampler: Any = VLLMSampler.__new__(VLLMSampler)
+    sampler._device, sampler._on_gpu, sampler._running = torch.device("cuda:1"), True, {"0": None}
+    sampler._engine = SimpleNamespace(step=lambda: steps.append(present[-1]) or [])
+    sampler._cache, sampler._scheduler = SimpleNamespace(observe=lambda _: None), None
+    assert sampler.step() == []
+    assert steps == [torch.device("cuda:1")]
 
 
 def test_vllm_s_executor_reads_the_gpu_from_the_device(real_vllm: None) -> None:
