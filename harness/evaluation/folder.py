@@ -24,9 +24,17 @@ __all__ = ["EvaluationFolder", "KeptEvaluation", "evaluations_in", "is_evaluatio
 
 _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes", "evaluation.jsonl")
 
-# What scores, pages and exports read of the settings, of the result and of its parts. Older versions have no parts.
+# What scores, pages and exports read of the settings, of the result and of its parts. Older versions have no parts, and a program
+# that keeps episodes of its own, without a result, may have fewer settings.
 _NUMBER = int | float
-_NEEDED = {"env": str, "split": str, "env_args": str, "temperature": _NUMBER, "horizon": int, "seed": int}
+_NEEDED: dict[str, Any] = {
+    "env": str,
+    "split": str,
+    "env_args": str,
+    "temperature": _NUMBER,
+    "horizon": int,
+    "seed": int,
+}
 _SHARES = {"mean_at_k": _NUMBER, "mean_interval": list}
 _WHOLE = _SHARES | {"tasks": int, "rollouts": int, "best_at_k": _NUMBER, "best_interval": list, "truncated": _NUMBER}
 _WITH_PARTS = {"parts": list, "all_at_k": _NUMBER, "all_interval": list}
@@ -132,14 +140,13 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
         StateError: A file is damaged.
     """
     path = folder / _SETTINGS
-    settings = read_object(path)
-    check_fields(path, settings, _NEEDED)
+    settings, ended = read_object(path), (folder / _RESULT).exists()
+    check_fields(path, settings, _NEEDED if ended else {name: kind | None for name, kind in _NEEDED.items()})
     try:
-        read_env_args(settings["env_args"])
+        read_env_args(settings.get("env_args") or "{}")
     except ConfigError as error:
         raise StateError(f"{path} is damaged ({error}); restore the file") from error
-    result = _read_result(folder / _RESULT) if (folder / _RESULT).exists() else None
-    return KeptEvaluation(folder, settings, result, folder / _EPISODES)
+    return KeptEvaluation(folder, settings, _read_result(folder / _RESULT) if ended else None, folder / _EPISODES)
 
 
 def _read_result(path: Path) -> dict[str, Any]:
