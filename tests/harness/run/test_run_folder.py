@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -150,3 +151,13 @@ def test_a_run_that_never_began_leaves_nothing_and_one_with_a_checkpoint_everyth
     (folder / "checkpoints").rmdir()
     forget(folder)
     assert not folder.exists()
+
+
+def test_what_was_in_the_folder_of_a_run_that_never_began_stays(quick: GRPOConfig) -> None:
+    assert quick.out is not None
+    (quick.out / "reference").mkdir(parents=True)
+    (quick.out / "metrics.jsonl").touch()
+    for path in (quick.out / "reference", quick.out / "metrics.jsonl"):
+        os.utime(path, (0, 0))
+    forget(prepare(quick)[1])
+    assert {path.name for path in quick.out.iterdir()} == {"reference", "metrics.jsonl"}
