@@ -51,14 +51,19 @@ def trained(folder: Path, words: Sequence[str]) -> Path:
 
     Returns:
         The run's folder.
+
+    Raises:
+        EHError: The run failed.
     """
     if not has_ended(folder):
         begun = (folder / "config.json").exists()
         arguments = ["--resume", str(folder)] if begun else ["--out", str(folder), *words]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        subprocess.run(
-            [sys.executable, "-m", "harness.grpo", *arguments], check=True, env=environment, stdout=subprocess.DEVNULL
-        )
+        training = [sys.executable, "-m", "harness.grpo", *arguments]
+        done = subprocess.run(training, env=environment, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            last = done.stdout.strip().rpartition("\n")[2]
+            raise EHError(f"the run in {folder} failed; its last line: {last}")
     return folder
 
 

@@ -96,6 +96,12 @@ def smoke_in_a_process(name: str, *more: str) -> str:
     return done.stdout
 
 
+def test_a_run_that_fails_says_why(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match=r"^error: the run in .* failed; its last line: error: .*--out"):
+        run("settling", "--runs", str(tmp_path / "file"))
+
+
 def test_every_benchmark_is_tried() -> None:
     assert {
         *QUICK,
