@@ -262,7 +262,7 @@ def main() -> None:
         subprocess.run(
             [sys.executable, "-m", "harness.sweep", *words, "--out", str(args.runs / name)],
             check=True,
-            stdout=subprocess.DEVNULL,
+            stdout=sys.stderr,  # its progress, and what has failed
         )
     print(command())
     print(f"{cpu_name()}, torch {torch.__version__}; the tiny model, 60 updates of 64 episodes, 256 held-out episodes")
