@@ -7,7 +7,7 @@
   const PARTS_KEPT = 4;
   const ENDS = {
     terminated: "ended by the task's rules",
-    horizon: "stopped by K",
+    horizon: "stopped by K", // or before it by a budget of tokens
     truncated: "stopped by the environment's own limit",
     context: "the context was full",
     "environment-error": "the environment failed",
@@ -279,7 +279,7 @@
       el(
         "p",
         { class: "end" },
-        `End: ${ENDS[c.end[i]] || c.end[i]}.`,
+        `End: ${ending(i)}.`,
         texts.error ? ` ${texts.error}` : "",
       ),
     ].filter(Boolean);
@@ -303,7 +303,7 @@
     add("Reward", c.reward[i] === null ? "unknown" : String(c.reward[i]));
     add("Steps", c.horizon[i] ? `${c.length[i]} of K = ${c.horizon[i]}` : `${c.length[i]}, no K`);
     if (texts.optimal_steps) add("Shortest solution", `${texts.optimal_steps} steps`);
-    add("End", ENDS[c.end[i]] || String(c.end[i]));
+    add("End", ending(i));
     add("Truncated", ["horizon", "truncated", "context"].includes(c.end[i]) ? "yes" : "no");
     if (c.update[i] >= 0) add("Advantage", advantage(i, texts));
     if (c.tokens[i]) add("Tokens", `${c.tokens[i]}, of which the model wrote ${c.action_tokens[i]}`);
@@ -311,6 +311,12 @@
     add("Environment", run.env);
     add("Run", `${run.arm}, seed ${run.seed} (${run.name})`);
     return made;
+  }
+
+  function ending(i) {
+    const { end, length, horizon } = data.columns;
+    if (end[i] === "horizon" && length[i] < horizon[i]) return "stopped by the budget of tokens";
+    return ENDS[end[i]] || String(end[i]);
   }
 
   // The episodes of an evaluation belong to no update

@@ -243,6 +243,18 @@ def test_the_list_says_nothing_of_tokens_that_an_older_version_did_not_log(brows
     visit.close()
 
 
+def test_a_budget_of_tokens_is_not_called_k(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "tokens", updates=1)
+    write_log(run, updates=1, tasks=1, group=2)
+    log = run / "episodes" / "update-000000.jsonl"
+    log.write_text(log.read_text().replace('"horizon": 6', '"horizon": 50'))
+    main([str(run), "--out", str(tmp_path / "tokens.html")])
+    visit = Visit(browser, tmp_path / "tokens.episodes.html", "desktop", "#episode=0.0.1")
+    visit.page.wait_for_selector(".turn")
+    assert "stopped by the budget of tokens" in visit.page.inner_text(".facts")
+    visit.close()
+
+
 def test_a_text_with_very_many_hits_of_the_search_opens(browser: Any, tmp_path: Path) -> None:
     run = write_run(tmp_path / "many-hits", updates=1)
     write_log(run, updates=1, tasks=1, group=1)
