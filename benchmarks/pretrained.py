@@ -24,6 +24,15 @@ from harness.sweep import print_table, read_tables
 KEPT = Path(__file__).parent / "results" / "pretrained-bfcl"
 SUITE = "pretrained"
 
+_SHOWN = (
+    "horizon/k",
+    "rollout/success",
+    "rollout/length_success_mean",
+    "rollout/truncated",
+    "tokens/update",
+    "train/entropy",
+)
+
 
 def evaluated(one: RunRecords, when: str, how: str) -> float:
     """The held-out success before or after training, of sampled or of greedy actions."""
@@ -31,8 +40,9 @@ def evaluated(one: RunRecords, when: str, how: str) -> float:
 
 
 def mean(one: RunRecords, metric: str) -> float:
-    """The mean of a metric over the updates."""
-    return statistics.fmean(float(row[metric]) for row in one.rows)
+    """The mean of a metric over the updates that have it: one whose environments all failed has none."""
+    found = [float(row[metric]) for row in one.rows if row[metric] is not None]
+    return statistics.fmean(found) if found else float("nan")
 
 
 def last_k(one: RunRecords) -> float:
@@ -83,14 +93,10 @@ def print_updates(arm: Arm, one: RunRecords) -> None:
     """Prints a row for each update of a run."""
     print(f"\n{arm.label}, seed {one.seed}: update, K, success, mean length of the successes, cut off, tokens, entropy")
     for row in one.rows:
-        length, entropy = (
-            float("nan") if row[name] is None else row[name]
-            for name in ("rollout/length_success_mean", "train/entropy")
+        k, success, length, truncated, tokens, entropy = (
+            float("nan") if row[name] is None else row[name] for name in _SHOWN
         )
-        print(
-            f"{row['update']:4}{row['horizon/k']:5.0f}{row['rollout/success']:7.3f}{length:7.1f}{row['rollout/truncated']:7.3f}"
-            f"{row['tokens/update']:8.0f}{entropy:7.3f}"
-        )
+        print(f"{row['update']:4}{k:5.0f}{success:7.3f}{length:7.1f}{truncated:7.3f}{tokens:8.0f}{entropy:7.3f}")
 
 
 def main() -> None:
