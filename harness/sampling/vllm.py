@@ -28,7 +28,7 @@ from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
 from envs.cache import cache_dir
 from harness.policy.lora import plain_parameters
 from harness.sampling.transfer import WORKER_EXTENSION, weights_file
-from harness.sampling.vllm_settings import FLOAT32_LOGITS, check_model
+from harness.sampling.vllm_settings import FLOAT32_LOGITS, cache_tokens, check_model
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 
 __all__ = ["VLLMSampler"]
@@ -166,8 +166,7 @@ class VLLMSampler:
     @property
     def cache_tokens(self) -> int:
         """The number of tokens whose keys and values the engine's cache holds."""
-        cache = self._engine.vllm_config.cache_config
-        return int(cache.num_gpu_blocks * cache.block_size)
+        return cache_tokens(vars(self._engine.vllm_config.cache_config))
 
     def cache_metrics(self) -> dict[str, float]:
         """Returns the ``rollout/cache_…`` metrics since the last call."""

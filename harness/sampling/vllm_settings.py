@@ -6,13 +6,15 @@ docs/vllm.md has the commands.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
 
-__all__ = ["FLOAT32_LOGITS", "check_model", "check_server"]
+__all__ = ["FLOAT32_LOGITS", "cache_tokens", "check_model", "check_server"]
 
 # What lets vLLM compute logits in float32, as the trainer does; by default it rounds them to the type of the weights.
 FLOAT32_LOGITS = {"head_dtype": "float32"}
@@ -81,6 +83,18 @@ def check_server(server: VLLMServer, backend: str) -> tuple[int, int]:
             f"{server} would crash: on a CPU, vLLM can't process the prompt of a request with a seed in chunks; "
             "start it with --no-enable-chunked-prefill, see docs/vllm.md"
         )
-    cache = settings.get("cache_config") or {}
-    cache_tokens = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
-    return int(model["max_model_len"]), cache_tokens
+    engines = int((settings.get("parallel_config") or {}).get("data_parallel_size") or 1)
+    return int(model["max_model_len"]), cache_tokens(settings.get("cache_config") or {}, engines)
+
+
+def cache_tokens(cache: Mapping[str, Any], engines: int = 1) -> int:
+    """The number of tokens whose keys and values some engines' caches hold; 0 if vLLM does not say.
+
+    A token takes a place in each group of layers. Gemma 3 has several groups, so its blocks hold fewer tokens than places.
+
+    Args:
+        cache: vLLM's ``cache_config``. Its blocks are those of all engines, and its tokens those of one.
+        engines: The number of engines.
+    """
+    places = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
+    return min(places, engines * int(cache.get("kv_cache_size_tokens") or places))

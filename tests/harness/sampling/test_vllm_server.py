@@ -75,6 +75,17 @@ def test_the_servers_say_how_much_their_caches_hold(model: Qwen2ForCausalLM, pai
     assert VLLMServerSampler(model, urls, sharers=4).cache_tokens == 400
 
 
+def test_a_model_with_several_groups_of_layers_has_the_cache_that_vllm_counts(
+    model: Qwen2ForCausalLM, pair: Pair
+) -> None:
+    """Gemma 3's was taken for several times as large, so that more episodes played than it holds, and evicted one another."""
+    pair[0].settings["cache_config"] = {"num_gpu_blocks": 100, "block_size": 16, "kv_cache_size_tokens": 437}
+    urls = [server.url for server in pair]
+    assert VLLMServerSampler(model, urls).cache_tokens == 437
+    pair[0].settings["parallel_config"] = {"data_parallel_size": 2}  # the tokens are those of one of the engines
+    assert VLLMServerSampler(model, urls).cache_tokens == 874
+
+
 def test_the_servers_counters_become_metrics_of_the_time_since_the_last_call(
     model: Qwen2ForCausalLM, pair: Pair
 ) -> None:
