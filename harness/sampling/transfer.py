@@ -94,7 +94,7 @@ class NCCLSender:
 
     Raises:
         MissingExtraError: vLLM is not installed in the trainer's environment.
-        ConfigError: A server has another minor version of vLLM than the trainer.
+        ConfigError: A server has another minor version of vLLM than the trainer, or no IPv4 address.
     """
 
     def __init__(self, model: PreTrainedModel, servers: Sequence[VLLMServer], device: torch.device) -> None:
@@ -149,7 +149,13 @@ class NCCLSender:
 def _own_address(host: str) -> str:
     """This machine's address on the route to a host. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))
+        try:
+            probe.connect((host, 9))
+        except OSError as error:
+            raise ConfigError(
+                f"weights go to {host} over NCCL, and vLLM listens at an IPv4 address of this machine, but none reaches it "
+                f"({error}); give --url an IPv4 address"
+            ) from error
         return str(probe.getsockname()[0])
 
 

@@ -178,6 +178,12 @@ def test_the_group_meets_where_servers_elsewhere_reach_it_too(
         assert Engine.made[-1].where.master_address == "192.0.2.2"
 
 
+def test_a_server_without_an_ipv4_address_is_named() -> None:
+    """It ended in a traceback of the socket."""
+    with pytest.raises(ConfigError, match=r"weights go to ::1 over NCCL.*IPv4"):
+        transfer._own_address("::1")
+
+
 def test_servers_of_another_vllm_are_refused_before_they_are_asked_to_join(calls: list[tuple[Any, ...]]) -> None:
     """Between 0.32 and 0.33, the second update would never end."""
     server = Server(1, calls, threading.Barrier(1))
