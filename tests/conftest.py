@@ -154,6 +154,8 @@ class LoggedDeprecations(logging.Handler):
 
 
 def pytest_configure(config):
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # else runs with --device auto would not have the numbers of a CPU
     config.option.loadscopereorder = False  # pytest-xdist would begin with the files that have the most tests
     logging.getLogger("transformers").addHandler(LoggedDeprecations(logging.WARNING))
 

@@ -52,3 +52,8 @@ def test_the_memory_of_freed_tensors_goes_back_to_the_system() -> None:
     runtime.return_memory("cpu")
     assert resident() < kept - 100e6
     assert len(between) == 32
+
+
+def test_the_tests_see_no_gpu() -> None:
+    """On a machine with one, runs with --device auto trained on it, and had other numbers than a CPU."""
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
