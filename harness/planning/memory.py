@@ -130,6 +130,8 @@ def memory_of(plan: Plan) -> Memory:
     update = held | {"gradients": 4 * trained / plan.gpus} | _working(plan, shape, tokens, lengths)
     rollout, sequences, server = dict(held), None, {}
     host = rollout.pop("AdamW moments") if offloads(plan) else 0.0
+    if ranks:  # for the sampler each weight is rounded and made whole, and the largest is the embedding
+        rollout["gathered tensor"] = float(b * shape.vocab * shape.width)
     slots = math.ceil(min(config.slots or config.episodes_per_update, config.episodes_per_update) / plan.gpus)
     kv = float(shape.kv_bytes(b) * longest)
     if config.sampler == "vllm":
@@ -150,8 +152,6 @@ def memory_of(plan: Plan) -> Memory:
             "weights on their way": float(_SEND_BUFFERS),
         }
         rollout["weights on their way"] = _SEND_BUFFERS
-        if ranks:  # FSDP gathers a tensor, and the largest is the embedding
-            rollout["gathered tensor"] = wide * shape.vocab * shape.width
     else:
         copies = {"sampler's weights": float(b * (shape.parameters + adapters))}
         copies = copies if config.max_staleness or ranks else {}

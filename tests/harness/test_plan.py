@@ -91,6 +91,8 @@ def test_several_gpus_are_ranks() -> None:
     beside = memory_of(plan(SEVEN, "--gpus", "8"))  # an engine on each, which sleeps during the update
     assert beside.rollout["engine's weights"] == 2 * 7_615_616_512
     assert "engine's weights" not in beside.update
+    for way in ((), SERVERS):  # an engine's weights and rank 0's copy are gathered in the type that they have there
+        assert memory_of(plan(SEVEN, "--gpus", "8", *way)).rollout["gathered tensor"] == 2 * 152_064 * 3584
     own = memory_of(plan(SEVEN, "--gpus", "8", "--sampler", "transformers", "--slots", "20"))
     assert own.update["sampler's weights"] == own.rollout["sampler's weights"] == 2 * 7_615_616_512  # each has a copy
     assert own.rollout["sampler's KV cache"] == 3 * 57_344 * own.longest
