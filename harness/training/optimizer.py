@@ -114,7 +114,8 @@ def _zeros_on_host(like: Sequence[Tensor]) -> Iterator[Tensor]:
     """Zeros like other tensors in the host's memory, which is pinned if there is a GPU.
 
     Pinned pages are copied several times as fast. torch rounds each piece of them up to a power of two: with a piece for each
-    tensor, 14B on 8 ranks would take 1.7 times the memory. So the tensors share pieces of such sizes, the largest first.
+    tensor, 14B on 8 ranks would take 1.7 times the memory. So the tensors share pieces of such sizes, the largest first. Each is
+    a storage of its own all the same: torch's stager of checkpoints fails at a `DTensor` whose part begins within a storage.
     """
     if not torch.cuda.is_available():
         yield from (torch.zeros_like(tensor, device="cpu") for tensor in like)
@@ -125,7 +126,9 @@ def _zeros_on_host(like: Sequence[Tensor]) -> Iterator[Tensor]:
         if used + size > piece.nbytes:
             piece = torch.zeros(max(size, 1 << left.bit_length() - 1), dtype=torch.uint8, pin_memory=True)
             used = 0
-        yield piece[used : used + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        part = piece[used : used + tensor.nbytes].numpy()
+        flat = torch.frombuffer(part, dtype=tensor.dtype) if size else torch.empty(0, dtype=tensor.dtype)
+        yield flat.view(tensor.shape)
         used, left = used + size, left - size
 
 

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 
 from harness.policy.policy import Policy
 from harness.training.checkpoint import load_training_state, training_state, write_training_state
@@ -146,3 +150,18 @@ def test_moments_share_pinned_pieces_because_torch_rounds_each_up_to_a_power_of_
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(sorted(ends))), "no two share bytes"
     assert sum(pieces) < 1.1 * sum(m.nbytes for m in kept)
     assert next(iter(_zeros_on_host([torch.empty(0, 3)]))).shape == (0, 3)  # a rank's part of a small weight
+
+
+def test_a_checkpoint_copies_sharded_moments_that_share_a_piece(pieces: list[int]) -> None:
+    """It failed at each moment that does not begin its piece: "Attempted to call copy_() on an invalid python storage"."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        kept = [DTensor.from_local(m.fill_(n), mesh) for n, m in enumerate(_zeros_on_host([torch.empty(5, 3)] * 4))]
+        copied: Any = DefaultStager(StagingOptions(False, False, False, False)).stage({"moments": kept})
+        for tensor in kept:
+            tensor.to_local().fill_(9)
+        assert [float(tensor.to_local().max()) for tensor in copied["moments"]] == [0, 1, 2, 3]
+        assert len(pieces) < 4
+    finally:
+        dist.destroy_process_group()
