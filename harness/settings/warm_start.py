@@ -33,7 +33,8 @@ class WarmStart:
         updates: Cloning takes exactly this many batches, whatever the loss is; 0 stops at the loss target.
         loss_target: Cloning stops when the mean loss of the last 10 batches (or of 4, with a pretrained model) is below this
             target, in nats per token. It does not stop in the first 20 (or 4).
-        max_batches: Cloning stops after this many batches in any case. 0 takes 500 for a tiny model and 60 for others.
+        max_batches: Cloning takes at most this many batches before `polish_batches`. 0 takes 500 for a tiny model and 60 for
+            others.
         learning_rate: The learning rate of the cloning. 0 takes 3e-3 for a tiny model and 1e-4 for 135 million parameters; it
             falls with the square root of the parameters, and is 10 times that for LoRA.
         batch_tokens: The number of tokens per batch, padding included. 0 takes 600 for a tiny model and 4096 for others.
