@@ -33,8 +33,7 @@ try:
     from openenv.core.env_server.http_server import create_app
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, ConcurrencyConfig, Observation, State
-    from pydantic import Field, field_validator
-    from pydantic_core import to_json
+    from pydantic import Field, TypeAdapter, field_validator
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 except ImportError as error:
     raise MissingExtraError(
@@ -46,6 +45,7 @@ __all__ = ["ServedEnv", "TextAction", "TextObservation", "make_app", "make_serve
 _LONGEST_MESSAGE = 1_000_000  # characters
 _UNGUARDED = ("/health",)  # paths that need no token
 _HEADERS_TIMEOUT_S = 10.0
+_ANYTHING = TypeAdapter(Any)
 
 Scope = Mapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -381,7 +381,7 @@ def _json(info: Mapping[str, Any]) -> dict[str, Any]:
             text = json.dumps(value, ensure_ascii=False, default=lambda item: item.tolist())
             # Replaced, because JSON would read an escape as the half pair again.
             field = {escaped(str(name)): json.loads(text.encode("utf-8", "replace"))}
-            to_json({"data": {"observation": {"info": field}}})  # pydantic writes no more than 255 levels
+            _ANYTHING.dump_json({"data": {"observation": {"info": field}}})  # pydantic writes no more than 255 levels
             found |= field
         except (TypeError, ValueError, AttributeError, RecursionError):
             continue
