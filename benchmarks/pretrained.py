@@ -23,6 +23,7 @@ from harness.sweep import print_table, read_tables
 
 KEPT = Path(__file__).parent / "results" / "pretrained-bfcl"
 SUITE = "pretrained"
+ALL = slice(None)
 
 _SHOWN = (
     "horizon/k",
@@ -39,10 +40,15 @@ def evaluated(one: RunRecords, when: str, how: str) -> float:
     return float(one.evaluation[when][how]["mean_at_k"])
 
 
-def mean(one: RunRecords, metric: str) -> float:
-    """The mean of a metric over the updates that have it: one whose environments all failed has none."""
-    found = [float(row[metric]) for row in one.rows if row[metric] is not None]
+def mean(one: RunRecords, metric: str, updates: slice = ALL) -> float:
+    """The mean of a metric over those updates that have it: one whose environments all failed has none."""
+    found = [float(row[metric]) for row in one.rows[updates] if row[metric] is not None]
     return statistics.fmean(found) if found else float("nan")
+
+
+def second_half(one: RunRecords) -> slice:
+    """The updates in which each task comes for the second time, where all tasks come twice."""
+    return slice(len(one.rows) // 2, None)
 
 
 def last_k(one: RunRecords) -> float:
@@ -54,7 +60,7 @@ def print_runs(arms: Sequence[Arm]) -> None:
     """Prints a row for each run."""
     print(
         f"\n{'arm':20}{'seed':>6}{'before':>8}{'greedy':>8}{'after':>8}{'95 %':>14}{'greedy':>8}{'success in training':>21}"
-        f"{'cut off':>9}{'K at the end':>14}{'tokens':>9}{'minutes of the updates':>24}"
+        f"{'2nd half':>10}{'cut off':>9}{'K at the end':>14}{'tokens':>9}{'minutes of the updates':>24}"
     )
     for arm in arms:
         for one in arm.runs:
@@ -65,7 +71,8 @@ def print_runs(arms: Sequence[Arm]) -> None:
             last = one.rows[-1]
             print(
                 f"{arm.label:20}{one.seed:6}{before}{greedy_before}{after}{interval:>14}{greedy}"
-                f"{mean(one, 'rollout/success'):21.3f}{mean(one, 'rollout/truncated'):9.3f}{last_k(one):14.1f}"
+                f"{mean(one, 'rollout/success'):21.3f}{mean(one, 'rollout/success', second_half(one)):10.3f}"
+                f"{mean(one, 'rollout/truncated'):9.3f}{last_k(one):14.1f}"
                 f"{last['tokens/total']:9.0f}{last['time/total_s'] / 60:24.1f}"
             )
 
@@ -73,12 +80,13 @@ def print_runs(arms: Sequence[Arm]) -> None:
 def print_differences(arms: Sequence[Arm], baseline: Arm) -> None:
     """Prints what each arm has more than the baseline, in points, seed by seed."""
 
-    def by_seed(arm: Arm) -> tuple[Mapping[int, float], Mapping[int, float]]:
+    def by_seed(arm: Arm) -> tuple[Mapping[int, float], ...]:
         after = {one.seed: evaluated(one, "after", "sampled") for one in arm.runs}
-        return after, {one.seed: mean(one, "rollout/success") for one in arm.runs}
+        training = {one.seed: mean(one, "rollout/success") for one in arm.runs}
+        return after, training, {one.seed: mean(one, "rollout/success", second_half(one)) for one in arm.runs}
 
     print(f"\npoints from {baseline.label}, seed by seed, with 95 % intervals (Student's t)")
-    print(f"{'arm':20}{'held-out success':>28}{'success in training':>28}")
+    print(f"{'arm':20}{'held-out success':>28}{'success in training':>28}{'in its 2nd half':>28}")
     for arm in arms:
         if arm is not baseline:
             cells = ""
