@@ -30,6 +30,15 @@ __all__ = [
     "write_manifest",
 ]
 
+# What a manifest has besides the arms.
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "suite": str,
+    "quick": bool,
+    "env": str,
+    "model": str,
+    "threshold": (int, float),
+    "base": dict,
+}
 _NOT_SETTINGS = ("recipe", "resume", "out", "seed")
 
 
@@ -129,6 +138,9 @@ def read_manifest(path: Path) -> Manifest:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        for name, kind in _FIELDS.items():
+            if not isinstance(content[name], kind):
+                raise TypeError(f"{name} is {content[name]!r:.80}")
         arms = tuple(
             (
                 arm["label"],
@@ -137,8 +149,9 @@ def read_manifest(path: Path) -> Manifest:
             )
             for arm in content["arms"]
         )
-        names = ("suite", "quick", "env", "model", "threshold", "base")
-        return Manifest(**{name: content[name] for name in names}, arms=arms)
+        if not all(isinstance(settings, dict) for _, settings, _ in arms):
+            raise TypeError("an arm's settings are no object")
+        return Manifest(**{name: content[name] for name in _FIELDS}, arms=arms)
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(
             f"{path} is not a manifest of a sweep ({error!r}); run the sweep again, which writes it"

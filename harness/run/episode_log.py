@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ __all__ = [
     "write_episodes",
 ]
 
+_FILE = re.compile(r"update-\d+\.jsonl")  # not the copy that a file manager makes: "update-000012 copy.jsonl"
 _SYSTEM_PROMPTS = "system-prompts"
 # What a line must have to be read as an episode. Those of older versions have no numbers of tokens.
 _FIELDS: dict[str, type] = {"task_id": str, "horizon": int, "length": int, "success": bool, "end": str, "turns": list}
@@ -97,7 +99,7 @@ class EpisodeWriter:
 
 def episode_files(folder: Path) -> list[Path]:
     """Returns the files of an episode log in the order of their updates. The list is empty if nothing was logged."""
-    return sorted(folder.glob("update-*.jsonl"))
+    return sorted(path for path in folder.glob("update-*.jsonl") if _FILE.fullmatch(path.name))
 
 
 def read_episodes(path: Path) -> list[dict[str, Any]]:

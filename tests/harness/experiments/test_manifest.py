@@ -62,6 +62,10 @@ def test_a_manifest_names_each_arm_s_runs(tmp_path: Path) -> None:
 
 def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     path = write(tmp_path)
-    path.write_text(path.read_text()[:50])
-    with pytest.raises(StateError, match=r"ema\.json"):
-        read_manifest(path)
+    whole = path.read_text()
+    edited = [whole.replace("0.8", "null"), whole.replace('"settings": {', '"settings": [{}], "was": {')]
+    for damaged in (whole[:50], "[]", *edited):
+        assert damaged != whole
+        path.write_text(damaged)
+        with pytest.raises(StateError, match=r"ema\.json"):
+            read_manifest(path)

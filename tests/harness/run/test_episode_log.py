@@ -81,3 +81,9 @@ def test_a_torn_last_line_is_dropped_and_a_damaged_one_named(tmp_path: Path) -> 
         path.write_bytes(damaged + b"\n" + whole)
         with pytest.raises(StateError, match=r"line 1 of .*update-000000.jsonl"):
             read_episodes(path)
+
+
+def test_a_copy_of_a_file_is_not_read(tmp_path: Path) -> None:
+    path = write_episodes(tmp_path, 12, [played()])
+    (tmp_path / "update-000012 copy.jsonl").write_bytes(path.read_bytes())
+    assert episode_files(tmp_path) == [path]
