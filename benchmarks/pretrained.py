@@ -46,9 +46,16 @@ def mean(one: RunRecords, metric: str, updates: slice = ALL) -> float:
     return statistics.fmean(found) if found else float("nan")
 
 
-def second_half(one: RunRecords) -> slice:
-    """The updates in which each task comes for the second time, where all tasks come twice."""
-    return slice(len(one.rows) // 2, None)
+def halves(one: RunRecords) -> tuple[float, float]:
+    """The success in training in each half of the updates: at the first and second time of tasks that come twice."""
+    middle = len(one.rows) // 2
+    return mean(one, "rollout/success", slice(middle)), mean(one, "rollout/success", slice(middle, None))
+
+
+def points(own: Mapping[int, float], other: Mapping[int, float]) -> str:
+    """The difference in points, seed by seed, with its 95 % interval."""
+    found = paired_difference(own, other)
+    return "-" if found is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * x for x in found))
 
 
 def last_k(one: RunRecords) -> float:
@@ -60,7 +67,7 @@ def print_runs(arms: Sequence[Arm]) -> None:
     """Prints a row for each run."""
     print(
         f"\n{'arm':20}{'seed':>6}{'before':>8}{'greedy':>8}{'after':>8}{'95 %':>14}{'greedy':>8}{'success in training':>21}"
-        f"{'2nd half':>10}{'cut off':>9}{'K at the end':>14}{'tokens':>9}{'minutes of the updates':>24}"
+        f"{'1st half':>10}{'2nd half':>10}{'cut off':>9}{'K at the end':>14}{'tokens':>9}{'minutes of the updates':>24}"
     )
     for arm in arms:
         for one in arm.runs:
@@ -68,10 +75,11 @@ def print_runs(arms: Sequence[Arm]) -> None:
                 f"{evaluated(one, when, how):8.3f}" for when in ("before", "after") for how in ("sampled", "greedy")
             )
             interval = "{:.3f}-{:.3f}".format(*one.evaluation["after"]["sampled"]["mean_interval"])
+            first, second = halves(one)
             last = one.rows[-1]
             print(
                 f"{arm.label:20}{one.seed:6}{before}{greedy_before}{after}{interval:>14}{greedy}"
-                f"{mean(one, 'rollout/success'):21.3f}{mean(one, 'rollout/success', second_half(one)):10.3f}"
+                f"{mean(one, 'rollout/success'):21.3f}{first:10.3f}{second:10.3f}"
                 f"{mean(one, 'rollout/truncated'):9.3f}{last_k(one):14.1f}"
                 f"{last['tokens/total']:9.0f}{last['time/total_s'] / 60:24.1f}"
             )
@@ -83,18 +91,18 @@ def print_differences(arms: Sequence[Arm], baseline: Arm) -> None:
     def by_seed(arm: Arm) -> tuple[Mapping[int, float], ...]:
         after = {one.seed: evaluated(one, "after", "sampled") for one in arm.runs}
         training = {one.seed: mean(one, "rollout/success") for one in arm.runs}
-        return after, training, {one.seed: mean(one, "rollout/success", second_half(one)) for one in arm.runs}
+        return after, training, {one.seed: halves(one)[1] for one in arm.runs}
 
     print(f"\npoints from {baseline.label}, seed by seed, with 95 % intervals (Student's t)")
     print(f"{'arm':20}{'held-out success':>28}{'success in training':>28}{'in its 2nd half':>28}")
     for arm in arms:
         if arm is not baseline:
-            cells = ""
-            for own, other in zip(by_seed(arm), by_seed(baseline), strict=True):
-                found = paired_difference(own, other)
-                text = "-" if found is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * x for x in found))
-                cells += f"{text:>28}"
-            print(f"{arm.label:20}{cells}")
+            cells = map(points, by_seed(arm), by_seed(baseline))
+            print(f"{arm.label:20}" + "".join(f"{cell:>28}" for cell in cells))
+    print("\npoints from the 1st half of training to the 2nd, likewise")
+    for arm in arms:
+        first, second = ({one.seed: halves(one)[half] for one in arm.runs} for half in (0, 1))
+        print(f"{arm.label:20}{points(second, first):>28}")
 
 
 def print_updates(arm: Arm, one: RunRecords) -> None:
