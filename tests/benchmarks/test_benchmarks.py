@@ -131,6 +131,7 @@ MEASURED = ("--seeds", "3", "--fixed", "10", "15", "20", "30", "50")
         (["learning", "--from", "benchmarks/results/recurring-runs.csv"], "recurring-cpu.txt"),
         (["pretrained"], "pretrained-bfcl-cpu.txt"),
         (["pretrained", "benchmarks/results/pretrained-openended"], "pretrained-openended-cpu.txt"),
+        (["pretrained", "benchmarks/results/pretrained-bfcl-recurring"], "pretrained-bfcl-recurring-cpu.txt"),
         (
             ["measured_k", *MEASURED, "--table", "benchmarks/results/measured-k-runs.csv"],
             "measured-k-cpu.txt",
