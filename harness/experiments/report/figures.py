@@ -81,7 +81,7 @@ def draw_suite(suite: Suite, table: SuiteTable, band: tuple[float, float] | None
             "horizon/k",
             "K by update",
             "K (steps)",
-            f"The horizon that each update's episodes had. {of_the_band}",
+            f"The controller's K in each update. Tasks that have a K of their own may have another. {of_the_band}",
             band=band,
         ),
         "tokens": lambda: _by_update(
