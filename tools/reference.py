@@ -28,7 +28,6 @@ from harness.settings.command_line import parser_of
 from harness.settings.evaluate import Evaluation
 from harness.settings.old_flags import OLD_FLAGS
 from harness.settings.presets import preset
-from harness.simulate import Simulation
 from harness.sweep import Sweep
 
 ROOT = Path(__file__).parents[1]
@@ -207,7 +206,6 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
     "harness.plan": plan_defaults,
     "harness.gpu_check": lambda _: GPUCheck(),
     "harness.report": lambda _: Report(runs=tyro.MISSING),
-    "harness.simulate": lambda _: Simulation(),
 }
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown}
 

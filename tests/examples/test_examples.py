@@ -1,6 +1,7 @@
 """Each example runs, in a short setting, and does what its page says."""
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 
@@ -31,6 +32,23 @@ def test_reinforce_learns_and_moves_k_from_both_sides(example, tmp_path):
     assert low[0][0] == 10 < low[-1][0]
     reinforce.main(["--updates", "2", "--out", str(tmp_path / "figure.svg")])
     assert (tmp_path / "figure.svg").read_text().endswith("</svg>\n")
+
+
+def test_a_real_k_forgets_its_start_and_a_stored_integer_does_not(example, tmp_path):
+    simulate = example("simulate")
+
+    def end(**settings):
+        return simulate.main(["--runs", "1", "--updates", "150", "--settings", json.dumps(settings)])[0, 112:, 0].mean()
+
+    assert end(k0=10) == pytest.approx(end(k0=50), abs=0.5)
+    assert end(k0=10, rounding="floor-state") < end(k0=50, rounding="floor-state") - 8
+    # 70 % need 3 to 9 steps, 6 on average; the others are stopped at 9.
+    rows = simulate.main(["--law", "gap", "--controller", "fixed", "--settings", '{"k": 9}'])
+    assert rows.mean(axis=(0, 1)) == pytest.approx([9, 0.7, 0.7 * 6 + 0.3 * 9], abs=0.05)
+    lengths = [(3, True), (5, True), (9, False), (5, True), (8, True)]
+    lines = [json.dumps({"length": length, "success": success}) for length, success in lengths]
+    (tmp_path / "update-000000.jsonl").write_text("\n".join(lines))
+    assert simulate.law_of_log(tmp_path) == pytest.approx([0, 0, 0.25, 0, 0.5, 0, 0, 0.25])
 
 
 def test_an_agent_program_is_trained(example, tmp_path):

@@ -41,7 +41,6 @@ COMMANDS = [
     "models",
     "plan",
     "report",
-    "simulate",
     "sweep",
 ]
 TORCH_FREE = {"types", "settings", "planning"}
