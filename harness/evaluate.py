@@ -226,12 +226,7 @@ def _play(
     )
     if config.sampler == "transformers" and (note := check_agreement(policy.model, trained=False)):
         console.print(f"note: {note}", highlight=False, markup=False)
-    rules = Rules(
-        config.temperature,
-        config.max_action_tokens,
-        mode=config.rollout,
-        max_reasoning_tokens=config.max_reasoning_tokens,
-    )
+    rules = Rules(config.temperature, config.max_action_tokens, mode=config.rollout)
     small = policy.model.num_parameters() < _SMALL
     set_threads(int(small) if config.threads is None else config.threads)
     sampler = make_sampler(config, policy)

@@ -78,7 +78,7 @@ def steps_of_line(line: Mapping[str, Any]) -> PlayedSteps:
     """What the curve needs of an episode, from its line in the episode log. Older versions logged no numbers of tokens."""
     tokens, read = [], line.get("prompt_tokens", 0)
     for turn in line["turns"]:
-        tokens.append(read + sum(turn.get(name, 0) for name in ("prompt_tokens", "closing_tokens", "action_tokens")))
+        tokens.append(read + sum(turn.get(name, 0) for name in ("prompt_tokens", "action_tokens")))
         read = turn.get("observation_tokens", 0)
     cut = line["end"] == "horizon" and len(tokens) == line["horizon"]  # a budget of tokens may stop it before K does
     return PlayedSteps(line["task_id"], line["horizon"], len(tokens), line["success"], cut, tokens)

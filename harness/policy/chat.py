@@ -258,12 +258,6 @@ class ChatFormat:
             message["tool_calls"] = calls
         return Reply(json.dumps(message), thought, answer, length)
 
-    def end_of_thought(self, ids: Sequence[int]) -> list[int]:
-        """The ids that close the thought of a reply that has not ended; none if no thought is open."""
-        if self.reasoning.thought(self._tokenizer, ids) is not None:
-            return []
-        return self._ids(self.reasoning.end)
-
     def text(self, ids: Sequence[int]) -> str:
         """All ids as text, including special tokens; for logs."""
         return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))

@@ -49,7 +49,6 @@ class Episode:
         self._reply: Reply | None = None  # the last one
         self._conversation: Conversation | AgentConversation | None = None  # of the present attempt
         self._begin = 0  # where the present turn begins in the trajectory's ids
-        self._closed = 0  # the ids that were added to the present turn to close its thought
         self._asked = 0.0  # when the last turn was requested, in seconds
         self.trajectory = self._blank()
 
@@ -82,32 +81,27 @@ class Episode:
 
     def turn(self) -> SampleRequest:
         """The request of the next turn."""
-        self._begin, self._closed = len(self.trajectory.ids), 0
+        assert self._conversation is not None, "reset_answered() comes before a turn"
+        self._begin = len(self.trajectory.ids)
         self._asked = time.perf_counter()
-        limit = min(self._rules.max_reasoning_tokens or self._most, self._most)
-        return self._request(limit, derive_seed(self.request.seed, "turn", self.trajectory.length))
+        most = min(self._rules.max_action_tokens, self._conversation.max_tokens or self._rules.max_action_tokens)
+        return SampleRequest(
+            session=self.session,
+            prompt_ids=self.trajectory.ids,
+            max_tokens=min(most, self._left()),
+            seed=derive_seed(self.request.seed, "turn", self.trajectory.length),
+            temperature=self._rules.temperature,
+            stop_ids=self._chat.stop_ids,
+        )
 
-    def act(self, sample: Sample) -> str | SampleRequest:
-        """Records what the model wrote.
-
-        Returns:
-            The text that the environment receives. If the turn has reached the limit of a thought, but not that of an action, it
-            is instead the request for the rest of the turn, with the thought closed.
-        """
-        trajectory, rules = self.trajectory, self._rules
+    def act(self, sample: Sample) -> str:
+        """Records what the model wrote. Returns the text that the environment receives."""
+        trajectory = self.trajectory
         assert self._conversation is not None, "reset_answered() comes before an action"
-        first = len(trajectory.ids) == self._begin
         cut = sample.finish_reason == "length"
         self._last = self._conversation.cut(sample)
         cut &= self._last is sample  # else a text of the agent's has ended it
         trajectory.add_sample(self._last)
-        if cut and first and len(sample.ids) == rules.max_reasoning_tokens:
-            closing = self._chat.end_of_thought(sample.ids)
-            room = min(self._begin + self._most - len(trajectory.ids), self._left()) - len(closing)
-            if room > 0:
-                trajectory.add_prompt(closing)
-                self._closed = len(closing)
-                return self._request(room, derive_seed(self.request.seed, "turn", trajectory.length, "answer"))
         reply = self._conversation.read(trajectory.ids[self._begin :])
         self._reply = reply
         begins = trajectory.earlier and not any(trajectory.action_mask[: self._begin])  # another sequence
@@ -117,10 +111,9 @@ class Episode:
                 "",
                 cut,
                 malformed=False,
-                action_tokens=len(trajectory.ids) - self._begin - self._closed,
+                action_tokens=len(trajectory.ids) - self._begin,
                 reasoning=reply.reasoning,
                 reasoning_tokens=reply.thought_tokens,
-                closing_tokens=self._closed,
                 unfinished=reply.unfinished,
                 prompt_tokens=self._begin if begins else 0,
                 latency_s=round(time.perf_counter() - self._asked, 3),
@@ -163,22 +156,6 @@ class Episode:
             return self._over("horizon")  # nor here
         turn.observation_tokens = trajectory.go_on(ids)
         return "turn"
-
-    def _request(self, limit: int, seed: int) -> SampleRequest:
-        return SampleRequest(
-            session=self.session,
-            prompt_ids=self.trajectory.ids,
-            max_tokens=min(limit, self._left()),
-            seed=seed,
-            temperature=self._rules.temperature,
-            stop_ids=self._chat.stop_ids,
-        )
-
-    @property
-    def _most(self) -> int:
-        """The most tokens of an action."""
-        assert self._conversation is not None, "reset_answered() comes before a turn"
-        return min(self._rules.max_action_tokens, self._conversation.max_tokens or self._rules.max_action_tokens)
 
     def _left(self) -> int:
         """The tokens that the present turn may still write within the context and the episode's budget of tokens."""

@@ -44,7 +44,6 @@ def rollout_metrics(trajectories: Sequence[Trajectory], update: int) -> dict[str
         "rollout/malformed": mean([turn.malformed for turn in turns]),
         "rollout/action_cut": mean([turn.cut for turn in turns]),
         "rollout/unfinished_reasoning": mean([turn.unfinished for turn in turns]),
-        "rollout/closed_reasoning": mean([turn.closing_tokens > 0 for turn in turns]),
         "rollout/reasoning_tokens": float(sum(turn.reasoning_tokens for turn in turns)),
         "rollout/environment_errors": float(len(trajectories) - len(valid)),
         "rollout/environment_retries": float(sum(t.retries for t in trajectories)),

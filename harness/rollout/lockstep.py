@@ -22,6 +22,5 @@ def play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
         requests = [turns[slot] for slot in sorted(turns)]
         samples = sample_all(sampler, requests)
         steps = [slots.act(r.session, sample) for r, sample in zip(requests, samples, strict=True)]
-        for step in steps:
-            if step is not None:
-                slots.step_answered(*step)
+        for slot, answer in steps:
+            slots.step_answered(slot, answer)

@@ -108,18 +108,10 @@ class Slots:
         held = {self._slot_of[number] for number in self._admission.held}
         return {slot: self._ready.pop(slot) for slot in list(self._ready) if slot not in held}
 
-    def act(self, session: Hashable, sample: Sample) -> tuple[int, Future[StepResult]] | None:
-        """Records what the model wrote and sends it to the environment.
-
-        Returns:
-            The slot, and the future answer; None if the model has not ended the turn, so that the rest of it comes next.
-        """
+    def act(self, session: Hashable, sample: Sample) -> tuple[int, Future[StepResult]]:
+        """Records what the model wrote and sends it to the environment. Returns the slot, and the future answer."""
         slot = self._slot_of[session]
-        action = self._live[slot][0].act(sample)
-        if isinstance(action, SampleRequest):
-            self._ready[slot] = action
-            return None
-        return slot, self._envs.submit_step(slot, action)
+        return slot, self._envs.submit_step(slot, self._live[slot][0].act(sample))
 
     def step_answered(self, slot: int, answer: Future[StepResult]) -> None:
         """Waits for the answer to a step and records it."""

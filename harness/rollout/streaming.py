@@ -56,9 +56,7 @@ def play_streaming(
         if answered:  # slots may have become free; the first turns there should be in the sampler's next batch
             continue
         for request, sample in sampler.step():
-            step = slots.act(request.session, sample)
-            if step is not None:
-                expect(slots.step_answered, *step)
+            expect(slots.step_answered, *slots.act(request.session, sample))
 
 
 def _arrived(queue: Answers, *, wait: bool) -> Iterator[Callable[[], None]]:

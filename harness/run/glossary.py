@@ -85,10 +85,6 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "share",
         "The share of turns whose thought never ended. Such a turn has no action.",
     ),
-    "rollout/closed_reasoning": (
-        "share",
-        "The share of turns whose thought reached max_reasoning_tokens and was closed.",
-    ),
     "rollout/reasoning_tokens": (
         "tokens",
         "The number of tokens in thoughts, which are also in rollout/action_tokens.",

@@ -135,14 +135,13 @@ class Evaluation(
                 "max_observation_tokens",
                 "reasoning_format",
                 "reasoning",
-                "max_reasoning_tokens",
             }
             why = "is not for --policy openai, whose server has limits of its own and renders the messages"
         for name in sorted(unused):
             if getattr(self, name) != getattr(Evaluation, name):
                 raise ConfigError(f"--{name.replace('_', '-')} {why}, got --policy {self.policy}")
         check_settings(self)
-        self.check_reasoning(self.max_action_tokens)
+        self.check_reasoning()
         self.check_agent(
             AGENT_ENV if self.env == TasksFlags.env else self.env,
             model=self.policy,

@@ -118,7 +118,7 @@ class GRPOConfig(
         self.check_compile(self)
         self.check_horizon()
         self.check_rollout()
-        self.check_reasoning(self.max_action_tokens)
+        self.check_reasoning()
         self.check_sampler()
         self.check_loss()
         self.check_offload(self.max_staleness)
@@ -158,13 +158,7 @@ class GRPOConfig(
 
     def rules(self) -> Rules:
         """Returns what holds for every episode of the run."""
-        return Rules(
-            self.temperature,
-            self.max_action_tokens,
-            self.environment_retries,
-            self.rollout,
-            self.max_reasoning_tokens,
-        )
+        return Rules(self.temperature, self.max_action_tokens, self.environment_retries, self.rollout)
 
     def loss_settings(self) -> LossSettings:
         """Picks the settings that the policy update needs."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from eh_gym.errors import ConfigError
 from envs.making import json_object
-from harness.settings.ranges import Range
 from harness.types.rules import REASONING_FORMATS
 
 __all__ = ["ReasoningFlags", "read_template_kwargs"]
@@ -35,22 +34,15 @@ class ReasoningFlags:
     reasoning: Literal["keep", "strip"] = "keep"
     """keep: earlier thoughts stay in the conversation, which only grows. strip: they leave it as the chat template removes them,
     and an episode is several sequences of tokens with one advantage."""
-    max_reasoning_tokens: Annotated[int, Range(0)] = 0
-    """A thought that reaches so many tokens is closed, and the model goes on with its answer. 0 closes none."""
 
-    def check_reasoning(self, max_action_tokens: int) -> None:
-        """Raises ConfigError if no token is left for an action, or a format or the variables can't be read."""
+    def check_reasoning(self) -> None:
+        """Raises ConfigError if the format or the variables can't be read."""
         read_template_kwargs(self.chat_template_kwargs)
         tags = self.reasoning_format.split()
         if self.reasoning_format not in REASONING_FORMATS and (len(tags) != 2 or tags[0] == tags[1]):
             raise ConfigError(
                 f"--reasoning-format must be one of {', '.join(REASONING_FORMATS)}, or two different tags with a blank between, "
                 f"got {self.reasoning_format!r}"
-            )
-        if self.max_reasoning_tokens and not 0 < self.max_reasoning_tokens < max_action_tokens:
-            raise ConfigError(
-                f"max_reasoning_tokens must be 0 (no limit) or from 1 to max_action_tokens - 1 ({max_action_tokens - 1}), got "
-                f"{self.max_reasoning_tokens}; raise --max-action-tokens or lower --max-reasoning-tokens"
             )
 
 

@@ -53,7 +53,6 @@ class Turn:
         observation_tokens: The number of ids that followed, up to the next action; 0 if the episode ended.
         reasoning: The thought before the action; empty if there was none.
         reasoning_tokens: The number of ids of the thought, including its tags.
-        closing_tokens: The number of those ids that the model did not sample, because its thought was closed for it.
         unfinished: Whether the thought never ended, so that there was no action.
         prompt_tokens: The number of tokens in the request: behind an endpoint, as it counts them; otherwise 0, except in a turn
             that begins another sequence of ids.
@@ -70,7 +69,6 @@ class Turn:
     observation_tokens: int = 0
     reasoning: str = ""
     reasoning_tokens: int = 0
-    closing_tokens: int = 0
     unfinished: bool = False
     prompt_tokens: int = 0
     latency_s: float = field(default=0.0, compare=False)
@@ -296,7 +294,7 @@ class Trajectory:
     @property
     def spent_tokens(self) -> int:
         """The number of tokens that were written and read after the first prompt."""
-        in_turns = sum(turn.action_tokens + turn.closing_tokens + turn.observation_tokens for turn in self.turns)
+        in_turns = sum(turn.action_tokens + turn.observation_tokens for turn in self.turns)
         return in_turns + self.restart_tokens
 
     def outcome(self) -> EpisodeOutcome:

@@ -81,12 +81,12 @@ def test_the_curve_of_a_training_run_with_a_moving_k_is_that_of_the_policy() -> 
 
 
 def test_what_k_cut_off_is_told_apart_from_what_failed_and_each_step_has_its_tokens() -> None:
-    first = {"prompt_tokens": 0, "closing_tokens": 1, "action_tokens": 3, "observation_tokens": 4}
-    last = {"prompt_tokens": 0, "closing_tokens": 0, "action_tokens": 5, "observation_tokens": 0}
+    first = {"prompt_tokens": 0, "action_tokens": 3, "observation_tokens": 4}
+    last = {"prompt_tokens": 0, "action_tokens": 5, "observation_tokens": 0}
     line = {"task_id": "a", "horizon": 2, "success": False, "prompt_tokens": 10, "turns": [first, last]}
     cut, failed = (steps_of_line({**line, "end": end}) for end in ("horizon", "terminated"))
-    assert cut == PlayedSteps("a", 2, 2, False, True, [10 + 1 + 3, 4 + 5])
-    assert failed == PlayedSteps("a", 2, 2, False, False, [14, 9])
+    assert cut == PlayedSteps("a", 2, 2, False, True, [10 + 3, 4 + 5])
+    assert failed == PlayedSteps("a", 2, 2, False, False, [13, 9])
     assert not steps_of_line({**line, "horizon": 50, "end": "horizon"}).cut  # its budget of tokens was spent
     older = {"task_id": "a", "horizon": 1, "success": True, "end": "terminated", "turns": [{"action": "x"}]}
     assert steps_of_line(older) == PlayedSteps("a", 1, 1, True, False, [0])

@@ -259,9 +259,6 @@ def test_a_thought_is_no_part_of_the_action(family: str) -> None:
     )
     assert chat.read(unclosed).unfinished
     assert chat.read(unclosed).action == ""
-    closed = [*unclosed, *chat.end_of_thought(unclosed), *tokenizer.encode("call(3)", add_special_tokens=False)]
-    assert (chat.read(closed).action, chat.read(closed).reasoning) == ("call(3)", "Maybe call(7)?")
-    assert chat.end_of_thought(closed) == []
 
 
 @ALL

@@ -109,42 +109,6 @@ def test_a_thought_that_never_ends_is_no_action_and_the_model_reads_so(mode: Any
 
 
 @pytest.mark.parametrize("mode", ["lockstep", "streaming"])
-def test_a_thought_that_grows_too_long_is_closed(mode: Any) -> None:
-    texts = [
-        "<think>\nabcdefghijklmnopqrstuvwxyz",
-        "list()<|im_end|>",
-        "<think>b</think>read()<|im_end|>",
-        "read()<|im_end|>",
-    ]
-    trajectory, sampler, chat = play(texts, horizon=3, mode=mode, max_reasoning_tokens=12, max_action_tokens=30)
-    first, second, third = trajectory.turns
-    assert (first.action, first.reasoning) == ("list()", "abcdefghij")
-    # 12 sampled ids of the thought; then "\n</think>\n\n", which is not sampled; then "list()" and its end
-    assert (first.action_tokens, first.closing_tokens, first.reasoning_tokens) == (12 + 7, 4, 12 + 2)
-    assert (second.action, second.closing_tokens, third.action) == ("read()", 0, "read()")
-    assert [request.max_tokens for request in sampler.requests] == [12, 30 - 12 - 4, 12, 12]
-    assert sampler.requests[1].prompt_ids[: len(sampler.requests[0].prompt_ids)] == sampler.requests[0].prompt_ids
-    assert len({request.seed for request in sampler.requests}) == 4
-    sampled = "<think>\nabcdefghij" + "list()<|im_end|>" + "<think>b</think>read()<|im_end|>" + "read()<|im_end|>"
-    assert trained_text(trajectory, chat) == sampled  # the ids that closed the thought were not sampled
-    metrics = rollout_metrics([trajectory], 0)
-    assert metrics["rollout/closed_reasoning"] == pytest.approx(1 / 3)
-    assert (
-        metrics["rollout/action_tokens"]
-        == sum(trajectory.action_mask)
-        == sum(t.action_tokens for t in trajectory.turns)
-    )
-
-
-def test_an_answer_at_the_limit_of_a_thought_goes_on() -> None:
-    trajectory, _, _ = play(
-        ["<think>b</think>rea", "d()<|im_end|>"], horizon=1, max_reasoning_tokens=6, max_action_tokens=30
-    )
-    assert [turn.action for turn in trajectory.turns] == ["read()"]
-    assert trajectory.turns[0].closing_tokens == 0
-
-
-@pytest.mark.parametrize("mode", ["lockstep", "streaming"])
 def test_thoughts_that_leave_the_conversation_make_an_episode_several_sequences(mode: Any) -> None:
     texts = [
         "<think>a longer thought</think>list()<|im_end|>",

@@ -259,7 +259,6 @@
                 `${n + 1}. Thought`,
                 turn.reasoning || "",
                 tokens(turn.reasoning_tokens),
-                turn.closing_tokens ? "closed at the maximum number of tokens" : null,
                 turn.unfinished ? "never closed, so there is no action" : null,
               )
             : null,
@@ -267,7 +266,7 @@
             trained ? "action trained" : "action",
             `${n + 1}. Action`,
             turn.action || "",
-            tokens(turn.action_tokens + (turn.closing_tokens || 0) - (turn.reasoning_tokens || 0)),
+            tokens(turn.action_tokens - (turn.reasoning_tokens || 0)),
             trained === null ? null : trained ? "trained on" : "not trained on",
             turn.cut ? "cut at the maximum number of tokens" : null,
             turn.malformed ? "no valid call" : null,
@@ -373,7 +372,6 @@
     for (const turn of texts.turns) {
       add("prompt", turn.prompt_tokens); // another sequence begins, with --reasoning strip
       add(trained ? "action trained" : "action", turn.action_tokens);
-      add("observation", turn.closing_tokens);
       add("observation", turn.observation_tokens);
     }
     const written = data.columns.action_tokens[i];

@@ -197,13 +197,12 @@ def test_a_thought_is_shown_apart_from_its_action(browser: Any, tmp_path: Path) 
     for turn in (
         Turn("open(a)", "ok", reasoning=HOSTILE, **about),
         Turn("", "error", reasoning="it goes on", unfinished=True, **about),
-        Turn("read()", "done", reasoning="cut short", closing_tokens=2, prompt_tokens=6, **about),
+        Turn("read()", "done", reasoning="briefly", prompt_tokens=6, **about),
         Turn("submit(1)", "", cut=False, malformed=False, action_tokens=2),
     ):
         if turn.prompt_tokens:
             t.go_on([9] * turn.prompt_tokens)
         t.add_sample(Sample([2] * turn.action_tokens, [-0.1] * turn.action_tokens, "stop", 0))
-        t.add_prompt([3] * turn.closing_tokens)
         t.turns.append(turn)
     write_episodes(run / "episodes", 0, [t], [(t, 1.0)])
     main([str(run), "--out", str(tmp_path / "thinks.html")])
@@ -211,12 +210,11 @@ def test_a_thought_is_shown_apart_from_its_action(browser: Any, tmp_path: Path) 
     visit.page.wait_for_selector(".turn")
     thoughts = [visit.page.locator(".message.thought").nth(i).inner_text() for i in range(3)]
     assert visit.page.locator(".message.thought").count() == 3  # the last turn has none
-    for text, words in zip(thoughts, (HOSTILE, "it goes on", "cut short"), strict=True):
+    for text, words in zip(thoughts, (HOSTILE, "it goes on", "briefly"), strict=True):
         assert words in text
         assert "3 tokens" in text
         assert "Thought" in text
     assert "never closed, so there is no action" in thoughts[1]
-    assert "closed at the maximum number of tokens" in thoughts[2]
     actions = [visit.page.locator(".message.action.trained").nth(i).inner_text() for i in range(4)]
     assert "open(a)" in actions[0]
     assert "2 tokens" in actions[0]  # of five, three are the thought's
