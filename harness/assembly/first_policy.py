@@ -54,7 +54,6 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) 
                 packing=config.packing,
                 template_kwargs=read_template_kwargs(config.chat_template_kwargs),
                 reasoning_format=config.reasoning_format,
-                strip_reasoning=config.reasoning == "strip",
                 max_context=config.max_context,
             )
         Head.check(policy.model)

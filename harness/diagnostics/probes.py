@@ -267,7 +267,6 @@ class _WordChat:
     prompt: int
     observation: int
     stop_ids: frozenset[int] = frozenset()
-    strips = False
 
     def prompt_ids(self, system_prompt: str, observation: str, tools: Any = ()) -> list[int]:
         return self._drawn(observation, self.prompt)

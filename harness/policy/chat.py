@@ -7,8 +7,7 @@ So any template works that delimits its turns (Qwen, Llama 3, ChatML, …).
 
 As a result, the ids of a conversation are always a prefix of the ids of its next turn, whatever the template does. Some
 templates would render earlier messages differently when later ones follow: Qwen3's strips the thinking of earlier replies.
-This is detected at the start and reported in `ChatFormat.notes`; nothing is removed from what the model wrote. With
-`strip_reasoning` it is: a turn that the template would begin differently begins with the ids of the template's own text.
+This is detected at the start and reported in `ChatFormat.notes`; nothing is removed from what the model wrote.
 
 `harness.policy.reasoning` knows how models write their thoughts, `harness.policy.tools` how they write function calls.
 """
@@ -27,7 +26,7 @@ from eh_gym.errors import ConfigError
 from eh_gym.surrogates import escaped
 from harness.policy.reasoning import find_reasoning, first_with, thought_like_tags
 from harness.policy.template import Message, Template
-from harness.policy.tools import ToolFormat, call_id, call_names, result_message
+from harness.policy.tools import ToolFormat, call_names, result_message
 
 __all__ = ["ChatFormat", "Reply"]
 
@@ -71,10 +70,8 @@ class ChatFormat:
         template_kwargs: Further variables of the chat template, such as ``{"enable_thinking": False}``.
         reasoning_format: How the model writes its thoughts, see `find_reasoning`; "auto" finds it.
         stop_ids: Further tokens that end a reply, such as those of the model's generation config.
-        strip_reasoning: Whether earlier thoughts leave the conversation as the template removes them.
 
     Attributes:
-        strips: Whether earlier thoughts leave the conversation; False for a model without thoughts.
         stop_ids: The tokens that end a reply.
         reasoning: How the model writes its thoughts.
         notes: What the template would change in a growing conversation, but is not changed here; one sentence each.
@@ -91,7 +88,6 @@ class ChatFormat:
         template_kwargs: Mapping[str, Any] | None = None,
         reasoning_format: str = "auto",
         stop_ids: Iterable[int] = (),
-        strip_reasoning: bool = False,
     ) -> None:
         if max_observation_tokens is not None and max_observation_tokens < 16:
             raise ConfigError(f"max_observation_tokens must be >= 16, got {max_observation_tokens}")
@@ -102,7 +98,6 @@ class ChatFormat:
         self.reasoning = find_reasoning(tokenizer, self._template.source, self._before_reply, reasoning_format)
         unknown = reasoning_format == "auto" and self.reasoning.name == "none"
         self._strange_tags = thought_like_tags(tokenizer, self._template.source) if unknown else []
-        self.strips = strip_reasoning and self.reasoning.name != "none"
         self._system_apart = self._takes_system()
         self.notes = self._notes()
         # `all_special_ids` has only the named ones: if Llama's eos is <|end_of_text|>, <|eot_id|> is not among them.
@@ -134,31 +129,9 @@ class ChatFormat:
         """
         if tools:
             self.tool_format()  # a model without calls is refused here
-        return self.messages_ids(self.first_messages(system_prompt, observation), tools)
-
-    def first_messages(self, system_prompt: str, observation: str) -> list[Message]:
-        """The messages of the first prompt; the arguments are those of `prompt_ids`."""
         system = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        return self.with_system_apart([*system, {"role": "user", "content": self.cut(observation)}])
-
-    def next_messages(self, reply: Reply, observation: str, results: Sequence[str] = ()) -> list[Message]:
-        """A reply and its answer as messages, with the thought apart, where templates look for it.
-
-        Args:
-            reply: The reply.
-            observation: The environment's answer.
-            results: The results of the reply's calls, in place of an observation.
-        """
-        said: Message = json.loads(reply.action) if results else {"role": "assistant", "content": reply.text}
-        if reply.reasoning:
-            said |= {
-                "reasoning_content": reply.reasoning,
-                "thinking": reply.reasoning,
-            }  # gpt-oss has its own name for it
-        if not results:
-            return [said, {"role": "user", "content": self.cut(observation)}]
-        said["tool_calls"] = [{"id": call_id(at), **call} for at, call in enumerate(said["tool_calls"])]
-        return [said, *self.result_messages(reply.action, results)]
+        messages = [*system, {"role": "user", "content": self.cut(observation)}]
+        return self.messages_ids(self.with_system_apart(messages), tools)
 
     def result_messages(self, action: str, results: Sequence[str]) -> list[Message]:
         """The results of an action with calls, one of each, as messages of the role tool."""
@@ -167,21 +140,6 @@ class ChatFormat:
             raise ConfigError(fault)
         named = enumerate(zip(names, results, strict=True))
         return [result_message(name, self.cut(text, share=len(results)), at) for at, (name, text) in named]
-
-    def without_thoughts(self, messages: Sequence[Message], tools: Sequence[Any], grown: list[int]) -> list[int]:
-        """The ids of a conversation as the template renders it, without the thoughts that the template removes.
-
-        Args:
-            messages: The conversation.
-            tools: The functions that were on offer at its beginning.
-            grown: The conversation as it grew. It is returned if the template's text is the same, or if the template refuses the
-                messages, such as several calls in one.
-        """
-        try:
-            ids = self._ids(self._template(messages, tools=tools))
-        except ConfigError:
-            return grown
-        return grown if self.text(ids) == self.text(grown) else ids
 
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
         """The ids that follow a reply, up to the place where the model writes again.
@@ -345,18 +303,14 @@ class ChatFormat:
                     "the conversation only grows"
                 )
         shown = self._template(_conversation(_REPLY, reasoning_content=_THOUGHT, thinking=_THOUGHT))
-        if self.strips:
-            if _THOUGHT in shown:
-                found.append("the chat template keeps the thinking of earlier replies, so it stays in the conversation")
-        else:
-            style = self.reasoning
-            opening, end = (style.opening, style.end) if style.opening else ("<think>\n", "\n</think>\n\n")
-            shown += "" if style.answer else self._template(_conversation(f"{opening}{_THOUGHT}{end}{_REPLY}"))
-            if _THOUGHT not in shown:
-                found.append(
-                    "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it was "
-                    "sampled, so that the model is trained on exactly what it sampled; --reasoning strip removes it"
-                )
+        style = self.reasoning
+        opening, end = (style.opening, style.end) if style.opening else ("<think>\n", "\n</think>\n\n")
+        shown += "" if style.answer else self._template(_conversation(f"{opening}{_THOUGHT}{end}{_REPLY}"))
+        if _THOUGHT not in shown:
+            found.append(
+                "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it was "
+                "sampled, so that the model is trained on exactly what it sampled"
+            )
         if self._strange_tags:
             found.append(
                 f"the tokenizer has {' and '.join(self._strange_tags)}, which may begin or end thoughts, and none are known for "

@@ -77,10 +77,6 @@ class MessageFormat:
         names = [] if self._written_out else [call["function"]["name"] for call in said.get("tool_calls", ())]
         return _joining(lambda some: self._chat.following_ids(names, some, stopped=stopped), rendered[1:])
 
-    def without_thoughts(self, messages: Sequence[Message], grown: list[int]) -> list[int]:
-        """A conversation that has grown, without the thoughts that the template removes; see `ChatFormat.without_thoughts`."""
-        return self._chat.without_thoughts(self._rendered(messages), self._offered, grown)
-
     def read(self, ids: Sequence[int]) -> Reply:
         """Splits a sampled reply into its thought and its action: words, or with functions on offer a message as JSON."""
         if not self._written_out:

@@ -169,7 +169,6 @@ def load_policy(
     packing: bool = True,
     template_kwargs: Mapping[str, Any] | None = None,
     reasoning_format: str = "auto",
-    strip_reasoning: bool = False,
     max_context: int = 0,
 ) -> Policy:
     """Loads a Hugging Face folder, an installed model or a hub id.
@@ -182,7 +181,6 @@ def load_policy(
         packing: Whether to train on packed episodes, if the model can.
         template_kwargs: Further variables of the chat template.
         reasoning_format: How the model writes its thoughts, see `find_reasoning`; "auto" finds it.
-        strip_reasoning: Whether earlier thoughts leave the conversation, as the chat template removes them.
         max_context: The most tokens of an episode; 0 for the model's positions. It decides on the frequencies of LongRoPE.
 
     Raises:
@@ -215,7 +213,6 @@ def load_policy(
         max_observation_tokens=max_observation_tokens,
         template_kwargs=template_kwargs,
         reasoning_format=reasoning_format,
-        strip_reasoning=strip_reasoning,
         stop_ids=[] if ends is None else ends if isinstance(ends, list) else [ends],
     )
     return Policy(model, tokenizer, chat)

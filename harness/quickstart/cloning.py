@@ -100,9 +100,8 @@ def demonstrations(
             trajectory.logprobs += [0.0] * len(reply)
             if step < len(played.actions) or not played.ended:
                 turn = Turn(action, played.observations[step], cut=False, malformed=False)
-                read = policy.chat.read(reply, conversation.tools)
                 info = played.infos[step - 1]
-                trajectory.go_on(conversation.answered(trajectory.ids, read, turn, info, stopped=True))
+                trajectory.go_on(conversation.answered(trajectory.ids, turn, info, stopped=True))
         shortest = min(shortest, len(trajectory.ids))
         if len(trajectory.ids) <= settings.max_tokens:
             found.append(trajectory)
@@ -307,7 +306,7 @@ def _cache_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, seed
     key = hashlib.blake2b(digest_size=16)
     wrappers = [repr(w) for w in spec.additional_wrappers] if spec else []
     name = [spec.id, sorted((k, repr(v)) for k, v in spec.kwargs.items()), *wrappers] if spec else repr(env)
-    how = [str(policy.model.dtype), policy.packs, has_lora(policy.model), *(["strips"] if policy.chat.strips else [])]
+    how = [str(policy.model.dtype), policy.packs, has_lora(policy.model)]
     # Texts as the demonstrations have them: they show the template, and how long observations are cut.
     chat = policy.chat
     texts = [chat.prompt_ids("s", "u"), chat.reply_ids("a"), chat.observation_ids("a long text " * 8192, stopped=True)]
@@ -354,8 +353,7 @@ def _clone(
     recent: deque[float] = deque(maxlen=min(10, least))
     training_mode(policy.model)
     rng = np.random.default_rng(seed)
-    # Where earlier thoughts leave the conversation, the last sequence of a stopped demonstration has no written token.
-    written = [(t, s) for t in demos for s in t.sequences if any(s.action_mask)]
+    written = [(t, s) for t in demos for s in t.sequences]
     if is_pretrained(policy) and policy.packs:  # demonstrations with the same system prompt share its tokens
         prompts = {t.system_prompt: number for number, t in enumerate(demos)}
         shared = [dataclasses.replace(s, group=prompts[t.system_prompt]) for t, s in written]

@@ -112,9 +112,7 @@ class AgentConversation:
         self._known.append(_Known([*self._messages, message], self._call.tools, list(trajectory.ids), stopped))
         return write_action(answer)
 
-    def answered(
-        self, ids: list[int], reply: Reply, turn: Turn, info: Mapping[str, Any], *, stopped: bool
-    ) -> list[int]:
+    def answered(self, ids: list[int], turn: Turn, info: Mapping[str, Any], *, stopped: bool) -> list[int]:
         """All ids that the model reads before its next reply: those of the agent's next request, which is in `info`.
 
         Raises:
@@ -141,7 +139,7 @@ class AgentConversation:
             except ConfigError:
                 break  # the template has no such messages after a reply: it may have them in a whole conversation
             self._messages = [*known.messages, *new]
-            return self._format.without_thoughts(self._messages, grown) if self._chat.strips else grown
+            return grown
         try:
             return self._format.ids(call.messages)
         except ConfigError as error:

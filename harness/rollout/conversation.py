@@ -11,7 +11,6 @@ from harness.types.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.policy.chat import ChatFormat, Reply
-    from harness.policy.template import Message
 
 __all__ = ["UNFINISHED", "Conversation"]
 
@@ -34,12 +33,8 @@ class Conversation:
 
     def __init__(self, chat: ChatFormat, observation: str, info: Mapping[str, Any]) -> None:
         self.tools = list(info.get("tools", ()))
-        system = info.get("system_prompt", "")
-        self.prompt_ids = chat.prompt_ids(system, observation, self.tools)
+        self.prompt_ids = chat.prompt_ids(info.get("system_prompt", ""), observation, self.tools)
         self._chat = chat
-        # What the template renders again in every turn, if thoughts leave the conversation.
-        self._messages: list[Message] = chat.first_messages(system, observation) if chat.strips else []
-        self._first_tools = list(self.tools)
 
     max_tokens = None
     """The most tokens of the next reply that the environment wants: it does not say."""
@@ -56,15 +51,12 @@ class Conversation:
         """What the environment gets for a reply; the arguments are those of `AgentConversation.action`."""
         return reply.action
 
-    def answered(
-        self, ids: list[int], reply: Reply, turn: Turn, info: Mapping[str, Any], *, stopped: bool
-    ) -> list[int]:
+    def answered(self, ids: list[int], turn: Turn, info: Mapping[str, Any], *, stopped: bool) -> list[int]:
         """All ids that the model reads before its next reply. What it sees of the answer becomes the turn's observation.
 
         Args:
             ids: What it has read and written so far.
-            reply: The last reply.
-            turn: The same turn, with the environment's answer.
+            turn: The last turn, with the environment's answer.
             info: The info of the answer. Its ``tools`` may have functions that were not on offer before: a conversation that only
                 grows can't change its beginning, so the model reads about them here.
             stopped: Whether the reply ended with a stop token.
@@ -72,15 +64,10 @@ class Conversation:
         results = info.get("tool_results") or ()
         if results:
             answers = self._chat.result_messages(turn.action, results)
-            added = self._chat.following_ids([answer["name"] for answer in answers], answers, stopped=stopped)
-        else:
-            new = [tool for tool in info.get("tools", ()) if tool not in self.tools]
-            self.tools += new
-            notes = [UNFINISHED] if turn.unfinished else []
-            functions = [json.dumps(tool["function"], ensure_ascii=False) for tool in new]
-            turn.observation = "\n".join([*notes, *functions, turn.observation])
-            added = self._chat.observation_ids(turn.observation, stopped=stopped)
-        if not self._chat.strips:
-            return ids + added
-        self._messages += self._chat.next_messages(reply, turn.observation, results)
-        return self._chat.without_thoughts(self._messages, self._first_tools, ids + added)
+            return ids + self._chat.following_ids([answer["name"] for answer in answers], answers, stopped=stopped)
+        new = [tool for tool in info.get("tools", ()) if tool not in self.tools]
+        self.tools += new
+        notes = [UNFINISHED] if turn.unfinished else []
+        functions = [json.dumps(tool["function"], ensure_ascii=False) for tool in new]
+        turn.observation = "\n".join([*notes, *functions, turn.observation])
+        return ids + self._chat.observation_ids(turn.observation, stopped=stopped)

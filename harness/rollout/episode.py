@@ -19,7 +19,7 @@ from harness.types.seeding import derive_seed
 from harness.types.trajectory import EndReason, Trajectory, Turn
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
-    from harness.policy.chat import ChatFormat, Reply
+    from harness.policy.chat import ChatFormat
 
 __all__ = ["Episode", "Next"]
 
@@ -46,7 +46,6 @@ class Episode:
         self.request = request
         self._rules, self._chat, self._max_context = rules, chat, max_context
         self._last: Sample | None = None
-        self._reply: Reply | None = None  # the last one
         self._conversation: Conversation | AgentConversation | None = None  # of the present attempt
         self._begin = 0  # where the present turn begins in the trajectory's ids
         self._asked = 0.0  # when the last turn was requested, in seconds
@@ -103,14 +102,13 @@ class Episode:
         cut &= self._last is sample  # else a text of the agent's has ended it
         trajectory.add_sample(self._last)
         reply = self._conversation.read(trajectory.ids[self._begin :])
-        self._reply = reply
         begins = trajectory.earlier and not any(trajectory.action_mask[: self._begin])  # another sequence
         trajectory.turns.append(
             Turn(
                 reply.action,
                 "",
                 cut,
-                malformed=False,
+                reply.malformed,
                 action_tokens=len(trajectory.ids) - self._begin,
                 reasoning=reply.reasoning,
                 reasoning_tokens=reply.thought_tokens,
@@ -132,12 +130,10 @@ class Episode:
         except WorkerError as failure:
             return self._failed(str(failure))
         trajectory, conversation = self.trajectory, self._conversation
-        sample, reply = self._last, self._reply
+        sample = self._last
         assert conversation is not None, "reset_answered() comes before an answer"
         assert sample is not None, "act() comes before the answer"
-        assert reply is not None, "act() comes before the answer"
         end = trajectory.add_answer(answered)
-        trajectory.turns[-1].malformed |= reply.malformed
         if end == "environment-error":
             return self._failed(trajectory.error or "")
         if end is not None:
@@ -145,7 +141,7 @@ class Episode:
         turn = trajectory.turns[-1]
         stopped = sample.finish_reason == "stop"
         try:
-            ids = conversation.answered(trajectory.ids, reply, turn, answered[4], stopped=stopped)
+            ids = conversation.answered(trajectory.ids, turn, answered[4], stopped=stopped)
         except UnreadableRequestError as error:
             trajectory.failure = str(error)
             return self._over("terminated")

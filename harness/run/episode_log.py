@@ -4,9 +4,8 @@ The log of a run has one file per update. The log of an evaluation is one file, 
 
 The log has no token ids, only numbers of tokens. They give the mask: an episode begins with the tokens of its prompt, and each
 turn adds those of its action and of its observation. The model wrote only the actions. Those of a turn include its thought, which
-the log shows apart. With `--reasoning strip`,
-a turn with ``prompt_tokens`` begins another list of ids, with so many that the model did not write. So does a turn in which an
-agent program changes the history; a later one may go on in an earlier list. An evaluation can keep the ids (`--keep-tokens`).
+the log shows apart. A turn in which an agent program changes the history begins another list of ids, with ``prompt_tokens`` that
+the model did not write; a later one may go on in an earlier list. An evaluation can keep the ids (`--keep-tokens`).
 """
 
 from __future__ import annotations

@@ -134,7 +134,6 @@ class Evaluation(
                 "max_context",
                 "max_observation_tokens",
                 "reasoning_format",
-                "reasoning",
             }
             why = "is not for --policy openai, whose server has limits of its own and renders the messages"
         for name in sorted(unused):

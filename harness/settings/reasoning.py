@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from eh_gym.errors import ConfigError
 from envs.making import json_object
@@ -24,16 +24,13 @@ _OURS = (
 
 @dataclass(frozen=True)
 class ReasoningFlags:
-    """The model's chat template and its thoughts."""
+    """The model's chat template, and how the model writes its thoughts."""
 
     chat_template_kwargs: str = "{}"
     """Further variables of the chat template, as a JSON object, such as '{"enable_thinking": false}'."""
     reasoning_format: str = "auto"
     """How the model writes its thoughts: tags (<think>), opened (by the template), harmony (gpt-oss), none, or two other tags,
     such as '<seed:think> </seed:think>'. auto finds it."""
-    reasoning: Literal["keep", "strip"] = "keep"
-    """keep: earlier thoughts stay in the conversation, which only grows. strip: they leave it as the chat template removes them,
-    and an episode is several sequences of tokens with one advantage."""
 
     def check_reasoning(self) -> None:
         """Raises ConfigError if the format or the variables can't be read."""

@@ -12,9 +12,8 @@ The denominator of the ratio can come from two policies:
   trainer's / sampler's probability, bounded by the cap (`importance_weights`). The clipping then bounds only the steps of this
   update, and the weight corrects the difference between sampler and trainer.
 
-If earlier thoughts leave the conversation (`--reasoning strip`), an episode is several sequences of tokens. Each is scored by
-itself, and has a ratio of its own where ratios are of sequences. All have the episode's advantage, and in every mean over
-episodes they count as one.
+If an agent program changes its history, an episode is several sequences of tokens. Each is scored by itself, and has a ratio of
+its own where ratios are of sequences. All have the episode's advantage, and in every mean over episodes they count as one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """One episode as the trainer sees it: its token ids, what was said, and why it ended.
 
-An episode is one list of token ids with a mask of those that the model wrote; if earlier thoughts leave the conversation, it is
-several such lists. Whoever plays an episode, with a model, behind an
-endpoint or with a script, hands the environment's answers to `Trajectory.begin` and `Trajectory.add_answer`. So what ended an
-episode is decided in one place.
+An episode is one growing list of token ids with a mask of those that the model wrote; if an agent program changes its history,
+it is several such lists. Whoever plays an episode, with a model, behind an endpoint or with a script, hands the environment's
+answers to `Trajectory.begin` and `Trajectory.add_answer`. So what ended an episode is decided in one place.
 """
 
 from __future__ import annotations
@@ -106,7 +105,6 @@ class Trajectory:
         action_mask: For each of `ids`, 1 if the model sampled it, else 0.
         logprobs: For each of `ids` that was sampled, its log-probability when it was sampled; for any other one, 0.0.
         earlier: The sequences before the last one.
-        restart_tokens: The tokens that were read for the first time where another sequence began. No turn counts them.
         versions: For each sample, the number of policy updates that the weights which wrote it had seen; more than one number,
             in order, if weights changed meanwhile.
         system_prompt: The system prompt, and the functions on offer if there are any; for the log.
@@ -133,7 +131,6 @@ class Trajectory:
     action_mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     earlier: list[TokenSequence] = field(default_factory=list)
-    restart_tokens: int = 0
     versions: list[int] = field(default_factory=list)
     system_prompt: str = ""
     tools: list[Any] = field(default_factory=list)
@@ -181,7 +178,7 @@ class Trajectory:
         """
         observation, reward, terminated, truncated, info = answer
         turn = self.turns[-1]
-        turn.observation, turn.malformed = observation, bool(info.get("malformed", False))
+        turn.observation, turn.malformed = observation, turn.malformed or bool(info.get("malformed", False))
         turn.results = list(info.get("tool_results", ()))
         if tools := info.get("tools"):
             known = [*self.tools, *(tool for turn in self.turns for tool in turn.new_tools)]
@@ -232,7 +229,6 @@ class Trajectory:
             The number of ids that were added to the sequence; 0 if another one begins.
         """
         sequences, known = self.sequences, self._known(ids)
-        self.restart_tokens += 0 if known else self.reads(ids)
         begun = (s for s in sequences if known == len(s.ids) and s.ids == ids[:known])
         now = next(begun, TokenSequence(self.group, [], [], []))
         self.earlier = [s for s in sequences if s is not now]
@@ -241,14 +237,8 @@ class Trajectory:
         return len(ids) - known if known else 0
 
     def reads(self, ids: list[int]) -> int:
-        """The number of ids of the next text that the model reads for the first time.
-
-        If it begins another sequence, the thoughts of the last one are no longer in it.
-        """
-        if known := self._known(ids):
-            return len(ids) - known
-        begun = next((i for i in range(self.length - 1, 0, -1) if self.turns[i].prompt_tokens), 0)
-        return max(0, len(ids) - len(self.ids) + sum(turn.reasoning_tokens for turn in self.turns[begun:]))
+        """The number of ids of the next text that the model reads for the first time."""
+        return len(ids) - self._known(ids)
 
     def _known(self, ids: list[int]) -> int:
         """The number of ids in the longest sequence that a text goes on from; 0 for a text that begins another one."""
@@ -256,7 +246,7 @@ class Trajectory:
 
     @property
     def sequences(self) -> list[TokenSequence]:
-        """The episode's tokens, as they were sampled; one sequence, or several if earlier thoughts have left the conversation."""
+        """The episode's tokens, as they were sampled; one sequence, or several if an agent program has changed its history."""
         return [*self.earlier, TokenSequence(self.group, self.ids, self.action_mask, self.logprobs)]
 
     @property
@@ -287,15 +277,13 @@ class Trajectory:
     @property
     def prompt_tokens(self) -> int:
         """The number of tokens of the first prompt; 0 if none are known, as behind an endpoint."""
-        if not self.ids:
-            return 0
-        return self.tokens + self.restart_tokens - self.spent_tokens - sum(turn.prompt_tokens for turn in self.turns)
+        return self.tokens - self.spent_tokens if self.ids else 0
 
     @property
     def spent_tokens(self) -> int:
         """The number of tokens that were written and read after the first prompt."""
-        in_turns = sum(turn.action_tokens + turn.observation_tokens for turn in self.turns)
-        return in_turns + self.restart_tokens
+        begun = sum(turn.prompt_tokens for turn in self.turns) if self.ids else 0  # an endpoint counts every request's
+        return begun + sum(turn.action_tokens + turn.observation_tokens for turn in self.turns)
 
     def outcome(self) -> EpisodeOutcome:
         """The outcome that the horizon controller records."""

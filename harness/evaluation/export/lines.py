@@ -74,7 +74,7 @@ def conversation(line: Line, system_prompt: str, tools: Sequence[Any] = ()) -> l
 def tokens_of(line: Line, _: str, __: Sequence[Any] = ()) -> list[dict[str, Any]]:
     """An episode as token ids, with a mask of those that the model sampled, and their log-probabilities when they were sampled.
 
-    It has one line, or with `--reasoning strip` one for each of its sequences.
+    It has one line for each of its sequences: several if an agent program has changed its history.
 
     Raises:
         ConfigError: The log has no token ids.

@@ -176,9 +176,9 @@ def comes_back_from_a_long_one(say: Callable[..., str]) -> None:
 
 
 def test_what_an_agent_reads_in_an_earlier_conversation_is_in_its_budget(trained: Policy) -> None:
-    [episode], _ = play(comes_back_from_a_long_one, trained, episodes=1, token_budget=20)
+    [episode], _ = play(comes_back_from_a_long_one, trained, episodes=1, token_budget=40)
     assert (episode.end, episode.length) == ("horizon", 2)
-    assert episode.spent_tokens <= 20
+    assert 20 < episode.spent_tokens <= 40
 
 
 def sends_a_result(say: Callable[..., str]) -> None:

@@ -27,7 +27,6 @@ from harness.agents.env import read_action
 from harness.agents.protocol import ModelCall
 from harness.policy.chat import ChatFormat
 from harness.rollout.agent_conversation import AgentConversation
-from harness.rollout.conversation import Conversation
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 
@@ -168,54 +167,6 @@ def five_turns(family: str) -> tuple[str, str]:
     return chat.text(ids), chat._template(messages)
 
 
-@pytest.mark.parametrize("tools", [False, True])
-@ALL
-def test_without_earlier_thoughts_five_turns_are_the_template_s_own_text(family: str, tools: bool) -> None:
-    """The messages are made here from what was said. With tools, every other turn is a call, whose thought may stay longer."""
-    if chat_of(family).reasoning.name == "none" or (tools and not has_tools(family)):
-        pytest.skip("no thoughts, or no calls in a form of its own")
-    tokenizer, offered = tokenizer_of(family), TOOLS if tools else []
-    chat = ChatFormat(tokenizer, strip_reasoning=True)
-    style = chat.reasoning
-    conversation = Conversation(chat, "start c", {"system_prompt": "Be brief.", "tools": offered})
-    episode = Trajectory("task", 0)
-    episode.add_prompt(conversation.prompt_ids)
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "start c"},
-    ]
-    texts = []
-    for turn in range(5):
-        calls = tools and turn % 2 == 0
-        action = calling(("find", {"path": f"p{turn}"})) if calls else f"call({turn})"
-        demonstrated = chat.reply_ids(action)
-        answer = chat.text(demonstrated[chat.read(demonstrated, offered).thought_tokens : -1]).lstrip("\n")
-        opening = "" if style.name == "opened" else style.opening
-        thought = opening + f"Thought {turn}." + style.end.removesuffix(style.answer if calls else "")
-        reply = [*tokenizer.encode(thought + answer, add_special_tokens=False), demonstrated[-1]]
-        episode.add_sample(Sample(reply, [-1.0] * len(reply), "stop", 0))
-        texts.append(chat.text(episode.ids))
-        read = chat.read(reply, offered)
-        assert read.reasoning == f"Thought {turn}."
-        said = {"role": "assistant", "reasoning_content": read.reasoning, "thinking": read.reasoning}
-        if calls:
-            called = [{"id": "call00000", **call} for call in json.loads(action)["tool_calls"]]
-            messages.append({**said, "content": "", "tool_calls": called})
-            messages.append({"role": "tool", "name": "find", "tool_call_id": "call00000", "content": f"answer {turn}"})
-        else:
-            messages += [{**said, "content": action}, {"role": "user", "content": f"answer {turn}"}]
-        taken = Turn(read.action, f"answer {turn}", cut=False, malformed=False)
-        info = {"tool_results": [f"answer {turn}"]} if calls else {}
-        episode.go_on(conversation.answered(episode.ids, read, taken, info, stopped=True))
-        assert chat.text(episode.ids) == chat._template(messages, tools=offered)
-    last = [text for text in texts if "Thought 4." in text]
-    assert len(last) == 1
-    assert ("Thought 0." in last[0]) == any("keeps the thinking" in note for note in chat.notes)
-    assert episode.action_tokens == sum(episode.action_mask) + sum(sum(s.action_mask) for s in episode.earlier)
-    sampled = [chat.text([i for i, m in zip(s.ids, s.action_mask, strict=True) if m]) for s in episode.sequences]
-    assert [f"Thought {turn}." in "".join(sampled) for turn in range(5)] == [True] * 5
-
-
 def row(family: str) -> str:
     chat = chat_of(family)
     grown, whole = five_turns(family)
@@ -350,7 +301,7 @@ def test_an_agents_conversation_grows_by_its_new_messages_alone(family: str, too
             messages.append({"role": "user", "content": f"answer {turn}"})
         known = len(episode.ids)
         info = {"call": ModelCall(messages, offered)}
-        ids = conversation.answered(episode.ids, conversation.read(reply), episode.turns[-1], info, stopped=True)
+        ids = conversation.answered(episode.ids, episode.turns[-1], info, stopped=True)
         assert ids[:known] == episode.ids, "nothing that the model has read or written is tokenised again"
         added = chat.text(ids[known:])
         assert added.count(f"answer {turn}") == 1
@@ -358,9 +309,7 @@ def test_an_agents_conversation_grows_by_its_new_messages_alone(family: str, too
         assert episode.go_on(ids) == len(ids) - known
     assert not episode.earlier
     edited = ModelCall([*messages[:2], messages[-1] | {"role": "user"}], offered)
-    ids = conversation.answered(
-        episode.ids, conversation.read(reply), episode.turns[-1], {"call": edited}, stopped=True
-    )
+    ids = conversation.answered(episode.ids, episode.turns[-1], {"call": edited}, stopped=True)
     assert "answer 2" not in chat.text(ids)
     assert episode.go_on(ids) == 0
     assert len(episode.sequences) == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -51,17 +50,6 @@ def test_a_number_of_updates_is_exact_and_a_loss_target_stops_earlier(env: gym.E
     assert done["warm_start/tokens"] > 0
     tight = dataclasses.replace(loose, loss_target=1e-9)
     assert warm_start(env, new_tiny_policy(env, seed=0), tight, seed=0)["warm_start/steps"] == 23
-
-
-def test_a_sequence_without_an_action_is_left_out(env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is what a stopped demonstration ends with where earlier thoughts leave the conversation. Its loss was 0 / 0."""
-    policy = new_tiny_policy(env, seed=0)
-    demos = demonstrations(env, policy, FEW, waste=0.0, count=2, seed=0)
-    for demo in demos:
-        demo.go_on(list(reversed(demo.ids)))
-    monkeypatch.setattr(cloning, "demonstrations", lambda *args, **kwargs: demos)
-    settings = dataclasses.replace(FEW, updates=len(demos) * 2, batch_tokens=1)  # each sequence is a batch
-    assert math.isfinite(warm_start(env, policy, settings, seed=0)["warm_start/loss"])
 
 
 @pytest.mark.parametrize(

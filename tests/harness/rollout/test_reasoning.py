@@ -13,7 +13,6 @@ from transformers import PreTrainedTokenizerFast
 
 import eh_gym
 from eh_gym import FixedHorizon
-from harness.policy.batch import pack
 from harness.policy.chat import ChatFormat
 from harness.rollout.conversation import UNFINISHED
 from harness.rollout.episode_metrics import rollout_metrics
@@ -66,19 +65,15 @@ def play(
     *,
     horizon: int,
     mode: Any = "lockstep",
-    strip: bool = False,
-    max_context: int = 200_000,
-    **rules: Any,
-) -> tuple[Trajectory, Scripted, ChatFormat]:
+) -> tuple[Trajectory, ChatFormat]:
     made = tokenizer()
-    chat = ChatFormat(made, strip_reasoning=strip)
+    chat = ChatFormat(made)
     sampler: Any = Scripted(made, texts)
-    sampler.max_context = max_context
     envs = eh_gym.make_vec("EH-Cabinet-v0", 1, FixedHorizon(horizon), record=False, max_workers=0)
     request = EpisodeRequest(envs.envs[0].unwrapped.task_ids[0], 0, seed=1)  # type: ignore[attr-defined]
-    [trajectory] = rollout(envs, sampler, chat, [request], Rules(mode=mode, **rules))
+    [trajectory] = rollout(envs, sampler, chat, [request], Rules(mode=mode))
     envs.close()
-    return trajectory, sampler, chat
+    return trajectory, chat
 
 
 def trained_text(trajectory: Trajectory, chat: ChatFormat) -> str:
@@ -87,9 +82,7 @@ def trained_text(trajectory: Trajectory, chat: ChatFormat) -> str:
 
 def test_the_environment_gets_the_answer_and_the_log_both() -> None:
     """A thought before a call was answered with "error"."""
-    trajectory, _, chat = play(
-        ["<think>\nlist() or read()?\n</think>\n\nlist()<|im_end|>", "list()<|im_end|>"], horizon=2
-    )
+    trajectory, chat = play(["<think>\nlist() or read()?\n</think>\n\nlist()<|im_end|>", "list()<|im_end|>"], horizon=2)
     first, second = trajectory.turns
     assert (first.action, first.observation, first.malformed) == ("list()", "closed", False)
     assert first.reasoning == "list() or read()?"
@@ -100,71 +93,12 @@ def test_the_environment_gets_the_answer_and_the_log_both() -> None:
 
 @pytest.mark.parametrize("mode", ["lockstep", "streaming"])
 def test_a_thought_that_never_ends_is_no_action_and_the_model_reads_so(mode: Any) -> None:
-    trajectory, _, chat = play(["<think>\nopen(a)<|im_end|>", "list()<|im_end|>"], horizon=2, mode=mode)
+    trajectory, chat = play(["<think>\nopen(a)<|im_end|>", "list()<|im_end|>"], horizon=2, mode=mode)
     first = trajectory.turns[0]
     assert (first.action, first.reasoning, first.unfinished) == ("", "open(a)", True)
     assert first.observation == f"{UNFINISHED}\nerror"
     assert f"{UNFINISHED}\nerror<|im_end|>" in chat.text(trajectory.ids)
     assert rollout_metrics([trajectory], 0)["rollout/unfinished_reasoning"] == 0.5
-
-
-@pytest.mark.parametrize("mode", ["lockstep", "streaming"])
-def test_thoughts_that_leave_the_conversation_make_an_episode_several_sequences(mode: Any) -> None:
-    texts = [
-        "<think>a longer thought</think>list()<|im_end|>",
-        "read()<|im_end|>",
-        "<think>b</think>list()<|im_end|>",
-        "<think>c</think>read()<|im_end|>",
-    ]
-    trajectory, _, chat = play(texts, horizon=4, mode=mode, strip=True)
-    # A reply without a thought stays as it is, so that turns 2 and 3 are one sequence.
-    first, second, third = trajectory.sequences
-    starts = [sequence.action_mask.index(1) for sequence in (first, second, third)]
-    prompt, answers = chat.text(first.ids[: starts[0]]), [turn.observation for turn in trajectory.turns]
-    spoken = ["list()", "read()", "list()"]
-    asked = [
-        f"{said}<|im_end|>\n<|im_start|>user\n{answer}<|im_end|>\n<|im_start|>assistant\n"
-        for said, answer in zip(spoken, answers, strict=False)
-    ]
-    assert chat.text(first.ids) == prompt + texts[0]
-    assert chat.text(second.ids) == prompt + asked[0] + asked[1] + texts[2]
-    assert chat.text(third.ids) == prompt + "".join(asked) + texts[3]
-    for sequence, written in ((first, texts[:1]), (second, texts[1:3]), (third, texts[3:])):
-        sampled = [token for token, mask in zip(sequence.ids, sequence.action_mask, strict=True) if mask]
-        assert chat.text(sampled) == "".join(written)
-        assert sequence.logprobs == [-1.0 * mask for mask in sequence.action_mask]
-    # Turn by turn: what is in front of a sequence, what was sampled, what was answered.
-    turns = trajectory.turns
-    assert [turn.prompt_tokens for turn in turns] == [0, starts[1], 0, starts[2]]
-    assert [turn.observation_tokens > 0 for turn in turns] == [False, True, False, False]
-    tokens = starts[0] + sum(turn.prompt_tokens + turn.action_tokens + turn.observation_tokens for turn in turns)
-    assert tokens == trajectory.tokens == len(first.ids) + len(second.ids) + len(third.ids)
-    assert trajectory.action_tokens == sum(turn.action_tokens for turn in turns)
-    # A budget counts what was written and read, and each observation once.
-    assert trajectory.spent_tokens == play(texts, horizon=4, mode=mode)[0].spent_tokens
-    metrics = rollout_metrics([trajectory], 0)
-    assert metrics["tokens/update"] == tokens
-    assert metrics["rollout/prompt_tokens"] == tokens - trajectory.action_tokens
-
-
-def test_the_loss_covers_what_was_written_in_every_sequence() -> None:
-    texts = ["<think>a</think>list()<|im_end|>", "<think>b</think>read()<|im_end|>"]
-    trajectory, _, chat = play(texts, horizon=2, strip=True)
-    batch = pack(trajectory.sequences)
-    assert chat.text(batch.targets.tolist()) == "".join(texts)
-    # The system prompt and the first message are in the row once.
-    assert batch.ids.shape[1] < trajectory.tokens - trajectory.sequences[0].action_mask.index(1) + 40
-
-
-def test_a_context_that_is_full_counts_what_the_model_reads() -> None:
-    texts = ["<think>" + 400 * "a" + "</think>list()<|im_end|>", "list()<|im_end|>"]
-    prompt = play(["list()<|im_end|>"], horizon=1)[0].action_mask.index(1)
-    kept, stripped = (
-        play(texts, horizon=2, strip=strip, max_action_tokens=430, max_context=prompt + 430)[0]
-        for strip in (False, True)
-    )
-    assert (kept.end, kept.length) == ("context", 1)
-    assert (stripped.end, stripped.length) == ("horizon", 2)
 
 
 def test_a_rollout_with_the_model_s_own_calls(bfcl_python: Path) -> None:

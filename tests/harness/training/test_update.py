@@ -106,7 +106,7 @@ def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy, 
     assert metrics["train/episodes_in_loss"] == 2
 
 
-def without_thoughts(policy: Policy, group: int, replies: list[str], *, reward: float) -> Trajectory:
+def with_changed_history(policy: Policy, group: int, replies: list[str], *, reward: float) -> Trajectory:
     """An episode whose every turn begins another sequence. All begin with a prompt that is long enough to be shared."""
     t = Trajectory(
         f"t{group}", group, reward=reward, turns=[Turn(reply, "", cut=False, malformed=False) for reply in replies]
@@ -141,8 +141,8 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
         max_grad_norm=1e9,
     )
     policies = [copied(trained) for _ in range(2)]
-    good = without_thoughts(policies[0], 0, ["open(a)", "read()", "submit(73)"], reward=1.0)
-    bad = without_thoughts(policies[0], 0, ["list()"], reward=0.0)
+    good = with_changed_history(policies[0], 0, ["open(a)", "read()", "submit(73)"], reward=1.0)
+    bad = with_changed_history(policies[0], 0, ["list()"], reward=0.0)
     assert [len(t.sequences) for t in (good, bad)] == [3, 1]
     metrics = update_policy(
         policies[0], torch.optim.SGD(policies[0].model.parameters(), lr=0.1), [good, bad], settings, seed=0

@@ -270,7 +270,7 @@
             trained === null ? null : trained ? "trained on" : "not trained on",
             turn.cut ? "cut at the maximum number of tokens" : null,
             turn.malformed ? "no valid call" : null,
-            texts.prompt_tokens && turn.prompt_tokens ? `after ${tokens(turn.prompt_tokens)} without earlier thoughts` : null,
+            texts.prompt_tokens && turn.prompt_tokens ? `after another prompt of ${tokens(turn.prompt_tokens)}` : null,
           ),
           message("observation", "Observation", turn.observation || "", tokens(turn.observation_tokens), "not trained on"),
         ),
@@ -370,7 +370,7 @@
     };
     add("prompt", texts.prompt_tokens);
     for (const turn of texts.turns) {
-      add("prompt", turn.prompt_tokens); // another sequence begins, with --reasoning strip
+      add("prompt", turn.prompt_tokens); // an agent program has changed its history
       add(trained ? "action trained" : "action", turn.action_tokens);
       add("observation", turn.observation_tokens);
     }

@@ -218,7 +218,7 @@ def test_a_thought_is_shown_apart_from_its_action(browser: Any, tmp_path: Path) 
     actions = [visit.page.locator(".message.action.trained").nth(i).inner_text() for i in range(4)]
     assert "open(a)" in actions[0]
     assert "2 tokens" in actions[0]  # of five, three are the thought's
-    assert "after 6 tokens without earlier thoughts" in actions[2]
+    assert "after another prompt of 6 tokens" in actions[2]
     assert visit.page.locator(".bar .prompt").count() == 2
     assert "owned" not in visit.page.title()
     visit.close()
