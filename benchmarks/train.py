@@ -18,8 +18,6 @@ ours (dapo: token mean, no KL). The script compares the gradients' norms and fai
 "unshared" is packed without sharing the beginnings of a task's episodes. "plain" holds all logits of the written tokens at
 once, and "chunked" does not. Both are measured at the output layer alone, with the memory of the process above what it held
 before.
-
-benchmarks/gpu_train.py measures the update on GPUs.
 """
 
 from __future__ import annotations

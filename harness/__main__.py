@@ -20,7 +20,6 @@ COMMANDS = {
     "models": "installs small models",
     "export": "writes episodes in other formats",
     "plan": "counts a run's memory and time before it begins",
-    "gpu_check": "checks a machine with a GPU",
 }
 """The commands of this package, and what each one does."""
 

@@ -20,7 +20,6 @@ from markdown_it import MarkdownIt
 
 from harness.benchmark import preset as benchmark_defaults
 from harness.export import Export
-from harness.gpu_check import GPUCheck
 from harness.plan import default_for as plan_defaults
 from harness.report import Report
 from harness.run.glossary import glossary_markdown
@@ -204,7 +203,6 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
     "harness.export": lambda _: Export(what=tyro.MISSING, folder=tyro.MISSING, out=tyro.MISSING),
     "harness.sweep": lambda words: Sweep(suite=tyro.MISSING, train=preset(words)),
     "harness.plan": plan_defaults,
-    "harness.gpu_check": lambda _: GPUCheck(),
     "harness.report": lambda _: Report(runs=tyro.MISSING),
 }
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown}

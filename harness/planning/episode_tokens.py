@@ -49,8 +49,8 @@ _LENGTHS: dict[str, Lengths] = {
         84,
         35,
         "bfcl",
-        "prompts and observations from BFCL's texts, four characters per token; actions assumed, P50 60, P90 170 "
-        "(benchmarks/gpu_rollout.py); turns from the paper's quantiles",
+        "prompts and observations from BFCL's texts, four characters per token; actions assumed, P50 60, P90 170; "
+        "turns from the paper's quantiles",
     ),
     "EH-AppWorld": Lengths(
         3000, 150, 300, "appworld", "tokens assumed, not counted on AppWorld; turns from the paper's quantiles"

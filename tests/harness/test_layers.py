@@ -27,7 +27,6 @@ LAYERS = [
     "evaluation",
     "planning",
     "assembly",
-    "diagnostics",
     "experiments",
 ]
 """The folders, the lowest first."""
@@ -36,7 +35,6 @@ COMMANDS = [
     "benchmark",
     "evaluate",
     "export",
-    "gpu_check",
     "grpo",
     "models",
     "plan",

@@ -120,14 +120,6 @@ def test_scales_and_experts_are_handed_over(
         assert max(process.submit(differences, kind, more, tokenizer).result()) < 1e-4
 
 
-def test_the_check_of_a_machine_finds_every_path_with_vllm_right(real_vllm: None, tmp_path: Path) -> None:
-    paths = ("vllm", "engine", "engine, adapters merged", "evaluation, small cache", "vllm-server")
-    command = [sys.executable, "-m", "harness.gpu_check", "--device", "cpu", "--out", str(tmp_path / "out")]
-    command += ["--timeout-s", "1200", "--minutes", "60", "--only", *paths]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
-    assert [line[39:44] for line in done.stdout.splitlines()[:-1]] == ["right"] * len(paths), done.stdout
-
-
 def test_torch_is_left_as_it_was(made: Made) -> None:
     made("vllm")
     torch.set_num_threads(2)

@@ -1,0 +1,97 @@
+"""Models of real shape with random weights: kernels, speed and memory. Speeds are compared with an H100's on paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gpus import in_own_process, large_model, launch, new_episodes, new_policy, on_h100, seconds_of
+
+from harness.policy.head import float32_logits
+from harness.policy.lora import add_lora
+from harness.policy.shape import KNOWN
+from harness.types.sampler import SampleRequest, sample_all
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
+
+BANDWIDTH = (
+    0.75 * 3.35e12
+)  # bytes a second that an engine's step reads on an H100, on paper; and 2.5 ms for the rest of it
+
+
+def packed_attention() -> None:
+    shape = KNOWN["Qwen2.5-0.5B"]
+    episodes = new_episodes(4, 1024, shape.vocab)  # their prompt is long enough to be shared
+    policy = new_policy(shape, "cuda", initializer_range=0.05)
+    with torch.no_grad():
+        packed = policy.score(policy.batch(episodes), 1.0)[0]
+        policy.model.float().set_attn_implementation("sdpa")
+        alone = torch.cat([policy.score(policy.batch([t]), 1.0)[0] for t in episodes])
+    assert alone.abs().mean() > 1
+    assert (packed - alone).abs().mean() < 0.05  # nats
+
+
+def engine(lora_rank: int) -> None:
+    """Samples with an engine beside the model, lets it sleep, changes the weights and hands them over."""
+    from harness.sampling.vllm import VLLMSampler
+
+    shape, context, at_once = large_model(), 2048, 64
+    policy = new_policy(shape, "cuda")
+    if lora_rank:
+        add_lora(policy.model, lora_rank, seed=0)
+    sampler = VLLMSampler(policy.model, policy.tokenizer, max_context=context, slots=at_once)
+    prompts = np.random.default_rng(0).integers(3, shape.vocab, (at_once, context // 4)).tolist()
+
+    def sample() -> Any:
+        asked = [SampleRequest(i, prompt, context // 4, seed=i) for i, prompt in enumerate(prompts)]
+        samples = sample_all(sampler, asked)
+        for i in range(at_once):
+            sampler.end_session(i)
+        return samples
+
+    sample()  # the first steps make kernels
+    seconds = seconds_of(sample)
+    size = sum(p.nbytes for p in policy.model.parameters())
+    step = (size + at_once * 3 / 8 * context * shape.kv_bytes(2)) / BANDWIDTH + 2.5e-3
+    free = torch.cuda.mem_get_info()[0]
+    sampler.sleep()
+    torch.cuda.synchronize()
+    freed = (torch.cuda.mem_get_info()[0] - free) / (0.5 * torch.cuda.get_device_properties(0).total_memory)
+    assert freed > 0.9  # of the engine's share, which is a half
+    with torch.no_grad():  # such as no two weights, so that the old ones would be noticed
+        for i, (name, parameter) in enumerate(policy.model.named_parameters()):
+            parameter.mul_(1.0 + 0.1 * (i % 3))
+            if "lora_B" in name:  # they begin as 0
+                parameter.normal_(std=0.02)
+    handed = seconds_of(sampler.weights_changed)
+    sampled = sample()[0]
+    ids = [*prompts[0], *sampled.ids]
+    with torch.no_grad(), float32_logits(policy.model):
+        logits = policy.model(input_ids=torch.tensor([ids], device="cuda")).logits[0, len(prompts[0]) - 1 : -1]
+    logp = logits.log_softmax(-1).gather(1, torch.tensor(sampled.ids, device="cuda")[:, None]).squeeze(1).cpu()
+    print(f"{at_once * context // 4 / seconds:.0f} tokens/s, on an H100 on paper {at_once / step:.0f}")
+    assert (logp - torch.tensor(sampled.logprobs)).abs().mean() < 0.05  # nats
+    assert size / handed > 2e9  # bytes a second
+    if on_h100():
+        assert at_once * context // 4 / seconds > at_once / step / 2
+
+
+def test_packed_episodes_are_scored_as_each_alone_in_float32() -> None:
+    in_own_process(packed_attention)
+
+
+@pytest.mark.parametrize("lora_rank", [0, 32])
+def test_an_engine_sleeps_and_takes_over_changed_weights(lora_rank: int) -> None:
+    pytest.importorskip("vllm")
+    in_own_process(engine, lora_rank)
+
+
+@pytest.mark.parametrize("trained", ["adapters", "all"])
+def test_a_compiled_update_has_half_of_the_speed_on_paper(trained: str) -> None:
+    ranks = 1 if trained == "adapters" else min(torch.cuda.device_count(), 8)
+    if trained == "all" and ranks < 2:
+        pytest.skip("needs 2 GPUs")
+    launch(ranks, str(Path(__file__).with_name("update_speed.py")), trained)
