@@ -94,12 +94,11 @@ class NCCLSender:
 
     Raises:
         MissingExtraError: vLLM is not installed in the trainer's environment.
-        ConfigError: A server has another minor version of vLLM than the trainer, or no IPv4 address.
+        ConfigError: A server has no IPv4 address.
     """
 
     def __init__(self, model: PreTrainedModel, servers: Sequence[VLLMServer], device: torch.device) -> None:
         try:
-            from vllm import __version__ as own_version
             from vllm.distributed.weight_transfer.nccl_engine import (
                 NCCLTrainerInitInfo,
                 NCCLTrainerWeightTransferEngine,
@@ -110,14 +109,6 @@ class NCCLSender:
                 "run pip install -e '.[train,vllm]'"
             ) from error
         self.servers = tuple(servers)
-        # A sender of 0.33 names the weights in the first update alone, and a server of 0.32 would receive nothing in the second:
-        # the sender would never come back.
-        for server in servers:
-            version = server.version()
-            if version.split(".")[:2] != own_version.split(".")[:2]:
-                raise ConfigError(
-                    f"expected vLLM {own_version}, the trainer's, at {server}, got {version}; install the same version at both"
-                )
         if device == torch.device("cuda"):  # `set_device` wants a number
             device = torch.device("cuda", torch.cuda.current_device())
         self._device = device
@@ -196,41 +187,23 @@ class _OneGroup:
             done.result()
 
 
-class _Metadata(list[SimpleNamespace]):
-    """The list that vLLM 0.33 reads as ``source.metadata``, and 0.32 as ``source.metadata()``."""
-
-    def __call__(self) -> _Metadata:
-        return self
-
-
 class PolicySource:
     """The policy's weights as vLLM's sender reads them (its ``WeightSource``): what will come, and then the tensors themselves.
-
-    Nothing is computed or moved to answer `metadata`, and each tensor is moved or merged once per pass.
 
     Args:
         model: The policy.
         device: The tensors arrive there. From pinned memory they are copied while the one before is packed.
-
-    Attributes:
-        metadata: Each tensor's ``name``, ``dtype`` and ``shape``, in the order of iteration; ``owners`` is None, because rank 0
-            has all. They never change.
     """
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
         self._model, self._device = model, device
-        self.metadata = _Metadata(
-            SimpleNamespace(name=name, dtype=p.dtype, shape=tuple(p.shape), owners=None)
-            for name, p in plain_parameters(model, merged=False)
-        )
 
-    def implements_iter_full(self) -> bool:
-        """Whether the source yields whole tensors: yes. vLLM 0.33 asks."""
-        return True
+    def metadata(self) -> list[SimpleNamespace]:
+        """Each tensor's ``name``, ``dtype`` and ``shape``, in the order of iteration. Nothing is computed or moved."""
+        weights = plain_parameters(self._model, merged=False)
+        return [SimpleNamespace(name=name, dtype=p.dtype, shape=tuple(p.shape)) for name, p in weights]
 
-    def iter_full(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the names and the whole tensors."""
-        weights = plain_parameters(self._model, device=self._device)
-        return ((name, p.to(self._device, non_blocking=True)) for name, p in weights)
-
-    __iter__ = iter_full  # what vLLM 0.32 calls
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields the names and the tensors. Each is moved or merged once."""
+        for name, p in plain_parameters(self._model, device=self._device):
+            yield name, p.to(self._device, non_blocking=True)

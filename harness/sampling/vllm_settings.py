@@ -19,8 +19,10 @@ __all__ = ["FLOAT32_LOGITS", "cache_tokens", "check_model", "check_server"]
 # What lets vLLM compute logits in float32, as the trainer does; by default it rounds them to the type of the weights.
 FLOAT32_LOGITS = {"head_dtype": "float32"}
 
-# Mixtures whose experts vLLM 0.32 and 0.33 do not take over: they do not know their names in transformers, or, with gpt-oss,
-# their reload leaves the first weights in place.
+_VERSION = "0.32."  # with another version on one side of a transfer over NCCL, the second update never ended
+
+# Mixtures whose experts vLLM 0.32 does not take over: it does not know their names in transformers, or, with gpt-oss, its
+# reload leaves the first weights in place.
 _NOT_TAKEN = ("deepseek_v2", "deepseek_v3", "gpt_oss", "minimax_m2", "mixtral", "phimoe")
 
 
@@ -45,9 +47,14 @@ def check_server(server: VLLMServer, backend: str) -> tuple[int, int]:
         backend: The backend of the weight transfer.
 
     Raises:
-        ConfigError: The server can't be reached, or its settings would make training on its samples wrong.
+        ConfigError: The server can't be reached, has another version of vLLM, or settings that would make training on its
+            samples wrong.
     """
     try:
+        if not (version := server.version()).startswith(_VERSION):
+            raise ConfigError(
+                f"expected vLLM {_VERSION}x at {server}, got {version}; install requirements/vllm.txt there"
+            )
         settings = server.settings()
         model = settings["model_config"]
         mode = model["logprobs_mode"]

@@ -25,7 +25,7 @@ class StandIn:
             "scheduler_config": {"enable_chunked_prefill": False},
             "device_config": {"device": "cpu"},
         }
-        self.vllm = "0.33.0"
+        self.vllm = "0.32.0"
         self.counters = ""  # the Prometheus page
         self.calls: list[tuple[str, Any]] = []
         self.version = "default"

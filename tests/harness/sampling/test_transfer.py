@@ -7,7 +7,7 @@ import copy
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from small_model import new_model
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -46,13 +46,12 @@ class Uploads(TorchDispatchMode):
 
 
 class Engine:
-    """The sender of vLLM 0.32: what it asks of its source and its client, in its order.
+    """vLLM's sender: what it asks of its source and its client, in its order.
 
-    tests/integrations/test_vllm_wheel.py has the real ones.
+    tests/integrations/test_vllm_wheel.py has the real one.
     """
 
     made: list[Engine] = []  # noqa: RUF012
-    version = "0.32.0"
 
     def __init__(self, where: Any, client: Any, source: Any) -> None:
         self.where, self.client, self.source, self.closed = where, client, source, False
@@ -65,12 +64,9 @@ class Engine:
 
     def send_weights(self) -> None:
         meta = self.source.metadata()
-        self._send(meta, [m.name for m in meta], self.source)
-
-    def _send(self, meta: list[Any], names: list[str], tensors: Iterable[tuple[str, Tensor]]) -> None:
         self.client.start_weight_update()
-        self.client.update_weights({"names": names})
-        for expected, (name, tensor) in zip(meta, tensors, strict=True):
+        self.client.update_weights({"names": [m.name for m in meta]})
+        for expected, (name, tensor) in zip(meta, self.source, strict=True):
             assert (name, tensor.dtype, tuple(tensor.shape)) == (expected.name, expected.dtype, expected.shape)
         self.client.finish_weight_update()
 
@@ -78,34 +74,13 @@ class Engine:
         self.closed = True
 
 
-class Engine33(Engine):
-    """The sender of vLLM 0.33. It names the weights in the first update alone."""
-
-    version = "0.33.0"
-
-    def __init__(self, where: Any, client: Any, source: Any) -> None:
-        assert source.implements_iter_full()
-        assert all(m.owners is None for m in source.metadata)
-        super().__init__(where, client, source)
-        self._sent: list[Any] = []
-
-    def send_weights(self) -> None:
-        meta = self.source.metadata
-        self._send(meta, [] if meta == self._sent else [m.name for m in meta], self.source.iter_full())
-        self._sent = meta
-
-
 class Server:
     """A server of some GPUs. Its `init` waits for the others, as NCCL does."""
 
     host = "127.0.0.1"
-    vllm = ""  # the trainer's, unless a test says another
 
     def __init__(self, gpus: int, calls: list[tuple[Any, ...]], together: threading.Barrier) -> None:
         self._gpus, self._calls, self._together = gpus, calls, together
-
-    def version(self) -> str:
-        return self.vllm or sys.modules["vllm"].__version__
 
     def world_size(self) -> int:
         return self._gpus
@@ -125,15 +100,14 @@ class Server:
         self._calls.append(("finish",))
 
 
-@pytest.fixture(params=[Engine, Engine33], ids=lambda engine: engine.version)
-def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """The sender of each vLLM and torch's GPU calls are replaced; what is called, in order."""
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """vLLM's sender and torch's GPU calls are replaced; what is called, in order."""
     found: list[tuple[Any, ...]] = []
     module: Any = ModuleType("vllm.distributed.weight_transfer.nccl_engine")
-    module.NCCLTrainerInitInfo, module.NCCLTrainerWeightTransferEngine = SimpleNamespace, request.param
+    module.NCCLTrainerInitInfo, module.NCCLTrainerWeightTransferEngine = SimpleNamespace, Engine
     for name in ("vllm", "vllm.distributed", "vllm.distributed.weight_transfer"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setattr(sys.modules["vllm"], "__version__", request.param.version, raising=False)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: found.append(("synchronize", device)))
@@ -184,15 +158,6 @@ def test_a_server_without_an_ipv4_address_is_named() -> None:
         transfer._own_address("::1")
 
 
-def test_servers_of_another_vllm_are_refused_before_they_are_asked_to_join(calls: list[tuple[Any, ...]]) -> None:
-    """Between 0.32 and 0.33, the second update would never end."""
-    server = Server(1, calls, threading.Barrier(1))
-    server.vllm = "0.31.2"
-    with pytest.raises(ConfigError, match=r"vLLM 0\.3\d\.0.*0\.31\.2"):
-        NCCLSender(new_model(), [server], META)  # type: ignore[list-item]
-    assert not calls
-
-
 def test_the_model_is_uploaded_once_for_all_servers(calls: list[tuple[Any, ...]]) -> None:
     model, together = new_model(), threading.Barrier(3)
     whole = sum(p.nbytes for p in model.parameters())
@@ -210,9 +175,9 @@ def test_adapters_are_merged_once_a_pass(monkeypatch: pytest.MonkeyPatch) -> Non
     add_lora(model, 2, seed=0)
     monkeypatch.setattr(lora, "_delta", lambda *args: merged.append(1) or delta(*args))
     source = PolicySource(model, META)
-    assert [m.name for m in source.metadata] == [name for name, _ in new_model().named_parameters()]
+    assert [m.name for m in source.metadata()] == [name for name, _ in new_model().named_parameters()]
     assert not merged
-    assert [(name, tuple(p.shape)) for name, p in source] == [(m.name, m.shape) for m in source.metadata]
+    assert [(name, tuple(p.shape)) for name, p in source] == [(m.name, m.shape) for m in source.metadata()]
     assert len(merged) == 2 * 7  # two layers of seven matrices
 
 
@@ -338,8 +303,6 @@ def test_a_server_that_fails_inside_the_group_ends_the_run(
 ) -> None:
     """The others wait for it in NCCL: nothing can call them away."""
     servers = [stand_in_server.StandIn() for _ in range(2)]
-    for server in servers:
-        server.vllm = sys.modules["vllm"].__version__
     try:
         sampler = VLLMServerSampler(copy.deepcopy(new_model()), [server.url for server in servers])
         monkeypatch.setattr(sampler, "_over_nccl", True)

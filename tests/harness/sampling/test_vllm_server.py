@@ -271,7 +271,10 @@ def test_addresses_and_lengths_are_checked(model: Qwen2ForCausalLM, pair: Pair) 
     settings, pair[0].settings = pair[0].settings, {}
     with pytest.raises(ConfigError, match=r"/server_info without vLLM's settings.*model_config"):
         VLLMServerSampler(model, [pair[0].url])
-    pair[0].settings = settings
+    pair[0].settings, pair[0].vllm = settings, "0.33.0"
+    with pytest.raises(ConfigError, match=r"expected vLLM 0\.32.*got 0\.33\.0"):
+        VLLMServerSampler(model, [pair[0].url])
+    pair[0].vllm = "0.32.0"
     pair[0].refuse["/server_info"] = 404
     with pytest.raises(ConfigError, match="VLLM_SERVER_DEV_MODE=1"):
         VLLMServerSampler(model, [pair[0].url])
