@@ -260,10 +260,9 @@ def _slots(settings: Sweep) -> list[dict[str, str]]:
             f"--jobs {settings.jobs}: the runs would overwrite each other's weights on the servers; use --jobs 1"
         )
     jobs = 1 if train.sampler == "vllm-server" else settings.jobs
-    engine = train.tensor_parallel if train.sampler == "vllm" else 1
     if settings.ranks > 1:
         train.check_ranks()
-    return job_slots(jobs, gpus=gpus, per_job=max(settings.ranks, engine), cores=cpu_cores(), threads=train.threads)
+    return job_slots(jobs, gpus=gpus, per_job=settings.ranks, cores=cpu_cores(), threads=train.threads)
 
 
 @cache

@@ -71,7 +71,7 @@ def job_slots(jobs: int, *, gpus: Sequence[str], per_job: int, cores: int, threa
     groups = [",".join(gpus[i : i + per_job]) for i in range(0, len(gpus) - per_job + 1, per_job)]
     if not groups:
         raise ConfigError(
-            f"a run needs {per_job} GPUs (--ranks, --tensor-parallel), and {len(gpus)} are visible; "
+            f"a run needs {per_job} GPUs (--ranks), and {len(gpus)} are visible; "
             "lower that flag or set CUDA_VISIBLE_DEVICES"
         )
     return [{"CUDA_VISIBLE_DEVICES": groups[i % len(groups)]} for i in range(jobs or len(groups))]

@@ -45,9 +45,8 @@ def ways_to_fit(plan: Plan, more_gpus: str = "--gpus {}") -> list[str]:
         rest.append([lora])
     servers: list[tuple[str, dict[str, Any]]] = []
     if config.sampler == "vllm":
-        there = {"sampler": "vllm-server", "url": "http://127.0.0.1:8000", "tensor_parallel": 1}
-        back = " --tensor-parallel 1" if config.tensor_parallel > 1 else ""
-        servers = [(f"--sampler vllm-server --url URL{back}", there)]
+        there = {"sampler": "vllm-server", "url": "http://127.0.0.1:8000"}
+        servers = [("--sampler vllm-server --url URL", there)]
         rest += [[share], servers]
         rest += [[lora, share], [lora, *servers]] if not config.lora_rank else []
     for context in _shorter(memory.longest, lengths.prompt + 2 * (lengths.action + lengths.observation)):
@@ -101,7 +100,7 @@ def refusal(plan: Plan, memory: Memory, more_gpus: str = "--gpus {}") -> str:
     else:
         text = (
             f"the sampler's cache cannot hold one episode of {memory.longest} tokens in addition to its weights; "
-            "raise --gpu-memory-utilization or --tensor-parallel, or lower --max-context"
+            "raise --gpu-memory-utilization or lower --max-context"
         )
     ways = ways_to_fit(plan, more_gpus)
     if not ways:

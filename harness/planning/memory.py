@@ -135,10 +135,10 @@ def memory_of(plan: Plan) -> Memory:
     slots = math.ceil(min(config.slots or config.episodes_per_update, config.episodes_per_update) / plan.gpus)
     kv = float(shape.kv_bytes(b) * longest)
     if config.sampler == "vllm":
-        weights = b * shape.parameters / config.tensor_parallel
+        weights = b * shape.parameters
         working = _engine_step(config, shape, b, slots)
         cache = config.gpu_memory_utilization * plan.gpu_gb * GB - weights - working
-        sequences = cache / (shape.kv_bytes(b) / config.tensor_parallel * longest)
+        sequences = cache / (shape.kv_bytes(b) * longest)
         engine = {"engine's weights": weights, "engine's step": working, "engine's KV cache": max(0.0, cache)}
         rollout |= engine
         if config.max_staleness:
@@ -169,7 +169,7 @@ def memory_of(plan: Plan) -> Memory:
 
 def _engine_step(config: GRPOConfig, shape: ModelShape, b: int, sequences: int) -> float:
     """Returns what vLLM sets aside for a step after it has tried one: a layer's activations, and three times the logits."""
-    layer = b * (3 * shape.ffn + 4 * shape.width) / config.tensor_parallel
+    layer = b * (3 * shape.ffn + 4 * shape.width)
     return float(_ENGINE_TOKENS * layer + 3 * 4 * sequences * shape.vocab)
 
 

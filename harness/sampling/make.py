@@ -78,7 +78,6 @@ def make_sampler(
             policy.tokenizer,
             max_context=max_context,
             dtype=dtype,
-            tensor_parallel=settings.tensor_parallel,
             gpu_memory_utilization=settings.gpu_memory_utilization,
             device=device,
             slots=slots,

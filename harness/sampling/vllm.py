@@ -2,8 +2,7 @@
 
 The engine starts with random weights. It takes over the policy's weights from memory, at the start and after every update; the
 only files on disk are the model's configuration and tokenizer. Between rollouts the engine sleeps, so that the trainer has the
-whole GPU. With `tensor_parallel` > 1, the engine's workers are separate processes, and the weights go to them through a file in
-memory. To sample on GPUs that the trainer does not see, use `harness.sampling.vllm_server`.
+whole GPU. To sample on other GPUs, or on several for one model, use `harness.sampling.vllm_server`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
 from envs.cache import cache_dir
 from harness.policy.lora import plain_parameters
-from harness.sampling.transfer import WORKER_EXTENSION, weights_file
+from harness.sampling.transfer import WORKER_EXTENSION
 from harness.sampling.vllm_settings import FLOAT32_LOGITS, cache_tokens, check_model
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 
@@ -89,7 +88,6 @@ class VLLMSampler:
         max_context: The most tokens of an episode. The default, which is also the maximum, is the model's
             ``max_position_embeddings``.
         dtype: The type of the engine's weights, "float32" or "bfloat16"; by default that of the policy.
-        tensor_parallel: The number of GPUs that share the model.
         gpu_memory_utilization: The engine's share of the GPU's memory. What the trainer holds during sampling must fit into
             the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
         slots: The most requests that run at once on a GPU; None for vLLM's default, which prepares for 1024.
@@ -109,7 +107,6 @@ class VLLMSampler:
         *,
         max_context: int | None = None,
         dtype: str | None = None,
-        tensor_parallel: int = 1,
         gpu_memory_utilization: float = 0.5,
         device: str | None = None,
         slots: int | None = None,
@@ -130,7 +127,6 @@ class VLLMSampler:
         self._asleep = False
         self._device = torch.device(device) if device else model.device
         self._on_gpu = self._device.type == "cuda"
-        self._own_process = tensor_parallel == 1
         name = dtype or str(model.dtype).removeprefix("torch.")
         self._dtype: torch.dtype = getattr(torch, name)
         options: dict[str, Any] = {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": True}
@@ -154,7 +150,6 @@ class VLLMSampler:
             model=str(_folder_of(model, tokenizer)),
             dtype=name,
             max_model_len=self.max_context,
-            tensor_parallel_size=tensor_parallel,
             device=self._device,
             **options,
         )
@@ -261,18 +256,9 @@ class VLLMSampler:
         return self._version
 
     def _take_over_weights(self) -> None:
-        """Takes over all weights."""
-        call = self._engine.collective_rpc
-        if self._own_process:
-            call(
-                "reload_weights", kwargs={"weights_iterator": plain_parameters(self._model, self._dtype, self._device)}
-            )
-            call("pack_policy_on_cpu")
-        else:
-            with weights_file(self._model, self._device) as path:
-                call("start_weight_update")
-                call("update_weights", kwargs={"update_info": {"path": str(path)}})
-                call("finish_weight_update")
+        weights = plain_parameters(self._model, self._dtype, self._device)
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        self._engine.collective_rpc("pack_policy_on_cpu")
 
     def _finish(self, name: str) -> tuple[SampleRequest, Sample]:
         done = self._running.pop(name)
@@ -319,7 +305,6 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read when vLLM is imported; else vLLM warns at each update
     try:
         from vllm import EngineArgs
-        from vllm.config import WeightTransferConfig
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.llm_engine import LLMEngine
         from vllm.v1.executor import Executor
@@ -331,7 +316,6 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
         logprobs_mode="processed_logprobs",  # those of the sampled distribution; the default ignores the temperature
         hf_overrides=FLOAT32_LOGITS,
         worker_extension_cls=WORKER_EXTENSION,
-        weight_transfer_config=WeightTransferConfig(backend="file"),
         disable_log_stats=True,
         seed=0,
         **options,

@@ -22,7 +22,7 @@ __all__ = ["Evaluation", "Official", "official"]
 _NOT_DECISIVE = (
     *("tasks", "every", "rollouts", "out", "keep_tokens", "device", "threads", "slots", "rollout"),
     *("base_url", "api_key_env", "retries", "deadline_s"),
-    *("url", "tensor_parallel", "gpu_memory_utilization"),
+    *("url", "gpu_memory_utilization"),
 )
 
 

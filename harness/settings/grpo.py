@@ -135,11 +135,6 @@ class GRPOConfig(
         Raises:
             ConfigError: A setting does not work under torchrun.
         """
-        if self.sampler == "vllm" and self.tensor_parallel > 1:
-            raise ConfigError(
-                f"with torchrun each rank has an engine of its own, got --tensor-parallel {self.tensor_parallel}; leave it out, "
-                "or start vLLM servers with --tensor-parallel-size and give --sampler vllm-server --url"
-            )
         if self.sampler == "vllm" and self.max_staleness:
             raise ConfigError(
                 "with torchrun an engine and a rank take turns on a GPU, and cannot work at the same time; leave out "

@@ -21,8 +21,6 @@ class SamplingFlags:
     """The address of the vLLM server, http://HOST:PORT. Several addresses have commas between them."""
     max_context: Annotated[int, Range(0)] = 0
     """The most tokens of an episode. A longer episode ends as truncated. 0 takes the model's own limit."""
-    tensor_parallel: Annotated[int, Range(1)] = 1
-    """The number of GPUs over which vLLM spreads the model."""
     gpu_memory_utilization: Annotated[float, Range(0, 1, above=True)] = 0.5
     """The share of the GPU's memory that vLLM takes while it samples. The trainer has that memory during the policy update."""
 
@@ -31,8 +29,4 @@ class SamplingFlags:
         if bool(self.url) != (self.sampler == "vllm-server"):
             raise ConfigError(
                 f"--url goes with --sampler vllm-server, got --sampler {self.sampler} and --url {self.url!r}"
-            )
-        if self.sampler != "vllm" and self.tensor_parallel != 1:
-            raise ConfigError(
-                f"--tensor-parallel is for --sampler vllm, got --sampler {self.sampler}; servers have their own flags"
             )

@@ -69,12 +69,6 @@ def test_a_context_beyond_the_model_s_positions_adds_no_tokens() -> None:
     assert work_of(full).tokens <= full.train.episodes_per_update * shape_of(full.train.model).positions
 
 
-def test_servers_instead_of_an_engine_take_back_what_is_the_engines() -> None:
-    way = next(way for way in ways_to_fit(plan(SEVEN, "--tensor-parallel", "2")) if "vllm-server" in way)
-    assert "--url URL --tensor-parallel 1" in way
-    assert memory_of(plan(SEVEN, "--tensor-parallel", "2", *shlex.split(way))).fits
-
-
 def test_state_has_the_bytes_of_the_training_page() -> None:
     for flags, each in (((), 18), (("--dtype", "float32"), 16)):
         found = memory_of(plan(SEVEN, *flags))

@@ -261,7 +261,6 @@ def test_flags_that_no_sweep_takes_are_refused(words: list[str], names: str) -> 
         (["--device", "cuda:1"], "CUDA_VISIBLE_DEVICES"),
         (["--k-max", "30"], "5..30"),
         (["--sampler", "vllm-server", "--url", "http://127.0.0.1:1", "--jobs", "2"], "--jobs 1"),
-        (["--sampler", "vllm", "--ranks", "2", "--tensor-parallel", "2"], "--tensor-parallel"),
         (["--env-workers", "ray", "--ranks", "2"], "--ray-address"),
     ],
 )

@@ -34,8 +34,6 @@ def test_the_policy_itself_samples_by_default(made: Made) -> None:
     [
         ({"url": "http://a:1"}, "--url"),
         ({"sampler": "vllm-server"}, "--url"),
-        ({"tensor_parallel": 2}, "--tensor-parallel"),
-        ({"sampler": "vllm-server", "url": "http://a:1", "tensor_parallel": 2}, "servers"),
     ],
 )
 def test_flags_that_a_sampler_lacks_are_refused(flags: dict[str, Any], flag: str) -> None:

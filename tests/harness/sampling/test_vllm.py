@@ -168,26 +168,6 @@ def test_each_rank_may_have_an_engine_of_its_own(real_vllm: None, tmp_path: Path
     assert load_policy(tmp_path / "run" / "model").model.dtype == torch.float32
 
 
-def test_two_workers_may_share_the_model(
-    made: Made,
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    made("vllm")
-    config = copy.deepcopy(made("transformers")[0].config)
-    config.num_key_value_heads = 2
-    torch.manual_seed(3)
-    model = Qwen2ForCausalLM(config)
-    sampler = VLLMSampler(model, tokenizer, tensor_parallel=2)
-    for version in range(3):
-        sample = sample_all(sampler, [ask(version, [1, 2, 3])])[0]
-        assert sample.logprobs == pytest.approx(forward_logprobs(model, [1, 2, 3], sample.ids), abs=1e-4)
-        assert sample.policy_version == version
-        with torch.no_grad():
-            for p in model.parameters():
-                p.mul_(0.8)
-        sampler.weights_changed()
-
-
 @pytest.mark.parametrize("changes", [{}, {"lora_rank": 8, "learning_rate": 3e-3}])
 def test_training_samples_from_the_policy_that_it_trains(
     made: Made, quick: GRPOConfig, tmp_path: Path, changes: dict[str, Any]
