@@ -33,7 +33,7 @@ def check_engine(settings: SamplingFlags, device: str) -> None:
     if settings.sampler == "vllm" and find_spec("vllm") is None:
         raise MissingExtraError(NOT_INSTALLED)
     for url in settings.url.split(",") if settings.sampler == "vllm-server" else ():
-        check_server(VLLMServer(url), "nccl" if torch.device(device).type == "cuda" else "file")
+        check_server(VLLMServer(url), over_nccl=torch.device(device).type == "cuda")
 
 
 def make_sampler(

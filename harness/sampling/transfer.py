@@ -1,16 +1,11 @@
-"""Moves the policy's weights to vLLM's processes: in a file in memory, or over NCCL between GPUs. Adapters are
-merged into them.
+"""Moves the policy's weights to vLLM servers: over NCCL between GPUs, else in a file. Adapters are merged into them.
 
-Whole weights go through vLLM's own weight-transfer API. If the policy is sharded over several ranks, rank 0 sends its whole copy
-(`harness.sampling.weights`).
+If the policy is sharded over several ranks, rank 0 sends its whole copy (`harness.sampling.weights`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import itertools
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -30,50 +25,18 @@ from harness.policy.lora import plain_parameters
 from harness.sampling.vllm_http import VLLMServer
 
 __all__ = [
-    "WORKER_EXTENSION",
     "NCCLSender",
     "PolicySource",
-    "memory_folder",
     "weights_file",
 ]
 
-WORKER_EXTENSION = "harness.sampling.vllm_worker.PolicyWeights"
-_MEMORY = Path("/dev/shm")
-_LOCK = ".in-use"
-_HEADERS = 1 << 20  # what the files have beside the tensors
-
 
 @contextmanager
-def memory_folder(n_bytes: int) -> Iterator[Path]:
-    """A temporary folder for files of `n_bytes` in total. It is deleted afterwards, or by the next call if the process is killed.
-
-    It is in memory if ``/dev/shm`` exists and has room: containers often have only 64 MB there. Otherwise it is on a disk.
-    """
-    for parent in (_MEMORY, Path(tempfile.gettempdir())):
-        _remove_abandoned(parent)
-    roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > n_bytes + _HEADERS
-    with tempfile.TemporaryDirectory(prefix="policy-", dir=_MEMORY if roomy else None) as folder:
-        new = Path(folder, "lock")
-        with new.open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            new.rename(Path(folder, _LOCK))  # only now can others see it
-            yield Path(folder)
-
-
-def _remove_abandoned(parent: Path) -> None:
-    """Removes the folders whose process has been killed. A living one holds its lock, in whatever container it is."""
-    for path in parent.glob(f"policy-*/{_LOCK}"):
-        with contextlib.suppress(OSError), path.open("rb") as lock:  # in use, or another user's
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path.parent, ignore_errors=True)
-
-
-@contextmanager
-def weights_file(model: PreTrainedModel, device: torch.device | None = None) -> Iterator[Path]:
-    """A temporary safetensors file with the policy's weights. Adapters are merged into them, on `device` if one is given."""
-    with memory_folder(sum(p.nbytes for p in (*model.parameters(), *model.buffers()))) as folder:
-        path = folder / "policy.safetensors"
-        save_file({name: p.cpu().contiguous() for name, p in plain_parameters(model, device=device)}, path)
+def weights_file(model: PreTrainedModel) -> Iterator[Path]:
+    """The policy's weights, adapters merged into them, as the only file of a temporary folder (``TMPDIR`` says where)."""
+    with tempfile.TemporaryDirectory(prefix="policy-") as folder:
+        path = Path(folder, "model.safetensors")
+        save_file({name: p.cpu().contiguous() for name, p in plain_parameters(model)}, path)
         yield path
 
 

@@ -26,8 +26,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
 from envs.cache import cache_dir
 from harness.policy.lora import plain_parameters
-from harness.sampling.transfer import WORKER_EXTENSION
 from harness.sampling.vllm_settings import FLOAT32_LOGITS, cache_tokens, check_model
+from harness.sampling.vllm_worker import pack_on_cpu
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 
 __all__ = ["VLLMSampler"]
@@ -258,7 +258,7 @@ class VLLMSampler:
     def _take_over_weights(self) -> None:
         weights = plain_parameters(self._model, self._dtype, self._device)
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-        self._engine.collective_rpc("pack_policy_on_cpu")
+        self._engine.apply_model(pack_on_cpu)
 
     def _finish(self, name: str) -> tuple[SampleRequest, Sample]:
         done = self._running.pop(name)
@@ -315,7 +315,6 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
         generation_config="vllm",  # no defaults from the model's folder
         logprobs_mode="processed_logprobs",  # those of the sampled distribution; the default ignores the temperature
         hf_overrides=FLOAT32_LOGITS,
-        worker_extension_cls=WORKER_EXTENSION,
         disable_log_stats=True,
         seed=0,
         **options,

@@ -100,6 +100,10 @@ class VLLMServer:
         """Continues the requests after `pause`."""
         self._call("POST", "/resume")
 
+    def load_weights(self, file: str) -> None:
+        """Lets the workers load the weights from a file that they can read; see `harness.sampling.vllm_worker`."""
+        self._call("POST", "/collective_rpc", body={"method": "load_policy", "args": [file]})
+
     def weight_version(self) -> str:
         """The version that the weights were last named; "default" after a start."""
         return str(self._call("GET", "/weight_info")["weight_version"])

@@ -99,7 +99,7 @@ class VLLMServerSampler:
         self._engines = [_Engine(VLLMServer(url)) for url in urls]
         limits = []
         for engine in self._engines:
-            limit, engine.cache_tokens = check_server(engine.server, "nccl" if self._over_nccl else "file")
+            limit, engine.cache_tokens = check_server(engine.server, over_nccl=self._over_nccl)
             limits.append(limit)
             check_frequencies(model, limit)
         if max_context is not None and not 1 < max_context <= min(limits):
@@ -278,11 +278,12 @@ class VLLMServerSampler:
 
     def _load_weights(self, ready: list[_Engine]) -> list[_Engine]:
         """Sends the weights to servers that are paused. Returns those that have them."""
-        if not self._over_nccl:
-            with weights_file(self._model) as path:
-                return self._each(ready, lambda engine: self._load(engine.server, str(path)))
-        ready = self._each(ready, self._ask_for_group)
-        self._send_over_nccl(ready)
+        if self._over_nccl:
+            ready = self._each(ready, self._ask_for_group)
+            self._send_over_nccl(ready)
+        else:
+            with weights_file(self._model) as file:
+                ready = self._each(ready, lambda engine: engine.server.load_weights(str(file)))
         return self._each(ready, lambda engine: engine.server.name_weights(str(self._version)))
 
     def _each(self, engines: Sequence[_Engine], call: Callable[[_Engine], None]) -> list[_Engine]:
@@ -313,11 +314,6 @@ class VLLMServerSampler:
                 f"a server failed while it received the weights, and the others wait for it ({error}); start all servers again "
                 "and --resume the run"
             ) from error
-
-    def _load(self, server: VLLMServer, path: str) -> None:
-        server.start_weight_update()
-        server.update_weights({"path": path})
-        server.finish_weight_update(str(self._version))
 
     @staticmethod
     def _ask_for_group(engine: _Engine) -> None:

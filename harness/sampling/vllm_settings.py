@@ -14,7 +14,9 @@ from transformers import PreTrainedModel
 from eh_gym.errors import ConfigError
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
 
-__all__ = ["FLOAT32_LOGITS", "cache_tokens", "check_model", "check_server"]
+__all__ = ["FLOAT32_LOGITS", "WORKER_EXTENSION", "cache_tokens", "check_model", "check_server"]
+
+WORKER_EXTENSION = "harness.sampling.vllm_worker.PolicyWeights"
 
 # What lets vLLM compute logits in float32, as the trainer does; by default it rounds them to the type of the weights.
 FLOAT32_LOGITS = {"head_dtype": "float32"}
@@ -39,12 +41,12 @@ def check_model(model: PreTrainedModel) -> None:
         )
 
 
-def check_server(server: VLLMServer, backend: str) -> tuple[int, int]:
+def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
     """Checks the settings of a server, and returns its longest context and the tokens that its cache holds (0 if it is not said).
 
     Args:
         server: The server.
-        backend: The backend of the weight transfer.
+        over_nccl: Whether it receives the weights over NCCL, or else from a file.
 
     Raises:
         ConfigError: The server can't be reached, has another version of vLLM, or settings that would make training on its
@@ -52,46 +54,52 @@ def check_server(server: VLLMServer, backend: str) -> tuple[int, int]:
     """
     try:
         if not (version := server.version()).startswith(_VERSION):
-            raise ConfigError(
-                f"expected vLLM {_VERSION}x at {server}, got {version}; install requirements/vllm.txt there"
-            )
+            raise ConfigError(f"expected vLLM {_VERSION}x at {server}, got {version}; see requirements/vllm.txt")
         settings = server.settings()
-        model = settings["model_config"]
-        mode = model["logprobs_mode"]
+        model, parallel = settings["model_config"], settings["parallel_config"]
+        overrides, transfer = model["hf_overrides"], settings["weight_transfer_config"] or {}
+        logits = overrides.get("head_dtype") if isinstance(overrides, dict) else None
+        on_cpu = settings["device_config"]["device"] == "cpu"
+        needed = [  # whether the server has it, its flag, and what is otherwise wrong
+            (
+                model["logprobs_mode"] == "processed_logprobs",
+                "--logprobs-mode processed_logprobs",
+                "its log-probabilities are not those of the distribution that it samples from",
+            ),
+            (
+                "float32" in (logits, model["dtype"].removeprefix("torch.")),
+                f"--hf-overrides '{json.dumps(FLOAT32_LOGITS)}'",
+                "it rounds its logits, which the trainer computes in float32",
+            ),
+            (
+                transfer.get("backend") == "nccl" or not over_nccl,
+                '--weight-transfer-config \'{"backend": "nccl"}\'',
+                "it can't receive the weights from the policy's GPU",
+            ),
+            (
+                parallel["worker_extension_cls"] == WORKER_EXTENSION or over_nccl,
+                f"--worker-extension-cls {WORKER_EXTENSION}",
+                "it can't load the weights of a policy without a GPU from a file",
+            ),
+            (
+                not (on_cpu and settings["scheduler_config"]["enable_chunked_prefill"]),
+                "--no-enable-chunked-prefill",
+                "it crashes: on a CPU, vLLM can't process the prompt of a request with a seed in chunks",
+            ),
+        ]
+        longest, engines = int(model["max_model_len"]), int(parallel["data_parallel_size"])
     except ServerGone as error:
         raise ConfigError(f"no vLLM server answers: {error}") from error
     except ServerRefused as error:
         raise ConfigError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, see docs/vllm.md") from error
     except (KeyError, TypeError) as error:
         raise ConfigError(
-            f"{server} answers /server_info without vLLM's settings ({error!r}); docs/vllm.md names the versions"
+            f"{server} answers /server_info without vLLM's settings ({error!r}); see docs/vllm.md"
         ) from error
-    if mode != "processed_logprobs":
-        raise ConfigError(
-            f"{server} returns {mode}, not the log-probabilities of the distribution that it samples from; start it with "
-            "--logprobs-mode processed_logprobs"
-        )
-    overrides = model.get("hf_overrides")
-    head = overrides.get("head_dtype") if isinstance(overrides, dict) else None
-    if head != "float32" and "float32" not in model.get("dtype", ""):
-        raise ConfigError(
-            f"{server} rounds its logits to {model.get('dtype')}, and the trainer computes them in float32; start it with "
-            f"--hf-overrides '{json.dumps(FLOAT32_LOGITS)}'"
-        )
-    transfer = (settings.get("weight_transfer_config") or {}).get("backend")
-    if transfer != backend:
-        raise ConfigError(
-            f"{server} receives weights over {transfer!r}, but the policy's device needs {backend!r}; start it with "
-            f'--weight-transfer-config \'{{"backend": "{backend}"}}\', see docs/vllm.md'
-        )
-    on_cpu = settings["device_config"]["device"] == "cpu"
-    if on_cpu and settings["scheduler_config"]["enable_chunked_prefill"]:
-        raise ConfigError(
-            f"{server} would crash: on a CPU, vLLM can't process the prompt of a request with a seed in chunks; "
-            "start it with --no-enable-chunked-prefill, see docs/vllm.md"
-        )
-    engines = int((settings.get("parallel_config") or {}).get("data_parallel_size") or 1)
-    return int(model["max_model_len"]), cache_tokens(settings.get("cache_config") or {}, engines)
+    for right, flag, wrong in needed:
+        if not right:
+            raise ConfigError(f"{server} has to be started with {flag}, see docs/vllm.md: without it {wrong}")
+    return longest, cache_tokens(settings["cache_config"], engines)
 
 
 def cache_tokens(cache: Mapping[str, Any], engines: int = 1) -> int:

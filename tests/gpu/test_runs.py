@@ -19,7 +19,7 @@ import torch
 from gpus import assert_sound, train
 
 from harness.run.runtime import visible_gpus
-from harness.sampling.vllm_settings import FLOAT32_LOGITS
+from harness.sampling.vllm_settings import FLOAT32_LOGITS, WORKER_EXTENSION
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
 
@@ -80,8 +80,10 @@ def server(model: Path, over_nccl: bool) -> Iterator[str]:
         command += ["--host", "127.0.0.1", "--port", url.rpartition(":")[2], "--gpu-memory-utilization", "0.3"]
         command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-scale-out"]
         command += ["--hf-overrides", json.dumps(FLOAT32_LOGITS)]
-        command += ["--weight-transfer-config", json.dumps({"backend": "nccl" if over_nccl else "file"})]
-        command += ["--worker-extension-cls", "harness.sampling.vllm_worker.PolicyWeights"]
+        if over_nccl:
+            command += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
+        else:
+            command += ["--worker-extension-cls", WORKER_EXTENSION]
         settings = {"VLLM_SERVER_DEV_MODE": "1", "CUDA_VISIBLE_DEVICES": visible_gpus()[-1]}
         process = subprocess.Popen(command, env={**os.environ, **settings})
         try:

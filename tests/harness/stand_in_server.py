@@ -12,6 +12,7 @@ from safetensors.torch import load_model
 from transformers import PreTrainedModel
 
 from harness.sampling.transformers import TransformersSampler
+from harness.sampling.vllm_settings import WORKER_EXTENSION
 from harness.types.sampler import SampleRequest, sample_all
 
 
@@ -20,8 +21,15 @@ class StandIn:
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {
-            "model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 100, "dtype": "torch.float32"},
-            "weight_transfer_config": {"backend": "file"},
+            "model_config": {
+                "logprobs_mode": "processed_logprobs",
+                "max_model_len": 100,
+                "dtype": "torch.float32",
+                "hf_overrides": {},
+            },
+            "parallel_config": {"worker_extension_cls": WORKER_EXTENSION, "data_parallel_size": 1},
+            "cache_config": {},
+            "weight_transfer_config": None,
             "scheduler_config": {"enable_chunked_prefill": False},
             "device_config": {"device": "cpu"},
         }
@@ -61,10 +69,8 @@ class StandIn:
             answer = {"weight_version": self.version}
         elif path == "/update_weight_version":
             self.version = body["new_version"]
-        elif path == "/finish_weight_update":
-            self.version = body["weight_version"]
-        elif path == "/update_weights":
-            self.load(body["update_info"].get("path"))  # none over NCCL
+        elif path == "/collective_rpc":
+            self.load(*body["args"])
         elif path == "/inference/v1/generate":
             self.go.wait(600)
             ids, logprobs = self.sample(body["token_ids"], body["sampling_params"])
@@ -82,7 +88,7 @@ class StandIn:
         """Is as a server that was started again."""
         self.version = "default"
 
-    def load(self, path: str | None) -> None:
+    def load(self, path: str) -> None:
         """Takes new weights."""
 
     def sample(self, prompt: list[int], sampling: dict[str, Any]) -> tuple[list[int], list[float]]:
@@ -111,8 +117,7 @@ class ModelStandIn(StandIn):
         self._sampler = TransformersSampler(self.model)
         self._turn = threading.Lock()
 
-    def load(self, path: str | None) -> None:
-        assert path is not None
+    def load(self, path: str) -> None:
         load_model(self.model, path)
 
     def sample(self, prompt: list[int], sampling: dict[str, Any]) -> tuple[list[int], list[float]]:

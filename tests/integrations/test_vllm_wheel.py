@@ -32,7 +32,7 @@ from harness.policy.lora import add_lora, plain_parameters
 from harness.policy.shape import ModelShape
 from harness.quickstart.tiny import fresh_qwen2
 from harness.sampling import vllm_http, vllm_server
-from harness.sampling.transfer import NCCLSender, weights_file
+from harness.sampling.transfer import NCCLSender
 from harness.sampling.vllm import VLLMSampler
 
 WHEELS = sorted(Path(os.environ.get("EH_VLLM_WHEELS", "/nowhere")).glob("vllm-*.whl"))
@@ -82,7 +82,6 @@ class Communicator:
 def forget_vllm() -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
         del sys.modules[name]
-    sys.modules.pop("harness.sampling.vllm_worker", None)
 
 
 def stand_in(name: str, **content: Any) -> None:
@@ -240,22 +239,6 @@ def test_every_gpu_of_every_server_receives_the_policy_s_weights_in_every_update
     assert not any(Communicator.groups.values())
 
 
-def test_a_worker_loads_the_policy_s_weights_from_a_file(wheel: Path) -> None:
-    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-
-    import harness.sampling.vllm_worker  # noqa: F401  # registers "file"
-
-    model, received = policy(), Model()
-    config: Any = SimpleNamespace(backend="file")
-    worker = WeightTransferEngineFactory.create_engine(config, settings(0, 1), torch.device("cpu"), received)
-    worker.init_transfer_engine(worker.parse_init_info({}))
-    with weights_file(model) as path:
-        worker.start_weight_update()
-        worker.update_weights({"path": str(path)})
-        worker.finish_weight_update()
-    assert_same(received.updates[0], dict(plain_parameters(model)))
-
-
 def test_vllm_packs_on_streams_that_do_not_wait_for_the_optimizer(wheel: Path) -> None:
     """The reason for the synchronisation in `NCCLSender.send`. If vLLM waits itself, it can go."""
     from vllm.distributed.weight_transfer import packed_tensor
@@ -302,7 +285,6 @@ def test_vllm_s_engine_has_the_arguments_that_it_gets(wheel: Path, on: str) -> N
             raise ValueError("that is all")
 
     stand_in("vllm", EngineArgs=EngineArgs)
-    stand_in("vllm.config", WeightTransferConfig=SimpleNamespace)
     stand_in("vllm.usage")
     stand_in("vllm.usage.usage_lib", UsageContext=SimpleNamespace(LLM_CLASS=None))
     stand_in("vllm.v1")

@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm import VLLMSampler
 from harness.sampling.vllm_server import VLLMServerSampler
+from harness.sampling.vllm_settings import WORKER_EXTENSION
 from harness.types.sampler import Sampler
 
 
@@ -77,8 +78,7 @@ class Server:
             "kv-cache-memory-bytes": 64 << 20,
             "logprobs-mode": "processed_logprobs",
             "generation-config": "vllm",
-            "weight-transfer-config": '{"backend": "file"}',
-            "worker-extension-cls": "harness.sampling.vllm_worker.PolicyWeights",
+            "worker-extension-cls": WORKER_EXTENSION,
         }
         # As `vllm serve` does; that command needs the name of the GPU package.
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", "--enable-scale-out"]

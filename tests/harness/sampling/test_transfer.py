@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import shutil
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -23,7 +21,7 @@ from eh_gym.errors import ConfigError
 from harness.policy import lora
 from harness.policy.lora import add_lora
 from harness.sampling import transfer
-from harness.sampling.transfer import NCCLSender, PolicySource, memory_folder
+from harness.sampling.transfer import NCCLSender, PolicySource
 from harness.sampling.vllm import VLLMSampler
 from harness.sampling.vllm_server import VLLMServerSampler
 from harness.sampling.weights import _on_host
@@ -181,30 +179,6 @@ def test_adapters_are_merged_once_a_pass(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(merged) == 2 * 7  # two layers of seven matrices
 
 
-def test_weights_go_through_a_disk_where_shared_memory_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    def free(path: object) -> SimpleNamespace:
-        return SimpleNamespace(free=64 << 20)  # a container's /dev/shm
-
-    monkeypatch.setattr(shutil, "disk_usage", free)
-    with memory_folder(15 << 30) as folder:
-        assert not str(folder).startswith("/dev/shm")
-    with memory_folder(1 << 20) as folder:
-        assert str(folder).startswith("/dev/shm") == transfer.Path("/dev/shm").is_dir()
-
-
-def test_weights_that_a_killed_process_has_left_are_removed_and_those_in_use_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("harness.sampling.transfer._MEMORY", tmp_path)
-    with memory_folder(9) as mine:
-        left = tmp_path / "policy-left"
-        left.mkdir()
-        (left / transfer._LOCK).touch()  # nobody holds it
-        with memory_folder(9) as other:
-            assert sorted(tmp_path.iterdir()) == sorted([mine, other])
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_copy_for_an_engine_is_in_the_host_s_memory() -> None:
     with FakeTensorMode():
         model: Any = nn.Module()
@@ -234,7 +208,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     parts = {
         "vllm": {"EngineArgs": EngineArgs},
-        "vllm.config": {"WeightTransferConfig": SimpleNamespace},
         "vllm.usage": {},
         "vllm.usage.usage_lib": {"UsageContext": SimpleNamespace(LLM_CLASS=None)},
         "vllm.v1": {},

@@ -82,7 +82,7 @@ def test_a_model_with_several_groups_of_layers_has_the_cache_that_vllm_counts(
     pair[0].settings["cache_config"] = {"num_gpu_blocks": 100, "block_size": 16, "kv_cache_size_tokens": 437}
     urls = [server.url for server in pair]
     assert VLLMServerSampler(model, urls).cache_tokens == 437
-    pair[0].settings["parallel_config"] = {"data_parallel_size": 2}  # the tokens are those of one of the engines
+    pair[0].settings["parallel_config"]["data_parallel_size"] = 2  # the tokens are those of one of the engines
     assert VLLMServerSampler(model, urls).cache_tokens == 874
 
 
@@ -183,7 +183,7 @@ def test_a_server_that_fails_in_an_update_gives_up_its_requests(sampler: VLLMSer
     pair[1].go.clear()
     for s in range(4):
         sampler.submit(ask(s, [s + 1], seed=s))
-    pair[1].refuse["/update_weights"] = 500
+    pair[1].refuse["/collective_rpc"] = 500
     sampler.weights_changed()
     done: list[tuple[SampleRequest, Sample]] = []
     while sampler.pending:  # though the failed server never answers
@@ -223,7 +223,7 @@ def test_a_hand_over_that_is_interrupted_leaves_no_server_paused(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sampler, "_load", interrupted)
+    monkeypatch.setattr(VLLMServer, "load_weights", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sampler.weights_changed()
     assert [server.calls[-1][0] for server in pair] == ["/resume", "/resume"]
@@ -247,7 +247,7 @@ def test_the_end_of_a_run_drops_what_servers_still_sample(sampler: VLLMServerSam
     [
         ("model_config", "logprobs_mode", "raw_logprobs", "--logprobs-mode processed_logprobs"),
         ("model_config", "dtype", "torch.bfloat16", "--hf-overrides"),
-        ("weight_transfer_config", "backend", "nccl", "'nccl'.*'file'"),
+        ("parallel_config", "worker_extension_cls", "", "--worker-extension-cls harness"),
         ("scheduler_config", "enable_chunked_prefill", True, "--no-enable-chunked-prefill"),
     ],
 )
@@ -353,8 +353,7 @@ def test_running_requests_are_paused_while_the_weights_change(sampler: VLLMServe
     sampler.weights_changed()
     assert [path for path, _ in pair[0].calls] == [
         "/pause",
-        "/start_weight_update",
-        "/update_weights",
-        "/finish_weight_update",
+        "/collective_rpc",
+        "/update_weight_version",
         "/resume",
     ]
