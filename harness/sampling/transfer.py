@@ -6,9 +6,8 @@ If the policy is sharded over several ranks, rank 0 sends its whole copy (`harne
 from __future__ import annotations
 
 import itertools
-import socket
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +19,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from eh_gym.errors import ConfigError, MissingExtraError
+from eh_gym.errors import MissingExtraError
 from harness.policy.lora import plain_parameters
-from harness.sampling.vllm_http import VLLMServer
+from harness.sampling.vllm_http import CALL_S, VLLMServer
 
 __all__ = [
     "NCCLSender",
@@ -43,8 +42,8 @@ def weights_file(model: PreTrainedModel) -> Iterator[Path]:
 class NCCLSender:
     """Sends the policy's weights from this process's GPU to the GPUs of several servers at once, in one NCCL group.
 
-    A server that dies during a transfer stops the transfer. If one dies or is started again between two transfers, a new sender
-    is needed.
+    vLLM's sender and client do so. The group meets at this machine's address as vLLM finds it, or at ``VLLM_HOST_IP``. A server
+    that dies during a transfer stops the transfer. If one dies or is started again between two transfers, a new sender is needed.
 
     Args:
         model: The policy.
@@ -57,15 +56,17 @@ class NCCLSender:
 
     Raises:
         MissingExtraError: vLLM is not installed in the trainer's environment.
-        ConfigError: A server has no IPv4 address.
+        OSError: A server does not answer, or refuses.
     """
 
     def __init__(self, model: PreTrainedModel, servers: Sequence[VLLMServer], device: torch.device) -> None:
         try:
+            from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
             from vllm.distributed.weight_transfer.nccl_engine import (
                 NCCLTrainerInitInfo,
                 NCCLTrainerWeightTransferEngine,
             )
+            from vllm.utils.network_utils import get_ip, get_open_port
         except ImportError as error:
             raise MissingExtraError(
                 f"sending weights between GPUs needs vLLM in the trainer's environment too ({error}); "
@@ -76,16 +77,12 @@ class NCCLSender:
             device = torch.device("cuda", torch.cuda.current_device())
         self._device = device
         torch.cuda.set_device(device)
-        addresses = [_own_address(server.host) for server in servers]
-        # A server on this machine can reach every address, and one elsewhere not the loopback's.
-        address = next((a for a in addresses if not a.startswith("127.")), addresses[0])
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
         sizes = [server.world_size() for server in servers]
-        where = NCCLTrainerInitInfo(master_address=address, master_port=port, world_size=1 + sum(sizes), rank=0)
+        clients = [HTTPVLLMWeightSyncClient(server.url, timeout=CALL_S) for server in servers]
         self._engine: Any = NCCLTrainerWeightTransferEngine.trainer_init(
-            where, client=_OneGroup(servers, sizes), source=PolicySource(model, device)
+            NCCLTrainerInitInfo(get_ip(), get_open_port(), world_size=1 + sum(sizes), rank=0),
+            client=_OneGroup(clients, sizes),
+            source=PolicySource(model, device),
         )
 
     def send(self) -> None:
@@ -100,50 +97,35 @@ class NCCLSender:
         self._engine.shutdown()
 
 
-def _own_address(host: str) -> str:
-    """This machine's address on the route to a host. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, 9))
-        except OSError as error:
-            raise ConfigError(
-                f"weights go to {host} over NCCL, and vLLM listens at an IPv4 address of this machine, but none reaches it "
-                f"({error}); give --url an IPv4 address"
-            ) from error
-        return str(probe.getsockname()[0])
-
-
 class _OneGroup:
-    """Several servers as the one client that vLLM's sender talks to: every call goes to all of them at the same time."""
+    """vLLM's clients of several servers as the one that its sender talks to: every call goes to all of them at the same time."""
 
-    def __init__(self, servers: Sequence[VLLMServer], sizes: Sequence[int]) -> None:
-        self._servers = servers
-        self._offsets = [1 + before for before in itertools.accumulate([0, *sizes[:-1]])]  # the sender has rank 0
+    def __init__(self, clients: Sequence[Any], sizes: Sequence[int]) -> None:
+        self._clients = clients
+        self._offsets = itertools.accumulate([1, *sizes[:-1]])  # the sender has rank 0
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Lets the servers join. Each one's workers get the ranks after those of the server before."""
-        infos = [{**init_info, "rank_offset": offset} for offset in self._offsets]
-        self._each(lambda server, info: server.init_weight_transfer_engine(info), infos)
+        self._each("init_weight_transfer_engine", [{**init_info, "rank_offset": offset} for offset in self._offsets])
 
     def start_weight_update(self) -> None:
         """Tells the servers that weights will come."""
-        self._each(lambda server, _: server.start_weight_update())
+        self._each("start_weight_update")
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """Tells the servers' workers to receive weights."""
-        self._each(lambda server, _: server.update_weights(update_info))
+        self._each("update_weights", [update_info] * len(self._clients))
 
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
+    def finish_weight_update(self) -> None:
         """Tells the servers that all weights have been sent."""
-        self._each(lambda server, _: server.finish_weight_update(weight_version))
+        self._each("finish_weight_update")
 
-    def _each(self, call: Callable[[VLLMServer, Any], None], extras: Sequence[Any] | None = None) -> None:
+    def _each(self, call: str, *arguments: Sequence[Any]) -> None:
         # They wait for each other inside NCCL, so the calls must run side by side. The threads are not waited for after an
         # error, because the servers that were left alone in the group never answer.
-        threads = ThreadPoolExecutor(len(self._servers), thread_name_prefix="vllm-weights")
+        threads = ThreadPoolExecutor(len(self._clients), thread_name_prefix="vllm-weights")
         calls = [
-            threads.submit(call, server, extra)
-            for server, extra in zip(self._servers, extras or [None] * len(self._servers), strict=True)
+            threads.submit(getattr(client, call), *own) for client, *own in zip(self._clients, *arguments, strict=True)
         ]
         threads.shutdown(wait=False)
         for done in as_completed(calls):

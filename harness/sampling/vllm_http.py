@@ -12,10 +12,10 @@ from urllib.parse import urlencode, urlsplit
 
 from eh_gym.errors import ConfigError, SamplerError
 
-__all__ = ["ServerGone", "ServerRefused", "VLLMServer"]
+__all__ = ["CALL_S", "ServerGone", "ServerRefused", "VLLMServer"]
 
 _CONNECT_S = 10.0  # a server that takes longer to accept a connection counts as gone
-_CALL_S = 600.0  # and one that takes longer to answer
+CALL_S = 600.0  # and one that takes longer to answer
 
 
 class ServerGone(SamplerError, ConnectionError):
@@ -45,7 +45,7 @@ class VLLMServer:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
             raise ConfigError(f"expected a server's address such as http://gpu1:8000, got {url!r}")
         self.url = url
-        self.host = parts.hostname
+        self._host = parts.hostname
         self._secure = parts.scheme == "https"
 
     def __repr__(self) -> str:
@@ -108,24 +108,6 @@ class VLLMServer:
         """The version that the weights were last named; "default" after a start."""
         return str(self._call("GET", "/weight_info")["weight_version"])
 
-    # vLLM's trainer-side engines call the following methods of a client.
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Connects the server's workers to the trainer."""
-        self._call("POST", "/init_weight_transfer_engine", body={"init_info": init_info})
-
-    def start_weight_update(self) -> None:
-        """Tells the server that weights will come."""
-        self._call("POST", "/start_weight_update")
-
-    def update_weights(self, update_info: Any) -> None:
-        """Tells the workers to receive weights."""
-        self._call("POST", "/update_weights", body={"update_info": update_info})
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Tells the server that all weights have been sent, and which version they are."""
-        self._call("POST", "/finish_weight_update", body={"weight_version": weight_version})
-
     def name_weights(self, weight_version: str) -> None:
         """Tells the server which version the weights are."""
         self._call("POST", "/update_weight_version", body={"new_version": weight_version})
@@ -134,10 +116,10 @@ class VLLMServer:
         self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None, *, parse: bool = True
     ) -> Any:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self.host, self._port, timeout=_CONNECT_S)
+        connection = kind(self._host, self._port, timeout=_CONNECT_S)
         try:
             connection.connect()
-            connection.sock.settimeout(_CALL_S)
+            connection.sock.settimeout(CALL_S)
             connection.request(
                 method,
                 f"{path}?{urlencode(query)}" if query else path,

@@ -309,7 +309,7 @@ class VLLMServerSampler:
                     sender.close()
                 sender = self._sender = NCCLSender(self._model, servers, self._device)
             sender.send()
-        except (ServerGone, ServerRefused) as error:  # the others wait for it in the group, and cannot be called away
+        except (OSError, ServerRefused) as error:  # the others wait for it in the group, and cannot be called away
             raise SamplerError(
                 f"a server failed while it received the weights, and the others wait for it ({error}); start all servers again "
                 "and --resume the run"

@@ -118,6 +118,7 @@ def wheel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     )
     stand_in("vllm.utils")
     stand_in("vllm.utils.nccl", unpinned_nccl_env=contextlib.nullcontext)
+    stand_in("vllm.utils.network_utils", get_ip=lambda: "127.0.0.1", get_open_port=lambda: 29500)
     for module, name, found in (
         (torch.cuda, "set_device", None),
         (torch.cuda, "synchronize", None),
@@ -155,40 +156,26 @@ def settings(rank: int, gpus: int) -> SimpleNamespace:
 
 
 class Server:
-    """A server of some GPUs: a receiver of vLLM's for each of them. What it is sent goes through JSON, as over HTTP."""
+    """A server of some GPUs: a receiver of vLLM's for each of them. vLLM's client posts to it through JSON, as over HTTP."""
 
-    host = "127.0.0.1"
-
-    def __init__(self, gpus: int) -> None:
+    def __init__(self, url: str, gpus: int) -> None:
         from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
 
-        self.models = [Model() for _ in range(gpus)]
-        cpu = torch.device("cpu")
+        self.url, self.models, cpu = url, [Model() for _ in range(gpus)], torch.device("cpu")
         self._workers = [
             NCCLWeightTransferEngine(None, settings(rank, gpus), cpu, model) for rank, model in enumerate(self.models)
         ]
 
-    def version(self) -> str:
-        return sys.modules["vllm"].__version__
-
     def world_size(self) -> int:
         return len(self._workers)
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+    def post(self, path: str, body: dict[str, Any] | None) -> None:
+        sent = json.loads(json.dumps(body or {}))
         for worker in self._workers:
-            worker.init_transfer_engine(worker.parse_init_info(json.loads(json.dumps(init_info))))
-
-    def start_weight_update(self) -> None:
-        for worker in self._workers:
-            worker.start_weight_update()
-
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        for worker in self._workers:
-            worker.update_weights(json.loads(json.dumps(update_info)))
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        for worker in self._workers:
-            worker.finish_weight_update()
+            if path == "init_weight_transfer_engine":
+                worker.init_transfer_engine(worker.parse_init_info(sent["init_info"]))
+            else:  # start_weight_update, update_weights, finish_weight_update
+                getattr(worker, path)(*sent.values())
 
 
 def policy(*, adapters: bool = False) -> Qwen2ForCausalLM:
@@ -217,20 +204,22 @@ def change(model: Qwen2ForCausalLM) -> None:
 def test_every_gpu_of_every_server_receives_the_policy_s_weights_in_every_update(
     wheel: Path, adapters: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vllm.distributed.weight_transfer import nccl_engine
+    from vllm.distributed.weight_transfer import clients, nccl_engine
 
     small = partial(nccl_engine.NCCLTrainerInitInfo, packed_buffer_size_bytes=20_000)
     monkeypatch.setattr(nccl_engine, "NCCLTrainerInitInfo", small)
     model = policy(adapters=adapters)
-    servers: list[Any] = [Server(1), Server(2)]
-    sender = NCCLSender(model, servers, torch.device("cpu"))
+    servers: dict[str, Any] = {url: Server(url, gpus) for url, gpus in (("http://a:1", 1), ("http://b:2", 2))}
+    client = clients.HTTPVLLMWeightSyncClient
+    monkeypatch.setattr(client, "_post", lambda self, path, json=None: servers[self.base_url].post(path, json))
+    sender = NCCLSender(model, list(servers.values()), torch.device("cpu"))
     assert [sorted(group) for group in Communicator.groups.values()] == [[0, 1, 2, 3]]
     sent = []
     for _ in range(3):
         sender.send()
         sent.append({name: tensor.clone() for name, tensor in plain_parameters(model)})
         change(model)
-    for receiver in (model for server in servers for model in server.models):
+    for receiver in (model for server in servers.values() for model in server.models):
         for update, expected in zip(receiver.updates, sent, strict=True):
             assert_same(update, expected)
     assert sum(Communicator.sent) == 3 * sum(tensor.nbytes for tensor in sent[0].values())
@@ -259,7 +248,7 @@ def text(wheel: Path, start: str) -> str:
 
 def test_vllm_s_servers_have_the_routes_flags_and_counters_that_are_used(wheel: Path) -> None:
     routes = re.findall(r'"(?:GET|POST)", "(/[^"]+)"', inspect.getsource(vllm_http))
-    assert len(routes) > 10
+    assert len(routes) > 8
     entrypoints = text(wheel, "entrypoints/")
     assert [route for route in routes if f'"{route}"' not in entrypoints] == []
     guide = (Path(__file__).parents[2] / "docs" / "vllm.md").read_text().replace("\\\n", "")
@@ -268,6 +257,8 @@ def test_vllm_s_servers_have_the_routes_flags_and_counters_that_are_used(wheel: 
     assert len(flags) > 10
     defined = text(wheel, "engine/arg_utils.py") + entrypoints
     assert [flag for flag in flags if not re.search(rf"^    {flag.replace('-', '_')}: ", defined, re.M)] == []
+    network = text(wheel, "utils/network_utils.py")
+    assert all(f"def {name}(" in network for name in ("get_ip", "get_open_port"))
     counters = text(wheel, "v1/metrics/loggers.py")
     for counter in vllm_server._COUNTERS:
         assert f'name="{counter.removesuffix("_total")}"' in counters

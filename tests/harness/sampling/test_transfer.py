@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from eh_gym.errors import ConfigError
 from harness.policy import lora
 from harness.policy.lora import add_lora
-from harness.sampling import transfer
 from harness.sampling.transfer import NCCLSender, PolicySource
 from harness.sampling.vllm import VLLMSampler
 from harness.sampling.vllm_server import VLLMServerSampler
@@ -72,51 +71,65 @@ class Engine:
         self.closed = True
 
 
-class Server:
-    """A server of some GPUs. Its `init` waits for the others, as NCCL does."""
+class Client:
+    """vLLM's client of one server. Its `init` waits for the others, as NCCL does."""
 
-    host = "127.0.0.1"
+    calls: list[tuple[Any, ...]]
+    together: threading.Barrier
 
-    def __init__(self, gpus: int, calls: list[tuple[Any, ...]], together: threading.Barrier) -> None:
-        self._gpus, self._calls, self._together = gpus, calls, together
-
-    def world_size(self) -> int:
-        return self._gpus
+    def __init__(self, url: str, timeout: float) -> None: ...
 
     def init_weight_transfer_engine(self, info: dict[str, Any]) -> None:
-        self._together.wait(timeout=30)
-        self._calls.append(("init", info["rank_offset"], self._gpus, info["world_size"]))
+        self.together.wait(timeout=30)
+        self.calls.append(("init", info["rank_offset"], info["world_size"]))
 
     def start_weight_update(self) -> None:
-        self._calls.append(("start",))
+        self.calls.append(("start",))
 
     def update_weights(self, info: dict[str, Any]) -> None:
-        self._together.wait(timeout=30)
-        self._calls.append(("update", len(info["names"])))
+        self.together.wait(timeout=30)
+        self.calls.append(("update", len(info["names"])))
 
-    def finish_weight_update(self, version: str | None) -> None:
-        self._calls.append(("finish",))
+    def finish_weight_update(self) -> None:
+        self.calls.append(("finish",))
+
+
+def servers(*gpus: int) -> list[Any]:
+    Client.together = threading.Barrier(len(gpus))
+    return [SimpleNamespace(url="http://gpu:8000", world_size=lambda n=n: n) for n in gpus]
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """vLLM's sender and torch's GPU calls are replaced; what is called, in order."""
+    """vLLM's sender and clients and torch's GPU calls are replaced; what is called, in order."""
     found: list[tuple[Any, ...]] = []
-    module: Any = ModuleType("vllm.distributed.weight_transfer.nccl_engine")
-    module.NCCLTrainerInitInfo, module.NCCLTrainerWeightTransferEngine = SimpleNamespace, Engine
-    for name in ("vllm", "vllm.distributed", "vllm.distributed.weight_transfer"):
+    parts: dict[str, dict[str, Any]] = {
+        "vllm": {},
+        "vllm.distributed": {},
+        "vllm.distributed.weight_transfer": {},
+        "vllm.distributed.weight_transfer.clients": {"HTTPVLLMWeightSyncClient": Client},
+        "vllm.distributed.weight_transfer.nccl_engine": {
+            "NCCLTrainerInitInfo": lambda host, port, world_size, rank: SimpleNamespace(world_size=world_size),
+            "NCCLTrainerWeightTransferEngine": Engine,
+        },
+        "vllm.utils": {},
+        "vllm.utils.network_utils": {"get_ip": lambda: "192.0.2.2", "get_open_port": lambda: 29500},
+    }
+    for name, content in parts.items():
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+        vars(sys.modules[name]).update(content)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: found.append(("synchronize", device)))
     monkeypatch.setattr(Engine, "made", [])
+    monkeypatch.setattr(Client, "calls", found, raising=False)
+    monkeypatch.setattr(Client, "together", threading.Barrier(1), raising=False)
     return found
 
 
 def test_all_servers_are_one_group_and_the_optimizer_s_step_is_waited_for(calls: list[tuple[Any, ...]]) -> None:
-    model, together = new_model(), threading.Barrier(2)
-    sender = NCCLSender(model, [Server(1, calls, together), Server(2, calls, together)], META)  # type: ignore[list-item]
-    assert sorted(calls) == [("init", 1, 1, 4), ("init", 2, 2, 4)]  # the sender is rank 0 of 4
+    model = new_model()
+    sender = NCCLSender(model, servers(2, 1), META)
+    assert sorted(calls) == [("init", 1, 4), ("init", 3, 4)]  # the sender is rank 0 of 4
     calls.clear()
     sender.send()
     names = len(list(model.named_parameters()))
@@ -134,33 +147,15 @@ def test_a_gpu_without_a_number_is_the_present_one(
     """`--device auto` says "cuda", which torch's set_device refuses."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("set", device)))
-    NCCLSender(new_model(), [Server(1, calls, threading.Barrier(1))], torch.device("cuda"))  # type: ignore[list-item]
+    NCCLSender(new_model(), servers(1), torch.device("cuda"))
     assert ("set", torch.device("cuda:3")) in calls
 
 
-def test_the_group_meets_where_servers_elsewhere_reach_it_too(
-    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transfer, "_own_address", {"local": "127.0.0.1", "elsewhere": "192.0.2.2"}.__getitem__)
-    for hosts in (("local", "elsewhere"), ("elsewhere", "local")):
-        servers = [Server(1, calls, threading.Barrier(1)) for _ in hosts]
-        for server, host in zip(servers, hosts, strict=True):
-            server.host = host
-        NCCLSender(new_model(), servers, META)  # type: ignore[arg-type]
-        assert Engine.made[-1].where.master_address == "192.0.2.2"
-
-
-def test_a_server_without_an_ipv4_address_is_named() -> None:
-    """It ended in a traceback of the socket."""
-    with pytest.raises(ConfigError, match=r"weights go to ::1 over NCCL.*IPv4"):
-        transfer._own_address("::1")
-
-
 def test_the_model_is_uploaded_once_for_all_servers(calls: list[tuple[Any, ...]]) -> None:
-    model, together = new_model(), threading.Barrier(3)
+    model = new_model()
     whole = sum(p.nbytes for p in model.parameters())
     with Uploads() as uploads:
-        sender = NCCLSender(model, [Server(1, calls, together) for _ in range(3)], META)  # type: ignore[misc]
+        sender = NCCLSender(model, servers(1, 1, 1), META)
         assert uploads.bytes == 0
         for update in (1, 2):
             sender.send()
@@ -275,6 +270,10 @@ def test_a_server_that_fails_inside_the_group_ends_the_run(
     calls: list[tuple[Any, ...]], stand_in_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others wait for it in NCCL: nothing can call them away."""
+
+    def refuse(_: Client) -> None:
+        raise OSError("500 Server Error")  # as requests, which vLLM's client uses
+
     servers = [stand_in_server.StandIn() for _ in range(2)]
     try:
         sampler = VLLMServerSampler(copy.deepcopy(new_model()), [server.url for server in servers])
@@ -284,16 +283,16 @@ def test_a_server_that_fails_inside_the_group_ends_the_run(
         assert [server.version for server in servers] == ["1", "1"]
         servers[1].dead = True
         sampler.weights_changed()  # found at the pause: a new group without it
-        assert [len(engine.client._servers) for engine in Engine.made] == [2, 1]
+        assert [len(engine.client._clients) for engine in Engine.made] == [2, 1]
         servers[1].dead = False
         sampler.weights_changed()
         servers[1].forget()  # started again while nobody asked it: it has left the group
         sampler.weights_changed()
-        assert [len(engine.client._servers) for engine in Engine.made] == [2, 1, 2, 2]
+        assert [len(engine.client._clients) for engine in Engine.made] == [2, 1, 2, 2]
         sampler.weights_changed()
         assert len(Engine.made) == 4
         assert [server.version for server in servers] == ["5", "5"]
-        servers[1].refuse["/start_weight_update"] = 500
+        monkeypatch.setattr(Client, "start_weight_update", refuse)
         with pytest.raises(Exception, match=r"start all servers.*--resume"):
             sampler.weights_changed()
     finally:
