@@ -1,4 +1,4 @@
-"""The HTTP API of one vLLM server: sampling from token ids, pause and resume, and the weight-transfer calls.
+"""The HTTP API of one vLLM server: sampling from token ids, pause and resume, and weights from a file.
 
 Every call blocks, and may be made from any thread. Proxies are not used, because the servers belong to the run.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from eh_gym.errors import ConfigError, SamplerError
 
@@ -39,14 +39,13 @@ class VLLMServer:
     def __init__(self, url: str) -> None:
         try:
             parts = urlsplit(url)
-            self._port = parts.port
-        except ValueError as error:  # a bracket alone, or a port that is no number or too large
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+                raise ValueError("it has another form")
+            self._address = parts.hostname, parts.port
+        except ValueError as error:  # urlsplit refuses a bracket alone, and a port that is no number or too large
             raise ConfigError(f"{url!r} is no address ({error}); give one such as http://gpu1:8000") from error
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
-            raise ConfigError(f"expected a server's address such as http://gpu1:8000, got {url!r}")
+        self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self.url = url
-        self._host = parts.hostname
-        self._secure = parts.scheme == "https"
 
     def __repr__(self) -> str:
         return self.url
@@ -57,17 +56,8 @@ class VLLMServer:
 
     def settings(self) -> dict[str, Any]:
         """The configuration of vLLM as nested dicts."""
-        settings: dict[str, Any] = self._call("GET", "/server_info", {"config_format": "json"})["vllm_config"]
+        settings: dict[str, Any] = self._call("GET", "/server_info", "?config_format=json")["vllm_config"]
         return settings
-
-    def counters(self) -> dict[str, float]:
-        """The server's own counters by name, such as ``vllm:num_preemptions_total``, summed over its engines."""
-        found: dict[str, float] = {}
-        for line in self._call("GET", "/metrics", parse=False).decode().splitlines():
-            if line.startswith("vllm:"):
-                name, value = line.split("{")[0].split(" ")[0], line.rsplit(" ", 1)[1]
-                found[name] = found.get(name, 0.0) + float(value)
-        return found
 
     def world_size(self) -> int:
         """The number of GPUs that hold the model, including data-parallel copies."""
@@ -94,7 +84,7 @@ class VLLMServer:
 
     def pause(self) -> None:
         """Pauses every request where it is and drops all keys and values, which are computed again afterwards."""
-        self._call("POST", "/pause", {"mode": "keep", "clear_cache": "true"})
+        self._call("POST", "/pause", "?mode=keep&clear_cache=true")
 
     def resume(self) -> None:
         """Continues the requests after `pause`."""
@@ -112,20 +102,13 @@ class VLLMServer:
         """Tells the server which version the weights are."""
         self._call("POST", "/update_weight_version", body={"new_version": weight_version})
 
-    def _call(
-        self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None, *, parse: bool = True
-    ) -> Any:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=_CONNECT_S)
+    def _call(self, method: str, path: str, query: str = "", body: Any = None) -> Any:
+        connection = self._connection(*self._address, timeout=_CONNECT_S)
         try:
             connection.connect()
             connection.sock.settimeout(CALL_S)
-            connection.request(
-                method,
-                f"{path}?{urlencode(query)}" if query else path,
-                body=None if body is None else json.dumps(body),
-                headers={} if body is None else {"Content-Type": "application/json"},
-            )
+            sent = None if body is None else json.dumps(body)
+            connection.request(method, path + query, sent, {"Content-Type": "application/json"} if sent else {})
             response = connection.getresponse()
             text = response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -136,8 +119,6 @@ class VLLMServer:
             raise ServerGone(f"{self.url} failed on {method} {path}: {response.status} {text[:500]!r}")
         if response.status >= 400:
             raise ServerRefused(f"{self.url} refused {method} {path}: {response.status} {text[:500]!r}")
-        if not parse:
-            return text
         try:
             return json.loads(text) if text else None
         except ValueError as error:

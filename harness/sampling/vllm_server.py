@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import queue
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -28,13 +27,9 @@ from harness.types.sampler import Sample, SampleRequest, check_request
 
 __all__ = ["VLLMServerSampler"]
 
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 _STEP_S = 0.005  # the longest that a step waits for something to be ready
-_GROUP = (
-    8  # as many more episodes than the idlest server's, and twice those, a server may have for the sake of a prompt
-)
-# Of vLLM's Prometheus page: tokens found in the cache, tokens looked up in it, and requests that lost their place.
-_COUNTERS = ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total", "vllm:num_preemptions_total")
 _MAX_THREADS = 2048  # the most requests that run at once; a thread is made when one is needed
 
 
@@ -44,10 +39,7 @@ class _Engine:
 
     server: VLLMServer
     alive: bool = True
-    in_group: bool = False
     cache_tokens: int = 0
-    counted: dict[str, float] = field(default_factory=dict)
-    since: dict[str, float] = field(default_factory=dict)
     sessions: set[Hashable] = field(default_factory=set)
 
 
@@ -100,8 +92,8 @@ class VLLMServerSampler:
         limits = []
         for engine in self._engines:
             limit, engine.cache_tokens = check_server(engine.server, over_nccl=self._over_nccl)
-            limits.append(limit)
             check_frequencies(model, limit)
+            limits.append(limit)
         if max_context is not None and not 1 < max_context <= min(limits):
             raise ConfigError(
                 f"max_context must be in 2..{min(limits)}, which the servers allow, got {max_context}; "
@@ -111,12 +103,10 @@ class VLLMServerSampler:
         self._sends, self._sharers = sends, sharers
         self._sender: NCCLSender | None = None
         self._version = version
-        self._attempts = itertools.count()
         self._numbers = itertools.count()
         self._running: dict[str, _Running] = {}
         self._names: dict[Hashable, str] = {}
         self._homes: dict[Hashable, _Engine] = {}
-        self._prompts: dict[int, _Engine] = {}  # by the first prompt of an episode; until the weights change
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="vllm-request")
         self._answers: queue.SimpleQueue[tuple[str, Sample | Exception]] = queue.SimpleQueue()
         self._send_weights()
@@ -125,18 +115,6 @@ class VLLMServerSampler:
     def cache_tokens(self) -> int:
         """This process's share of the tokens whose keys and values the living servers hold; 0 if they do not say."""
         return sum(engine.cache_tokens for engine in self._engines if engine.alive) // self._sharers
-
-    def cache_metrics(self) -> dict[str, float]:
-        """Returns the ``rollout/cache_…`` metrics since the last call, of all servers and all processes that sample with them."""
-        each = [engine for engine in self._engines if engine.alive]
-        list(self._threads.map(_count, each))  # gives up none: another thread may be sampling
-        if not any(engine.counted for engine in each):  # the servers keep no counters
-            return {}
-        hits, asked, preemptions = (sum(engine.since.get(name, 0.0) for engine in each) for name in _COUNTERS)
-        return {
-            "rollout/cache_hits": hits / asked if asked else math.nan,
-            "rollout/cache_preemptions": preemptions / self._sharers,
-        }
 
     @property
     def pending(self) -> int:
@@ -186,7 +164,6 @@ class VLLMServerSampler:
     def weights_changed(self) -> int:
         """Sends the weights to every server, including those that came back. Returns the new policy version."""
         self._version += 1
-        self._prompts.clear()  # the servers have dropped all keys and values
         self._send_weights()
         return self._version
 
@@ -197,27 +174,15 @@ class VLLMServerSampler:
         self._threads.shutdown(wait=True)
 
     def _send(self, request: SampleRequest, number: int) -> None:
-        """Sends a request to the server of its episode.
-
-        A new episode follows one that began with the same prompt, because that server has the prompt's keys and values. But it
-        goes where the fewest episodes are if that server has too many more.
-        """
+        """Sends a request to the server of its episode. A new episode goes where the fewest are."""
         engine = self._homes.get(request.session)
         if engine is None:
             alive = [e for e in self._engines if e.alive]
             if not alive:
-                raise SamplerError(
-                    f"none of the servers {self._engines_text()} is left; start them again and --resume the run"
-                )
-            idlest = min(alive, key=lambda e: len(e.sessions))
-            prompt = hash(tuple(request.prompt_ids))
-            engine = self._prompts.get(prompt, idlest)
-            if not engine.alive or len(engine.sessions) > 2 * len(idlest.sessions) + _GROUP:
-                engine = idlest
-            self._prompts[prompt] = engine
-            self._homes[request.session] = engine
+                raise SamplerError(f"none of the servers {self._urls()} is left; start them again and --resume the run")
+            engine = self._homes[request.session] = min(alive, key=lambda e: len(e.sessions))
             engine.sessions.add(request.session)
-        name = f"{id(self):x}-{next(self._attempts)}"
+        name = f"{id(self):x}-{next(self._numbers)}"
         self._running[name] = _Running(request, number, engine)
         self._names[request.session] = name
         self._threads.submit(self._ask, engine.server, name, request)
@@ -236,16 +201,17 @@ class VLLMServerSampler:
             "top_k": 0,
             "min_p": 0.0,
         }
+        answer: Sample | Exception
         try:
-            answer = server.generate(name, list(request.prompt_ids), sampling)
-            if not all(span["version"].isdigit() for span in answer["weight_versions"]):
+            choice = server.generate(name, list(request.prompt_ids), sampling)
+            if not all(span["version"].isdigit() for span in choice["weight_versions"]):
                 raise ServerGone(f"{server} was started again and does not have the policy's weights")
-            self._answers.put((name, _sample(request, answer)))
+            answer = _sample(request, choice)
         except (LookupError, TypeError, ValueError) as error:
-            told = f"it answers otherwise than the versions of vLLM that docs/vllm.md names ({error!r})"
-            self._answers.put((name, SamplerError(told)))
+            answer = SamplerError(f"it answers otherwise than the version of vLLM that docs/vllm.md names ({error!r})")
         except Exception as error:
-            self._answers.put((name, error))
+            answer = error
+        self._answers.put((name, answer))
 
     def _bury(self, engine: _Engine, why: Exception) -> None:
         """Gives up a server and sends its requests to other servers, with the same seeds."""
@@ -264,75 +230,56 @@ class VLLMServerSampler:
             for engine in self._engines:  # a server that came back has the weights; any other is lost again at once
                 engine.alive = True
             return
-        paused = self._each(self._engines, lambda engine: engine.server.pause())
+        paused = self._each(self._engines, VLLMServer.pause)
         try:
-            ready = self._load_weights(paused)
+            if self._over_nccl:
+                versions = self._each(paused, VLLMServer.weight_version)
+                # A server that was started again has left the group: it would refuse the weights while the others wait for it.
+                self._send_over_nccl(list(versions), regroup=not all(map(str.isdigit, versions.values())))
+                ready: Iterable[_Engine] = versions
+            else:
+                with weights_file(self._model) as file:
+                    ready = self._each(paused, lambda server: server.load_weights(str(file)))
+            ready = self._each(ready, lambda server: server.name_weights(str(self._version)))
         except BaseException:
             if not self._over_nccl:  # a server that waits in NCCL's group would not answer
-                self._each(paused, lambda engine: engine.server.resume())
+                self._each(paused, VLLMServer.resume)
             raise
-        for engine in self._each(ready, lambda engine: engine.server.resume()):
+        for engine in self._each(ready, VLLMServer.resume):
             engine.alive = True
         if not any(engine.alive for engine in self._engines):
-            raise SamplerError(f"none of the servers {self._engines_text()} received the weights")
+            raise SamplerError(f"none of the servers {self._urls()} received the weights")
 
-    def _load_weights(self, ready: list[_Engine]) -> list[_Engine]:
-        """Sends the weights to servers that are paused. Returns those that have them."""
-        if self._over_nccl:
-            ready = self._each(ready, self._ask_for_group)
-            self._send_over_nccl(ready)
-        else:
-            with weights_file(self._model) as file:
-                ready = self._each(ready, lambda engine: engine.server.load_weights(str(file)))
-        return self._each(ready, lambda engine: engine.server.name_weights(str(self._version)))
-
-    def _each(self, engines: Sequence[_Engine], call: Callable[[_Engine], None]) -> list[_Engine]:
-        """Calls all servers at the same time and gives up those that fail; returns the others."""
-        found = []
-        for engine, done in [(engine, self._threads.submit(call, engine)) for engine in engines]:
-            try:
-                done.result()
-                found.append(engine)
-            except (ServerGone, ServerRefused) as error:
-                if engine.alive:
-                    self._bury(engine, error)
-        return found
-
-    def _send_over_nccl(self, engines: Sequence[_Engine]) -> None:
+    def _send_over_nccl(self, engines: Sequence[_Engine], *, regroup: bool) -> None:
+        """Sends the weights to all servers at once, in a new group if they are others than the last time or with `regroup`."""
         if not engines:
             return
-        servers = [engine.server for engine in engines]
+        servers = tuple(engine.server for engine in engines)
         try:
-            sender = self._sender
-            if sender is None or sender.servers != tuple(servers) or not all(engine.in_group for engine in engines):
-                if sender is not None:
-                    sender.close()
-                sender = self._sender = NCCLSender(self._model, servers, self._device)
-            sender.send()
+            if regroup or self._sender is None or self._sender.servers != servers:
+                if self._sender is not None:
+                    self._sender.close()
+                self._sender = NCCLSender(self._model, servers, self._device)
+            self._sender.send()
         except (OSError, ServerRefused) as error:  # the others wait for it in the group, and cannot be called away
             raise SamplerError(
                 f"a server failed while it received the weights, and the others wait for it ({error}); start all servers again "
                 "and --resume the run"
             ) from error
 
-    @staticmethod
-    def _ask_for_group(engine: _Engine) -> None:
-        """A server that was started again has left the group. It would refuse the weights while the others wait for it."""
-        engine.in_group = engine.server.weight_version().isdigit()
+    def _each(self, engines: Iterable[_Engine], call: Callable[[VLLMServer], _T]) -> dict[_Engine, _T]:
+        """Calls all servers at the same time and gives up those that fail; returns the others and what they answered."""
+        found = {}
+        for engine, done in [(engine, self._threads.submit(call, engine.server)) for engine in engines]:
+            try:
+                found[engine] = done.result()
+            except (ServerGone, ServerRefused) as error:
+                if engine.alive:
+                    self._bury(engine, error)
+        return found
 
-    def _engines_text(self) -> str:
+    def _urls(self) -> str:
         return ", ".join(engine.server.url for engine in self._engines)
-
-
-def _count(engine: _Engine) -> None:
-    """Reads a server's counters, and notes what was added since the last time. A server that was started again begins at 0."""
-    try:
-        found = engine.server.counters()
-    except (ServerGone, ServerRefused):  # a proxy may hand on no counters; a dead server is noticed by its requests
-        engine.since = {}
-        return
-    engine.since = {name: max(0.0, found[name] - engine.counted.get(name, 0.0)) for name in _COUNTERS if name in found}
-    engine.counted = found
 
 
 def _sample(request: SampleRequest, choice: dict[str, Any]) -> Sample:

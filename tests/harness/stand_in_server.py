@@ -34,7 +34,6 @@ class StandIn:
             "device_config": {"device": "cpu"},
         }
         self.vllm = "0.32.0"
-        self.counters = ""  # the Prometheus page
         self.calls: list[tuple[str, Any]] = []
         self.version = "default"
         self.go = threading.Event()
@@ -82,7 +81,7 @@ class StandIn:
             return
         handler.send_response(self.refuse.get(path, 200))
         handler.end_headers()
-        handler.wfile.write(self.counters.encode() if path == "/metrics" else json.dumps(answer).encode())
+        handler.wfile.write(json.dumps(answer).encode())
 
     def forget(self) -> None:
         """Is as a server that was started again."""

@@ -58,16 +58,6 @@ def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(
     assert {10, 11} < set(pair[0].seeds)
 
 
-def test_the_episodes_of_a_task_share_the_server_that_has_their_prompt(sampler: VLLMServerSampler, pair: Pair) -> None:
-    sample_all(sampler, [ask(s, [s // 4], seed=s) for s in range(16)])  # four tasks of four
-    assert [sorted(server.seeds) for server in pair] == [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]
-
-
-def test_one_task_alone_does_not_leave_the_other_servers_idle(sampler: VLLMServerSampler, pair: Pair) -> None:
-    sample_all(sampler, [ask(s, [1], seed=s) for s in range(40)])
-    assert min(len(server.seeds) for server in pair) >= 8
-
-
 def test_the_servers_say_how_much_their_caches_hold(model: Qwen2ForCausalLM, pair: Pair) -> None:
     pair[0].settings["cache_config"] = {"num_gpu_blocks": 100, "block_size": 16}
     urls = [server.url for server in pair]
@@ -84,39 +74,6 @@ def test_a_model_with_several_groups_of_layers_has_the_cache_that_vllm_counts(
     assert VLLMServerSampler(model, urls).cache_tokens == 437
     pair[0].settings["parallel_config"]["data_parallel_size"] = 2  # the tokens are those of one of the engines
     assert VLLMServerSampler(model, urls).cache_tokens == 874
-
-
-def test_the_servers_counters_become_metrics_of_the_time_since_the_last_call(
-    model: Qwen2ForCausalLM, pair: Pair
-) -> None:
-    sampler = VLLMServerSampler(model, [server.url for server in pair], sharers=2)
-    assert sampler.cache_metrics() == {}  # servers without counters
-
-    def count(server: Any, hits: int, asked: int, preemptions: int) -> None:
-        server.counters = (
-            "# HELP vllm:prefix_cache_hits_total Tokens.\n"
-            f'vllm:prefix_cache_hits_total{{engine="0",model_name="m {{x}} 7"}} {hits / 2}\n'
-            f'vllm:prefix_cache_hits_total{{engine="1",model_name="m {{x}} 7"}} {hits / 2}\n'
-            f'vllm:prefix_cache_queries_total{{engine="0",model_name="m"}} {asked:e}\n'
-            f'vllm:num_preemptions_total{{engine="0",model_name="m"}} {preemptions}\n'
-            'python_info{version="3.11"} 1.0\n'
-        )
-
-    count(pair[0], 100, 1000, 0)
-    count(pair[1], 100, 1000, 4)
-    assert sampler.cache_metrics() == {
-        "rollout/cache_hits": 0.1,
-        "rollout/cache_preemptions": 2.0,
-    }  # half of 4: two share
-    count(pair[0], 1000, 2000, 0)
-    count(pair[1], 50, 1000, 1)  # was started again
-    assert sampler.cache_metrics() == {"rollout/cache_hits": 0.9, "rollout/cache_preemptions": 0.0}
-
-    pair[1].refuse["/metrics"] = 404  # as a proxy may, in front of a sound server
-    count(pair[0], 1100, 3000, 0)
-    assert sampler.cache_metrics() == {"rollout/cache_hits": 0.1, "rollout/cache_preemptions": 0.0}
-    sample_all(sampler, [ask(s, [s + 1], seed=s) for s in range(2)])
-    assert pair[1].seeds
 
 
 @pytest.mark.parametrize(
