@@ -54,8 +54,6 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
     from harness.run.episode_log import episode_line
 
     script = config.policy in SCRIPTS
-    if config.keep_tokens and (script or config.policy == "openai"):
-        raise ConfigError(f"--keep-tokens is for a model on this machine, got --policy {config.policy}; leave it out")
     split = config.split or _default_split(config.env, script)
     environments = Environments(
         env or config.env, {"split": split, **args}, config.slots, config.slots, config.budget_hint
@@ -66,7 +64,7 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
     rollouts = config.rollouts or (1 if alike else 8)
     of = len(held_out_tasks(environments, None))
     requests = evaluation_requests(tasks, rollouts, config.seed)
-    folder = EvaluationFolder(config.out, _kept(config, split), tokens=config.keep_tokens) if config.out else None
+    folder = EvaluationFolder(config.out, _kept(config, split)) if config.out else None
     missing = folder.missing(requests) if folder else requests
     if len(missing) < len(requests):
         there = f"{len(requests) - len(missing)} of {len(requests)} episodes are already there"
@@ -173,7 +171,7 @@ def _how_to_go_on(config: Evaluation, split: str, ended: Sequence[Trajectory]) -
     from harness.run.run_folder import free_folder
 
     kept = free_folder(Path("runs") / "stopped-evaluation")
-    folder = EvaluationFolder(kept, _kept(config, split), tokens=config.keep_tokens)
+    folder = EvaluationFolder(kept, _kept(config, split))
     for trajectory in ended:
         folder.add(trajectory)
     folder.close()

@@ -15,12 +15,13 @@ from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
 from envs.making import read_env_args
+from harness.evaluation.requests import episode_seed
 from harness.run.episode_log import EpisodeWriter, read_episodes
 from harness.run.files import check_fields, lock_folder, read_object, write_whole
 from harness.types.rules import EpisodeRequest
 from harness.types.trajectory import Trajectory
 
-__all__ = ["EvaluationFolder", "KeptEvaluation", "evaluations_in", "is_evaluation", "read_evaluation"]
+__all__ = ["EvaluationFolder", "KeptEvaluation", "evaluation_of", "evaluations_in", "is_evaluation", "read_evaluation"]
 
 _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes", "evaluation.jsonl")
 
@@ -46,14 +47,13 @@ class EvaluationFolder:
     Args:
         folder: A new folder, or that of an evaluation with the same settings. One in which no step was played may have others.
         settings: Everything that an episode depends on, besides its task and seed. It must be possible to write it as JSON.
-        tokens: Whether to keep the token ids of the episodes that are added.
 
     Raises:
         ConfigError: The folder holds something else, is in use, or can't be made.
         StateError: The episodes in it can't be read.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], *, tokens: bool = False) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._folder = folder
         wanted = json.loads(json.dumps(settings, default=str))
         new = not (folder / _SETTINGS).exists()
@@ -68,7 +68,7 @@ class EvaluationFolder:
                 new = True
             if new:
                 write_whole(folder / _SETTINGS, json.dumps(wanted, indent=2))
-            self._writer = opened.enter_context(contextlib.closing(EpisodeWriter(folder / _EPISODES, tokens=tokens)))
+            self._writer = opened.enter_context(contextlib.closing(EpisodeWriter(folder / _EPISODES)))
             # If the environment of an episode failed, the episode is played again.
             played = read_episodes(folder / _EPISODES)
             self._played = {line["seed"] for line in played if line["end"] != "environment-error"}
@@ -113,6 +113,29 @@ class KeptEvaluation:
     result: Mapping[str, Any] | None
     episodes: Path
 
+    @property
+    def environment_args(self) -> dict[str, Any]:
+        """The arguments of ``gym.make`` that the evaluation was run with."""
+        return {"split": self.settings["split"], **read_env_args(self.settings["env_args"])}
+
+    def first_of_each_task(self) -> list[dict[str, Any]]:
+        """Returns the line of the first episode of every task that has one. Episodes whose environment failed are left out.
+
+        Raises:
+            ConfigError: There is none.
+            StateError: The log is damaged.
+        """
+        seed, lines = self.settings["seed"], {}
+        for line in read_episodes(self.episodes):
+            # An episode whose environment had failed is played again after a stop, and its second line counts.
+            if line["end"] != "environment-error" and line["seed"] == episode_seed(seed, line["task_id"], 0):
+                lines[line["seed"]] = line
+        if not lines:
+            raise ConfigError(
+                f"{self.folder} has no episode that ended; run the same command of harness.evaluate again"
+            )
+        return list(lines.values())
+
 
 def _strangers(folder: Path) -> list[Path]:
     """What a folder holds that an evaluation does not leave there when it is killed before its settings are written."""
@@ -131,6 +154,22 @@ def evaluations_in(folder: Path) -> list[Path]:
     """
     of_runs = any(any(folder.glob(name)) for name in ("config.json", "*/config.json", "suites"))
     return [path for path in [folder, *([] if of_runs else sorted(folder.glob("*/")))] if is_evaluation(path)]
+
+
+def evaluation_of(folder: Path, env: str) -> KeptEvaluation:
+    """Reads an evaluation of one environment, which is named without its version.
+
+    Raises:
+        ConfigError: The folder holds no evaluation of it.
+        StateError: A file in it is damaged.
+    """
+    if not is_evaluation(folder):
+        raise ConfigError(f"{folder} holds no evaluation; give the --out folder of harness.evaluate")
+    kept = read_evaluation(folder)
+    found = str(kept.settings["env"])
+    if found.removeprefix("eh_gym:").rsplit("-v", 1)[0] != env:
+        raise ConfigError(f"{folder} has episodes of {found}, and this export is for {env}")
+    return kept
 
 
 def read_evaluation(folder: Path) -> KeptEvaluation:

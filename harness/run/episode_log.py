@@ -5,7 +5,7 @@ The log of a run has one file per update. The log of an evaluation is one file, 
 The log has no token ids, only numbers of tokens. They give the mask: an episode begins with the tokens of its prompt, and each
 turn adds those of its action and of its observation. The model wrote only the actions. Those of a turn include its thought, which
 the log shows apart. A turn in which an agent program changes the history begins another list of ids, with ``prompt_tokens`` that
-the model did not write; a later one may go on in an earlier list. An evaluation can keep the ids (`--keep-tokens`).
+the model did not write; a later one may go on in an earlier list.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ __all__ = [
     "episode_line",
     "read_episodes",
     "read_system_prompt",
-    "read_tools",
     "write_episodes",
 ]
 
@@ -69,11 +68,9 @@ class EpisodeWriter:
 
     Args:
         path: The file. If a killed process left its last line unfinished, that line is removed.
-        tokens: Whether a line also has the token ids, their mask and their log-probabilities.
     """
 
-    def __init__(self, path: Path, *, tokens: bool = False) -> None:
-        self._tokens = tokens
+    def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._folder = path.parent
         self._file = path.open("ab")
@@ -82,12 +79,6 @@ class EpisodeWriter:
     def write(self, trajectory: Trajectory) -> None:
         """Writes one episode. If the process is killed after this, the episode is not lost."""
         line = episode_line(trajectory, _shared(self._folder, trajectory))
-        if self._tokens:
-            line["sequences"] = [
-                {name: getattr(sequence, name) for name in ("ids", "action_mask", "logprobs")}
-                for sequence in trajectory.sequences
-                if sequence.ids
-            ]
         self._file.write(_as_json(line).encode("utf-8", _ESCAPED) + b"\n")
         self._file.flush()
 
@@ -128,12 +119,6 @@ def read_system_prompt(folder: Path, name: str) -> str | None:
     """Reads the text that an episode's ``system_prompt`` names. Returns None if there is no such file."""
     path = folder / _SYSTEM_PROMPTS / f"{name}.txt"
     return path.read_bytes().decode("utf-8", "replace") if name.isalnum() and path.is_file() else None
-
-
-def read_tools(folder: Path, line: Mapping[str, Any]) -> list[Any]:
-    """Reads the functions that were on offer at the start of an episode, given its line; empty if there were none."""
-    path = folder / _SYSTEM_PROMPTS / f"{line.get('tools', '')}.json"
-    return list(json.loads(path.read_bytes())) if path.is_file() else []
 
 
 def _as_json(line: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ __all__ = ["Evaluation", "Official", "official"]
 
 # These say which episodes are played, where, and how fast. An evaluation may continue with other values of them.
 _NOT_DECISIVE = (
-    *("tasks", "every", "rollouts", "out", "keep_tokens", "device", "threads", "slots", "rollout"),
+    *("tasks", "every", "rollouts", "out", "device", "threads", "slots", "rollout"),
     *("base_url", "api_key_env", "retries", "deadline_s"),
     *("url", "gpu_memory_utilization"),
 )
@@ -105,8 +105,6 @@ class OutputFlags:
     out: Path | None = None
     """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it, only
     the episodes of a stopped evaluation are kept, in a new folder under runs/."""
-    keep_tokens: bool = False
-    """Also keep the token ids of the episodes, for harness.export tokens. An endpoint gives none."""
 
 
 @dataclass(frozen=True)

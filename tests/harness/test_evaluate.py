@@ -101,7 +101,6 @@ def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained: 
         (["--env-args", "[]"], "--env-args"),
         (["--env-args", '{"split": "train"}'], "--split train"),
         (["--tasks", "-1"], "--tasks"),
-        (["--policy", "expert", "--keep-tokens"], "--keep-tokens"),
         (["--policy", "/no/such/model"], "/no/such/model"),
         (["--tasks", "1", "--out", f"{__file__}/x"], "--out"),
     ],

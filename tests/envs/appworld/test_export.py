@@ -13,7 +13,7 @@ import pytest
 
 import eh_gym  # noqa: F401 - registers the ids
 from envs.appworld import data
-from harness.evaluation.export.appworld import write_appworld_outputs
+from harness.evaluation.appworld_outputs import write_appworld_outputs
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.requests import evaluation_requests
 from harness.evaluation.result import summarise

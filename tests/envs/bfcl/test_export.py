@@ -12,7 +12,7 @@ from rich.console import Console
 from envs.bfcl.splits import CATEGORIES, task_ids
 from harness.evaluate import Evaluation
 from harness.evaluate import run as evaluate
-from harness.evaluation.export.bfcl import result_entry, write_bfcl_results
+from harness.evaluation.bfcl_results import result_entry, write_bfcl_results
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.requests import evaluation_requests
 from harness.run.episode_log import read_episodes

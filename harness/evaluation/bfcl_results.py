@@ -2,13 +2,13 @@
 
 The fields are those of ``BaseHandler.inference_multi_turn_prompting`` of bfcl-eval 2026.3.23, and in the native format of
 ``inference_multi_turn_FC``: for each turn, the messages of the model, and their numbers of tokens and latencies. The log of the
-results is shorter than upstream's, which has the states of the simulators too. Upstream's evaluation only copies it.
+inference is left out: upstream's evaluation only copies it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from eh_gym.replies import split_reply
 from envs.bfcl.calls import FORMATS, DecodeError
 from envs.bfcl.splits import CATEGORIES, task_ids
-from harness.evaluation.export.played import Line, environment_args, evaluation_of, lines_of_rollout
+from harness.evaluation.folder import evaluation_of
 from harness.run.files import make_folder, write_whole
 
 __all__ = ["BFCLResults", "result_entry", "write_bfcl_results"]
@@ -48,7 +48,7 @@ class BFCLResults:
     missing: int
 
 
-def write_bfcl_results(source: Path, out: Path, *, name: str = "", rollout: int = 0) -> BFCLResults:
+def write_bfcl_results(source: Path, out: Path, *, name: str = "") -> BFCLResults:
     """Writes ``OUT/NAME/multi_turn/BFCL_v4_multi_turn_CATEGORY_result.json`` for each category that was played.
 
     Args:
@@ -56,15 +56,14 @@ def write_bfcl_results(source: Path, out: Path, *, name: str = "", rollout: int 
         out: The folder for the files. Files of the same names are written over.
         name: A name in bfcl-eval's list of models. Its handler decodes the messages, so it must be one for the action format of
             the episodes. Empty takes such a one.
-        rollout: Which episode of each task, counted from 0.
 
     Raises:
-        ConfigError: The folder holds no evaluation of EH-BFCL, or no such episode.
+        ConfigError: The folder holds no evaluation of EH-BFCL, or no episode.
     """
     kept = evaluation_of(source, "EH-BFCL")
-    action_format = environment_args(kept).get("action_format", "python")
+    action_format = kept.environment_args.get("action_format", "python")
     name = name or _NAMES[action_format]
-    entries = {line["task_id"]: result_entry(line, action_format) for line in lines_of_rollout(kept, rollout)}
+    entries = {line["task_id"]: result_entry(line, action_format) for line in kept.first_of_each_task()}
     folder = out / name.replace("/", "_") / "multi_turn"
     make_folder(folder, "--out")
     for category in CATEGORIES:
@@ -74,36 +73,33 @@ def write_bfcl_results(source: Path, out: Path, *, name: str = "", rollout: int 
     return BFCLResults(out, name, name == _NAMES["native"], len(entries), len(task_ids("all")) - len(entries))
 
 
-def result_entry(line: Line, action_format: str) -> dict[str, Any]:
+def result_entry(line: Mapping[str, Any], action_format: str) -> dict[str, Any]:
     """Returns the entry of one episode.
 
     An episode that K or the context stopped gets upstream's text for a failed inference, which fails the entry as it does here.
     """
     if line["end"] != "terminated":
         return {"id": line["task_id"], "result": f"Error during inference: the episode was stopped ({line['end']})"}
-    steps = list(_steps(line, action_format))
-    turns = _turns(steps)
+    turns = _turns(_steps(line, action_format))
     return {
         "id": line["task_id"],
         "result": [[step.message for step in turn] for turn in turns],
         "input_token_count": [[step.input_tokens for step in turn] for turn in turns],
         "output_token_count": [[step.output_tokens for step in turn] for turn in turns],
         "latency": [[step.latency_s for step in turn] for turn in turns],
-        "inference_log": _log(line["prompt"], turns),
     }
 
 
 @dataclass(frozen=True)
 class _Step:
     message: str | list[dict[str, str]]
-    observation: str
     has_calls: bool
     input_tokens: int
     output_tokens: int
     latency_s: float
 
 
-def _steps(line: Line, action_format: str) -> Iterable[_Step]:
+def _steps(line: Mapping[str, Any], action_format: str) -> Iterable[_Step]:
     context = line["prompt_tokens"]
     for turn in line["turns"]:
         context = turn.get("prompt_tokens") or context
@@ -111,7 +107,6 @@ def _steps(line: Line, action_format: str) -> Iterable[_Step]:
         said = turn["action"] if action_format == "native" else split_reply(turn["action"])[1]
         yield _Step(
             _message(said) if action_format == "native" else said,
-            turn["observation"],
             _has_calls(said, action_format),
             context,
             turn["action_tokens"],
@@ -149,16 +144,3 @@ def _turns(steps: Iterable[_Step]) -> list[list[_Step]]:
         if not step.has_calls:
             turns.append([])
     return turns if turns[-1] else turns[:-1]
-
-
-def _log(prompt: str, turns: Iterable[Iterable[_Step]]) -> list[dict[str, Any]]:
-    found, user = [], prompt
-    for turn in turns:
-        log: dict[str, Any] = {"begin_of_turn_query": [{"role": "user", "content": user}]}
-        for number, step in enumerate(turn):
-            log[f"step_{number}"] = [{"role": "assistant", "content": step.message}]
-            if step.has_calls:
-                log[f"step_{number}"].append({"role": "tool", "content": step.observation})
-            user = step.observation
-        found.append(log)
-    return found

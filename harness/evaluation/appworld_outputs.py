@@ -11,7 +11,7 @@ from eh_gym.errors import ConfigError
 from envs.appworld.data import task_ids
 from envs.appworld.hosts import Settings
 from envs.appworld.outputs import output_writer
-from harness.evaluation.export.played import environment_args, evaluation_of, lines_of_rollout
+from harness.evaluation.folder import evaluation_of
 
 __all__ = ["AppWorldOutputs", "write_appworld_outputs"]
 
@@ -45,7 +45,6 @@ def write_appworld_outputs(
     out: Path,
     *,
     name: str = "",
-    rollout: int = 0,
     on_task: Callable[[int, int], None] = lambda done, of: None,
 ) -> AppWorldOutputs:
     """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...``. A task that is there already is written again.
@@ -54,11 +53,10 @@ def write_appworld_outputs(
         source: The folder of an evaluation of EH-AppWorld.
         out: What AppWorld calls its root.
         name: The name of the experiment without its split: lower-case letters, digits, hyphens and underscores.
-        rollout: Which episode of each task, counted from 0.
         on_task: Called after each task with the number of those done, and of all.
 
     Raises:
-        ConfigError: The folder holds no evaluation of EH-AppWorld, or no such episode, or the name is not allowed.
+        ConfigError: The folder holds no evaluation of EH-AppWorld, or no episode, or the name is not allowed.
         MissingBackendError: AppWorld or the split's data are not installed.
         WorkerError: A world could not be made.
     """
@@ -68,11 +66,11 @@ def write_appworld_outputs(
             f"name must have lower-case letters, digits, hyphens and underscores only, got {name!r}; AppWorld demands it"
         )
     kept = evaluation_of(source, "EH-AppWorld")
-    args = environment_args(kept)
+    args = kept.environment_args
     split = args["split"]
     names = ("step_timeout_s", "max_observation_chars", "max_api_calls", "memory_mb", "confined")
     settings = Settings(**{setting: args[setting] for setting in names if setting in args})
-    lines = lines_of_rollout(kept, rollout)
+    lines = kept.first_of_each_task()
     experiment = f"{name}_{split}"
     differing, stopped = [], []
     with output_writer(out, experiment, split, settings) as writer:

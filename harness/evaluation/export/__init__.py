@@ -1,1 +1,0 @@
-"""Files for other tools: BFCL's result files, AppWorld's experiment outputs, conversations, and token ids."""
