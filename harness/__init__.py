@@ -19,18 +19,18 @@ from eh_gym.errors import MissingExtraError
 if TYPE_CHECKING:
     from harness.agents.env import AgentEnv
     from harness.api import TrainResult, train
-    from harness.evaluate import evaluate
+    from harness.evaluate import evaluate_policy
     from harness.settings.grpo import GRPOConfig
     from harness.settings.warm_start import WarmStart
 
-__all__ = ["AgentEnv", "GRPOConfig", "TrainResult", "WarmStart", "evaluate", "train"]
+__all__ = ["AgentEnv", "GRPOConfig", "TrainResult", "WarmStart", "evaluate_policy", "train"]
 
 _HOMES = {
     "AgentEnv": "harness.agents.env",
     "GRPOConfig": "harness.settings.grpo",
     "TrainResult": "harness.api",
     "WarmStart": "harness.settings.warm_start",
-    "evaluate": "harness.evaluate",
+    "evaluate_policy": "harness.evaluate",
     "train": "harness.api",
 }
 _NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "tyro", "rich", "tensorboard", "matplotlib", "jinja2")
@@ -50,8 +50,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_packages()
-    home = import_module(_HOMES[name])
-    return home if name == "evaluate" else getattr(home, name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Training from a Python program or a notebook: `train`, which `harness` exports. `harness.evaluate` has `evaluate`."""
+"""Training from a Python program or a notebook: `train`, which `harness` exports. `harness.evaluate` has `evaluate_policy`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TrainResult:
 
     Attributes:
         folder: The run's folder: its settings, metrics, episodes and checkpoints.
-        model: The trained model, a Hugging Face folder. `evaluate` and ``python -m harness.evaluate --policy`` take it.
+        model: The trained model, a Hugging Face folder. `evaluate_policy` and ``python -m harness.evaluate --policy`` take it.
         evaluations: The results on held-out tasks before and after training, as in ``evaluation.json``: for example
             ``evaluations["after"]["sampled"]["mean_at_k"]``.
         history: One dict per update, as in ``metrics.jsonl``. ``pandas.DataFrame(result.history)`` makes a table of them. With

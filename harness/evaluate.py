@@ -7,11 +7,9 @@ that says nothing. With `--out` every episode is kept as soon as it ends, and th
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from harness.evaluation.result import EvalResult
     from harness.rollout.environment import Environments
 
-__all__ = ["Evaluation", "evaluate", "main", "run"]
+__all__ = ["Evaluation", "evaluate_policy", "main", "run"]
 
 _SMALL = 50_000_000  # parameters
 
@@ -114,7 +112,7 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
     return result
 
 
-def evaluate(
+def evaluate_policy(
     policy: str | Path = "expert",
     env: str | Callable[..., gym.Env[Any, Any]] | None = None,
     *,
@@ -136,8 +134,8 @@ def evaluate(
         TypeError: There is no such setting.
 
     Example:
-        >>> from harness import evaluate
-        >>> evaluate("expert", "EH-Cabinet-v0", tasks=20, show=False).mean_at_k
+        >>> from harness import evaluate_policy
+        >>> evaluate_policy("expert", "EH-Cabinet-v0", tasks=20, show=False).mean_at_k
         1.0
     """
     from harness.assembly.given import name_of, spec_from
@@ -268,15 +266,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     with errors_in_one_line(console):
         run(parse(Evaluation(), argv, prog="python -m harness.evaluate"), console)
 
-
-class _Callable(ModuleType):
-    """Lets `harness.evaluate`, which is this module, also be the function: Python has one name for both."""
-
-    def __call__(self, *args: Any, **settings: Any) -> EvalResult:
-        return evaluate(*args, **settings)
-
-
-sys.modules[__name__].__class__ = _Callable
 
 if __name__ == "__main__":
     main()

@@ -12,7 +12,7 @@ import gymnasium as gym
 import pytest
 
 import eh_gym  # noqa: F401 - registers the cabinet
-from harness import evaluate
+from harness import evaluate_policy
 from harness.settings.warm_start import WarmStart
 
 HERE = Path(__file__).parent
@@ -47,7 +47,7 @@ def test_a_model_plays_in_the_agent(model: Path, tasks: Path, tmp_path: Path, re
     if AGENT == "node":
         command = request.getfixturevalue("command")
     out = tmp_path / "evaluation"
-    result = evaluate(
+    result = evaluate_policy(
         str(model),
         agent=command,
         tasks=tasks,

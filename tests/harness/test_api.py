@@ -23,7 +23,7 @@ import torch
 from eh_gym import ElasticHorizon
 from eh_gym.errors import ConfigError
 from envs.cabinet.env import CabinetEnv
-from harness import GRPOConfig, TrainResult, WarmStart, evaluate, train
+from harness import GRPOConfig, TrainResult, WarmStart, evaluate_policy, train
 from harness.__main__ import COMMANDS
 from harness.agents.program import Agent, find_agent
 from harness.rollout.rollout import rollout
@@ -52,7 +52,7 @@ def without_times(result: TrainResult) -> list[dict[str, float]]:
 def test_importing_the_package_loads_nothing_and_its_settings_no_torch(child_env: dict[str, str]) -> None:
     code = (
         "import sys, harness; heavy = {'torch', 'transformers', 'rich', 'tyro'}; assert not heavy & set(sys.modules)\n"
-        "from harness import GRPOConfig, WarmStart, evaluate, train; GRPOConfig()\n"
+        "from harness import GRPOConfig, WarmStart, evaluate_policy, train; GRPOConfig()\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=child_env, check=True, timeout=60)
@@ -107,7 +107,7 @@ def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_o
     assert before[1:] == after[1:]
     assert [row["update"] for row in first.history] == [0, 1]
     assert first.evaluations == json.loads((first.folder / "evaluation.json").read_text())
-    assert evaluate(first.model, tasks=2, rollouts=1, max_action_tokens=6, show=False).episodes == 2
+    assert evaluate_policy(first.model, tasks=2, rollouts=1, max_action_tokens=6, show=False).episodes == 2
 
 
 def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short: GRPOConfig, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_an_environment_and_a_controller_may_be_objects(short: GRPOConfig, tmp_p
 
 
 def test_a_function_without_a_split_is_called_without_one() -> None:
-    assert evaluate("expert", lambda: CabinetEnv("test"), tasks=3, show=False).mean_at_k == 1.0
+    assert evaluate_policy("expert", lambda: CabinetEnv("test"), tasks=3, show=False).mean_at_k == 1.0
 
 
 def test_a_run_on_a_function_without_a_split_does_not_call_its_tasks_held_out(
@@ -239,7 +239,7 @@ def test_an_environment_in_the_wrong_place_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"env: .*make_cabinet.*train\(env=...\)"):
         GRPOConfig(env=make_cabinet)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="a function that returns an environment, got"):
-        evaluate("expert", CabinetEnv("test"), show=False)
+        evaluate_policy("expert", CabinetEnv("test"), show=False)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_an_environment_that_would_be_trained_on_wrongly_is_refused(
     with pytest.raises(ConfigError, match=f"{named}.*envs check"):
         train(dataclasses.replace(short, warm_start=WarmStart()), env=env, show=False)
     with pytest.raises(ConfigError, match=f"{named}.*envs check"):
-        evaluate("expert", env, tasks=2, show=False)
+        evaluate_policy("expert", env, tasks=2, show=False)
 
 
 def test_a_script_needs_no_main_block(child_env: dict[str, str], tmp_path: Path) -> None:

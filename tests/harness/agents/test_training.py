@@ -15,7 +15,7 @@ import pytest
 from quiet_run import kill_and_resume, metrics_of, rows_of_run
 
 from eh_gym.errors import ConfigError
-from harness import GRPOConfig, evaluate, train
+from harness import GRPOConfig, evaluate_policy, train
 from harness.agents.env import AgentEnv
 from harness.policy.policy import Policy
 from harness.run.glossary import GLOSSARY
@@ -135,10 +135,10 @@ def test_failures_are_counted_and_end_nothing(config: GRPOConfig, tasks: Path) -
 
 def test_an_agent_is_evaluated(model: Path, tasks: Path) -> None:
     settings: dict[str, Any] = {"agent": "cabinet_agent:play", "tasks": tasks, "rollouts": 1, "max_action_tokens": 6}
-    result = evaluate(model, show=False, horizon=9, threads=1, **settings)
+    result = evaluate_policy(model, show=False, horizon=9, threads=1, **settings)
     assert (result.episodes, result.tasks) == (8, 8)
     assert result.saturation is not None
-    of_cabinet = evaluate(
+    of_cabinet = evaluate_policy(
         model, "EH-Cabinet-v0", show=False, horizon=9, threads=1, max_action_tokens=6, tasks=8, rollouts=1
     )
     assert result.success_lengths == of_cabinet.success_lengths
@@ -163,9 +163,9 @@ def test_settings_that_no_agent_can_have_are_refused(changes: dict[str, Any], fl
 
 def test_an_evaluation_without_an_agent_has_no_file_of_tasks(tasks: Path, model: Path) -> None:
     with pytest.raises(ConfigError, match="--tasks"):
-        evaluate(model, show=False, tasks=tasks)
+        evaluate_policy(model, show=False, tasks=tasks)
     with pytest.raises(ConfigError, match="--policy"):
-        evaluate("expert", show=False, agent="cabinet_agent:play", tasks=tasks)
+        evaluate_policy("expert", show=False, agent="cabinet_agent:play", tasks=tasks)
 
 
 def test_an_agent_that_k_ends_in_a_run_is_told_so(config: GRPOConfig, tasks: Path) -> None:

@@ -326,7 +326,7 @@ def test_the_page_s_policy_stops_a_script_that_was_missed(browser: Any, made: Pa
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_number_of_a_table_breaks(browser: Any, made: Path, tmp_path: Path, width: str) -> None:
     kept = tmp_path / "a-folder-with-a-long-name" / "and-another-one-in-it" / "the-third-of-them"
-    import_module("harness.evaluate").evaluate("expert", tasks=2, out=kept, show=False)
+    import_module("harness.evaluate").evaluate_policy("expert", tasks=2, out=kept, show=False)
     main([str(kept), str(made / "many"), "--out", str(tmp_path / "report.html"), "--episodes", "100"])
     visit = Visit(browser, tmp_path / "report.html", width)
     broken = """() => {
