@@ -14,7 +14,6 @@ __all__ = ["COMMANDS", "evaluate", "main", "report", "train"]
 COMMANDS = {
     "grpo": "trains an agent (eh-train)",
     "evaluate": "measures a policy on held-out tasks (eh-evaluate)",
-    "benchmark": "measures a model as a benchmark does",
     "report": "makes a page of runs and evaluations (eh-report)",
     "sweep": "runs the paper's suites of experiments",
     "models": "installs small models",

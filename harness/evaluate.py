@@ -19,7 +19,7 @@ from rich.progress import Progress
 from eh_gym.errors import ConfigError, EHError, SamplerError
 from harness.settings.agent import AGENT_ENV
 from harness.settings.command_line import errors_in_one_line, parse
-from harness.settings.evaluate import Evaluation
+from harness.settings.evaluate import Evaluation, official
 from harness.settings.reasoning import read_template_kwargs
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.trajectory import Trajectory
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Evaluation", "evaluate_policy", "main", "run"]
 
+_PROG = "python -m harness.evaluate"
 _SMALL = 50_000_000  # parameters
 
 
@@ -146,6 +147,8 @@ def evaluate_policy(
     )
     if settings.get("out"):
         settings["out"] = Path(settings["out"])
+    if settings.get("official"):
+        settings = official(name) | settings
     with library_settings():
         return run(Evaluation(policy=str(policy), env=name, **settings), Console(quiet=not show), env=spec)
 
@@ -264,7 +267,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     console = Console()
     with errors_in_one_line(console):
-        run(parse(Evaluation(), argv, prog="python -m harness.evaluate"), console)
+        config = parse(Evaluation(), argv, prog=_PROG)
+        if config.official:
+            config = parse(Evaluation(**official(config.env)), argv, prog=_PROG)
+        run(config, console)
 
 
 if __name__ == "__main__":

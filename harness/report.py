@@ -27,7 +27,7 @@ class Report:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER [FOLDER ...]")]
     """The folders of runs (harness.grpo), of sweeps (harness.sweep), or of evaluations (the --out of
-    harness.evaluate or harness.benchmark)."""
+    harness.evaluate)."""
     out: Path = Path("report.html")
     """The page. The page of the episodes is written next to it, as NAME.episodes.html."""
     episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 10_000

@@ -18,7 +18,6 @@ from typing import Any
 import tyro
 from markdown_it import MarkdownIt
 
-from harness.benchmark import preset as benchmark_defaults
 from harness.export import Export
 from harness.plan import default_for as plan_defaults
 from harness.report import Report
@@ -141,15 +140,6 @@ def flags_markdown() -> str:
         own = [flag for name, flag in flags(default).items() if not hasattr(default, "train") or name not in paper]
         lines += ["", f"## {command}"]
         lines += ["", "In addition to all flags of harness.grpo:"] if hasattr(default, "train") else []
-        if command == "harness.benchmark":
-            evaluate = flags(Evaluation())
-            own = [flag for flag in own if flag.default != evaluate[flag.name].default]
-            lines += [
-                "",
-                "The first word is the value of `--policy`, or the address of an endpoint. The command takes every flag of "
-                "harness.evaluate. These have other defaults, some of which depend on `--env`. "
-                "`--rollouts 0` plays greedily only.",
-            ]
         lines += _tables(own, lambda flag: f"`{flag.default}`" if flag.default else "")
     old = [(old, new, command) for command, names in OLD_FLAGS.items() for old, new in names.items()]
     lines += [
@@ -199,7 +189,6 @@ def pages() -> list[Path]:
 COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
     "harness.grpo": preset,
     "harness.evaluate": lambda _: Evaluation(),
-    "harness.benchmark": benchmark_defaults,
     "harness.export": lambda _: Export(what=tyro.MISSING, folder=tyro.MISSING, out=tyro.MISSING),
     "harness.sweep": lambda words: Sweep(suite=tyro.MISSING, train=preset(words)),
     "harness.plan": plan_defaults,

@@ -1,4 +1,4 @@
-"""The scores of a benchmark as a table: those that were measured, and published ones with what differs."""
+"""The scores of an evaluation by the benchmarks' own measures, and how it was played."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.evaluation.published import published_scores
-
-__all__ = ["Scores", "benchmark_markdown", "missing_part", "score_conditions", "score_rows"]
-
-Scores = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""The settings of an evaluation (those of `harness.evaluate`), and its result (the fields of `EvalResult`)."""
+__all__ = ["missing_part", "score_conditions", "score_rows"]
 
 
 def score_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -51,44 +46,6 @@ def missing_part(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
         return f"{result['tasks']} of {of} tasks"
     chosen = sorted({"categories", "domains"} & json.loads(settings["env_args"]).keys())
     return f"chosen {' and '.join(chosen)}" if chosen else ""
-
-
-def benchmark_markdown(name: str, scores: Sequence[Scores], cost: str) -> str:
-    """Returns a Markdown page with the scores of one model, and the published scores of the same splits.
-
-    Scores of a part of a split have a table of their own, because they can't be compared with those.
-
-    Args:
-        name: The model.
-        scores: The evaluations, those of one split next to each other.
-        cost: What they cost, as a sentence without its full stop.
-    """
-    lines = [f"# {name}", "", f"Cost: {cost}.", ""]
-    for split in dict.fromkeys((settings["env"], settings["split"]) for settings, _ in scores):
-        of_split = [score for score in scores if (score[0]["env"], score[0]["split"]) == split]
-        parts = [score for score in of_split if missing_part(*score)]
-        whole = [score for score in of_split if not missing_part(*score)]
-        published = [
-            f"| *{score.who}* | {score.measure} | {score.percent} | | {score.remark} |"
-            for score in published_scores(*split)
-        ]
-        lines += [f"## {split[0]}, {split[1]}", ""]
-        for title, rows in (
-            ("### Not official: a part of the tasks", _lines(name, parts)),
-            ("### All tasks" if parts else "", _lines(name, whole) + published),
-        ):
-            if rows:
-                head = ["| who | score | % | 95 % | how |", "| --- | --- | --- | --- | --- |"]
-                lines += [*([title, ""] if title else []), *head, *rows, ""]
-    return "\n".join(lines)
-
-
-def _lines(name: str, scores: Sequence[Scores]) -> list[str]:
-    return [
-        f"| {name} | {what} | {share} | {low} | {score_conditions(settings, result)} |"
-        for settings, result in scores
-        for what, share, low in score_rows(result)
-    ]
 
 
 def _row(what: str, share: float, interval: Sequence[float] = ()) -> tuple[str, str, str]:

@@ -1,9 +1,8 @@
-"""The settings of harness.evaluate, and a benchmark's own conventions, which harness.benchmark plays."""
+"""The settings of harness.evaluate, and the benchmarks' own conventions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,11 +15,11 @@ from harness.settings.reasoning import ReasoningFlags
 from harness.settings.sampling import SamplingFlags
 from harness.types.rules import RolloutMode
 
-__all__ = ["Evaluation", "Official", "official"]
+__all__ = ["Evaluation", "official"]
 
 # These say which episodes are played, where, and how fast. An evaluation may continue with other values of them.
 _NOT_DECISIVE = (
-    *("tasks", "every", "rollouts", "out", "device", "threads", "slots", "rollout"),
+    *("official", "tasks", "every", "rollouts", "out", "device", "threads", "slots", "rollout"),
     *("base_url", "api_key_env", "retries", "deadline_s"),
     *("url", "gpu_memory_utilization"),
 )
@@ -32,6 +31,8 @@ class TasksFlags:
 
     env: str = "EH-Cabinet-v0"
     """The id of the environment."""
+    official: bool = False
+    """Take the benchmark's own split, prompt and K, and greedy actions, as the defaults (EH-BFCL, EH-AppWorld)."""
     env_args: str = "{}"
     """Further arguments of gym.make, as a JSON object."""
     split: str | None = None
@@ -154,35 +155,35 @@ class Evaluation(
         args = read_env_args(self.env_args)
         if "split" in args:
             raise ConfigError(f"env_args has the split {args['split']!r}; give --split {args['split']} instead")
+        if self.official and _name(self.env) == "EH-BFCL" and args.get("prompt") != "official":
+            raise ConfigError(
+                f"""--official needs {'{"prompt": "official"}'} in --env-args, got {self.env_args}; add it"""
+            )
         return args
 
 
-@dataclass(frozen=True)
-class Official:
-    """How a benchmark is run by its own conventions.
-
-    Attributes:
-        splits: The splits that its scores are about.
-        args: Further arguments of ``gym.make``.
-        horizon: K. It is so large that the benchmark's own limits apply first, if it has any.
-    """
-
-    splits: tuple[str, ...] = ("test",)
-    args: Mapping[str, Any] = field(default_factory=dict)
-    horizon: int = 50
-
-
-_OFFICIAL = {
-    # 8 turns of 21 steps at most; after the 21st step of a turn BFCL ends the entry.
-    "EH-BFCL": Official(("all",), {"prompt": "official"}, horizon=200),
-    "EH-AppWorld": Official(("test_normal", "test_challenge")),
+_OFFICIAL: dict[str, dict[str, Any]] = {
+    # K is so large that BFCL's own limit applies first: 8 turns of 21 steps at most.
+    "EH-BFCL": {"split": "all", "env_args": '{"prompt": "official"}', "horizon": 200},
+    "EH-AppWorld": {"split": "test_normal", "horizon": 50},
 }
 
 
-def official(env: str) -> Official:
-    """Returns the conventions of an environment's benchmark.
+def official(env: str) -> dict[str, Any]:
+    """Returns the settings of a benchmark's own conventions: its split, its prompt, K, and one greedy episode of each task.
 
-    >>> official("EH-BFCL-v0").horizon, official("my_package:Number-v0").splits
-    (200, ('test',))
+    >>> official("EH-AppWorld-v0")
+    {'official': True, 'temperature': 0.0, 'split': 'test_normal', 'horizon': 50}
+
+    Raises:
+        ConfigError: The environment is no benchmark's.
     """
-    return _OFFICIAL.get(env.rpartition(":")[2].rsplit("-v", 1)[0], Official())
+    own = _OFFICIAL.get(_name(env))
+    if own is None:
+        raise ConfigError(f"--official is for {' and '.join(_OFFICIAL)}, got --env {env}; leave it out")
+    return {"official": True, "temperature": 0.0, **own}
+
+
+def _name(env: str) -> str:
+    """An environment's id without its package and version."""
+    return env.rpartition(":")[2].rsplit("-v", 1)[0]

@@ -11,7 +11,6 @@ OLD_FLAGS = {
     "grpo": _TRAINING,
     "sweep": _TRAINING,
     "plan": {**_TRAINING, "--k": "--horizon"},
-    "benchmark": {"--k": "--rollouts"},
 }
 """For each command its old flags, with their present names."""
 

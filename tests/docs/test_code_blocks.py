@@ -25,7 +25,6 @@ from markdown_it import MarkdownIt
 from torch.distributed.run import get_args_parser
 
 from eh_gym.errors import MissingBackendError
-from harness.benchmark import with_policy
 from harness.plan import default_for
 from harness.planning.fit import refusal
 from harness.planning.memory import memory_of
@@ -237,7 +236,6 @@ def _module(module: str, words: list[str]) -> None:
     words = [word if word not in ("FOLDER", "X") else "folder" for word in words]
     words = [word for word in words if word not in ("--help", "--help-all")]
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        words = with_policy(words) if module == "harness.benchmark" else words
         if module in REFERENCE["COMMANDS"]:
             parse(REFERENCE["COMMANDS"][module](words), words, prog=module)
         elif module in ("envs", "harness.models"):

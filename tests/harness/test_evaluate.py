@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
-from harness.evaluate import Evaluation, _default_split, main, run
+from harness.evaluate import Evaluation, _default_split, evaluate_policy, main, run
 from harness.policy.policy import Policy
 from harness.report import main as report
 from harness.rollout.rollout import rollout
@@ -101,6 +101,8 @@ def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained: 
         (["--env-args", "[]"], "--env-args"),
         (["--env-args", '{"split": "train"}'], "--split train"),
         (["--tasks", "-1"], "--tasks"),
+        (["--official"], "EH-BFCL and EH-AppWorld"),
+        (["--official", "--env", "EH-BFCL-v0", "--env-args", '{"categories": ["base"]}'], '{"prompt": "official"}'),
         (["--policy", "/no/such/model"], "/no/such/model"),
         (["--tasks", "1", "--out", f"{__file__}/x"], "--out"),
     ],
@@ -110,6 +112,31 @@ def test_wrong_flags_end_the_command(words: list[str], names: str, capsys: pytes
         main(words)
     assert exit_.value.code == 2
     assert names in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        (["--env", "EH-BFCL-v0"], ("all", '{"prompt": "official"}', 200, 0.0, None)),
+        (
+            ["--env", "EH-BFCL-v0", "--horizon", "50", "--temperature", "1"],
+            ("all", '{"prompt": "official"}', 50, 1.0, None),
+        ),
+        (["--env", "eh_gym:EH-AppWorld-v0", "--rollouts", "8"], ("test_normal", "{}", 50, 0.0, 8)),
+    ],
+)
+def test_official_gives_the_benchmark_s_own_settings_as_defaults(
+    words: list[str], settings: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Evaluation] = []
+    monkeypatch.setattr("harness.evaluate.run", lambda config, *_, **__: asked.append(config))
+    main(["--official", *words])
+    named = [word.removeprefix("--").replace("-", "_") for word in words[::2]]
+    given = dict(zip(named, [int(w) if w.isdecimal() else w for w in words[1::2]], strict=True))
+    evaluate_policy(show=False, official=True, **given)
+    for config in asked:
+        assert settings == (config.split, config.env_args, config.horizon, config.temperature, config.rollouts)
+    assert len(asked) == 2
 
 
 def test_an_environment_without_an_expert_is_refused_where_it_would_play(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,6 @@ LAYERS = [
 """The folders, the lowest first."""
 
 COMMANDS = [
-    "benchmark",
     "evaluate",
     "export",
     "grpo",

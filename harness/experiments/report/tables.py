@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.evaluation.folder import KeptEvaluation
-from harness.evaluation.published import published_scores
 from harness.evaluation.scores import missing_part, score_conditions, score_rows
 from harness.experiments.analysis import horizon_series
 from harness.experiments.paper import PAPER, PaperTable
@@ -199,33 +198,25 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], links: Sequence[str]
 
 
 def score_tables(evaluations: Sequence[KeptEvaluation]) -> list[Table]:
-    """Returns a table with the scores of evaluations of a benchmark, and the published scores of the same splits.
+    """Returns a table with the scores of evaluations of a benchmark.
 
     It has a row for each score of an evaluation that has ended and whose tasks have categories, difficulties or scenarios. The
     scores of a part of a split come before, in a table of their own.
     """
     parts: list[tuple[str, ...]] = []
     whole: list[tuple[str, ...]] = []
-    splits: dict[tuple[str, str], None] = {}  # in their order
     for kept in evaluations:
         settings, result = kept.settings, kept.result
         if result is None or not result.get("parts"):  # a folder of an older version has no parts
             continue
-        splits[settings["env"], settings["split"]] = None
         who, where = str(settings.get("model") or settings.get("policy")), f"{settings['env']}, {settings['split']}"
         how = score_conditions(settings, result)
         rows = parts if missing_part(settings, result) else whole
         rows += [(who, where, what, share, interval, how) for what, share, interval in score_rows(result)]
-    for env, split in splits:
-        whole += [
-            (score.who, f"{env}, {split}", score.measure, str(score.percent), "", score.remark)
-            for score in published_scores(env, split)
-        ]
     headings = ("who", "tasks", "score", "%", "95 %", "how")
     captions = (
         "Not official: scores of a part of the tasks, in percent, with 95 % intervals.",
-        "Scores by the benchmarks' own measures, in percent, with 95 % intervals. A row with a source is a published score; it "
-        "says what differs.",
+        "Scores by the benchmarks' own measures, in percent, with 95 % intervals.",
     )
     return [
         Table(words, (), headings, tuple(rows)) for words, rows in zip(captions, (parts, whole), strict=True) if rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -74,6 +75,19 @@ def test_an_empty_message_and_one_that_is_cut_are_actions(chat_server: Any) -> N
     with chat_server.serve(answer) as server:
         assert quiet(server.url, tasks=1, horizon=4).length_mean == 4.0
     assert [message["content"] for message in server.requests[-1]["messages"][2::2]] == ["open(", "", "open("]
+
+
+def test_an_endpoint_needs_no_torch(chat_server: Any) -> None:
+    code = (
+        "import sys; from harness.evaluate import main; main(sys.argv[1:]); "
+        "print(sorted(m for m in ('torch', 'transformers') if m in sys.modules))"
+    )
+    words = ["--policy", "openai", "--model", "m", "--tasks", "1", "--rollouts", "1"]
+    with chat_server.serve(chat_server.cabinet_agent) as server:
+        command = [sys.executable, "-c", code, "--base-url", server.url, *words]
+        result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == "[]"
 
 
 def test_passing_errors_are_retried(chat_server: Any) -> None:
