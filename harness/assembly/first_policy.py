@@ -11,7 +11,6 @@ import torch
 from eh_gym.errors import ConfigError
 from envs.cache import cache_dir
 from harness.planning.memory import attention_fits
-from harness.policy.head import Head
 from harness.policy.lora import add_lora, fold_lora
 from harness.policy.policy import Policy, load_policy
 from harness.policy.ranks import Ranks
@@ -56,7 +55,6 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) 
                 reasoning_format=config.reasoning_format,
                 max_context=config.max_context,
             )
-        Head.check(policy.model)
     policy = ranks.hand_out(policy)
     if config.gradient_checkpointing:
         memory = gpu_bytes(device) if config.plan else 0

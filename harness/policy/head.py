@@ -32,57 +32,28 @@ __all__ = ["Head", "float32_head", "float32_logits", "token_scores"]
 
 @dataclass(frozen=True)
 class Head:
-    """How hidden states become logits: softcap tanh(scale (hidden weight^T + bias) / softcap), or without a cap.
+    """How hidden states become logits: softcap tanh(scale hidden weight^T / softcap), or without a cap.
 
     Attributes:
         weight: [V, H], the weight of the output layer.
-        bias: [V], its bias, or None.
         scale: Cohere's ``logit_scale`` or Granite's 1 / ``logits_scaling``; 1 for other models.
         softcap: Gemma's ``final_logit_softcapping``; None for no cap.
     """
 
     weight: Tensor
-    bias: Tensor | None = None
     scale: float = 1.0
     softcap: float | None = None
 
     @staticmethod
     def of(model: PreTrainedModel) -> Head:
-        """The output layer of a causal language model.
-
-        Raises:
-            ConfigError: The output layer is not a plain linear layer.
-        """
-        layer = model.get_output_embeddings()
-        if type(layer) is not nn.Linear:
-            raise ConfigError(
-                f"the output layer of {type(model).__name__} must be a torch.nn.Linear, got {type(layer).__name__}"
-            )
+        """The output layer of a causal language model; the errors are those of `_output_layer`."""
         config = model.config.get_text_config()
         scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
-        return Head(layer.weight, layer.bias, scale, getattr(config, "final_logit_softcapping", None))
-
-    @staticmethod
-    @torch.no_grad()
-    def check(model: PreTrainedModel) -> None:
-        """Raises ConfigError if the model computes its logits in another way. It compares them on a few tokens."""
-        ids = torch.arange(4, device=model.device)[None]
-        right = model(input_ids=ids, use_cache=False).logits[0].float()
-        if model.base_model is model:
-            raise ConfigError(
-                f"{type(model).__name__} computes no hidden states apart from its logits, as training needs: choose another model"
-            )
-        states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
-        found = Head.of(model).logits(states)
-        if (found - right).abs().max() > 0.02 * right.abs().max():  # bfloat16 rounds by 0.004
-            raise ConfigError(
-                f"{type(model).__name__} computes its logits with something other than an output layer, a scale and a soft cap; "
-                "training would score its tokens wrongly: choose another model"
-            )
+        return Head(_output_layer(model).weight, scale, getattr(config, "final_logit_softcapping", None))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Turns hidden states, [N, H], into logits, [N, V], in float32 (float64 if `hidden` is float64)."""
-        logits = _wide_linear(hidden, self.weight, self.bias)
+        logits = _wide_linear(hidden, self.weight)
         if self.scale != 1:
             logits = logits * self.scale
         if self.softcap is not None:
@@ -96,41 +67,48 @@ def float32_head(model: PreTrainedModel) -> Tensor | None:
     A copy for each pass took 60 of the 130 ms in which a core samples a token with SmolLM2-135M in bfloat16, 59 of the 210 for
     eight episodes, and 49 of the 458 for 32.
     """
-    layer = model.get_output_embeddings()
-    if type(layer) is not nn.Linear or layer.weight.is_cuda or layer.weight.dtype.itemsize >= 4:
-        return None
-    return layer.weight.detach().float()
+    weight = _output_layer(model).weight
+    return None if weight.is_cuda or weight.dtype.itemsize >= 4 else weight.detach().float()
 
 
 @contextmanager
 def float32_logits(model: PreTrainedModel, weight: Tensor | None = None) -> Iterator[None]:
     """Inside this context, the model's own forward pass computes its logits in float32, as `token_scores` does.
 
-    A model whose output layer is not a plain linear layer is left unchanged. It can be evaluated, but not trained.
-
     Args:
         model: The model.
         weight: What `float32_head` gave for its present weights, if many passes follow.
     """
-    layer = model.get_output_embeddings()
-    if type(layer) is not nn.Linear:
-        yield
-        return
+    layer = _output_layer(model)
     own = vars(layer)
-    own["forward"] = lambda hidden: _wide_linear(hidden, layer.weight if weight is None else weight, layer.bias)
+    own["forward"] = lambda hidden: _wide_linear(hidden, layer.weight if weight is None else weight)
     try:
         yield
     finally:
         del own["forward"]
 
 
-def _wide_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _output_layer(model: PreTrainedModel) -> nn.Linear:
+    """The output layer.
+
+    Raises:
+        ConfigError: It is not a linear layer without a bias.
+    """
+    layer = model.get_output_embeddings()
+    if type(layer) is not nn.Linear or layer.bias is not None:
+        raise ConfigError(
+            f"the output layer of {type(model).__name__} must be a torch.nn.Linear without a bias, got {layer}; choose another "
+            "model"
+        )
+    return layer
+
+
+def _wide_linear(hidden: Tensor, weight: Tensor) -> Tensor:
     """A linear layer whose sums stay in float32; in bfloat16 a logit of 20 would be off by up to 0.06."""
     wide = torch.promote_types(hidden.dtype, torch.float32)
     if hidden.is_cuda and hidden.dtype != wide:  # needs no float32 copy of the weight, which takes 2 GB for 7B
-        logits = torch.mm(hidden.flatten(0, -2), weight.T, out_dtype=wide).view(*hidden.shape[:-1], -1)
-        return logits if bias is None else logits + bias
-    return linear(hidden.to(wide), weight.to(wide), None if bias is None else bias.to(wide))
+        return torch.mm(hidden.flatten(0, -2), weight.T, out_dtype=wide).view(*hidden.shape[:-1], -1)
+    return linear(hidden.to(wide), weight.to(wide))
 
 
 def token_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float) -> tuple[Tensor, Tensor]:
@@ -147,7 +125,7 @@ def token_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float
     """
     assert hidden.dim() == 2
     assert targets.shape == hidden.shape[:1]
-    logp, entropy = _TokenScores.apply(hidden, head.weight, head.bias, targets, head, temperature)  # type: ignore[no-untyped-call]
+    logp, entropy = _TokenScores.apply(hidden, head.weight, targets, head, temperature)  # type: ignore[no-untyped-call]
     return logp, entropy
 
 
@@ -159,7 +137,6 @@ class _TokenScores(torch.autograd.Function):
         ctx: Any,
         hidden: Tensor,
         weight: Tensor,
-        bias: Tensor | None,
         targets: Tensor,
         head: Head,
         temperature: float,
@@ -174,19 +151,18 @@ class _TokenScores(torch.autograd.Function):
             normaliser[part] = scaled.gather(1, at).squeeze(1) - logp[part]
             entropy[part] = -torch.exp(logps, out=scaled).mul_(logps).sum(dim=1)
             del scaled, logps  # before the next chunk's are made
-        ctx.save_for_backward(hidden, weight, bias, targets, normaliser)
+        ctx.save_for_backward(hidden, weight, targets, normaliser)
         ctx.head, ctx.temperature = head, temperature
         ctx.mark_non_differentiable(entropy)
         return logp, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, normaliser = ctx.saved_tensors
-        head, (grad, _) = Head(weight, bias, ctx.head.scale, ctx.head.softcap), grads
-        to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
+        hidden, weight, targets, normaliser = ctx.saved_tensors
+        head, (grad, _) = Head(weight, ctx.head.scale, ctx.head.softcap), grads
+        to_hidden, to_weight = ctx.needs_input_grad[:2]
         for_hidden = torch.empty_like(hidden) if to_hidden else None
         for_weight = torch.zeros_like(weight, dtype=normaliser.dtype) if to_weight else None
-        for_bias = torch.zeros_like(bias, dtype=normaliser.dtype) if to_bias else None
         for part in _chunks(hidden, weight):
             logits = head.logits(hidden[part])
             # d logp[id] / d scaled[v] = 1[v = id] - softmax(scaled)[v]
@@ -195,8 +171,6 @@ class _TokenScores(torch.autograd.Function):
             local.mul_(head.scale / ctx.temperature)
             if head.softcap is not None:  # d c tanh(x / c) / dx = 1 - tanh^2
                 local.mul_(logits.div_(head.softcap).square_().neg_().add_(1))
-            if for_bias is not None:
-                for_bias += local.sum(dim=0)
             narrow = local.to(hidden.dtype)
             if for_hidden is not None:
                 torch.mm(narrow, weight, out=for_hidden[part])
@@ -206,7 +180,7 @@ class _TokenScores(torch.autograd.Function):
                 for_weight += narrow.T @ hidden[part]
             del logits, local, narrow
         narrow_weight = None if for_weight is None else for_weight.to(weight.dtype)
-        return for_hidden, narrow_weight, None if for_bias is None else for_bias.to(bias.dtype), None, None, None
+        return for_hidden, narrow_weight, None, None, None
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:

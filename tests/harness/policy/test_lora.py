@@ -34,7 +34,6 @@ from transformers import (
 )
 
 from eh_gym.errors import ConfigError, MissingExtraError, StateError
-from harness.policy.head import Head
 from harness.policy.lora import add_lora, fold_lora, plain_parameters, without_lora
 from harness.policy.policy import Policy
 from harness.sampling.transfer import weights_file
@@ -218,7 +217,6 @@ def test_experts_and_what_inherits_from_a_linear_layer_get_no_adapters(
 ) -> None:
     pytest.importorskip("peft")
     model, ids = mixture(config, hidden_size=64, num_attention_heads=4, **more), torch.arange(9)[None]
-    Head.check(model)
     add_lora(model, 4, seed=0)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
