@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from importlib.util import find_spec
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -161,10 +160,9 @@ def packed_attention(
         key: [1, kv_heads, T, dim]; `heads` is a multiple of `kv_heads`.
         value: [1, kv_heads, T, dim].
         attention_mask: Must be `no_mask` or None with segments.
-        dropout: Must be 0 with segments.
+        dropout: Passed on without segments; `load_policy` has set it to 0.
         scaling: The factor of the scores; by default 1 / sqrt(dim).
-        sliding_window: The number of tokens that a token sees, including itself. None takes what the config says about the layer,
-            because some models, such as Qwen2-MoE, put their windows only into a mask.
+        sliding_window: The number of tokens that a token sees, including itself; None for all of them.
         segments: The segments of the row; None calls transformers' own SDPA.
         **rest: Passed on to transformers' SDPA without segments.
 
@@ -172,13 +170,9 @@ def packed_attention(
         The output, [1, T, heads, dim], and None in place of the attention weights.
 
     Raises:
-        ConfigError: The model's attention needs a feature that packed attention does not have, or the model drops the segments.
+        ConfigError: The model's attention needs a feature that packed attention does not have.
     """
     if segments is None:
-        if attention_mask is not None and attention_mask.numel() == 1 < key.shape[2]:  # `no_mask`, of a packed row
-            raise ConfigError(
-                f"{type(module).__name__} gets no segments, because the model does not hand them to its layers; use --no-packing"
-            )
         if _fits_grouped(query, key, attention_mask, dropout):
             assert attention_mask is not None
             return _grouped(query, key, value, attention_mask, scaling), None
@@ -193,12 +187,8 @@ def packed_attention(
             sliding_window=sliding_window,
             **rest,
         )
-    strange = [name for name in _UNKNOWN if rest.get(name) is not None]
-    masked = attention_mask is not None and attention_mask.numel() > 1
-    if strange or dropout or masked:
-        what = strange or (["attention dropout"] if dropout else ["a mask of its own"])
-        raise ConfigError(f"packed attention does not support {what[0]}, which this model uses; use --no-packing")
-    sliding_window = sliding_window or _window_of(module)
+    if strange := [name for name in _UNKNOWN if rest.get(name) is not None]:
+        raise ConfigError(f"packed attention does not support {strange[0]}, which this model uses; use --no-packing")
     if _fits_varlen(query, value):
         return _varlen(query, key, value, scaling, sliding_window, segments)[None], None
     grouped = query.shape[1] != key.shape[1]
@@ -229,12 +219,9 @@ def packed_attention(
 
 
 def _fits_grouped(query: Tensor, key: Tensor, mask: Tensor | None, dropout: float) -> bool:
-    """Whether heads share keys on a CPU, where SDPA would first write a copy of them for each head.
-
-    Doge has a mask for each head.
-    """
-    one_mask = mask is not None and mask.ndim == 4 and mask.shape[1] == 1
-    return not query.is_cuda and query.shape[1] != key.shape[1] and one_mask and not dropout
+    """Whether heads share keys on a CPU, where SDPA would first write a copy of them for each head."""
+    masked = mask is not None and mask.ndim == 4
+    return not query.is_cuda and query.shape[1] != key.shape[1] and masked and not dropout
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
@@ -248,9 +235,7 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: f
 
 
 def _fits_varlen(query: Tensor, value: Tensor) -> bool:
-    """Whether FlashAttention can compute it: it takes no float32, no heads wider than 256 (Gemma 4), and no other width of the
-    values than of the keys (DeepSeek-V3).
-    """
+    """Whether FlashAttention can compute it: no float32, no heads wider than 256, values as wide as the keys."""
     dim = query.shape[-1]
     half = query.dtype in (torch.bfloat16, torch.float16)
     return query.is_cuda and half and dim <= 256 and dim % 8 == 0 and dim == value.shape[-1]
@@ -262,7 +247,6 @@ def _varlen(
     """All segments in one kernel; [T, heads, dim]. The kernel's causal mask is aligned to the lower right, as needed here."""
     from torch.nn.attention.varlen import varlen_attn
 
-    _take_flash_attention_3(query.device)
     queries, keyed, longest_q, longest_k, index = segments._varlen
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     if index is not None:
@@ -273,20 +257,6 @@ def _varlen(
     )
     assert isinstance(out, Tensor)
     return out
-
-
-@cache
-def _take_flash_attention_3(device: torch.device) -> None:
-    """Lets torch compute attention with FlashAttention 3 from now on, if its package is installed. It needs an H100 or H200."""
-    if torch.cuda.get_device_capability(device)[0] == 9 and find_spec("flash_attn_interface"):
-        torch.nn.attention.activate_flash_attention_impl("FA3")
-
-
-def _window_of(layer: torch.nn.Module) -> int | None:
-    """The window that the config gives to an attention layer."""
-    config = getattr(layer, "config", None)
-    windows = attention_windows(config) if isinstance(config, PreTrainedConfig) else None
-    return windows[getattr(layer, "layer_idx", 0)] if windows else None
 
 
 def _window(own: int, seen: int, window: int, device: torch.device) -> Tensor:

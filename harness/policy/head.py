@@ -95,7 +95,7 @@ def _output_layer(model: PreTrainedModel) -> nn.Linear:
         ConfigError: It is not a linear layer without a bias.
     """
     layer = model.get_output_embeddings()
-    if type(layer) is not nn.Linear or layer.bias is not None:
+    if type(layer) is not nn.Linear or getattr(layer, "bias", None) is not None:
         raise ConfigError(
             f"the output layer of {type(model).__name__} must be a torch.nn.Linear without a bias, got {layer}; choose another "
             "model"

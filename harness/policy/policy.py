@@ -218,17 +218,6 @@ def load_policy(
     return Policy(model, tokenizer, chat)
 
 
-def training_mode(model: PreTrainedModel) -> None:
-    """Lets the model train, for example with recomputed activations, but with the experts that it samples with.
-
-    The routers of Phi-3.5-MoE draw experts at random in training mode, so two passes over one batch would differ.
-    """
-    model.train()
-    for module in model.modules():
-        if any("jitter" in name for name in vars(module)):
-            module.training = False
-
-
 def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
     """Returns `config` with every dropout 0, because with it the trainer's log-probabilities are not the sampler's."""
     text = config.get_text_config()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -16,11 +13,11 @@ __all__ = ["check_frequencies", "settle_frequencies"]
 
 
 def settle_frequencies(model: PreTrainedModel, max_context: int = 0) -> None:
-    """Fixes the frequencies of LongRoPE (Phi-3, Phi-3.5): those for long texts, unless no episode can be that long.
+    """Fixes the frequencies of LongRoPE (Phi-3, Phi-4-mini): those for long texts, unless no episode can be that long.
 
     transformers chooses between the two sets in each forward pass, by the longest text in it. So an episode's log-probabilities
-    would change with the others in its batch, and the cached keys of one episode would come from both sets. For Phi-3.5-MoE it
-    chooses the scale so, and always takes the frequencies for short texts. vLLM chooses once, by the longest context.
+    would change with the others in its batch, and the cached keys of one episode would come from both sets. vLLM chooses once, by
+    the longest context.
 
     Args:
         model: The model, which is changed; one without LongRoPE is left as it is.
@@ -38,16 +35,6 @@ def settle_frequencies(model: PreTrainedModel, max_context: int = 0) -> None:
         module.attention_scaling = scaling
         module.rope_type = "default"  # never chosen again
         module.long_from, module.is_long = native, length > native
-        # Phi-3.5-MoE chooses in each forward pass, and has the scales in its settings.
-        module.rope_init_fn = functools.partial(_settled, frequencies, scaling)
-        if "long_mscale" in config.rope_parameters:
-            scale = config.rope_parameters["long_mscale" if module.is_long else "short_mscale"]
-            module.config = copy.copy(config)
-            module.config.rope_parameters = {**config.rope_parameters, "long_mscale": scale, "short_mscale": scale}
-
-
-def _settled(frequencies: torch.Tensor, scaling: float, config: Any) -> tuple[torch.Tensor, float]:
-    return frequencies, scaling
 
 
 def check_frequencies(model: PreTrainedModel, max_model_len: int) -> None:

@@ -29,7 +29,7 @@ from eh_gym.errors import ConfigError
 from envs.expert import demonstrate, demonstrated_tasks, first_episodes
 from harness.policy.batch import microbatches, padded_microbatches
 from harness.policy.lora import has_lora
-from harness.policy.policy import Policy, training_mode
+from harness.policy.policy import Policy
 from harness.rollout.conversation import Conversation
 from harness.run.files import whole_folder
 from harness.run.runtime import return_memory
@@ -351,7 +351,7 @@ def _clone(
         4 if is_pretrained(policy) else 20
     )  # the learning rate rises until this batch, and no earlier one is the last
     recent: deque[float] = deque(maxlen=min(10, least))
-    training_mode(policy.model)
+    policy.model.train()
     rng = np.random.default_rng(seed)
     written = [(t, s) for t in demos for s in t.sequences]
     if is_pretrained(policy) and policy.packs:  # demonstrations with the same system prompt share its tokens

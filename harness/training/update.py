@@ -29,7 +29,7 @@ from torch import Tensor
 
 from harness.policy.batch import Batch
 from harness.policy.lora import without_lora
-from harness.policy.policy import Policy, training_mode
+from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks
 from harness.policy.shards import whole
 from harness.training.loss import LOSSES, aggregate, group_advantages, importance_weights, kl_k3
@@ -128,7 +128,7 @@ def update_policy(
     grad_norm = 0.0
     n_tokens = sum(t.action_tokens for t, _ in chosen)
     mismatch, steps, skipped = Mismatch(), 0, 0
-    training_mode(policy.model)
+    policy.model.train()
     order = np.random.default_rng(seed).permutation(len(chosen))
     parts = [[chosen[i] for i in part] for part in np.array_split(order, settings.minibatches) if len(part)]
     minibatches = [[item for episode in part for item in _items(*episode)] for part in parts]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Phi3Config, PhimoeConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, Phi3Config, PreTrainedConfig, PreTrainedModel
 
 from eh_gym.errors import ConfigError
 from harness.policy.attention import PACKED
 from harness.policy.batch import pack
-from harness.policy.policy import Policy, load_policy, score_batch, training_mode
+from harness.policy.policy import Policy, load_policy, score_batch
 from harness.policy.rotary import settle_frequencies
 from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import SampleRequest, sample_all
@@ -101,33 +100,6 @@ def test_longrope_has_one_set_of_frequencies_whatever_is_in_the_batch(max_contex
         grown.add_prompt([5, 6, 7])
     sampled = torch.tensor([p for p, own in zip(grown.logprobs, grown.action_mask, strict=True) if own])
     torch.testing.assert_close(scores(model, grown), sampled, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize(("max_context", "factors", "scale"), [(0, "long_factor", 1.5), (64, "short_factor", 1.2)])
-def test_a_model_that_asks_in_each_pass_gets_the_settled_frequencies(
-    max_context: int, factors: str, scale: float
-) -> None:
-    """transformers' Phi-3.5-MoE always took the short set, and the scale of the longest text in the batch."""
-    rope = {**ROPE, "short_mscale": 1.2, "long_mscale": 1.5}
-    model = tiny_model(PhimoeConfig(**SIZES, num_local_experts=4, rope_parameters=rope))
-    settle_frequencies(model, max_context)
-    rotary = pickle.loads(pickle.dumps(model)).base_model.rotary_emb  # as other ranks get it
-    own = 10000.0 ** (-torch.arange(0, 8, 2) / 8) / torch.tensor(rope[factors])
-    for length in (30, 100):
-        positions = torch.arange(length)[None]
-        cos, sin = rotary(torch.zeros(1), positions)
-        angles = positions[..., None] * own
-        torch.testing.assert_close(cos, torch.cat([angles, angles], -1).cos() * scale)
-        torch.testing.assert_close(sin, torch.cat([angles, angles], -1).sin() * scale)
-
-
-def test_experts_are_not_drawn_at_random_in_training() -> None:
-    model = tiny_model(PhimoeConfig(**SIZES, num_local_experts=4))
-    acting = scores(model, episode(20, "a"))
-    training_mode(model)
-    assert model.training
-    for _ in range(2):
-        torch.testing.assert_close(scores(model, episode(20, "a")), acting, rtol=0, atol=1e-5)
 
 
 def test_damaged_weights_are_an_error_of_one_line(folder: Path) -> None:

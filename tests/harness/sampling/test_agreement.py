@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     DeepseekV32Config,
     GPTNeoConfig,
     HeliumConfig,
-    MoshiConfig,
+    PhimoeConfig,
     PreTrainedConfig,
     PreTrainedModel,
-    Qwen2Config,
+    Qwen2MoeConfig,
     xLSTMConfig,
 )
 
@@ -23,7 +24,12 @@ from harness.policy.attention import PACKED, can_pack
 from harness.sampling import agreement
 from harness.sampling.agreement import TESTED, check_agreement
 
-SIZES: dict[str, Any] = {"vocab_size": 99, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
+SIZES: dict[str, Any] = {"vocab_size": 99, "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4}
+WINDOWS: dict[str, Any] = {
+    "use_sliding_window": True,
+    "layer_types": ["sliding_attention"] * 6,
+    "num_key_value_heads": 2,
+}
 
 
 def model_of(config: PreTrainedConfig) -> PreTrainedModel:
@@ -35,15 +41,33 @@ def model_of(config: PreTrainedConfig) -> PreTrainedModel:
     return model
 
 
+def helium() -> PreTrainedModel:
+    return model_of(HeliumConfig(**SIZES, head_dim=16, num_key_value_heads=2))
+
+
+@pytest.mark.parametrize("kind", sorted(TESTED))
+def test_the_tested_types_agree_and_are_not_compared_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = AutoConfig.for_model(kind, **SIZES, num_key_value_heads=2, head_dim=16, pad_token_id=0)
+    model = model_of(config)
+    assert model.config._attn_implementation == ("eager" if kind == "gemma2" else PACKED)  # soft caps
+    with monkeypatch.context() as patch:
+        patch.setattr(agreement, "TESTED", frozenset())
+        assert check_agreement(model) == ""
+    monkeypatch.setattr(agreement, "_small_copy", None)
+    assert check_agreement(model) == ""
+
+
 @pytest.mark.parametrize(
     ("config", "how", "named"),
     [
         # Its local layers are not called so, and the sampler gave them no window.
-        (GPTNeoConfig(**SIZES, attention_types=[[["global", "local"], 2]]), {"trained": False}, "sampler.*gpt_neo"),
-        (MoshiConfig(**SIZES, sliding_window=64), {"sampled": False}, "trainer.*moshi"),
-        (MoshiConfig(**SIZES, sliding_window=64), {"trained": False}, "sampler.*moshi"),
-        # A soft cap with a name of its own: too small a difference for the check of the output layer.
-        (xLSTMConfig(**SIZES, num_heads=4, qk_dim_factor=1.0), {"sampled": False}, "trainer.*xlstm"),
+        (GPTNeoConfig(**SIZES, attention_types=[[["global", "local"], 3]]), {"trained": False}, "sampler.*gpt_neo"),
+        # Its windows are in its mask alone, which packed rows do not have.
+        (Qwen2MoeConfig(**SIZES, **WINDOWS, num_experts=4), {"sampled": False}, "trainer on packed.*qwen2_moe"),
+        # A soft cap with a name of its own.
+        (xLSTMConfig(**SIZES, num_heads=4, qk_dim_factor=1.0), {"sampled": False}, "trainer on padded.*xlstm"),
+        # In training its routers draw experts at random.
+        (PhimoeConfig(**SIZES, num_key_value_heads=2, num_local_experts=4), {"sampled": False}, "trainer.*phimoe"),
     ],
     ids=lambda value: getattr(value, "model_type", ""),
 )
@@ -61,13 +85,11 @@ def test_a_sampler_that_refuses_a_type_says_so_and_its_trainer_is_compared() -> 
     assert check_agreement(sparse, sampled=False) == ""
 
 
-def test_an_untested_type_that_agrees_is_taken_and_a_tested_one_is_not_compared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert "helium" not in TESTED
-    assert check_agreement(model_of(HeliumConfig(**SIZES, head_dim=16, num_key_value_heads=2))) == ""
-    monkeypatch.setattr(agreement, "_small_copy", None)
-    assert check_agreement(model_of(Qwen2Config(**SIZES, num_key_value_heads=2))) == ""
+def test_the_comparison_draws_nothing_from_the_run_s_seeds() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    assert check_agreement(helium()) == ""
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_type_of_which_no_small_copy_can_be_made_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,11 +97,4 @@ def test_a_type_of_which_no_small_copy_can_be_made_is_noted(monkeypatch: pytest.
         raise TypeError("it needs a picture")
 
     monkeypatch.setattr(agreement, "_small_copy", fails)
-    assert "helium" in check_agreement(model_of(HeliumConfig(**SIZES, head_dim=16, num_key_value_heads=2)))
-
-
-def test_the_comparison_draws_nothing_from_the_run_s_seeds() -> None:
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    check_agreement(model_of(HeliumConfig(**SIZES, head_dim=16, num_key_value_heads=2)))
-    assert torch.equal(torch.get_rng_state(), before)
+    assert "helium" in check_agreement(helium())

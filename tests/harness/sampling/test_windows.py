@@ -11,19 +11,14 @@ import torch
 from small_model import forward_logprobs
 from transformers import (
     AutoModelForCausalLM,
-    Cohere2Config,
     FalconMambaConfig,
     Gemma2Config,
     Gemma3TextConfig,
-    GptOssConfig,
     LlamaConfig,
     MistralConfig,
-    MixtralConfig,
-    PhimoeConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
-    Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
     SmolLM3Config,
@@ -52,26 +47,15 @@ MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 FEW = {"moe_intermediate_size": 16, "num_experts_per_tok": 1}
 # Of each config class: its own arguments, and the windows of its layers.
 MODELS: dict[type[PreTrainedConfig], tuple[dict[str, Any], list[int | None]]] = {
-    MistralConfig: ({}, [WINDOW] * 3),  # the first six have no `layer_types`
-    MixtralConfig: ({"num_local_experts": 2}, [WINDOW] * 3),
-    PhimoeConfig: ({"num_local_experts": 2}, [WINDOW] * 3),
+    MistralConfig: ({}, [WINDOW] * 3),  # the first two have no `layer_types`
     Qwen3MoeConfig: ({"use_sliding_window": True, "num_experts": 2, **FEW}, [WINDOW] * 3),
     Qwen2Config: ({"use_sliding_window": True, "max_window_layers": 1}, [None, WINDOW, WINDOW]),
-    Qwen2MoeConfig: (
-        {"use_sliding_window": True, "layer_types": MIXED, "num_experts": 2, **FEW},
-        [WINDOW, None, WINDOW],
-    ),
     Qwen3Config: ({"use_sliding_window": True, "max_window_layers": 2, "head_dim": 8}, [None, None, WINDOW]),
     Gemma2Config: ({"layer_types": MIXED, "head_dim": 8}, [WINDOW, None, WINDOW]),
     Gemma3TextConfig: ({"layer_types": MIXED, "head_dim": 8}, [WINDOW, None, WINDOW]),
-    Cohere2Config: ({"layer_types": MIXED}, [WINDOW, None, WINDOW]),
     SmolLM3Config: ({"layer_types": MIXED, "use_sliding_window": True}, [WINDOW, None, WINDOW]),
-    GptOssConfig: (
-        {"layer_types": MIXED, "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1},
-        [WINDOW, None, WINDOW],
-    ),
 }
-UNPACKED = {Gemma2Config, GptOssConfig}  # soft caps and sinks, which SDPA does not have
+UNPACKED = {Gemma2Config}  # soft caps, which SDPA does not have
 
 
 def new_model(kind: type[PreTrainedConfig], **changes: object) -> PreTrainedModel:
