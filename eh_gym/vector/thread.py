@@ -269,10 +269,10 @@ class ThreadVectorEnv(SyncVectorEnv):
             return [None] * self.num_envs
         if not isinstance(given, (Sequence, np.ndarray)) or isinstance(given, str) or len(given) != self.num_envs:
             raise ConfigError(f"{name} must have {self.num_envs} values, one a slot, got {given!r}")
-        return given
+        return list(given)
 
     def _batch(self) -> Any:
-        empty = create_empty_array(self.single_observation_space, n=self.num_envs, fn=np.zeros)
+        empty: Any = create_empty_array(self.single_observation_space, n=self.num_envs, fn=np.zeros)
         return concatenate(self.single_observation_space, self._env_obs, empty)
 
 

@@ -15,7 +15,6 @@ import subprocess
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,9 +49,6 @@ def backend_command(python: str | Path, backend: str | Path) -> tuple[str, ...]:
 class Worker:
     """One backend process. Thread-safe: calls from several threads are answered one after another.
 
-    Calls that come while the worker is busy are sent together, with one write, by one of the waiting threads. So many threads
-    cost little more than one.
-
     Not usable in a forked copy of the process that started it: two processes reading one pipe would take each other's
     answers, so ``start`` and ``call`` raise WorkerDied there, and ``close`` and ``kill`` do nothing.
 
@@ -80,9 +76,6 @@ class Worker:
         self.command = tuple(command)
         self._start_timeout_s = start_timeout_s
         self._lock = threading.Lock()  # whoever has it may use the pipes
-        self._queue_lock = threading.Lock()  # guards the next two, and is never held for long
-        self._queue: deque[_Call] = deque()  # calls that were not sent yet
-        self._led = False  # whether a thread is sending calls, or about to; if not, the queue is empty
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         self._ids = itertools.count(1)
@@ -149,28 +142,25 @@ class Worker:
             WorkerDied: The process ended, now or earlier, or belongs to another process.
         """
         self._refuse_in_a_fork()
-        call = _Call(next(self._ids), method, timeout_s)
+        number = next(self._ids)
         try:
-            call.frame = child.encode({"id": call.id, "method": method, "params": dict(params or {})})
+            frame = child.encode({"id": number, "method": method, "params": dict(params or {})})
         except (ValueError, TypeError, RecursionError) as error:
             raise WorkerCallError(f"the call {method!r} was not sent: {error}") from error
-        try:
-            with self._queue_lock:
-                self._queue.append(call)
-                call.leads, self._led = not self._led, True
-            if not call.leads:
-                call.turn.acquire()
-            if call.leads:
-                self._lead(call)
-        except BaseException:  # Ctrl-C, wherever it came
-            self._withdraw(call)
-            raise
-        if call.error is not None:
-            raise call.error
-        assert call.answer is not None
-        if "error" in call.answer:
-            raise WorkerCallError(f"{method!r} raised {_told(call.answer['error'])}")
-        return call.answer["result"]
+        with self._lock:
+            if self._gone:
+                raise WorkerDied(f"the worker cannot be called: {self._gone}")
+            process = self._process
+            assert process is not None
+            with self._killed_on_failure():
+                deadline = time.monotonic() + timeout_s
+                send(process, frame, deadline, method, timeout_s)
+                answer = receive(process, deadline, f"the answer to {method!r}", timeout_s)
+                if answer.get("id") != number or not ("result" in answer or "error" in answer):
+                    raise WorkerProtocolError(f"the worker answered {str(answer)[:200]} to call {number} ({method!r})")
+        if "error" in answer:
+            raise WorkerCallError(f"{method!r} raised {_told(answer['error'])}")
+        return answer["result"]
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Lets the process end by itself, killing it after ``timeout_s``. Idempotent.
@@ -212,77 +202,6 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         """Closes the worker."""
         self.close()
-
-    # ------------------------------------------------------------------ calls of many threads
-    def _lead(self, own: _Call) -> None:
-        """Sends the first call of the queue, this thread's own, with those behind it, and brings the answers."""
-        batch: list[_Call] = []
-        try:
-            with self._lock:
-                with self._queue_lock:
-                    # What an empty pipe takes at once: a worker that is writing answers reads no calls.
-                    room = select.PIPE_BUF
-                    while self._queue and (not batch or len(self._queue[0].frame) <= room):
-                        batch.append(self._queue[0])  # before it leaves the queue: Ctrl-C between the two loses no call
-                        self._queue.popleft().sent = True
-                        room -= len(batch[-1].frame)
-                if batch:
-                    self._exchange(batch)
-        except BaseException as error:
-            failed = isinstance(error, WorkerError)
-            for call in batch:
-                if call.answer is None:  # the worker was at the first of these, and had not begun the others
-                    call.error = error if failed else WorkerDied(f"the worker cannot be called: {self._gone}")
-                    failed = False
-                self._drop(call)
-                if call.turn.locked():
-                    call.turn.release()
-            if not isinstance(error, WorkerError):
-                raise
-        finally:
-            self._hand_over(own)
-
-    def _hand_over(self, own: _Call) -> None:
-        """Lets the next thread lead, if this one does. What Ctrl-C has interrupted can be done again."""
-        self._drop(own)
-        with self._queue_lock:
-            if own.leads:
-                self._led = bool(self._queue)
-                if self._led:
-                    self._queue[0].leads = True
-                    if self._queue[0].turn.locked():
-                        self._queue[0].turn.release()
-                own.leads = False
-
-    def _withdraw(self, call: _Call) -> None:
-        """Takes a call back whose thread was interrupted. If another thread has sent it, its episode can't go on."""
-        self._drop(call)
-        if call.sent and not call.leads and call.answer is None and call.error is None:
-            self.kill()
-        self._hand_over(call)
-
-    def _drop(self, call: _Call) -> None:
-        with self._queue_lock, contextlib.suppress(ValueError):
-            self._queue.remove(call)
-
-    def _exchange(self, batch: Sequence[_Call]) -> None:
-        if self._gone:
-            raise WorkerDied(f"the worker cannot be called: {self._gone}")
-        process = self._process
-        assert process is not None
-        with self._killed_on_failure():
-            deadline = time.monotonic() + batch[0].timeout_s
-            send(process, b"".join(call.frame for call in batch), deadline, batch[0].method, batch[0].timeout_s)
-            for call in batch:
-                if call is not batch[0]:  # the worker has begun it now
-                    deadline = time.monotonic() + call.timeout_s
-                answer = receive(process, deadline, f"the answer to {call.method!r}", call.timeout_s)
-                if answer.get("id") != call.id or not ("result" in answer or "error" in answer):
-                    raise WorkerProtocolError(
-                        f"the worker answered {str(answer)[:200]} to call {call.id} ({call.method!r})"
-                    )
-                call.answer = answer
-                call.turn.release()
 
     # ------------------------------------------------------------------ the process
     def _refuse_in_a_fork(self) -> None:
@@ -352,22 +271,6 @@ class Worker:
     def _last_words(self) -> str:
         text = self.stderr.strip()
         return f"\nThe worker's last output:\n{text[-_SHOWN_STDERR:]}" if text else ""
-
-
-class _Call:
-    """A call, from when it is made until its thread goes on."""
-
-    __slots__ = ("answer", "error", "frame", "id", "leads", "method", "sent", "timeout_s", "turn")
-
-    def __init__(self, id_: int, method: str, timeout_s: float) -> None:
-        self.id, self.method, self.timeout_s = id_, method, timeout_s
-        self.frame = b""
-        self.answer: dict[str, Any] | None = None
-        self.error: BaseException | None = None
-        self.leads = False  # whether its thread is the one that sends
-        self.sent = False  # or about to be sent
-        self.turn = threading.Lock()  # released when there is an answer or an error, or when the thread is to lead
-        self.turn.acquire()
 
 
 def _environment() -> dict[str, str]:

@@ -21,7 +21,6 @@ from eh_gym.errors import (
     WorkerVersionMismatch,
 )
 from eh_gym.worker import Worker, backend_command
-from eh_gym.worker.frames import receive, send
 
 FAKE = """
     import json, struct, sys, time
@@ -297,118 +296,17 @@ def test_waiting_for_ones_turn_does_not_count_against_the_deadline(worker, monke
     assert worker.call("sleep", {"s": 0.1}, timeout_s=60) is None
 
 
-@pytest.fixture
-def queued(worker):
-    """queued([(method, params, timeout_s), ...]) -> their futures; all of them wait in this order before the first is sent."""
-    with ThreadPoolExecutor(16) as threads:
-
-        def queue(calls):
-            futures = []
-            with worker._lock:
-                for call in calls:
-                    futures.append(threads.submit(worker.call, *call))
-                    while len(worker._queue) < len(futures):
-                        time.sleep(0.001)
-            return futures
-
-        yield queue
-
-
-def test_calls_that_come_while_the_worker_is_busy_are_sent_with_one_write(worker, queued, monkeypatch):
-    sent = []
-
-    def recorded(process, frames, *rest):
-        sent.append(frames)
-        send(process, frames, *rest)
-
-    monkeypatch.setattr("eh_gym.worker.process.send", recorded)
-    answers = queued([("echo", {"value": i}, 120) for i in range(8)])
-    assert [answer.result() for answer in answers] == [{"value": i} for i in range(8)]
-    assert [frame.count(b'"echo"') for frame in sent] == [8]
-
-
-@pytest.mark.parametrize(
-    ("method", "error", "match"),
-    [
-        ("hang", WorkerTimeout, r"0\.5 s .*'hang'"),
-        ("exit", WorkerDied, "status 7"),
-        ("garbage", WorkerProtocolError, "no frame"),
-    ],
-)
-def test_of_calls_that_are_sent_together_the_one_that_fails_is_told_so(queued, method, error, match):
+def test_a_call_that_waits_for_one_that_fails_is_not_blamed_and_not_sent(worker):
     """The environment blames a step's own calls, and no other episode's."""
-    calls = [("add", {"a": 1, "b": 2}, 120), (method, {}, 0.5 if method == "hang" else 120), ("spawn", {}, 120)]
-    before, failing, *after = queued([*calls, ("pid", {}, 120)])
-    assert before.result() == 3
-    with pytest.raises(error, match=match):
-        failing.result()
-    for call in after:
+    with ThreadPoolExecutor(2) as threads:
+        failing = threads.submit(worker.call, "hang", {}, 1.0)
+        while not worker._lock.locked():
+            time.sleep(0.001)
+        waiting = threads.submit(worker.call, "spawn", {}, 120)
+        with pytest.raises(WorkerTimeout, match=r"1 s .*'hang'"):
+            failing.result()
         with pytest.raises(WorkerDied, match="the worker cannot be called: "):
-            call.result()
-
-
-def test_of_calls_that_are_sent_together_each_has_its_own_deadline(worker, queued, monkeypatch):
-    class Clock:
-        now = 0.0
-
-        def monotonic(self):
-            return self.now
-
-    def slow(*arguments):
-        answer = receive(*arguments)
-        clock.now += 100  # as if the call had taken so long
-        return answer
-
-    clock = Clock()
-    set_clock(monkeypatch, clock)
-    monkeypatch.setattr("eh_gym.worker.process.receive", slow)
-    assert [call.result() for call in queued([("sleep", {"s": 0.1}, 60)] * 3)] == [None] * 3
-
-
-def test_long_calls_that_wait_together_do_not_block_each_other(queued):
-    """While a worker writes an answer that does not fit in its pipe, it reads no call."""
-    texts = [str(i) * 300_000 for i in range(4)]
-    answers = queued([("echo", {"text": text}, 120) for text in texts])
-    assert [answer.result()["text"] for answer in answers] == texts
-
-
-@pytest.fixture
-def ctrl_c():
-    """Ctrl-C raises KeyboardInterrupt, also if the tests run in the background of a shell, where it is ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("first", [True, False])
-def test_ctrl_c_takes_back_a_call_that_waits_and_no_other(worker, first):
-    main = threading.get_ident()
-
-    def other():
-        while first and not worker._queue:
-            time.sleep(0.001)
-        return worker.call("add", {"a": 1, "b": 2}, timeout_s=120)
-
-    with ThreadPoolExecutor(2) as threads, worker._lock:
-        call = threads.submit(other)
-        while not first and not worker._queue:
-            time.sleep(0.001)
-
-        def interrupt():
-            while len(worker._queue) < 2:
-                time.sleep(0.001)
-            signal.pthread_kill(main, signal.SIGINT)
-
-        threads.submit(interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            worker.call("exit", timeout_s=120)
-        worker._lock.release()
-        try:
-            assert call.result() == 3
-        finally:
-            worker._lock.acquire()
-    assert worker.call("add", {"a": 2, "b": 2}, timeout_s=120) == 4
+            waiting.result()
 
 
 def test_an_answer_that_came_while_the_caller_was_held_up_is_taken(worker, monkeypatch):
