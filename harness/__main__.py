@@ -18,7 +18,6 @@ COMMANDS = {
     "sweep": "runs the paper's suites of experiments",
     "models": "installs small models",
     "export": "writes episodes as a benchmark's own files",
-    "plan": "counts a run's memory and time before it begins",
 }
 """The commands of this package, and what each one does."""
 

@@ -18,14 +18,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from eh_gym.errors import ConfigError, EHError, StateError
-from harness.planning.fit import refusal
-from harness.planning.memory import GB, memory_of
 from harness.run.display import Display
 from harness.settings.command_line import errors_in_one_line, given_flags, parse
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
 from harness.settings.horizon import check_horizon_flags
 from harness.settings.old_flags import with_current_names
-from harness.settings.plan import Plan
 from harness.settings.presets import preset
 
 if TYPE_CHECKING:
@@ -39,7 +36,6 @@ OnUpdate = Callable[[int, Mapping[str, float]], object]
 """What is called after an update, with its index and its metrics."""
 
 
-_MORE_GPUS = "torchrun --nproc-per-node {} -m harness.grpo ..."
 # What a resumed run may have otherwise, so that it rounds otherwise.
 _ROUNDED = {"--slots": "slots", "--threads": "threads", "--tokens-per-microbatch": "tokens_per_microbatch"}
 
@@ -83,6 +79,7 @@ def train(
     ):
         if run.ranks.first and run.next_update < config.updates:
             (run_dir / "evaluation.json").unlink(missing_ok=True)  # a run that has it has ended
+        run.try_update()
         if not run.evaluations:
             run.evaluations["before"] = run.held_out.sampled_and_greedy(display, "before training")
             run.save(0)
@@ -173,29 +170,6 @@ def _check_effects(config: GRPOConfig, words: Sequence[str]) -> None:
     check_horizon_flags(words, config.wrapper, {"k0", "k_max"} if config.budget_hint else {"k_max"})
 
 
-def _planned(config: GRPOConfig, gpu_bytes: int, gpus: int) -> tuple[bool, str]:
-    """Asks the plan whether the run fits the GPUs that it has.
-
-    Returns:
-        Whether AdamW's moments leave the GPU for the rollout; and if the plan can't say, why.
-
-    Raises:
-        ConfigError: The run cannot fit. The message names changes that would make it fit.
-    """
-    if not gpu_bytes:
-        return config.offload_optimizer == "on", ""
-    plan = Plan(gpus=gpus, gpu_gb=gpu_bytes / GB, train=config)
-    try:
-        memory = memory_of(plan)
-    except ConfigError as unknown:  # another model or environment than those whose sizes are known
-        return config.offload_optimizer == "on", str(unknown)
-    if not memory.fits:
-        raise ConfigError(
-            f"{refusal(plan, memory, _MORE_GPUS)}; python -m harness.plan counts it, and --no-plan tries it all the same"
-        )
-    return bool(memory.host), ""
-
-
 def carry_out(
     wanted: GRPOConfig,
     console: Console,
@@ -223,7 +197,7 @@ def carry_out(
     from harness.policy.ranks import join
     from harness.run.files import lock_folder
     from harness.run.run_folder import forget, ignored_flags, prepare, saved_config
-    from harness.run.runtime import choose_dtype, gpu_bytes, library_settings, pick_device
+    from harness.run.runtime import choose_dtype, library_settings, pick_device
 
     flags = words or ()
     if wanted.resume is None:  # chosen once: a resumed run computes as it began
@@ -233,10 +207,7 @@ def carry_out(
     try:
         settings = wanted if wanted.resume is None else saved_config(wanted.resume, wanted, flags)
         ranks = join(device=pick_device(settings.device), timeout_s=settings.rank_timeout_s)
-        memory = gpu_bytes(pick_device(settings.device)) if wanted.plan else 0
-        offload, unplanned = _planned(settings, memory, ranks.size)
         config, run_dir, resume = ranks.from_first(prepare(wanted, flags) if ranks.first else (wanted, Path(), False))
-        config = replace(config, offload_optimizer="on" if offload else "off")
         busy = f"another process trains in {run_dir}; wait for its end, or end it, before this one resumes it"
         with library_settings(), lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
             begun = run_dir if ranks.first and not resume else None
@@ -244,8 +215,6 @@ def carry_out(
             if resume and updates is not None:
                 config = ranks.from_first(_lengthened(run_dir, config, updates, display) if ranks.first else config)
             display.plan(config, run_dir, resume=resume)
-            if unplanned:
-                display.note(f"note: the run's memory could not be planned: {unplanned}")
             if resume and (ignored := ignored_flags(flags, wanted, config)):
                 display.note(f"note: the run goes on with its own settings; ignored: {', '.join(ignored)}")
             before = saved_config(run_dir, wanted, ()) if resume and ranks.first else config

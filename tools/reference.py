@@ -19,7 +19,6 @@ import tyro
 from markdown_it import MarkdownIt
 
 from harness.export import Export
-from harness.plan import default_for as plan_defaults
 from harness.report import Report
 from harness.run.glossary import glossary_markdown
 from harness.settings.command_line import parser_of
@@ -191,7 +190,6 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
     "harness.evaluate": lambda _: Evaluation(),
     "harness.export": lambda _: Export(what=tyro.MISSING, folder=tyro.MISSING, out=tyro.MISSING),
     "harness.sweep": lambda words: Sweep(suite=tyro.MISSING, train=preset(words)),
-    "harness.plan": plan_defaults,
     "harness.report": lambda _: Report(runs=tyro.MISSING),
 }
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown}

@@ -257,7 +257,7 @@ def _prepare_training(
         state = load_training_state(checkpoint, model=model, optimizer=optimizer, sampled=weights.behind, ranks=ranks)
         weights.restore(state["sampled_at"])
         display.note(f"resumed at update {state['next_update']} from {checkpoint}")
-    moments = HostMoments(optimizer) if config.offload_optimizer == "on" else None
+    moments = HostMoments(optimizer) if config.offload_optimizer else None
     learner = Learner(
         policy, optimizer, reference, config.loss_settings(), config.learning_rate_at, config.seed, ranks, moments
     )

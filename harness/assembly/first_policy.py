@@ -10,7 +10,6 @@ import torch
 
 from eh_gym.errors import ConfigError
 from envs.cache import cache_dir
-from harness.planning.memory import attention_fits
 from harness.policy.lora import add_lora, fold_lora
 from harness.policy.policy import Policy, load_policy
 from harness.policy.ranks import Ranks
@@ -18,7 +17,7 @@ from harness.quickstart.cloning import cached_warm_start, is_pretrained, warm_st
 from harness.quickstart.tiny import new_tiny_policy
 from harness.run.display import Display
 from harness.run.files import make_folder
-from harness.run.runtime import gpu_bytes, pick_dtype
+from harness.run.runtime import pick_dtype
 from harness.settings.grpo import GRPOConfig
 from harness.settings.reasoning import read_template_kwargs
 from harness.types.seeding import derive_seed
@@ -57,8 +56,7 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks) 
             )
     policy = ranks.hand_out(policy)
     if config.gradient_checkpointing:
-        memory = gpu_bytes(device) if config.plan else 0
-        policy.checkpoint_activations(keep_attention=attention_fits(config, memory, ranks.size))
+        policy.checkpoint_activations(keep_attention=config.keep_attention)
     return policy
 
 

@@ -21,6 +21,7 @@ from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
 from harness.training.checkpoint import CheckpointWriter, training_state, write_training_state
 from harness.training.learner import Learner
+from harness.training.try_update import try_update
 from harness.types.trajectory import Trajectory
 
 __all__ = ["Run"]
@@ -73,6 +74,13 @@ class Run:
             if error is not None:  # after its last update a run still evaluates
                 closing.callback(self.weights.close)
             closing.callback(self.batches.close)
+
+    def try_update(self) -> None:
+        """On a GPU, tries whether the largest update fits beside the sampler, which sleeps meanwhile if it can."""
+        if self.learner.policy.model.device.type == "cuda":
+            self.weights.before_training(self.next_update)
+            try_update(self.learner, self.config)
+            self.weights.wake()
 
     def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
         """Writes the metrics of an update, which are on disk when this returns, and its episodes if they are logged."""

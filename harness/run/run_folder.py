@@ -38,10 +38,10 @@ __all__ = [
 ]
 
 SHARDS = "shards"  # the folder that a checkpoint has if it was written under torchrun
-# A run may go on elsewhere, and with what it lacked: time, or memory. The last five change the result by rounding alone.
+# A run may go on elsewhere, and with what it lacked: time, or memory. The last six change the result by rounding alone.
 _OF_THE_MACHINE = (
-    *("device", "threads", "url", "plan", "rank_timeout_s"),
-    *("gpu_memory_utilization", "gradient_checkpointing", "offload_optimizer", "slots", "tokens_per_microbatch"),
+    *("device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", "gradient_checkpointing"),
+    *("keep_attention", "offload_optimizer", "slots", "tokens_per_microbatch"),
 )
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 

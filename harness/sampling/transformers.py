@@ -164,6 +164,9 @@ class TransformersSampler:
         for session in self._sessions.values():
             session.cached.clear()
 
+    def wake(self) -> None:
+        """Does nothing: what was freed is made again when it is needed."""
+
     def weights_changed(self) -> int:
         """Drops every cached key and value. Returns the new policy version."""
         self._head = None

@@ -241,6 +241,12 @@ class VLLMSampler:
             self._engine.sleep(level=2)
             self._asleep = True
 
+    def wake(self) -> None:
+        """Ends `sleep` under the weights from before it."""
+        if self._asleep:
+            self.weights_changed()
+            self._version -= 1
+
     def weights_changed(self) -> int:
         """Takes over the policy's weights and empties the prefix cache. Returns the new policy version."""
         if self._asleep:
@@ -339,8 +345,9 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
         )
     except (ValueError, torch.OutOfMemoryError) as error:
         raise ConfigError(
-            f"vLLM does not start: {' '.join(str(error).split())[:500]}; python -m harness.plan with the same flags says what "
-            "fits: lower --gpu-memory-utilization if the trainer needs the memory, or --max-context if the cache is too small"
+            f"vLLM does not start: {' '.join(str(error).split())[:500]}; lower "
+            "--gpu-memory-utilization if the trainer needs the memory, give --offload-optimizer, which frees some of it, or "
+            "lower --max-context if the cache is too small"
         ) from error
     finally:
         if multiprocessing is None:

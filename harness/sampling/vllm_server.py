@@ -161,6 +161,9 @@ class VLLMServerSampler:
     def sleep(self) -> None:
         """Does nothing: the trainer can't use the servers' memory."""
 
+    def wake(self) -> None:
+        """Does nothing, as `sleep`."""
+
     def weights_changed(self) -> int:
         """Sends the weights to every server, including those that came back. Returns the new policy version."""
         self._version += 1

@@ -106,6 +106,11 @@ class SampledWeights:
         elif self._max_staleness == 1:
             self.hand_over(updates)
 
+    def wake(self) -> None:
+        """Ends the sleep of `before_training` if no training came after it."""
+        assert self._sampler is not None, "start() comes first"
+        self._sampler.wake()
+
     def after_training(self, updates: int) -> None:
         """Gives the sampler the new weights, unless it samples a batch that keeps its own to the end."""
         if self._max_staleness != 1:

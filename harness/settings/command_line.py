@@ -70,8 +70,8 @@ def parser_of(default: Any) -> Any:
 def given_flags(words: Sequence[str]) -> dict[str, str]:
     """Returns the flags of a command line, each with the name of its setting.
 
-    >>> given_flags(["--no-plan", "--warm-start.episodes", "3"])
-    {'--no-plan': 'plan', '--warm-start.episodes': 'warm_start'}
+    >>> given_flags(["--no-keep-attention", "--warm-start.episodes", "3"])
+    {'--no-keep-attention': 'keep_attention', '--warm-start.episodes': 'warm_start'}
     """
     flags = [word.split("=")[0] for word in words if word.startswith("--")]
     return {flag: flag.removeprefix("--").removeprefix("no-").split(".")[0].replace("-", "_") for flag in flags}

@@ -25,8 +25,9 @@ class ModelFlags:
     """Train LoRA adapters of this rank and freeze the model's own weights. 0 trains all weights. With it, a large model has
     the defaults of the LoRA recipes: learning_rate 1e-5, tis_cap 2, and gpu_memory_utilization 0.65 with vllm."""
     gradient_checkpointing: bool = False
-    """Compute the activations again in the backward pass. This takes a third more time, and far less memory for long episodes.
-    On a GPU, attention's outputs are kept all the same if the plan says that they fit."""
+    """Compute the activations again in the backward pass. This takes a third more time, and far less memory for long episodes."""
+    keep_attention: bool = False
+    """With --gradient-checkpointing: keep the outputs of attention, which cost most to compute again in a long episode."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Fuse the small operations of each layer with torch.compile. auto does so on a GPU, where vLLM samples."""
     packing: bool = True

@@ -10,7 +10,6 @@ _TRAINING = {"--tti-stages": "--stages", "--run-dir": "--out", "--lr": "--learni
 OLD_FLAGS = {
     "grpo": _TRAINING,
     "sweep": _TRAINING,
-    "plan": {**_TRAINING, "--k": "--horizon"},
 }
 """For each command its old flags, with their present names."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from eh_gym.errors import ConfigError
 from harness.settings.ranges import Range
@@ -32,14 +32,14 @@ class OptimizerFlags:
     """The number of optimizer steps per update."""
     tokens_per_microbatch: Annotated[int, Range(1)] = 16_384
     """The most tokens in one forward pass, but at least one whole episode. It changes memory and speed, not the result."""
-    offload_optimizer: Literal["auto", "on", "off"] = "auto"
-    """Keep AdamW's moments in the host's memory while episodes are played. auto does so if the run fits its GPUs only then. It
+    offload_optimizer: bool = False
+    """Keep AdamW's moments in the host's memory while episodes are played, so that an engine's cache can have their place. It
     changes memory and speed, not the result."""
 
     def check_offload(self, max_staleness: int) -> None:
         """Raises ConfigError if episodes are played during the update, too."""
-        if self.offload_optimizer == "on" and max_staleness:
+        if self.offload_optimizer and max_staleness:
             raise ConfigError(
-                f"--offload-optimizer on needs --max-staleness 0, because sampling and training take turns only then, got "
+                f"--offload-optimizer needs --max-staleness 0, because sampling and training take turns only then, got "
                 f"{max_staleness}; leave one of them out"
             )

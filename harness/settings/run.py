@@ -32,9 +32,6 @@ class RunFlags:
     """A TOML file of these settings, such as those in recipes/. Flags override it."""
     device: str = "auto"
     """The device: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
-    plan: bool = True
-    """On a GPU, refuse a run that harness.plan says does not fit, before anything is loaded. --no-plan tries it all the same, and
-    keeps no outputs of attention with --gradient-checkpointing."""
     threads: Annotated[int, Range(0)] = 1
     """The number of torch threads. One is fastest for tiny models. 0 leaves torch's default."""
     rank_timeout_s: Annotated[float, Range(0, above=True)] = 1800.0

@@ -30,7 +30,7 @@ def make_optimizer(
 ) -> torch.optim.AdamW:
     """Makes AdamW over the model's trainable parameters.
 
-    The float32 copies are taken now, so load any weights into the model before you make the optimizer.
+    The float32 copies are taken now, so load any weights into the model before you make the optimizer. Its moments are made, too.
 
     Args:
         model: The model to train. The gradients of a parameter narrower than float32 go to its float32 copy; the `grad` of
@@ -47,6 +47,15 @@ def make_optimizer(
         weight_decay=weight_decay,
         foreach=False,  # all weights at once need 4 bytes more for each, and a step is a small part of an update
     )
+    for (
+        _,
+        master,
+    ) in pairs:  # as AdamW's first step would: what they take is known from the start, and a checkpoint has them
+        optimizer.state[master] = {
+            "step": torch.zeros(()),
+            "exp_avg": torch.zeros_like(master),
+            "exp_avg_sq": torch.zeros_like(master),
+        }
     copied = [(p, master) for p, master in pairs if p is not master]
 
     @torch.no_grad()
@@ -91,12 +100,10 @@ class HostMoments:
 
     @torch.no_grad()
     def to_host(self) -> None:
-        """Moves the moments to the host's memory. Those of an optimizer that has not stepped are 0, as AdamW begins them."""
+        """Moves the moments to the host's memory."""
         for (p, name), host in self._host.items():
             state = self._optimizer.state[p]
-            state.setdefault("step", torch.zeros(()))
-            if name in state:
-                host.copy_(_local(state[name]), non_blocking=True)
+            host.copy_(_local(state[name]), non_blocking=True)
             state[name] = DTensor(host, p._spec, requires_grad=False) if isinstance(p, DTensor) else host
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # a checkpoint may read them next

@@ -103,7 +103,11 @@ class Sampler(Protocol):
         ...
 
     def sleep(self) -> None:
-        """Frees as much memory as it can until `weights_changed`. Until then no request may be pending or submitted."""
+        """Frees as much memory as it can until `weights_changed` or `wake`. Until then no request may be pending or submitted."""
+        ...
+
+    def wake(self) -> None:
+        """Ends `sleep` with the weights and the version from before it."""
         ...
 
     def weights_changed(self) -> int:

@@ -7,7 +7,6 @@ The blocks of a page share one namespace, from top to bottom. A block that no te
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import os
 import re
@@ -25,11 +24,7 @@ from markdown_it import MarkdownIt
 from torch.distributed.run import get_args_parser
 
 from eh_gym.errors import MissingBackendError
-from harness.plan import default_for
-from harness.planning.fit import refusal
-from harness.planning.memory import memory_of
 from harness.settings.command_line import parse
-from harness.settings.plan import Plan
 from harness.settings.presets import preset
 
 # runpy's, because these tests run a module in a process that has imported it.
@@ -138,7 +133,15 @@ IN_TEXT = [
 ]
 
 
-@pytest.mark.parametrize("command", NOT_RUN + IN_TEXT)
+IN_RECIPES = [
+    pytest.param(shlex.split(line.removeprefix("#")), id=f"{_name(recipe)}: {line.removeprefix('#').strip()}")
+    for recipe in sorted((ROOT / "recipes").glob("*.toml"))
+    for line in recipe.read_text().splitlines()
+    if line.startswith(("#   python", "#   torchrun"))
+]
+
+
+@pytest.mark.parametrize("command", NOT_RUN + IN_TEXT + IN_RECIPES)
 def test_commands_are_understood(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     _understand(command)
 
@@ -176,40 +179,6 @@ def _understand(command: list[str]) -> None:
         assert all(flag in shown for flag in flags), flags
     else:
         assert program in THIRD_PARTY, f"no check for {program!r}"
-
-
-IN_RECIPES = [
-    pytest.param(shlex.split(line.removeprefix("#")), id=f"{_name(recipe)}: {line.removeprefix('#').strip()}")
-    for recipe in sorted((ROOT / "recipes").glob("*.toml"))
-    for line in recipe.read_text().splitlines()
-    if line.startswith(("#   python", "#   torchrun"))
-]
-
-
-@pytest.mark.parametrize(
-    "command", [c for c in NOT_RUN + IN_TEXT + IN_RECIPES if {"harness.grpo", "harness.plan"} & set(c.values[0])]
-)
-def test_commands_fit_their_gpus(command: list[str]) -> None:
-    """Each is planned for the GPUs that it names: torchrun's ranks, or one; of 24 GB if a recipe's name says so, else 80 GB."""
-    if "…" in command or {"--help", "--help-all", "--resume"} & {*command}:
-        return
-    if "--agent" in command:  # nobody but its author knows how long its episodes are
-        return
-    gpus, words = 1, command[command.index("-m") + 2 :]
-    if command[0] == "torchrun":
-        launched = get_args_parser().parse_args(command[1:])
-        gpus, words = int(launched.nproc_per_node) * int(launched.nnodes.split(":")[-1]), launched.training_script_args
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        if "harness.plan" in command:
-            plan = parse(default_for(words), words, prog="plan")
-        else:
-            train = parse(preset(words), words, prog="grpo")
-            plan = Plan(gpus=gpus, gpu_gb=24.0 if "24gb" in str(train.recipe) else 80.0, train=train)
-    if plan.train.model == "clone":  # the folder that the page's command before has made of this model
-        plan = dataclasses.replace(plan, train=dataclasses.replace(plan.train, model="smollm2-135m"))
-    if plan.train.model != "tiny":
-        memory = memory_of(plan)
-        assert memory.fits, refusal(plan, memory)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)

@@ -25,7 +25,6 @@ LAYERS = [
     "training",
     "quickstart",
     "evaluation",
-    "planning",
     "assembly",
     "experiments",
 ]
@@ -36,11 +35,10 @@ COMMANDS = [
     "export",
     "grpo",
     "models",
-    "plan",
     "report",
     "sweep",
 ]
-TORCH_FREE = {"types", "settings", "planning"}
+TORCH_FREE = {"types", "settings"}
 
 
 def _imports(file: Path) -> set[str]:

@@ -39,7 +39,9 @@ from harness.sampling.make import make_sampler
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 from harness.training.checkpoint import load_training_state, save_checkpoint, training_state, write_training_state
+from harness.training.learner import Learner
 from harness.training.optimizer import HostMoments, make_optimizer, parameters_of
+from harness.training.try_update import try_update
 from harness.training.update import update_policy
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
@@ -194,6 +196,31 @@ def test_an_update_is_the_same_on_any_number_of_ranks_however_it_is_split(
             assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-6, nan_ok=True)
             for a, b in zip(found, weights, strict=True):
                 np.testing.assert_allclose(a, b, atol=2e-6, rtol=1e-5)
+
+
+def test_an_update_that_is_tried_changes_nothing_of_any_rank(trained: Policy) -> None:
+    config = dataclasses.replace(preset([]), max_context=200, tokens_per_microbatch=512)
+
+    def tried(ranks: Ranks) -> bool:
+        policy = ranks.hand_out(
+            dataclasses.replace(trained, model=copy.deepcopy(trained.model)) if ranks.first else None
+        )
+        ranks.shard(policy, "cpu")
+        optimizer = make_optimizer(policy.model, learning_rate=0.01, betas=(0.9, 0.999), weight_decay=0.1)
+        learner = Learner(
+            policy, optimizer, None, config.loss_settings(), lambda _: 0.01, 0, ranks, HostMoments(optimizer)
+        )
+        learner.update(episodes(trained), 0)
+
+        def state() -> list[Tensor]:
+            moments = [m for of_one in optimizer.state.values() for m in of_one.values()]
+            return [whole(t.detach()).clone() for t in (*policy.model.parameters(), *moments)]
+
+        before = state()
+        try_update(learner, config)
+        return all(map(torch.equal, before, state()))
+
+    assert on_ranks(2, tried) == [True, True]
 
 
 def test_in_bfloat16_ranks_compute_narrow_and_step_float32_weights(trained: Policy) -> None:

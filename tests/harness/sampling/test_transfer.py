@@ -226,7 +226,7 @@ def test_an_engine_that_does_not_start_names_the_flag_to_lower(
     started: SimpleNamespace, error: Exception | None
 ) -> None:
     started.error = error or started.error
-    with pytest.raises(ConfigError, match=r"harness.plan.*--gpu-memory-util"):
+    with pytest.raises(ConfigError, match=r"lower --gpu-memory-util.*--offload-optimizer"):
         VLLMSampler(new_model(), Tokenizer())  # type: ignore[arg-type]
 
 

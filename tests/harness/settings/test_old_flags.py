@@ -20,7 +20,6 @@ REFERENCE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[3] / "tool
         ("grpo", "--lr", "--learning-rate"),
         ("grpo", "--tti-stages", "--stages"),
         ("sweep", "--lr", "--learning-rate"),
-        ("plan", "--k", "--horizon"),
         ("benchmark", "--k", "--rollouts"),
     ],
 )
