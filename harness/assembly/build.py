@@ -294,7 +294,6 @@ def _batches(
         group_size=config.group_size,
         updates=config.updates,
         seed=config.seed,
-        dynamic_sampling=config.dynamic_sampling,
     )
     environments = Environments(
         env_id=tasks.env_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from typing import Any
@@ -12,7 +12,7 @@ from eh_gym import HorizonController
 from eh_gym.errors import WorkerError
 from harness.policy.chat import ChatFormat
 from harness.policy.ranks import Ranks
-from harness.rollout.batch_plan import BatchPlan, useful_groups
+from harness.rollout.batch_plan import BatchPlan
 from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.environment import Environments
 from harness.rollout.episode_metrics import mean, rollout_metrics
@@ -20,7 +20,7 @@ from harness.rollout.length_estimates import EpisodeLengths
 from harness.rollout.player import BatchPlayer, Played
 from harness.rollout.slots import OnEnd
 from harness.run.interrupts import Interrupts, Stopped
-from harness.types.rules import EpisodeRequest, Rules
+from harness.types.rules import Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
 
@@ -89,19 +89,7 @@ class Batches:
         """
         self._begin_allowed(update, on_begin)
         trajectories, seconds = self._ended(self._begun.pop(update))
-        first = len(trajectories)
-        for _ in range(self._plan.dynamic_sampling):
-            requests = self._plan.replacements(update, trajectories)
-            if not requests:
-                break
-            played, more = self._ended(self._begin(update, requests, on_begin, first=True))
-            trajectories, seconds = trajectories + played, seconds + more
         metrics = rollout_metrics(trajectories, update) | {"time/rollout_s": seconds}
-        if self._plan.dynamic_sampling:
-            metrics["rollout/useful_groups"] = float(useful_groups(trajectories))
-            metrics["tokens/replacements"] = float(
-                sum(t.tokens for t in trajectories[first:] if t.end != "environment-error")  # as in tokens/update
-            )
         self._lost = 0 if metrics["rollout/episodes"] else self._lost + 1
         if self._lost == _LOST_BATCHES:
             raise WorkerError(
@@ -146,7 +134,7 @@ class Batches:
         """Begins the batch of `update`, and those that may begin before `update` has been trained on."""
         for later in range(update, min(update + max(1, self._max_staleness), self._plan.updates)):
             if later not in self._begun:
-                self._begun[later] = self._begin(later, self._plan.requests(later), on_begin)
+                self._begun[later] = self._begin(later, on_begin)
 
     def _ended(self, batch: Future[Played]) -> Played:
         """All ranks' episodes of a batch, and the seconds of the rank that took longest."""
@@ -158,16 +146,14 @@ class Batches:
             raise Stopped
         return Played([t for played in every for t in played.trajectories], max(played.seconds for played in every))
 
-    def _begin(
-        self, update: int, of_all_ranks: Sequence[EpisodeRequest], on_begin: OnBegin, *, first: bool = False
-    ) -> Future[Played]:
-        """Begins this rank's part of a batch. With `first` it goes before other batches that wait for a slot."""
-        player, episodes = self._open(), self._ranks.share(of_all_ranks)
+    def _begin(self, update: int, on_begin: OnBegin) -> Future[Played]:
+        """Begins this rank's part of a batch."""
+        player, episodes = self._open(), self._ranks.share(self._plan.requests(update))
         rules = dataclasses.replace(self._rules, token_budget=getattr(self._controller, "token_budget", 0))
         on_end = on_begin(update, len(episodes))
         try:
             with self._interrupts.at_once():
-                return player.begin(episodes, rules, self._lengths, on_end, first=first)
+                return player.begin(episodes, rules, self._lengths, on_end)
         except KeyboardInterrupt as stop:
             stopped: Future[Played] = Future()
             stopped.set_exception(stop)

@@ -53,8 +53,6 @@ class ContinuousRollout:
         rules: Rules,
         lengths: EpisodeLengths,
         on_end: OnEnd,
-        *,
-        first: bool = False,
     ) -> Future[Played]:
         """Adds a batch beside those that play already; see `BatchPlayer.begin`. Each episode gets the K with which it begins.
 
@@ -81,7 +79,7 @@ class ContinuousRollout:
                 all_played.set_result(Played([], time.perf_counter() - start))
             else:
                 self._playing.add(all_played)
-                self._slots.add(episodes, order, rules, keep, first=first)
+                self._slots.add(episodes, order, rules, keep)
 
         self._calls.put(add)
         return all_played

@@ -51,8 +51,6 @@ class BatchPlayer:
         rules: Rules,
         lengths: EpisodeLengths,
         on_end: OnEnd,
-        *,
-        first: bool = False,
     ) -> Future[Played]:
         """Begins a batch.
 
@@ -61,7 +59,6 @@ class BatchPlayer:
             rules: What holds for each of them.
             lengths: In streaming, the episodes that are expected to be longest start first.
             on_end: Called with each trajectory when it ends.
-            first: Whether its episodes go before those of other batches that wait for a slot. Here none does.
         """
         if self._thread is not None:
             return self._thread.submit(self._play, episodes, rules, lengths, on_end)

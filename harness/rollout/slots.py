@@ -60,8 +60,6 @@ class Slots:
         order: Sequence[int],
         rules: Rules,
         on_end: Callable[[int, Trajectory], None],
-        *,
-        first: bool = False,
     ) -> None:
         """Adds episodes.
 
@@ -70,11 +68,9 @@ class Slots:
             order: Their indices, in the order in which they get a slot.
             rules: What holds for each of them.
             on_end: Called with the index of an episode and its trajectory when it ends.
-            first: Whether they go before those that wait already.
         """
-        added = [(self._added + i, requests[i], rules, functools.partial(on_end, i)) for i in order]
+        self._waiting += [(self._added + i, requests[i], rules, functools.partial(on_end, i)) for i in order]
         self._added += len(requests)
-        self._waiting = deque([*added, *self._waiting] if first else [*self._waiting, *added])
 
     @property
     def unfinished(self) -> bool:

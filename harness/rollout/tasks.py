@@ -5,8 +5,7 @@ So a resumed run trains on the same tasks as an uninterrupted run, and nothing h
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -45,38 +44,11 @@ class TaskStream:
         self._parts, self._per_update, self._seed = parts, per_update, seed
         self._turns = _turns(weights or [1] * len(parts))
         self._pass = [(-1, np.empty(0, dtype=np.int64))] * len(parts)
-        self._spares = [(-1, np.empty(0, dtype=np.int64))] * len(parts)
-
-    @property
-    def per_update(self) -> int:
-        """The number of tasks per update."""
-        return self._per_update
 
     def batch(self, update: int) -> list[str]:
         """The tasks of one update."""
         first = update * self._per_update
         return [self._task(*self._turn(position)) for position in range(first, first + self._per_update)]
-
-    def spare(self, update: int, index: int, own: Collection[str]) -> str:
-        """A task to replace one of the update: `index` = 0, 1, … of a random order, those first that the update does not have.
-
-        Several environments take turns here, too.
-
-        Args:
-            update: The index of the update.
-            index: Which replacement it is.
-            own: The tasks that the update began with.
-        """
-        part, place = self._turn(index)
-        task_ids = self._parts[part]
-        if self._spares[part][0] != update:
-            seed = derive_seed(self._seed, "spare", update, *([part] if part else []))
-            self._spares[part] = (update, np.random.default_rng(seed).permutation(len(task_ids)))
-        order = self._spares[part][1]
-        fresh = (index for index in order if task_ids[int(index)] not in own)
-        taken = (index for index in order if task_ids[int(index)] in own)
-        place %= len(order)
-        return task_ids[int(next(itertools.islice(itertools.chain(fresh, taken), place, None)))]
 
     def _turn(self, position: int) -> tuple[int, int]:
         """Whose turn it is at a position, and how many turns this environment had before."""

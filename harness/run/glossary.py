@@ -129,10 +129,6 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "episodes",
         "The number of episodes that count: all except those that were lost because their environment failed.",
     ),
-    "rollout/useful_groups": (
-        "groups",
-        "The number of groups with at least two different rewards, after replacements. Only with --dynamic-sampling.",
-    ),
     "rollout/steps": ("steps", "The number of steps of all episodes together."),
     "rollout/action_tokens": ("tokens", "The number of tokens that the model wrote."),
     "rollout/prompt_tokens": ("tokens", "The number of tokens in prompts and observations."),
@@ -146,10 +142,6 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "tokens",
         "The number of action and prompt tokens in attempts that were lost because an environment failed. They are not in "
         "tokens/update.",
-    ),
-    "tokens/replacements": (
-        "tokens",
-        "The part of tokens/update that replaced groups with equal rewards. Only with --dynamic-sampling.",
     ),
     "train/loss": (
         "nats",

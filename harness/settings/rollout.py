@@ -33,8 +33,6 @@ class RolloutFlags:
     max_staleness: Annotated[int, Range(0)] = 0
     """How many updates ahead of its own an episode may begin. 0 samples and trains in turns. 1 samples the next update's episodes
     during the policy update. With more, episodes never wait for an update, and go on under the new weights."""
-    dynamic_sampling: Annotated[int, Range(0)] = 0
-    """How many times an update replaces groups whose rewards are all equal by groups of other tasks (DAPO). All count for K."""
 
     @property
     def episodes_per_update(self) -> int:

@@ -38,9 +38,11 @@ RULES = Rules(1.0, 5)
 
 
 def begin_batch(
-    player: ContinuousRollout, requests: Sequence[EpisodeRequest], rules: Rules = RULES, **how: bool
+    player: ContinuousRollout,
+    requests: Sequence[EpisodeRequest],
+    rules: Rules = RULES,
 ) -> Future[Played]:
-    return player.begin(requests, rules, EpisodeLengths(), lambda _: None, **how)
+    return player.begin(requests, rules, EpisodeLengths(), lambda _: None)
 
 
 @pytest.fixture
@@ -74,16 +76,6 @@ def test_a_batch_does_not_wait_for_the_one_before(begin: Any, fake: Any) -> None
     envs = fake.envs(4, 4)
     assert first.result(timeout=30).trajectories == rollout(envs, fake.Sampler(), fake.Chat(), some(6), RULES)
     envs.close()
-
-
-def test_replacements_go_before_a_batch_that_waits(begin: Any, fake: Any) -> None:
-    starts: list[str] = []
-    continuous, batch = begin(fake.envs(1, 4, starts=starts), fake.Sampler())
-    with continuous.paused():  # so that all three are there before anything starts
-        waits = [batch(some(2)), batch(some(2, first=2)), batch(some(1, first=9), first=True)]
-    for one in waits:
-        one.result(timeout=30)
-    assert starts == ["task-9", "task-0", "task-1", "task-2", "task-3"]
 
 
 def test_nothing_is_sampled_in_a_pause(begin: Any, fake: Any) -> None:

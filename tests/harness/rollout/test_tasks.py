@@ -28,16 +28,6 @@ def test_seeds_differ_and_a_large_update_wraps_around() -> None:
     assert len(TaskStream([TASKS], per_update=25, seed=0).batch(0)) == 25
 
 
-def test_spare_tasks_are_first_those_that_the_update_does_not_have() -> None:
-    stream = TaskStream([TASKS], per_update=4, seed=0)
-    own = stream.batch(5)
-    spares = [stream.spare(5, index, own) for index in range(12)]
-    assert set(spares[:6]).isdisjoint(own)
-    assert sorted(spares[:10]) == TASKS
-    assert spares[10:] == spares[:2]  # more than there are tasks
-    assert [stream.spare(6, index, own) for index in range(6)] != spares[:6]
-
-
 def test_several_environments_take_turns_by_weight_and_each_has_passes_of_its_own() -> None:
     stream = TaskStream([TASKS, ["x", "y", "z"]], per_update=4, seed=0, weights=[2, 1])
     batches = [stream.batch(update) for update in range(15)]
@@ -48,9 +38,6 @@ def test_several_environments_take_turns_by_weight_and_each_has_passes_of_its_ow
     assert all(sorted(first[i : i + 10]) == TASKS for i in range(0, 40, 10))
     assert all(sorted(second[i : i + 3]) == ["x", "y", "z"] for i in range(0, 18, 3))
     assert [stream.batch(u) for u in reversed(range(15))][::-1] == batches
-    spares = [stream.spare(5, index, stream.batch(5)) for index in range(6)]
-    assert [task in TASKS for task in spares] == [True, False, True, True, False, True]
-    assert not {*spares[:1], *spares[2:4]} & set(stream.batch(5))  # the update does not have them
 
 
 def test_no_environment_is_a_task_ahead_or_behind() -> None:
