@@ -108,10 +108,8 @@ def build(
             folder / "checkpoints", keep=config.keep_checkpoints, ranks=ranks.apart(timeout_s=config.rank_timeout_s)
         ),
     )
-    if state:
-        run.batches.load_state_dict(state["lengths"])
-        if run.controller is not None:
-            run.controller.load_state_dict(state["controller"])
+    if state and run.controller is not None:
+        run.controller.load_state_dict(state["controller"])
     return run
 
 

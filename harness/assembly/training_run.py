@@ -105,7 +105,6 @@ class Run:
                 "next_update": next_update,
                 "totals": self.clock.state_dict(),
                 "controller": self.controller.state_dict() if self.controller is not None else None,
-                "lengths": self.batches.state_dict(),
                 "sampled_at": self.weights.updates,
                 "evaluations": self.evaluations,
             }

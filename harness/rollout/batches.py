@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
-from typing import Any
 
 from eh_gym import HorizonController
 from eh_gym.errors import WorkerError
@@ -16,7 +15,6 @@ from harness.rollout.batch_plan import BatchPlan
 from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.environment import Environments
 from harness.rollout.episode_metrics import mean, rollout_metrics
-from harness.rollout.length_estimates import EpisodeLengths
 from harness.rollout.player import BatchPlayer, Played
 from harness.rollout.slots import OnEnd
 from harness.run.interrupts import Interrupts, Stopped
@@ -68,7 +66,6 @@ class Batches:
         self._ranks, self._max_staleness = ranks, max_staleness
         self._player: BatchPlayer | ContinuousRollout | None = None  # until the first batch is played
         self._begun: dict[int, Future[Played]] = {}  # by update
-        self._lengths = EpisodeLengths()
         self._lost = 0  # batches in a row without a finished episode
 
     def paused(self) -> AbstractContextManager[None]:
@@ -84,7 +81,7 @@ class Batches:
                 which is called with each trajectory when it ends.
 
         Raises:
-            Stopped: The run was interrupted. The lengths of the tasks' episodes are those of the update before.
+            Stopped: The run was interrupted.
             WorkerError: No episode of three batches in a row was finished, because the environment failed.
         """
         self._begin_allowed(update, on_begin)
@@ -96,7 +93,6 @@ class Batches:
                 f"every episode of {self._lost} updates, one after another, ended with an environment error, the last: "
                 f"{trajectories[-1].error}; fix the environment, then continue the run with --resume"
             )
-        self._lengths.observe(trajectories)
         return trajectories, metrics | self._cache_metrics()
 
     def prepare(self, update: int, on_begin: OnBegin) -> None:
@@ -111,14 +107,6 @@ class Batches:
         """Closes the environments, which ends a batch that is still being played, and waits for it."""
         if self._player is not None:
             self._player.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: the lengths of the tasks' episodes so far, as JSON values."""
-        return self._lengths.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from what `state_dict` returned."""
-        self._lengths.load_state_dict(state)
 
     def _open(self) -> BatchPlayer | ContinuousRollout:
         """Returns the player of the batches. It opens the slots for the first batch."""
@@ -153,7 +141,7 @@ class Batches:
         on_end = on_begin(update, len(episodes))
         try:
             with self._interrupts.at_once():
-                return player.begin(episodes, rules, self._lengths, on_end)
+                return player.begin(episodes, rules, on_end)
         except KeyboardInterrupt as stop:
             stopped: Future[Played] = Future()
             stopped.set_exception(stop)

@@ -15,7 +15,6 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
-from harness.rollout.length_estimates import EpisodeLengths, longest_first
 from harness.rollout.player import Played
 from harness.rollout.slots import OnEnd, Slots
 from harness.rollout.streaming import Answers, play_streaming
@@ -51,7 +50,6 @@ class ContinuousRollout:
         self,
         episodes: Sequence[EpisodeRequest],
         rules: Rules,
-        lengths: EpisodeLengths,
         on_end: OnEnd,
     ) -> Future[Played]:
         """Adds a batch beside those that play already; see `BatchPlayer.begin`. Each episode gets the K with which it begins.
@@ -60,7 +58,6 @@ class ContinuousRollout:
             The batch, once all of its episodes have ended, or the error of the thread.
         """
         start = time.perf_counter()
-        order = longest_first(episodes, lengths)
         all_played: Future[Played] = Future()
         played: dict[int, Trajectory] = {}
 
@@ -79,7 +76,7 @@ class ContinuousRollout:
                 all_played.set_result(Played([], time.perf_counter() - start))
             else:
                 self._playing.add(all_played)
-                self._slots.add(episodes, order, rules, keep)
+                self._slots.add(episodes, rules, keep)
 
         self._calls.put(add)
         return all_played

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
 from eh_gym.vector import ThreadVectorEnv
-from harness.rollout.length_estimates import EpisodeLengths
 from harness.rollout.rollout import rollout
 from harness.rollout.slots import OnEnd
 from harness.types.rules import EpisodeRequest, Rules
@@ -49,7 +48,6 @@ class BatchPlayer:
         self,
         episodes: Sequence[EpisodeRequest],
         rules: Rules,
-        lengths: EpisodeLengths,
         on_end: OnEnd,
     ) -> Future[Played]:
         """Begins a batch.
@@ -57,13 +55,12 @@ class BatchPlayer:
         Args:
             episodes: The episodes.
             rules: What holds for each of them.
-            lengths: In streaming, the episodes that are expected to be longest start first.
             on_end: Called with each trajectory when it ends.
         """
         if self._thread is not None:
-            return self._thread.submit(self._play, episodes, rules, lengths, on_end)
+            return self._thread.submit(self._play, episodes, rules, on_end)
         played: Future[Played] = Future()
-        played.set_result(self._play(episodes, rules, lengths, on_end))
+        played.set_result(self._play(episodes, rules, on_end))
         return played
 
     def paused(self) -> AbstractContextManager[None]:
@@ -76,7 +73,7 @@ class BatchPlayer:
         if self._thread is not None:
             self._thread.shutdown(wait=True)
 
-    def _play(self, episodes: Sequence[EpisodeRequest], rules: Rules, lengths: EpisodeLengths, on_end: OnEnd) -> Played:
+    def _play(self, episodes: Sequence[EpisodeRequest], rules: Rules, on_end: OnEnd) -> Played:
         start = time.perf_counter()
-        trajectories = rollout(self._envs, self._sampler, self._chat, episodes, rules, lengths=lengths, on_end=on_end)
+        trajectories = rollout(self._envs, self._sampler, self._chat, episodes, rules, on_end=on_end)
         return Played(trajectories, time.perf_counter() - start)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
-from harness.rollout.length_estimates import EpisodeLengths, longest_first
 from harness.rollout.lockstep import play_in_lockstep
 from harness.rollout.slots import OnEnd, Slots
 from harness.rollout.streaming import play_streaming
@@ -32,7 +31,6 @@ def rollout(
     requests: Sequence[EpisodeRequest],
     rules: Rules,
     *,
-    lengths: EpisodeLengths | None = None,
     on_end: OnEnd = lambda _: None,
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order.
@@ -47,15 +45,10 @@ def rollout(
         envs: The slots. The caller decides whether each environment is wrapped in ElasticTimeLimit.
         sampler: Samples the actions.
         chat: Turns texts into ids.
-        requests: The episodes. If there are more of them than slots, the rest wait for a free slot.
+        requests: The episodes. If there are more of them than slots, the rest wait for a free slot, in this order.
         rules: What holds for all episodes, including the mode.
-        lengths: In streaming, if more episodes than slots wait, those that are expected to be longest start first. None keeps the
-            given order, which lockstep always does.
         on_end: Called with each trajectory when it ends.
     """
-    order = list(range(len(requests)))
-    if rules.mode == "streaming" and lengths is not None:
-        order = longest_first(requests, lengths)
     played: dict[int, Trajectory] = {}
 
     def keep(index: int, trajectory: Trajectory) -> None:
@@ -63,7 +56,7 @@ def rollout(
         on_end(trajectory)
 
     slots = Slots(envs, sampler, chat)
-    slots.add(requests, order, rules, keep)
+    slots.add(requests, rules, keep)
     play = play_streaming if rules.mode == "streaming" else play_in_lockstep
     play(slots, sampler)
     return [played[index] for index in range(len(requests))]

@@ -57,19 +57,17 @@ class Slots:
     def add(
         self,
         requests: Sequence[EpisodeRequest],
-        order: Sequence[int],
         rules: Rules,
         on_end: Callable[[int, Trajectory], None],
     ) -> None:
         """Adds episodes.
 
         Args:
-            requests: The episodes.
-            order: Their indices, in the order in which they get a slot.
+            requests: The episodes, in the order in which they get a slot.
             rules: What holds for each of them.
             on_end: Called with the index of an episode and its trajectory when it ends.
         """
-        self._waiting += [(self._added + i, requests[i], rules, functools.partial(on_end, i)) for i in order]
+        self._waiting += [(self._added + i, r, rules, functools.partial(on_end, i)) for i, r in enumerate(requests)]
         self._added += len(requests)
 
     @property

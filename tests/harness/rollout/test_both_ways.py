@@ -13,7 +13,6 @@ import pytest
 
 from eh_gym import ElasticTokenBudget
 from eh_gym.errors import ConfigError
-from harness.rollout.length_estimates import EpisodeLengths
 from harness.rollout.rollout import rollout
 from harness.types.rules import Rules
 from harness.types.trajectory import Trajectory
@@ -36,7 +35,7 @@ def play(fake: Any, n: int = 24, *, mode: str, slots: int = 8, threads: int = 8,
 
 
 RULES = {"environment_retries", "max_action_tokens", "token_budget"}
-ROLLOUT = {"sampler", "lengths", "on_end", *RULES}
+ROLLOUT = {"sampler", "on_end", *RULES}
 
 
 @pytest.mark.parametrize(("slots", "threads"), [(24, 24), (7, 3), (1, 1), (30, 0), (5, 0)])
@@ -236,14 +235,3 @@ def test_closing_the_environments_ends_a_rollout_in_another_thread(fake: Any, mo
     thread.shutdown(wait=True)
     assert batch.done()
     assert batch.exception() is not None or batch.cancelled()
-
-
-def test_the_longest_expected_start_first_in_streaming_and_lockstep_keeps_the_order(fake: Any) -> None:
-    lengths = EpisodeLengths()
-    lengths.load_state_dict({"estimates": [["task-1", 3.0], ["task-2", 30.0], ["task-5", 12.0]]})  # others count 15
-    starts: list[str] = []
-    streamed = play(fake, 12, mode="streaming", slots=1, threads=0, lengths=lengths, starts=starts)
-    assert starts == [f"task-{i}" for i in (2, 0, 3, 4, 5, 1) for _ in range(2)]
-    starts.clear()
-    assert streamed == play(fake, 12, mode="lockstep", slots=1, threads=0, lengths=lengths, starts=starts)
-    assert starts == [f"task-{i}" for i in range(6) for _ in range(2)]

@@ -21,7 +21,6 @@ from harness.assembly.training_run import Run
 from harness.policy.policy import Policy
 from harness.rollout.batches import Batches
 from harness.rollout.continuous import ContinuousRollout
-from harness.rollout.length_estimates import EpisodeLengths
 from harness.rollout.player import Played
 from harness.rollout.rollout import rollout
 from harness.run.episode_log import read_episodes
@@ -42,7 +41,7 @@ def begin_batch(
     requests: Sequence[EpisodeRequest],
     rules: Rules = RULES,
 ) -> Future[Played]:
-    return player.begin(requests, rules, EpisodeLengths(), lambda _: None)
+    return player.begin(requests, rules, lambda _: None)
 
 
 @pytest.fixture
