@@ -96,12 +96,12 @@ def train(
                         raise
                     with run.batches.paused():
                         metrics |= tell_controller(run.controller, trajectories)
-                    run.weights.before_training(update)
+                    run.weights.before_training()
                     run.batches.prepare(update + 1, progress.batch_began)
                     with run.clock.timed("time/train_s", times):
                         metrics |= run.learner.update(trajectories, update)
                         with run.batches.paused():
-                            run.weights.after_training(update + 1)
+                            run.weights.hand_over()
                 metrics |= times | run.clock.count(metrics["tokens/update"])
                 if config.eval_every and (update + 1) % config.eval_every == 0:
                     with run.clock.stopped("time/evaluation_s", metrics):
@@ -128,7 +128,6 @@ def _finish(run: Run, display: Display, started: float, *, updates: int) -> None
     from harness.run.trackers import write_scores
 
     config, folder, training_s = run.config, run.folder, run.clock.seconds
-    run.weights.hand_over(updates)
     with full_disk_named(f"the disk is full, and {folder / 'model'} was not written"):
         run.weights.save(folder / "model")
     if "after" not in run.evaluations:

@@ -87,8 +87,8 @@ def build(
     policy = _make_policy(config, tasks.env, folder, display, device=device, ranks=ranks, resumed=bool(checkpoint))
     tasks.env.close()
     trained = _prepare_training(config, policy, folder, display, device=device, ranks=ranks, checkpoint=checkpoint)
-    sampler = _start_sampler(config, trained.weights, device=device, ranks=ranks)
     state = trained.state
+    sampler = _start_sampler(config, trained, device=device, ranks=ranks)
     run = Run(
         config=config,
         folder=folder,
@@ -233,7 +233,7 @@ def _prepare_training(
         )
     weights = SampledWeights(
         policy,
-        max_staleness=config.max_staleness,
+        ahead=config.max_staleness > 0,
         ranks=ranks,
         on_host=config.sampler != "transformers",
         gathers=config.sampler == "vllm",
@@ -252,8 +252,8 @@ def _prepare_training(
     )
     state: Mapping[str, Any] = {}
     if checkpoint is not None:
-        state = load_training_state(checkpoint, model=model, optimizer=optimizer, sampled=weights.behind, ranks=ranks)
-        weights.restore(state["sampled_at"])
+        state = load_training_state(checkpoint, model=model, optimizer=optimizer, ranks=ranks)
+        weights.copy()
         display.note(f"resumed at update {state['next_update']} from {checkpoint}")
     moments = HostMoments(optimizer) if config.offload_optimizer else None
     learner = Learner(
@@ -262,9 +262,9 @@ def _prepare_training(
     return _Trained(learner=learner, weights=weights, state=state)
 
 
-def _start_sampler(config: GRPOConfig, weights: SampledWeights, *, device: str, ranks: Ranks) -> Sampler:
+def _start_sampler(config: GRPOConfig, trained: _Trained, *, device: str, ranks: Ranks) -> Sampler:
     """Makes the sampler. It takes over the weights of this moment, so a checkpoint must have been restored before."""
-    return weights.start(
+    return trained.weights.start(
         functools.partial(
             make_sampler,
             config,
@@ -273,7 +273,8 @@ def _start_sampler(config: GRPOConfig, weights: SampledWeights, *, device: str, 
             dtype=config.dtype,
             slots=config.slots_of_rank(ranks.size),
             sharers=ranks.size,
-        )
+        ),
+        trained.state.get("next_update", 0),
     )
 
 

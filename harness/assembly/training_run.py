@@ -78,7 +78,7 @@ class Run:
     def try_update(self) -> None:
         """On a GPU, tries whether the largest update fits beside the sampler, which sleeps meanwhile if it can."""
         if self.learner.policy.model.device.type == "cuda":
-            self.weights.before_training(self.next_update)
+            self.weights.before_training()
             try_update(self.learner, self.config)
             self.weights.wake()
 
@@ -97,15 +97,12 @@ class Run:
         The first one is always waited for, because a run with metrics and no checkpoint cannot be resumed.
         """
         model = self.learner.policy.model
-        state = training_state(
-            model=model, optimizer=self.learner.optimizer, sampled=self.weights.behind, ranks=self.ranks
-        )
+        state = training_state(model=model, optimizer=self.learner.optimizer, ranks=self.ranks)
         extra = copy.deepcopy(
             {
                 "next_update": next_update,
                 "totals": self.clock.state_dict(),
                 "controller": self.controller.state_dict() if self.controller is not None else None,
-                "sampled_at": self.weights.updates,
                 "evaluations": self.evaluations,
             }
         )

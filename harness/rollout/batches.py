@@ -1,4 +1,4 @@
-"""The batches of episodes that the updates train on: each is played when it is needed, or begun ahead of that."""
+"""The batches of episodes that the updates train on: each is played in turn with the training, or continuously ahead of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.rollout.batch_plan import BatchPlan
 from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.environment import Environments
 from harness.rollout.episode_metrics import mean, rollout_metrics
-from harness.rollout.player import BatchPlayer, Played
+from harness.rollout.in_turn import InTurn, Played
 from harness.rollout.slots import OnEnd
 from harness.run.interrupts import Interrupts, Stopped
 from harness.types.rules import Rules
@@ -33,7 +33,8 @@ _LOST_BATCHES = 3  # if so many batches in a row have no finished episode, the e
 class Batches:
     """Plays one batch of episodes after another.
 
-    While the policy is trained on a batch, the next `max_staleness` batches may be played.
+    With `max_staleness` 0, playing and training take turns (`InTurn`). Otherwise the next `max_staleness` batches may play while
+    the policy is trained on a batch (`ContinuousRollout`).
 
     Args:
         plan: Which episodes each batch has.
@@ -64,7 +65,7 @@ class Batches:
         self._plan, self._environments, self._controller = plan, environments, controller
         self._sampler, self._chat, self._rules = sampler, chat, rules
         self._ranks, self._max_staleness = ranks, max_staleness
-        self._player: BatchPlayer | ContinuousRollout | None = None  # until the first batch is played
+        self._player: InTurn | ContinuousRollout | None = None  # until the first batch is played
         self._begun: dict[int, Future[Played]] = {}  # by update
         self._lost = 0  # batches in a row without a finished episode
 
@@ -84,8 +85,7 @@ class Batches:
             Stopped: The run was interrupted.
             WorkerError: No episode of three batches in a row was finished, because the environment failed.
         """
-        self._begin_allowed(update, on_begin)
-        trajectories, seconds = self._ended(self._begun.pop(update))
+        trajectories, seconds = self._ended(update, on_begin)
         metrics = rollout_metrics(trajectories, update) | {"time/rollout_s": seconds}
         self._lost = 0 if metrics["rollout/episodes"] else self._lost + 1
         if self._lost == _LOST_BATCHES:
@@ -108,14 +108,12 @@ class Batches:
         if self._player is not None:
             self._player.close()
 
-    def _open(self) -> BatchPlayer | ContinuousRollout:
+    def _open(self) -> InTurn | ContinuousRollout:
         """Returns the player of the batches. It opens the slots for the first batch."""
         if self._player is None:
             envs = self._environments.open(self._controller)
-            if self._max_staleness > 1:
-                self._player = ContinuousRollout(envs, self._sampler, self._chat)
-            else:
-                self._player = BatchPlayer(envs, self._sampler, self._chat, ahead=self._max_staleness == 1)
+            play = ContinuousRollout if self._max_staleness else InTurn
+            self._player = play(envs, self._sampler, self._chat)
         return self._player
 
     def _begin_allowed(self, update: int, on_begin: OnBegin) -> None:
@@ -124,11 +122,12 @@ class Batches:
             if later not in self._begun:
                 self._begun[later] = self._begin(later, on_begin)
 
-    def _ended(self, batch: Future[Played]) -> Played:
-        """All ranks' episodes of a batch, and the seconds of the rank that took longest."""
+    def _ended(self, update: int, on_begin: OnBegin) -> Played:
+        """All ranks' episodes of an update, and the seconds of the rank that took longest."""
         mine: Played | None = None  # if the signal reached this rank alone so far, the others stop with it
         with suppress(KeyboardInterrupt), self._interrupts.at_once():
-            mine = batch.result()
+            self._begin_allowed(update, on_begin)
+            mine = self._begun.pop(update).result()
         every = [played for played in self._ranks.gather([mine]) if played is not None]
         if len(every) < self._ranks.size:
             raise Stopped
@@ -138,14 +137,7 @@ class Batches:
         """Begins this rank's part of a batch."""
         player, episodes = self._open(), self._ranks.share(self._plan.requests(update))
         rules = dataclasses.replace(self._rules, token_budget=getattr(self._controller, "token_budget", 0))
-        on_end = on_begin(update, len(episodes))
-        try:
-            with self._interrupts.at_once():
-                return player.begin(episodes, rules, on_end)
-        except KeyboardInterrupt as stop:
-            stopped: Future[Played] = Future()
-            stopped.set_exception(stop)
-            return stopped
+        return player.begin(episodes, rules, on_begin(update, len(episodes)))
 
     def _cache_metrics(self) -> dict[str, float]:
         """The ``rollout/cache_…`` metrics of vLLM: the mean over the ranks; preemptions are added. Empty if it does not say."""

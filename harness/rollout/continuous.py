@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
-from harness.rollout.player import Played
+from harness.rollout.in_turn import Played
 from harness.rollout.slots import OnEnd, Slots
 from harness.rollout.streaming import Answers, play_streaming
 from harness.types.rules import EpisodeRequest, Rules
@@ -52,7 +52,7 @@ class ContinuousRollout:
         rules: Rules,
         on_end: OnEnd,
     ) -> Future[Played]:
-        """Adds a batch beside those that play already; see `BatchPlayer.begin`. Each episode gets the K with which it begins.
+        """Adds a batch beside those that play already; see `InTurn.begin`. Each episode gets the K with which it begins.
 
         Returns:
             The batch, once all of its episodes have ended, or the error of the thread.

@@ -118,7 +118,7 @@ GLOSSARY: dict[str, tuple[str, str]] = {
     "rollout/cache_preemptions": (
         "requests",
         "How often a running request lost its place in vLLM's cache and was computed again. So do all that run while the weights "
-        "change, with `--max-staleness` above 1. Only with --sampler vllm.",
+        "change, with `--max-staleness`. Only with --sampler vllm.",
     ),
     "rollout/context_overflows": ("episodes", "The number of episodes that ended because the context was full."),
     "rollout/policy_lag": (

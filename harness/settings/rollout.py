@@ -31,8 +31,8 @@ class RolloutFlags:
     max_observation_tokens: Annotated[int, Range(16, zero=True)] = 0
     """A longer observation loses its middle. 0 keeps all of it."""
     max_staleness: Annotated[int, Range(0)] = 0
-    """How many updates ahead of its own an episode may begin. 0 samples and trains in turns. 1 samples the next update's episodes
-    during the policy update. With more, episodes never wait for an update, and go on under the new weights."""
+    """How many updates ahead of its own an episode may begin. 0 samples and trains in turns. With more, episodes play while the
+    policy is trained, and go on under the new weights."""
 
     @property
     def episodes_per_update(self) -> int:
@@ -45,8 +45,8 @@ class RolloutFlags:
 
     def check_rollout(self) -> None:
         """Raises ConfigError for settings that exclude each other."""
-        if self.max_staleness > 1 and self.rollout == "lockstep":
+        if self.max_staleness and self.rollout == "lockstep":
             raise ConfigError(
-                f"max_staleness {self.max_staleness} needs rollout streaming, because episodes of several updates play at once; "
+                f"max_staleness {self.max_staleness} needs rollout streaming, because episodes play while the policy is trained; "
                 "drop one of --max-staleness and --rollout"
             )

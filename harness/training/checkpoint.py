@@ -53,7 +53,6 @@ __all__ = [
 ]
 
 _PART = ".part-"
-_SAMPLED = "sampled.safetensors"
 _TRAINED = StateDictOptions(ignore_frozen_params=True, strict=False)  # strict would ask for the frozen weights
 
 # What json, torch and safetensors raise if a file is missing, or from another model.
@@ -129,7 +128,6 @@ def training_state(
     *,
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
-    sampled: PreTrainedModel | None = None,
     ranks: Ranks | None = None,
 ) -> dict[str, Any]:
     """The tensors of a checkpoint, which are not copied: they change when the training goes on.
@@ -137,18 +135,14 @@ def training_state(
     Args:
         model: The policy.
         optimizer: The optimizer of the policy's parameters, or of copies of them.
-        sampled: The sampler's own copy of the policy, with the weights that sample the next episodes.
         ranks: The processes over which the model is sharded. Then there is no random state, because every draw has its own
             seed.
     """
     ranks = ranks or Ranks()
-    state: dict[str, Any] = {}
-    if sampled is not None and ranks.first:
-        state["sampled"] = trained_weights(sampled)
     if ranks.sharded:
         weights, moments = _sharded_state(model, optimizer)
-        return state | {"shards": {"model": weights, "optimizer": moments}}
-    return state | {
+        return {"shards": {"model": weights, "optimizer": moments}}
+    return {
         "model": trained_weights(model),
         "training": {
             "optimizer": optimizer.state_dict(),
@@ -186,8 +180,6 @@ def write_training_state(
     ranks = ranks or Ranks()
     if ranks.first:
         (folder / "state.json").write_text(json.dumps(extra, indent=2))
-    if "sampled" in state:
-        save_file(state["sampled"], folder / _SAMPLED)
     if "shards" in state:
         save_shards(state["shards"], checkpoint_id=folder / SHARDS, process_group=ranks.group)
         return
@@ -267,10 +259,9 @@ def load_training_state(
     *,
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
-    sampled: PreTrainedModel | None = None,
     ranks: Ranks | None = None,
 ) -> dict[str, Any]:
-    """Loads what `write_training_state` wrote into `model`, `optimizer` and `sampled`, and returns the extra state.
+    """Loads what `write_training_state` wrote into `model` and `optimizer`, and returns the extra state.
 
     `harness.run.files.check_checksums` says whether the files are whole.
 
@@ -296,16 +287,9 @@ def load_training_state(
             weights, moments = _sharded_state(model, optimizer)
             load_shards({"model": weights, "optimizer": moments}, checkpoint_id=folder / name)
             set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments, options=_TRAINED)
-        else:
-            name = "model.safetensors"
-            load_trained(folder / name, model)
-        if (
-            sampled is not None and sampled.device.type != "meta"
-        ):  # on meta: rank 0 sends the weights to this rank's servers
-            name = _SAMPLED
-            load_trained(folder / name, sampled)
-        if ranks.sharded:
             return extra
+        name = "model.safetensors"
+        load_trained(folder / name, model)
         name = "training.pt"
         state = torch.load(folder / name, weights_only=True, map_location="cpu")
         optimizer.load_state_dict(state["optimizer"])

@@ -33,7 +33,7 @@ def test_the_sampler_and_the_trainer_agree(tmp_path: Path, sampler: str, lora: t
 
 
 def test_sampling_while_training(tmp_path: Path) -> None:
-    assert_sound(train(tmp_path / "run", "--max-staleness", "1"), lag=1)
+    assert_sound(train(tmp_path / "run", "--max-staleness", "1", "--rollout", "streaming"), lag=1)
 
 
 def test_a_resumed_run_repeats_the_last_update(tmp_path: Path) -> None:

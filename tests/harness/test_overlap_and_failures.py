@@ -16,80 +16,11 @@ from envs.cabinet.env import CabinetEnv
 from harness.assembly import build
 from harness.assembly.environments import teacher
 from harness.evaluation.play import play_policy
-from harness.rollout import player
 from harness.run.metrics import read_metrics
 from harness.settings.grpo import GRPOConfig
 from harness.settings.warm_start import WarmStart
-from harness.training import learner
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def overlapped(quick: GRPOConfig) -> GRPOConfig:
-    return dataclasses.replace(quick, max_staleness=1, eval_tasks=0)
-
-
-def test_overlapped_training_is_one_update_behind_and_the_same_every_time(
-    overlapped: GRPOConfig, tmp_path: Path
-) -> None:
-    rows = run(overlapped)
-    assert [row["rollout/policy_lag"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
-    threads = dataclasses.replace(overlapped, out=tmp_path / "again", env_threads=8)
-    assert run(threads) == rows
-
-    apart = run(dataclasses.replace(overlapped, out=tmp_path / "apart", max_staleness=0))
-    assert [row["rollout/policy_lag"] for row in apart] == [0.0] * 4
-    # Update 1's episodes are sampled with the weights that update 0 started from: the trainer's have moved on.
-    assert rows[0] == apart[0]
-    assert rows[1]["train/logp_difference_mean"] > 100 * apart[1]["train/logp_difference_mean"]
-    # K is not behind: the controller hears an update's episodes before the next ones start.
-    assert rows[1]["horizon/k"] == apart[1]["horizon/k"]
-
-
-def test_each_batch_is_sampled_with_the_weights_that_the_update_before_it_started_from(
-    overlapped: GRPOConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fingerprint(model: Any) -> float:
-        return float(sum(p.detach().double().abs().sum() for p in model.parameters()))
-
-    sampled: list[float] = []
-    trained: list[float] = []
-    plain_rollout, plain_update = player.rollout, learner.update_policy
-
-    def rollout(envs: Any, sampler: Any, *rest: Any, **settings: Any) -> Any:
-        played = plain_rollout(envs, sampler, *rest, **settings)
-        sampled.append(fingerprint(sampler._model))  # at its end: the trainer has not touched them meanwhile
-        return played
-
-    def update_policy(policy: Any, *rest: Any, **settings: Any) -> Any:
-        trained.append(fingerprint(policy.model))
-        return plain_update(policy, *rest, **settings)
-
-    monkeypatch.setattr(player, "rollout", rollout)
-    monkeypatch.setattr(learner, "update_policy", update_policy)
-    run(overlapped)
-    assert len(set(trained)) == 4
-    assert sampled == [trained[0], *trained[:3]]
-
-
-def test_what_an_overlapped_sampler_was_behind_by_is_weighted_and_logged(overlapped: GRPOConfig) -> None:
-    rows = run(dataclasses.replace(overlapped, tis_cap=1.05, minibatches=2, warmup_updates=0))
-    assert rows[0]["train/tis_weight_mean"] == pytest.approx(1.0, abs=1e-4)
-    assert rows[0]["train/tis_capped"] == 0.0
-    assert all(0.0 < row["train/tis_capped"] < 1.0 for row in rows[1:])
-    assert all(0.8 < row["train/tis_weight_mean"] < 1.05 for row in rows[1:])
-    assert all(0.0 <= row["train/tis_capped_steps_1_10"] <= 1.0 for row in rows[1:])
-
-
-def test_an_overlapped_run_resumes_with_the_batch_that_was_on_its_way(overlapped: GRPOConfig, tmp_path: Path) -> None:
-    config = dataclasses.replace(overlapped, keep_checkpoints=9)
-    rows = run(config)
-    assert config.out is not None
-    for checkpoint in (config.out / "checkpoints").iterdir():
-        if int(checkpoint.name[7:]) > 2:
-            checkpoint.rename(tmp_path / checkpoint.name)
-    assert run(config, resume=True) == rows
 
 
 def test_streaming_in_one_thread_resumes_to_the_same_metrics(quick: GRPOConfig, tmp_path: Path) -> None:
@@ -150,7 +81,7 @@ def flaky() -> Iterator[str]:
 
 def test_training_goes_on_when_environments_fail(quick: GRPOConfig, flaky: str, tmp_path: Path) -> None:
     """Retried episodes are the ones that an environment that never fails would have given."""
-    config = dataclasses.replace(quick, updates=2, eval_tasks=0, max_staleness=1, slots=4, warm_start=NO_SUCCESS)
+    config = dataclasses.replace(quick, updates=2, eval_tasks=0, slots=4, warm_start=NO_SUCCESS)
     sound = run(dataclasses.replace(config, out=tmp_path / "sound", env="EH-Cabinet-v0"))
     rows = run(dataclasses.replace(config, env=flaky))
     for row, expected in zip(rows, sound, strict=True):
@@ -175,7 +106,7 @@ def test_streaming_in_threads_while_training_loses_nothing(quick: GRPOConfig, fl
     )
     rows = run(config)
     assert [row["rollout/episodes"] + row["rollout/environment_errors"] for row in rows] == [16.0] * 4
-    assert [row["rollout/policy_lag"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
+    assert all(0 <= row["rollout/policy_lag"] <= 1 for row in rows)
     assert sum(row["rollout/environment_retries"] for row in rows) > 0
 
 

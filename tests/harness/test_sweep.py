@@ -161,7 +161,7 @@ def test_flags_are_grpo_s_and_quick_stands_below_them(tmp_path: Path) -> None:
     assert (s.train.eval_tasks, s.train.updates, s.train.eval_rollouts) == (7, 8, 8)
 
 
-@pytest.mark.parametrize("words", [["--eval-tasks", "0"], ["--max-staleness", "1"]])
+@pytest.mark.parametrize("words", [["--eval-tasks", "0"], ["--max-staleness", "1", "--rollout", "streaming"]])
 @pytest.mark.parametrize("quick", [["--quick"], []])
 def test_a_sweep_that_can_not_evaluate_during_training_does_not(words: list[str], quick: list[str]) -> None:
     assert parse(["--suite", "comparison", *quick, *words]).train.eval_every == 0

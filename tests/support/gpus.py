@@ -73,13 +73,13 @@ def assert_sound(rows: Sequence[Mapping[str, Any]], *, lag: int = 0, most: float
     """A run's two updates compare the sampler's log-probabilities with the trainer's, in nats.
 
     The KL term keeps every episode in the loss, and the learning rate moves the log-probabilities by far more than the bound. So
-    a hand-over that lost the weights is seen in the second update, as it is seen where the sampler is behind on purpose.
+    a hand-over that lost the weights is seen in the second update.
     """
     assert len(rows) == 2
     first, second = (math.inf if x is None else x for x in (row["train/logp_difference_mean"] for row in rows))
     assert first <= most
-    assert second >= most if lag else second <= most
-    assert rows[-1]["rollout/policy_lag"] == lag
+    assert lag or second <= most  # some tokens that were sampled before the update may be from the weights after it
+    assert 0 < rows[-1]["rollout/policy_lag"] <= lag if lag else rows[-1]["rollout/policy_lag"] == 0
     for what in ("rollout/environment_errors", "train/skipped_steps", "rollout/cache_preemptions"):
         assert sum(row.get(what, 0) for row in rows) == 0, what
 

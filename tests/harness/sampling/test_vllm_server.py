@@ -189,9 +189,7 @@ def test_a_hand_over_that_is_interrupted_leaves_no_server_paused(
 def test_the_end_of_a_run_drops_what_servers_still_sample(sampler: VLLMServerSampler, pair: Pair) -> None:
     pair[0].go.clear()
     sampler.submit(ask(0, [1]))
-    weights = SampledWeights(
-        SimpleNamespace(model=sampler._model), max_staleness=0, ranks=SimpleNamespace(sharded=False)
-    )  # type: ignore[arg-type]
+    weights = SampledWeights(SimpleNamespace(model=sampler._model), ahead=False, ranks=SimpleNamespace(sharded=False))  # type: ignore[arg-type]
     weights._sampler = sampler
     threading.Timer(0.2, pair[0].go.set).start()
     weights.close()

@@ -193,7 +193,7 @@ def test_a_value_that_means_nothing_is_refused_by_its_name(name: str, value: Any
         ({"wrapper": "fixed", "k0": 0}, "k must be"),
         ({"wrapper": "tti", "stages": "5:10"}, "stages"),
         ({"wrapper": "linear", "linear_increment": 0.0}, "--linear-increment"),
-        ({"max_staleness": 2, "rollout": "lockstep", "eval_every": 0}, "--max-staleness.*--rollout"),
+        ({"max_staleness": 1, "rollout": "lockstep", "eval_every": 0}, "--max-staleness.*--rollout"),
         ({"ray_address": "auto"}, "--env-workers ray"),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_run_has_the_same_metrics(quick: GRPOConfig, tmp_path: Path, monkeypat
     tried: list[int] = []
 
     def anywhere(run: Run) -> None:
-        run.weights.before_training(run.next_update)
+        run.weights.before_training()
         try_update(run.learner, run.config)
         run.weights.wake()
         tried.append(run.next_update)

@@ -1,0 +1,67 @@
+"""Plays batches of episodes in turn with the training: a batch is played when it is needed, under one policy and one K."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple
+
+from eh_gym.vector import ThreadVectorEnv
+from harness.rollout.rollout import rollout
+from harness.rollout.slots import OnEnd
+from harness.types.rules import EpisodeRequest, Rules
+from harness.types.sampler import Sampler
+from harness.types.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from harness.policy.chat import ChatFormat
+
+__all__ = ["InTurn", "Played"]
+
+
+class Played(NamedTuple):
+    """A batch's episodes, in the order of the requests, and the seconds from its beginning to its end."""
+
+    trajectories: list[Trajectory]
+    seconds: float
+
+
+class InTurn:
+    """Plays each batch from its beginning to its end, in the caller's thread.
+
+    Args:
+        envs: The slots.
+        sampler: Samples the actions.
+        chat: Turns texts into ids.
+    """
+
+    def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
+        self._envs, self._sampler, self._chat = envs, sampler, chat
+
+    def begin(self, episodes: Sequence[EpisodeRequest], rules: Rules, on_end: OnEnd) -> Future[Played]:
+        """Plays a batch.
+
+        Args:
+            episodes: The episodes.
+            rules: What holds for each of them.
+            on_end: Called with each trajectory when it ends.
+
+        Returns:
+            The batch, which has been played.
+        """
+        start = time.perf_counter()
+        trajectories = rollout(self._envs, self._sampler, self._chat, episodes, rules, on_end=on_end)
+        played: Future[Played] = Future()
+        played.set_result(Played(trajectories, time.perf_counter() - start))
+        return played
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Weights and K change in this context. It does nothing: no episode plays between updates."""
+        return contextlib.nullcontext()
+
+    def close(self) -> None:
+        """Closes the slots."""
+        self._envs.close()
