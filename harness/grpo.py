@@ -22,7 +22,6 @@ from harness.run.display import Display
 from harness.settings.command_line import errors_in_one_line, given_flags, parse
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
 from harness.settings.horizon import check_horizon_flags
-from harness.settings.old_flags import with_current_names
 from harness.settings.presets import preset
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ def _finish(run: Run, display: Display, started: float, *, updates: int) -> None
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    words = with_current_names(sys.argv[1:] if argv is None else argv, "grpo")
+    words = sys.argv[1:] if argv is None else argv
     console = Console()
     with errors_in_one_line(console):
         wanted = parse(preset(words), words, prog="python -m harness.grpo", first=FIRST_FLAGS)

@@ -31,9 +31,7 @@ from harness.run.files import lock_folder, read_object
 from harness.run.run_folder import SHARDS, latest_checkpoint, prepare
 from harness.settings.command_line import errors_in_one_line, given_flags
 from harness.settings.command_line import parse as parse_flags
-from harness.settings.defaults import SMALL_CHAT_MODEL
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
-from harness.settings.old_flags import with_current_names
 from harness.settings.presets import flag_of, preset
 from harness.settings.ranges import Range, check_settings
 from harness.settings.recipe import read_recipe
@@ -357,7 +355,7 @@ def _suite_flags(words: Sequence[str]) -> list[str]:
     envs = flag_of(words, "env", GRPOConfig.env).split(",")
     cabinet = all("EH-Cabinet" in env for env in envs) and not flag_of(words, "agent", "")
     suites: dict[str, dict[str, str]] = {
-        "pretrained": {"model": SMALL_CHAT_MODEL, "env": _PRETRAINED_ENVS[0], "eval-every": "0"},
+        "pretrained": {"model": "HuggingFaceTB/SmolLM2-135M-Instruct", "env": _PRETRAINED_ENVS[0], "eval-every": "0"},
         "recurring": {"env-args": '{"tasks": 96}'} if cabinet else {},
     }
     flags = suites.get(flag_of(words, "suite", ""), {})
@@ -374,7 +372,7 @@ def _sweeps(words: list[str]) -> list[list[str]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    words = with_current_names(sys.argv[1:] if argv is None else argv, "sweep")
+    words = list(sys.argv[1:] if argv is None else argv)
     console = Console(width=None if sys.stdout.isatty() else 160)  # a log file has room for the tables
     with errors_in_one_line(console):
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from harness.report import Report
 from harness.run.glossary import glossary_markdown
 from harness.settings.command_line import parser_of
 from harness.settings.evaluate import Evaluation
-from harness.settings.old_flags import OLD_FLAGS
 from harness.settings.presets import preset
 from harness.sweep import Sweep
 
@@ -81,10 +80,6 @@ class Flag:
     default: str
     text: str
 
-    def row(self, default: str) -> str:
-        """The row of a table, with the text of the default."""
-        return f"| {' '.join((self.name, _cell(self.kind))).strip()} | {_cell(default)} | {_cell(self.text)} |"
-
 
 def flags(default: Any) -> dict[str, Flag]:
     """Each flag by name, from the parser that the command uses."""
@@ -114,58 +109,42 @@ def _cell(text: str) -> str:
 
 
 def flags_markdown() -> str:
-    """The page of flags."""
-    paper, quick = flags(preset(["--model", "X"])), flags(preset([]))
-
-    def defaults(flag: Flag) -> str:
-        other = quick[flag.name].default
-        return f"`{flag.default}`" if other == flag.default else f"`{flag.default}`; quick start `{other}`"
-
+    """The page of flags: one row for each, under the first command that takes it."""
+    found = {command: flags(default_for(["--model", "X"])) for command, default_for in COMMANDS.items()}
+    quick = flags(preset([]))
     lines = [
         "# Every flag",
         "",
-        f"What each command takes, and its defaults, as `python -m harness.COMMAND --help-all` prints them. {_NOTE}",
-        "",
-        "## harness.grpo",
-        "",
-        "With a real model the defaults are the paper's. With `--model tiny` they are the quick start's. EH-BFCL and EH-AppWorld "
-        "have other quick-start defaults: `python -m harness.grpo --env EH-BFCL-v0 --help-all` shows them.",
-        *_tables(paper.values(), defaults),
+        f"`python -m harness.COMMAND --help-all` prints the same. {_NOTE} With a real model the defaults of harness.grpo are the "
+        "paper's; the quick start's, with `--model tiny`, follow where they are others. EH-BFCL and EH-AppWorld have their own: "
+        "`python -m harness.grpo --env EH-BFCL-v0 --help-all`. harness.sweep takes all flags of harness.grpo. A default after a "
+        "command's name is that command's.",
     ]
-    for command, default_for in COMMANDS.items():
-        if command == "harness.grpo":
-            continue
-        default = default_for(["--model", "X"])
-        own = [flag for name, flag in flags(default).items() if not hasattr(default, "train") or name not in paper]
-        lines += ["", f"## {command}"]
-        lines += ["", "In addition to all flags of harness.grpo:"] if hasattr(default, "train") else []
-        lines += _tables(own, lambda flag: f"`{flag.default}`" if flag.default else "")
-    old = [(old, new, command) for command, names in OLD_FLAGS.items() for old, new in names.items()]
-    lines += [
-        "",
-        "## Old spellings",
-        "",
-        "This version still takes them.",
-        "",
-        "| old | present | command |",
-        "| --- | --- | --- |",
-    ]
-    for spelling, name in dict.fromkeys((old, new) for old, new, _ in old):
-        commands = ", ".join(f"harness.{command}" for *names, command in old if names == [spelling, name])
-        lines.append(f"| `{spelling}` | `{name}` | {commands} |")
+    shown: set[tuple[str, str]] = set()  # names with their types: --tasks is a file or a number
+    for command, own in found.items():
+        panel = None
+        for name, flag in own.items():
+            if (name, flag.kind) in shown:
+                continue
+            shown.add((name, flag.kind))
+            if flag.panel != panel:
+                title = f"{command}: {flag.panel}" if command == "harness.grpo" else command
+                lines += [] if panel and command != "harness.grpo" else ["", f"## {title}", "", *_HEAD]
+                panel = flag.panel
+            defaults = [f"`{flag.default}`"] * bool(flag.default)
+            if command == "harness.grpo" and quick[name].default != flag.default:
+                defaults.append(f"quick start `{quick[name].default}`")
+            for other in ("harness.evaluate", "harness.export", "harness.report"):
+                its = found[other].get(name)
+                if other != command and its is not None and its.kind == flag.kind:
+                    same = its.default == flag.default
+                    defaults.append(other.removeprefix("harness.") + ("" if same else f" `{its.default}`"))
+            cells = (" ".join((name, flag.kind)).strip(), ", ".join(defaults), flag.text)
+            lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join(lines) + "\n"
 
 
-def _tables(found: Iterable[Flag], default: Callable[[Flag], str]) -> list[str]:
-    """A table for each panel, under its name."""
-    lines, panel = [], ""
-    for flag in found:
-        if flag.panel != panel:
-            lines += ["", f"**{flag.panel}**"] if flag.panel not in ("options", "positional arguments") else []
-            lines += ["", "| flag | default | what it does |", "| --- | --- | --- |"]
-            panel = flag.panel
-        lines.append(flag.row(default(flag)))
-    return lines
+_HEAD = ("| flag | default, other commands | what it does |", "| --- | --- | --- |")
 
 
 def metrics_markdown() -> str:

@@ -41,9 +41,6 @@ FIRST_FLAGS = (
 )
 """The settings that ``--help`` shows; ``--help-all`` shows all."""
 
-_DELETED = {"adaptive_groups": False, "curriculum": 1}
-"""Settings that earlier versions had, with the values that turned them off."""
-
 
 @dataclass(frozen=True)
 class GRPOConfig(
@@ -187,7 +184,7 @@ class GRPOConfig(
             StateError: The text is not JSON, or it comes from a version with other settings, and they were used.
         """
         try:
-            saved = {k: v for k, v in {**json.loads(text)}.items() if k not in _DELETED or v != _DELETED[k]}
+            saved = {**json.loads(text)}
             read = GRPOConfig(**saved | {"recipe": None})  # whose file may have changed since
             return dataclasses.replace(read, recipe=saved.get("recipe"))
         except ConfigError:

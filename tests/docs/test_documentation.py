@@ -64,8 +64,6 @@ def test_flags_in_the_docs_exist(page: Path) -> None:
         "max-model-len",
     }
     known |= set(re.findall(r'"--([a-z-]+)"', (ROOT / "envs" / "serve.py").read_text()))
-    if page.name == "flags.md":  # it lists the old spellings
-        known |= {old.removeprefix("--") for names in REFERENCE["OLD_FLAGS"].values() for old in names}
     spans = re.findall(r"`(--[^`\n]+)`", page.read_text())
     used = {flag for span in spans for flag in re.findall(r"--([a-z][a-z0-9.-]*[a-z0-9])", span)}
     used = {flag for flag in used if not flag.startswith("env.taskset.")}  # verifiers'
