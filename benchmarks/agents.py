@@ -1,6 +1,6 @@
 """Throughput of 64 agents behind the endpoint, compared with the environment that they play, with the same model.
 
-    OMP_NUM_THREADS=1 python benchmarks/agents.py smollm2-135m --repeats 2 > benchmarks/results/agents-cpu.txt
+    OMP_NUM_THREADS=1 python benchmarks/agents.py FOLDER --repeats 2 > benchmarks/results/agents-cpu.txt
 
 Both ways play the same episodes of EH-Cabinet under K, in the streaming mode. The agents are functions in the trainer's process,
 which keep their connection. The two ways take turns, and medians are printed. CPU time is the process's own, the agents' clients

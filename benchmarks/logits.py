@@ -1,6 +1,6 @@
 """How far the sampler's log-probabilities are from the trainer's, with logits rounded to bfloat16 and in float32.
 
-    VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 python benchmarks/logits.py smollm2-135m
+    VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 python benchmarks/logits.py FOLDER
 
 The model is in bfloat16. It continues the first prompts of EH-Cabinet's tasks at temperature 1, once with logits that the sampler
 rounds to bfloat16, and once with the float32 logits that this project uses. The trainer scores each sample in both ways too. The

@@ -1,7 +1,7 @@
 """GRPO of SmolLM2-135M-Instruct on EH-BFCL-v0, from a weak warm start: success on the training tasks over the updates.
 
-    python -m harness.models install smollm2-135m && python -m envs install bfcl
-    python benchmarks/smollm2_bfcl.py --sampler vllm
+    python tools/smollm2.py FOLDER && python -m envs install bfcl
+    python benchmarks/smollm2_bfcl.py --model FOLDER --sampler vllm
     python benchmarks/smollm2_bfcl.py --smoke
 
 BFCL's prompts have 1,400 tokens and more, so a CPU can train on few episodes. The run is on the tasks of the training split with
@@ -47,7 +47,7 @@ def settings(options: argparse.Namespace) -> GRPOConfig:
     return GRPOConfig(
         env=ENV,
         env_args="{}",
-        model="smollm2-135m",
+        model=options.model,
         split="train",
         dtype="bfloat16",
         gradient_checkpointing=True,
@@ -83,6 +83,7 @@ def settings(options: argparse.Namespace) -> GRPOConfig:
 def main() -> None:
     """The command line."""
     parser = new_parser(__doc__)
+    parser.add_argument("--model", default="HuggingFaceTB/SmolLM2-135M-Instruct")
     parser.add_argument("--sampler", choices=("transformers", "vllm"), default="transformers")
     parser.add_argument("--updates", type=int, default=18)
     parser.add_argument("--loss-target", type=float, default=0.1, help="of the warm start, in nats per token")

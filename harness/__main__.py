@@ -16,7 +16,6 @@ COMMANDS = {
     "evaluate": "measures a policy on held-out tasks (eh-evaluate)",
     "report": "makes a page of runs and evaluations (eh-report)",
     "sweep": "runs the paper's suites of experiments",
-    "models": "installs small models",
     "export": "writes episodes as a benchmark's own files",
 }
 """The commands of this package, and what each one does."""

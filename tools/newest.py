@@ -83,11 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = [f"{r.name}[{','.join(r.extras)}]" if r.extras else r.name for r in wanted.values()]
     pip("install", "--upgrade", "--upgrade-strategy", "eager", *asked)
     pip("install", "--no-deps", "--editable", str(ROOT))
-    for command in (
-        ["envs", "install", "bfcl", "appworld", "--no-data"],
-        ["harness.models", "install", "smollm2-135m"],
-    ):
-        subprocess.run([sys.executable, "-m", *command], check=True)
+    for command in (["-m", "envs", "install", "bfcl", "appworld", "--no-data"], [str(ROOT / "tools" / "smollm2.py")]):
+        subprocess.run([sys.executable, *command], check=True)
     report = Path(tempfile.mkdtemp(), "newest.xml")
     how = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--timeout", "300", f"--junitxml={report}")
     status = subprocess.run([sys.executable, "-m", "pytest", *how, *options.tests], check=False, cwd=ROOT).returncode

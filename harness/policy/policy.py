@@ -33,7 +33,6 @@ from harness.policy.attention import PACKED, can_pack, keep_outputs, no_mask, pa
 from harness.policy.batch import Batch, Tokens, collate, deal, microbatches, pack, padded_microbatches
 from harness.policy.chat import ChatFormat
 from harness.policy.head import Head, token_scores
-from harness.policy.installed import model_folder
 from harness.policy.lora import has_lora, plain_parameters
 from harness.policy.rotary import settle_frequencies
 
@@ -171,10 +170,10 @@ def load_policy(
     reasoning_format: str = "auto",
     max_context: int = 0,
 ) -> Policy:
-    """Loads a Hugging Face folder, an installed model or a hub id.
+    """Loads a Hugging Face folder or a hub id.
 
     Args:
-        path: The folder, the name of a model that ``harness.models`` has installed, or the hub id.
+        path: The folder or the hub id.
         dtype: The type of the weights.
         device: The device of the weights.
         max_observation_tokens: A longer observation loses its middle; None keeps every observation whole.
@@ -186,7 +185,8 @@ def load_policy(
     Raises:
         ConfigError: There is no model at `path`, its files are damaged, or its chat template can't be used.
     """
-    path = model_folder(path)
+    if (Path(path) / "versions.json").is_file():
+        raise ConfigError(f"{path} is the folder of a run; did you mean {Path(path) / 'model'}?")
     try:
         tokenizer = _load_tokenizer(path)
         config = _without_dropout(AutoConfig.from_pretrained(path))
@@ -200,8 +200,7 @@ def load_policy(
     except (OSError, ValueError) as error:  # transformers raises ValueError for a folder without tokenizer files
         raise ConfigError(
             f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give a folder with config.json, "
-            "model.safetensors and tokenizer files, a hub id, or a name from python -m harness.models list; "
-            "harness.grpo can also make a new model, with 'tiny'"
+            "model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, with 'tiny'"
         ) from error
     torch.nn.Module.to(model, torch.device(device))
     settle_frequencies(model, max_context)

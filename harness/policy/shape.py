@@ -1,6 +1,6 @@
 """Shapes of dense language models. They give the numbers of parameters and activations without loading the model.
 
-It knows the sizes of Qwen2.5 and Qwen3, the models that `harness.models` has installed, and any folder whose config.json is
+It knows the sizes of Qwen2.5 and Qwen3, and any folder whose config.json is
 Qwen2's, Qwen3's or Llama's. It never asks a hub, because a plan must need no network. It refuses mixtures of experts and layers
 other than attention, because their activations are counted differently.
 """
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eh_gym.errors import ConfigError
-from harness.policy.installed import model_folder
 
 __all__ = ["KNOWN", "ModelShape", "head_chunk", "shape_of"]
 
@@ -139,7 +138,7 @@ def shape_of(model: str) -> ModelShape:
     """
     if model == "tiny":
         return _TINY
-    file = Path(model_folder(model)) / "config.json"
+    file = Path(model) / "config.json"
     if file.is_file():
         return _read(file)
     name = model.rsplit("/", 1)[-1].removesuffix("-2507").removesuffix("-Instruct")

@@ -12,13 +12,10 @@ from typing import Any
 from envs.mixed import read_environments
 from harness.settings.warm_start import WarmStart
 
-__all__ = ["DECISIVE", "SMALL_CHAT_MODEL", "defaults_for", "kind_of"]
+__all__ = ["DECISIVE", "defaults_for", "kind_of"]
 
 DECISIVE = ("env", "split", "model", "lora_rank", "sampler")
 """The settings that choose the kind of a run."""
-
-SMALL_CHAT_MODEL = "smollm2-135m"
-"""The pretrained model that a CPU can train."""
 
 _LARGE: Mapping[str, Any] = dict(threads=0, dtype="bfloat16", gradient_checkpointing=True)
 
@@ -45,7 +42,9 @@ _TINY: Mapping[str, Any] = dict(
     stage_updates=6,
     stages="0:15,15:20,30:30,45:50",
     eval_rollouts=1,
-    warm_start=WarmStart(episodes=600, max_optimal_steps=9, polish_batches=100),
+    warm_start=WarmStart(
+        episodes=600, max_optimal_steps=9, max_batches=500, learning_rate=3e-3, batch_tokens=600, polish_batches=100
+    ),
 )
 
 _TINY_BFCL: Mapping[str, Any] = dict(
@@ -67,34 +66,12 @@ _TINY_BFCL: Mapping[str, Any] = dict(
         max_tokens=400,
         loss_target=0.04,
         max_batches=600,
+        learning_rate=3e-3,
         batch_tokens=2048,
         polish_batches=150,
         polish_waste=0.0,
         polish_learning_rate=5e-4,
     ),
-)
-
-# For the cabinets. A warm start of more batches leaves nothing to explore: docs/warm-start.md.
-_SMOLLM2: Mapping[str, Any] = dict(
-    dtype="auto",
-    updates=10,
-    tasks_per_update=4,
-    env_threads=0,
-    rollout="lockstep",
-    max_action_tokens=8,
-    learning_rate=4e-5,
-    warmup_updates=2,
-    tokens_per_microbatch=4000,
-    k0=10,
-    alpha=0.3,
-    linear_increment=40 / 10,
-    stage_updates=1,
-    stages="0:15,2:20,5:30,7:50",
-    eval_tasks=24,
-    eval_rollouts=1,
-    eval_every_rollouts=1,
-    keep_checkpoints=1,
-    warm_start=WarmStart(episodes=200, max_optimal_steps=14, batch_tokens=1500, updates=8),
 )
 
 _KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -112,23 +89,6 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
         eval_tasks=12,
         warm_start=dataclasses.replace(_TINY_BFCL["warm_start"], max_tokens=2048, batch_tokens=4096, max_batches=400),
     ),
-    "smollm2, cabinets": _SMOLLM2,
-    # The domain with the shortest prompts. An update of two groups takes about two minutes. The clone takes a quarter of an
-    # hour, so all seeds share one.
-    "smollm2, BFCL": dict(
-        _SMOLLM2,
-        env_args='{"categories": ["base"], "domains": ["trading"]}',
-        updates=8,
-        tasks_per_update=2,
-        max_action_tokens=96,
-        max_observation_tokens=256,
-        gradient_checkpointing=True,  # a group has about 6,000 tokens
-        tokens_per_microbatch=8000,
-        learning_rate=2e-5,
-        min_successes=8,
-        eval_tasks=12,  # all there are
-        warm_start=WarmStart(episodes=30, loss_target=0.05, max_batches=40, learning_rate=2e-4, seed=0),
-    ),
 }
 
 
@@ -140,15 +100,10 @@ def kind_of(env: str, model: str, lora_rank: int, sampler: str) -> str:
     >>> kind_of("EH-Cabinet-v0", "tiny", 0, "transformers")
     'tiny, cabinets'
     """
-    names = _names(env)
-    if model == SMALL_CHAT_MODEL:
-        for benchmark, prefix in (("cabinets", "EH-Cabinet"), ("BFCL", "EH-BFCL")):
-            if all(name.startswith(prefix) for name in names):
-                return f"smollm2, {benchmark}"
     if model != "tiny":
         return "large" if not lora_rank else "large, LoRA, vllm" if sampler == "vllm" else "large, LoRA"
     for benchmark, prefix in (("AppWorld", "EH-AppWorld"), ("BFCL", "EH-BFCL")):
-        if any(name.startswith(prefix) for name in names):
+        if any(name.startswith(prefix) for name in _names(env)):
             return f"tiny, {benchmark}"
     return "tiny, cabinets"
 

@@ -17,7 +17,7 @@ class ModelFlags:
     """Which language model is trained."""
 
     model: str = "tiny"
-    """The model: tiny (made on the spot), a name that harness.models has installed, a Hugging Face folder, or a hub id."""
+    """The model: tiny (made on the spot), a Hugging Face folder, or a hub id."""
     dtype: Literal["auto", "float32", "bfloat16"] = "float32"
     """The type of the computation and of the sampler's weights. The optimizer keeps float32 weights in either case. auto takes
     bfloat16, but float32 on a CPU that is slow with it; config.json says what was taken, and a resumed run keeps it."""

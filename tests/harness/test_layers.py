@@ -34,7 +34,6 @@ COMMANDS = [
     "evaluate",
     "export",
     "grpo",
-    "models",
     "report",
     "sweep",
 ]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
-from harness.policy.installed import model_folder
+from harness.policy.policy import load_policy
 from harness.run import files
 from harness.run.run_folder import forget, prepare
 from harness.settings.grpo import GRPOConfig
@@ -112,7 +112,7 @@ def test_a_checkpoint_is_no_run_and_a_run_is_no_model(quick: GRPOConfig) -> None
     with pytest.raises(ConfigError, match=f"--resume {folder}$"):
         prepare(dataclasses.replace(quick, resume=checkpoint))
     with pytest.raises(ConfigError, match=f"did you mean {folder / 'model'}?"):
-        model_folder(folder)
+        load_policy(folder)
 
 
 @pytest.mark.parametrize("text", ['{"k0": 3, "unknown": 1, "warm_start": {}}', '{"k0": ', "[]", '{"k0": 3}'])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
+import io
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,14 @@ import torch
 from quiet_run import rows_of_run
 from rich.console import Console
 from small_model import of_written, plain_logprobs
+from smollm2 import smollm2_folder
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import eh_gym  # noqa: F401 - registers the environments
 from harness.assembly.first_policy import clone_expert
 from harness.evaluation.play import evaluation_requests, play_policy
-from harness.policy.installed import is_installed, model_folder
-from harness.policy.lora import plain_parameters
 from harness.policy.policy import Policy, load_policy
-from harness.quickstart.cloning import text_perplexity, warm_start
+from harness.quickstart.cloning import warm_start
 from harness.rollout.environment import Environments
 from harness.run.display import Display
 from harness.sampling.transformers import TransformersSampler
@@ -34,19 +32,14 @@ from harness.types.rules import Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
 
-NAME = "smollm2-135m"
 CABINET, BFCL = "EH-Cabinet-v0", "EH-BFCL-v0"
 in_campaign = pytest.mark.campaign
 
 
 @pytest.fixture(scope="session")
 def smollm2() -> Policy:
-    """The installed model in float32. Tests that train it copy its model first."""
-    if not is_installed(NAME):
-        command = f"python -m harness.models install {NAME}"
-        assert not os.environ.get("EH_REQUIRE_BACKENDS"), f"the model is not installed; run: {command}"
-        pytest.skip(f"the model is not installed: {command}")
-    return load_policy(NAME)
+    """The model in float32. Tests that train it copy its model first."""
+    return load_policy(smollm2_folder())
 
 
 @pytest.fixture
@@ -65,7 +58,7 @@ def play(sampler: Sampler, policy: Policy, env: str, *, episodes: int, steps: in
 
 def right_logprobs(trajectory: Trajectory) -> list[float]:
     """Those of the written tokens from transformers' own forward pass over the whole episode, without any of our code."""
-    model = AutoModelForCausalLM.from_pretrained(model_folder(NAME), dtype=torch.float32, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(smollm2_folder(), dtype=torch.float32, attn_implementation="eager")
     return of_written(plain_logprobs(model, trajectory.ids), trajectory)
 
 
@@ -98,42 +91,42 @@ def test_vllm_agrees_with_a_plain_forward_pass(real_vllm: None, smollm2: Policy,
 
 
 def test_it_is_the_chat_model_that_it_says_it_is(smollm2: Policy) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(model_folder(NAME))
+    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder())
     said = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
     text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
     assert smollm2.tokenizer.decode(smollm2.chat.prompt_ids("Be short.", "Hi")) == text
     assert text.startswith("<|im_start|>system\nBe short.<|im_end|>")
     assert smollm2.chat.stop_ids == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
-    assert text_perplexity(smollm2) < 25  # a model with shuffled weights has thousands
+    ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
+    assert tokenizer.decode(smollm2.model(ids).logits[0, -1].argmax()) == " Paris"
 
 
-def test_adapters_learn_the_expert_and_become_part_of_the_weights(smollm2: Policy, trainable: Policy) -> None:
-    """With LoRA the optimizer of the warm start has the adapters alone; what they learnt is then in the frozen weights."""
-    start = WarmStart(episodes=8, max_optimal_steps=3, updates=4, learning_rate=3e-3, batch_tokens=500)
-    config = GRPOConfig(model=NAME, env=CABINET, lora_rank=4, warm_start=start, eval_tasks=0)
-    env = gym.make(CABINET, split="train")
-    losses: list[float] = []
-
-    class Watched(Display):
-        def warm_start(self, batches: int) -> Any:
-            return nullcontext(lambda batch, loss: losses.append(loss))
-
-    cloned = clone_expert(config, env, trainable, "cpu", Watched(Console(quiet=True)), cached=False)
-    assert cloned["warm_start/steps"] == len(losses) == 4
-    assert losses[-1] < losses[0] / 2
+def test_adapters_learn_the_expert_and_become_part_of_the_clone(
+    smollm2: Policy, trainable: Policy, own_cache: Path
+) -> None:
+    """With LoRA the optimizer of the warm start has the adapters alone; what they learnt is then in the folder's weights."""
+    start = WarmStart(
+        episodes=8, max_optimal_steps=3, max_batches=4, loss_target=0.0, learning_rate=3e-3, batch_tokens=500
+    )
+    config = GRPOConfig(model=str(smollm2_folder()), env=CABINET, lora_rank=4, warm_start=start, eval_tasks=0)
+    said = io.StringIO()
+    env, display = gym.make(CABINET, split="train"), Display(Console(file=said, width=400))
+    folder = clone_expert(config, env, trainable, "cpu", display, own_cache)
     assert {n for n, p in trainable.model.named_parameters() if p.requires_grad} == {
         n for n, _ in trainable.model.named_parameters() if ".lora_" in n
     }
+    assert "after 4 batches of 8 demonstrations" in said.getvalue()
     before = dict(smollm2.model.named_parameters())
-    changed = {name for name, p in plain_parameters(trainable.model) if not p.equal(before[name])}
-    assert len(changed) == 7 * 30  # each matrix of each layer, and nothing else
-    assert all(not p.any() for n, p in trainable.model.named_parameters() if ".lora_B." in n)
+    cloned = load_policy(folder).model.named_parameters()
+    assert (
+        len([name for name, p in cloned if not p.equal(before[name])]) == 7 * 30
+    )  # each matrix of each layer, and nothing else
 
 
 def run_of(tmp_path: Path, **changes: Any) -> GRPOConfig:
     """A run of one update with two short episodes."""
     few: dict[str, Any] = {
-        "model": NAME,
+        "model": str(smollm2_folder()),
         "dtype": "float32",
         "warm_start": WarmStart(),
         "updates": 1,
@@ -163,27 +156,27 @@ def train_and_load(config: GRPOConfig) -> Policy:
     return load_policy(config.out / "model")
 
 
+def distance(one: Policy, other: Policy) -> float:
+    """The greatest difference of a weight."""
+    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
+    return max(float((a - b).abs().max()) for a, b in pairs)
+
+
 def test_adapters_are_trained_saved_and_loaded(smollm2: Policy, tmp_path: Path) -> None:
     learned = train_and_load(run_of(tmp_path, lora_rank=2, temperature=1.2))
     before = smollm2.model.state_dict()
     assert {name: p.shape for name, p in learned.model.state_dict().items()} == {n: p.shape for n, p in before.items()}
-    assert text_perplexity(learned) == pytest.approx(text_perplexity(smollm2), rel=0.1)
+    assert 0 < distance(learned, smollm2) < 1e-2
 
 
 @in_campaign
 def test_grpo_on_all_weights(smollm2: Policy, tmp_path: Path) -> None:
     learned = train_and_load(run_of(tmp_path, env=BFCL))
-    assert text_perplexity(learned) == pytest.approx(text_perplexity(smollm2), rel=0.1)
+    assert 0 < distance(learned, smollm2) < 1e-2
 
 
 @in_campaign
 def test_a_warm_start_reaches_what_a_horizon_allows(trainable: Policy) -> None:
     """The expert's own tasks of EH-Cabinet, cloned with the settings that the size chooses."""
-    env = gym.make(CABINET, split="train")
     start = WarmStart(episodes=30, max_optimal_steps=5, loss_target=0.1)
-    before = text_perplexity(trainable)
-    cloned = warm_start(env, trainable, start, seed=0)
-    assert cloned["warm_start/loss"] < 0.1
-    assert cloned["warm_start/perplexity_before"] == pytest.approx(before)
-    assert cloned["warm_start/perplexity_after"] < 1.5 * before
-    assert cloned["warm_start/cpu_s"] > 0
+    assert warm_start(gym.make(CABINET, split="train"), trainable, start, seed=0).loss < 0.1

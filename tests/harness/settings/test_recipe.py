@@ -76,9 +76,9 @@ def test_a_recipe_stands_between_the_preset_and_the_flags(tmp_path: Path, capsys
 
 
 def test_a_python_program_has_the_command_line_s_recipe(tmp_path: Path) -> None:
-    path = write(tmp_path, 'model = "smollm2-135m"\nupdates = 7\n[warm_start]\nepisodes = 5\n')
-    words = ["--recipe", str(path), "--updates", "3", "--warm-start.updates", "2"]
-    config = GRPOConfig(recipe=path, updates=3, warm_start={"updates": 2})  # type: ignore[arg-type]
+    path = write(tmp_path, 'model = "X"\nupdates = 7\n[warm_start]\nepisodes = 5\n')
+    words = ["--recipe", str(path), "--updates", "3", "--warm-start.max-batches", "2"]
+    config = GRPOConfig(recipe=path, updates=3, warm_start={"max_batches": 2})  # type: ignore[arg-type]
     assert config == parse(preset(words), words, prog="x")
     path.unlink()
     assert GRPOConfig.from_json(config.to_json()) == config  # a resumed run has it in its own settings

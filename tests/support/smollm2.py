@@ -1,0 +1,21 @@
+"""Where the tests find SmolLM2-135M-Instruct, a real chat model."""
+
+from __future__ import annotations
+
+import os
+import runpy
+from pathlib import Path
+
+import pytest
+
+__all__ = ["smollm2_folder"]
+
+
+def smollm2_folder() -> Path:
+    """The model's folder; without it the test is skipped, or fails under EH_REQUIRE_BACKENDS=1."""
+    folder: Path = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "smollm2.py"))["default_folder"]()
+    if not folder.is_dir():
+        why = "SmolLM2 is missing; run: python tools/smollm2.py"
+        assert not os.environ.get("EH_REQUIRE_BACKENDS"), why
+        pytest.skip(why)
+    return folder
