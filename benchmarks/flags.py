@@ -14,10 +14,7 @@ from typing import Any
 from eh_gym.errors import EHError
 from harness.experiments.manifest import has_ended
 
-SMALL_RUN = shlex.split(
-    "--updates 1 --tasks-per-update 2 --group-size 2 --slots 4 "
-    "--warm-start.episodes 20 --warm-start.max-batches 2 --warm-start.polish-batches 0"
-)
+SMALL_RUN = shlex.split("--updates 1 --tasks-per-update 2 --group-size 2 --slots 4 --warm-start.episodes 0")
 """Flags of `harness.grpo` for a run of seconds, for --smoke."""
 
 

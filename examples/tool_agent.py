@@ -13,6 +13,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[d
     parser.add_argument("--batches", type=int, default=500, help="the most batches of cloning")
     parser.add_argument("--out", type=Path, default=Path("tool-agent.svg"))
     args = parser.parse_args(argv)
-    settings = WarmStart(episodes=600, max_optimal_steps=9, max_batches=args.batches, polish_batches=100)
+    settings = replace(GRPOConfig().warm_start, max_batches=args.batches)  # the quick start's
     logs: dict[tuple[str, int], list[list[dict[str, float]]]] = {}
     for k0 in args.k0:
         for seed in range(args.seeds):

@@ -32,9 +32,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 import eh_gym
 from eh_gym import ElasticHorizon, HorizonController
-from envs.cache import cache_dir
 from harness.policy.policy import Policy, load_policy
-from harness.quickstart.cloning import cached_warm_start
+from harness.quickstart.cloning import warm_start
 from harness.quickstart.tiny import new_tiny_policy
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
@@ -183,7 +182,7 @@ def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str,
     else:
         policy = load_policy(settings.model, max_observation_tokens=cut)
     if settings.warm_start and quick.warm_start.episodes:
-        cached_warm_start(cache_dir(), env, policy, quick.warm_start, seed=seed)
+        warm_start(env, policy, quick.warm_start, seed=seed)
     updates, episodes = settings.updates or quick.updates, settings.tasks_per_update * settings.group_size
     task_ids = env.unwrapped.task_ids
     drawn = np.random.default_rng(seed).integers(len(task_ids), size=updates * settings.tasks_per_update)

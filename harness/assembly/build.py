@@ -17,9 +17,10 @@ from harness.assembly.first_policy import clone_expert, load
 from harness.assembly.given import Given
 from harness.assembly.training_run import Run
 from harness.evaluation.held_out import HeldOut
-from harness.policy.lora import add_lora, check_peft, has_lora
+from harness.policy.lora import add_lora, check_peft, redraw_lora
 from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks
+from harness.quickstart.cloning import is_pretrained
 from harness.rollout.batch_plan import BatchPlan
 from harness.rollout.batches import Batches
 from harness.rollout.environment import Environments, check_kinds, parts_of
@@ -35,7 +36,6 @@ from harness.run.trackers import require
 from harness.sampling.agreement import check_agreement
 from harness.sampling.make import check_engine, make_sampler
 from harness.sampling.weights import SampledWeights
-from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
 from harness.training.checkpoint import CheckpointWriter, load_training_state
 from harness.training.frozen import keep_frozen, load_frozen
@@ -196,10 +196,16 @@ def _make_policy(
     untested = check_agreement(policy.model, sampled=config.sampler == "transformers")
     for note in (*policy.chat.notes, *filter(None, [untested])):
         display.note(f"note: {note}")
-    if not resumed and config.warm_start.episodes and ranks.first:
-        clone_expert(config, env, policy, device, display, cached=not config.env.startswith(GIVEN))
-    if config.lora_rank and not has_lora(policy.model):
-        add_lora(policy.model, config.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
+    clones = bool(config.warm_start.episodes) and not resumed
+    if clones:
+        clone = clone_expert(config, env, policy, device, display, folder) if ranks.first else None
+        del policy  # its memory is free before the clone is loaded
+        policy = load(config, env, device, ranks, clone=clone)
+    if config.lora_rank:
+        seed = derive_seed(config.seed, "adapters") % 2**31
+        add_lora(policy.model, config.lora_rank, seed=seed)
+        if clones and is_pretrained(policy):
+            redraw_lora(policy.model, seed=seed)
     if config.lora_rank and ranks.first:
         (load_frozen if resumed else keep_frozen)(folder / "frozen.safetensors", policy.model)
     return policy

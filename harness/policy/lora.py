@@ -26,9 +26,9 @@ from harness.policy.shards import whole
 __all__ = [
     "add_lora",
     "check_peft",
-    "fold_lora",
     "has_lora",
     "plain_parameters",
+    "redraw_lora",
     "without_lora",
 ]
 
@@ -97,14 +97,8 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
         )
 
 
-@torch.no_grad()
-def fold_lora(model: PreTrainedModel, *, seed: int) -> None:
-    """Adds the adapters to the frozen weights, and starts new adapters that change nothing at first.
-
-    Args:
-        model: A model with adapters, which is changed in place.
-        seed: Draws one matrix of each new pair, as in `add_lora`.
-    """
+def redraw_lora(model: PreTrainedModel, *, seed: int) -> None:
+    """Draws the adapters again. They change nothing then. The draws of `add_lora` with the same seed are others."""
     from peft.tuners.lora import LoraLayer
 
     with torch.random.fork_rng(devices=[]):
@@ -112,8 +106,6 @@ def fold_lora(model: PreTrainedModel, *, seed: int) -> None:
         for module in model.modules():
             if isinstance(module, LoraLayer):
                 layer: Any = module
-                weight = layer.get_base_layer().weight
-                weight.copy_(weight.float() + layer.get_delta_weight(_ADAPTER).float())
                 layer.reset_lora_parameters(_ADAPTER, init_lora_weights=True)
 
 

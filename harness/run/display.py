@@ -23,7 +23,6 @@ from harness.types.trajectory import Trajectory
 __all__ = ["Display", "UpdateBars"]
 
 _LINE_EVERY_S = 30.0
-_FORGETFUL = 1.25  # a plain text's perplexity may grow by a quarter before the display warns
 
 _HEADER = (
     f"{'update':>6} {'K':>4} {'success':>8} {'ceiling':>8} {'length':>7} {'of succ.':>8} {'cut off':>8} "
@@ -66,7 +65,8 @@ class Display:
         )
         if config.warm_start.episodes:
             table.add_row(
-                "warm start", f"{config.warm_start.episodes} demonstrations, to loss {config.warm_start.loss_target}"
+                "warm start",
+                f"{config.warm_start.episodes} demonstrations, at most {config.warm_start.max_batches} batches",
             )
         table.add_row(
             "evaluation",
@@ -103,23 +103,6 @@ class Display:
         with self._progress() as bars:
             bar = bars.add_task("warm start", total=batches)
             yield on_batch
-
-    def warm_started(self, m: dict[str, float]) -> None:
-        """Prints what the warm start has done and what it cost, from its metrics `m`, and warns if the model has forgotten."""
-        self.note(
-            f"warm start: loss {m['warm_start/loss']:.3f} after {m['warm_start/steps']:.0f} batches of "
-            f"{m['warm_start/demonstrations']:.0f} demonstrations; {m['warm_start/tokens']:,.0f} tokens, "
-            f"{m['warm_start/cpu_s']:.0f} CPU seconds, {m['warm_start/seconds']:.0f} seconds"
-        )
-        if "warm_start/perplexity_after" not in m:
-            return
-        before, after = m["warm_start/perplexity_before"], m["warm_start/perplexity_after"]
-        self.note(f"warm start: the perplexity of a plain text went from {before:.1f} to {after:.1f}")
-        if after > _FORGETFUL * before:
-            self.note(
-                "warning: the model has forgotten much of what it knew; lower --warm-start.learning-rate, or stop earlier with "
-                "--warm-start.updates or a higher --warm-start.loss-target"
-            )
 
     @contextmanager
     def episodes(self, what: str, count: int) -> Iterator[Callable[[Trajectory], None]]:

@@ -206,23 +206,6 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "The time of all updates so far, in this process and in those that it resumed. Evaluations do not count.",
     ),
     "time/evaluation_s": ("seconds", "The time of the held-out evaluation after this update. It is in no other time."),
-    "warm_start/loss": (
-        "nats",
-        "The cross-entropy per trained token, as the mean of the last 10 batches (pretrained: 4). It is shown, not logged.",
-    ),
-    "warm_start/steps": ("batches", "The number of batches of the warm start. It is shown, not logged."),
-    "warm_start/demonstrations": ("episodes", "The number of demonstrations to clone. It is shown, not logged."),
-    "warm_start/tokens": ("tokens", "The tokens that cloning computed, padding included. It is shown, not logged."),
-    "warm_start/cpu_s": ("seconds", "The processor time of the cloning, over all cores. It is shown, not logged."),
-    "warm_start/seconds": ("seconds", "The time of the cloning. It is shown, not logged."),
-    "warm_start/perplexity_before": (
-        "ratio",
-        "The perplexity of a plain text before the warm start, for pretrained models. It is shown, not logged.",
-    ),
-    "warm_start/perplexity_after": (
-        "ratio",
-        "The same after the warm start. If it has grown much, the model has forgotten what it knew. It is shown, not logged.",
-    ),
 }
 """The unit of each metric, and what it is. If a logged name has three parts, its first two are the key."""
 

@@ -12,8 +12,7 @@ import gymnasium as gym
 import pytest
 
 import eh_gym  # noqa: F401 - registers the cabinet
-from harness import evaluate_policy
-from harness.settings.warm_start import WarmStart
+from harness import GRPOConfig, evaluate_policy
 
 HERE = Path(__file__).parent
 AGENT = os.environ.get("EH_AGENT", "")
@@ -25,8 +24,7 @@ pytestmark = pytest.mark.skipif(not AGENT, reason="tox run -m agents says which 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(HERE.parents[1] / "examples")
-    settings = WarmStart(episodes=600, max_optimal_steps=9, max_batches=500, polish_batches=100)
-    importlib.import_module("tool_agent").clone(tmp_path / "model", 0, settings)
+    importlib.import_module("tool_agent").clone(tmp_path / "model", 0, GRPOConfig().warm_start)
     return tmp_path / "model"
 
 

@@ -8,17 +8,17 @@ import os
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 import torch
+from rich.console import Console
 
-import eh_gym  # noqa: F401 - registers the ids
+from harness.assembly.environments import teacher
+from harness.assembly.first_policy import clone_expert, load
 from harness.policy.policy import Policy
-from harness.quickstart.cloning import cached_warm_start
-from harness.quickstart.tiny import new_tiny_policy
+from harness.policy.ranks import Ranks
+from harness.run.display import Display
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
-from harness.types.seeding import derive_seed
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -60,12 +60,13 @@ def quick(tmp_path: Path) -> GRPOConfig:
 @pytest.fixture(scope="session")
 def trained(cache: Path) -> Policy:
     """A tiny cabinet policy after its warm start."""
-    env = gym.make("EH-Cabinet-v0")
-    policy = new_tiny_policy(env, seed=derive_seed(0, "weights") % 2**31)
-    with (cache / "lock").open("w") as lock:  # one process clones, the others wait for it
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        cached_warm_start(cache, env, policy, preset([]).warm_start, seed=0)  # the one that `quick` starts from
-    return policy
+    config, ranks, display = preset([]), Ranks(), Display(Console(quiet=True))
+    env = teacher(config, config.env)
+    with pytest.MonkeyPatch.context() as patch, (cache / "lock").open("w") as lock:
+        patch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process clones, the others wait for it
+        clone = clone_expert(config, env, load(config, env, "cpu", ranks), "cpu", display, cache)
+    return load(config, env, "cpu", ranks, clone=clone)  # the one that `quick` starts from
 
 
 @pytest.fixture(scope="session")

@@ -76,7 +76,6 @@ def test_without_the_extra_the_names_say_what_to_install(child_env: dict[str, st
         ([], {}),
         (["--updates", "20", "--wrapper", "fixed", "--k0", "20"], {"updates": 20, "wrapper": "fixed", "k0": 20}),
         (["--env", "EH-BFCL-v0"], {"env": "EH-BFCL-v0"}),
-        (["--model", "smollm2-135m"], {"model": "smollm2-135m"}),
         (["--model", "some/model", "--out", "x"], {"model": "some/model", "out": "x"}),
         (["--warm-start.episodes", "300"], {"warm_start": {"episodes": 300}}),
     ],

@@ -367,7 +367,7 @@ def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) ->
         ("--env", "CartPole-v1", "task_ids"),
         ("--env-args", '{"nope": 1}', '{"nope": 1}'),
         ("--horizon-key", "nope", "'nope'"),
-        ("--warm-start.episodes=0", "--warm-start.updates=3", "--warm-start.updates"),
+        ("--warm-start.episodes=0", "--warm-start.seed=3", "--warm-start.seed"),
         ("--wrapper=tti", "--linear-start=30", "--linear-start"),
         ("--wrapper=linear", "--k0=30", "--k0"),
         ("--gpu-memory-utilization", "0.9", "--sampler vllm"),
