@@ -29,7 +29,6 @@ from pathlib import Path
 import numpy as np
 from flags import command, new_parser, parse, run
 
-from harness.policy.shape import shape_of
 from harness.rollout.admission import Admission
 from harness.run.episode_log import read_episodes
 
@@ -182,6 +181,8 @@ def recorded(path: Path) -> list[Episode]:
     ]
 
 
+_KV_BYTES = {"Qwen2.5-7B": 2 * 28 * 512 * 2, "Qwen2.5-14B": 2 * 48 * 1024 * 2}
+"""Of one token in bfloat16: the keys and values of each layer, and their width."""
 _CASES = (("Qwen2.5-7B", 34.2, 1), ("Qwen2.5-7B", 22.4, 8), ("Qwen2.5-14B", 20.4, 1), ("Qwen2.5-14B", 20.4, 8))
 """The model, the cache in GB, and the GPUs: LoRA on one (utilisation .65), all parameters on eight (.5, 14B .65)."""
 
@@ -200,7 +201,7 @@ def main() -> None:
         f"{'admitted':>9}{'together':>9}"
     )
     for model, size, gpus in _CASES:
-        blocks = int(size * 1e9 / shape_of(model).kv_bytes(2) / _BLOCK)
+        blocks = int(size * 1e9 / _KV_BYTES[model] / _BLOCK)
         for what, tasks, short in (
             ("update", 16, 0.0),
             ("evaluation", args.eval_tasks, 0.0),

@@ -47,7 +47,6 @@ from harness.policy.attention import PACKED
 from harness.policy.fresh import fresh_qwen2
 from harness.policy.head import Head, token_scores
 from harness.policy.policy import Policy
-from harness.policy.shape import ModelShape
 from harness.run.versions import cpu_name
 from harness.training.update import select_episodes, update_policy
 from harness.types.loss_settings import LossSettings
@@ -58,7 +57,7 @@ VOCABULARY, HEAD_WIDTH = 16_384, 128
 
 def new_model() -> Qwen2ForCausalLM:
     """Makes a model of 11.5 million parameters; 4.2 million of them are the tied embedding."""
-    return fresh_qwen2(ModelShape(VOCABULARY, 256, 1536, 5, 4, 2, tied=True, positions=4096), eos_id=1, pad_id=0)
+    return fresh_qwen2(VOCABULARY, 256, 1536, 5, 4, 2, positions=4096, eos_id=1, pad_id=0)
 
 
 def new_episodes(tasks: int, group: int) -> list[Trajectory]:

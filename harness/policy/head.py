@@ -25,7 +25,6 @@ from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
-from harness.policy.shape import head_chunk
 
 __all__ = ["Head", "float32_head", "float32_logits", "token_scores"]
 
@@ -184,8 +183,23 @@ class _TokenScores(torch.autograd.Function):
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
-    step = head_chunk(len(weight), _gpu_bytes(hidden.device))
+    step = _chunk_tokens(len(weight), _gpu_bytes(hidden.device))
     return (slice(start, start + step) for start in range(0, len(hidden), step))
+
+
+def _chunk_tokens(words: int, gpu_bytes: float) -> int:
+    """The number of tokens that go through the output layer at a time.
+
+    With each chunk, the weight and its gradient's sum are read again, so larger chunks are faster. A token's logits and their
+    gradients take 12 bytes a word, and a chunk may take a twentieth of the GPU's memory. Elsewhere it has as many tokens as have
+    2^24 logits. It never has fewer than 512, which a matrix product needs to be fast.
+
+    >>> _chunk_tokens(152_064, 80e9), _chunk_tokens(152_064, 0), _chunk_tokens(50, 0)
+    (2048, 512, 335544)
+    """
+    if not gpu_bytes:
+        return max(512, 2**24 // words)
+    return max(512, int(gpu_bytes / 20 / (12 * words)) // 512 * 512)
 
 
 @functools.cache

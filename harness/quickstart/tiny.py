@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -24,7 +23,6 @@ from harness.policy.attention import PACKED
 from harness.policy.chat import ChatFormat
 from harness.policy.fresh import fresh_qwen2
 from harness.policy.policy import Policy
-from harness.policy.shape import ModelShape, shape_of
 
 __all__ = ["new_tiny_policy"]
 
@@ -40,10 +38,11 @@ _TEMPLATE = (
     "{% elif m.role == 'assistant' %}{{ m.content }}<eos>{% endif %}{% endfor %}"
 )
 
-# The shape with a tokenizer of words (the environment says how many) or a BPE, and the standard deviation of the first weights.
-# With the usual one, 0.02, a model of width 64 did not learn.
-_OF_WORDS = shape_of("tiny"), 0.1
-_OF_BYTES = ModelShape(2048, 128, 384, 2, 4, 4, tied=True, positions=4096), 0.05
+# With a tokenizer of words or a BPE: width, feed-forward width, layers, heads, and heads of the keys and values; the positions;
+# the standard deviation of the first weights. With the usual one, 0.02, a model of width 64 did not learn.
+_OF_WORDS = (64, 192, 2, 2, 2), 2048, 0.1
+_OF_BYTES = (128, 384, 2, 4, 4), 4096, 0.05
+_BYTE_PAIRS = 2048
 
 
 def _tokenizer(texts: Iterable[str], *, of_words: bool) -> PreTrainedTokenizerFast:
@@ -59,7 +58,7 @@ def _tokenizer(texts: Iterable[str], *, of_words: bool) -> PreTrainedTokenizerFa
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
-            vocab_size=_OF_BYTES[0].vocab,
+            vocab_size=_BYTE_PAIRS,
             special_tokens=_SPECIAL,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
@@ -129,9 +128,11 @@ def new_tiny_policy(
         tokenizer = _tokenizer(texts, of_words=of_words)
     chat = ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens)
     _check_actions(chat, actions, max_action_tokens)
-    shape, deviation = _OF_WORDS if of_words else _OF_BYTES
+    shape, positions, deviation = _OF_WORDS if of_words else _OF_BYTES
     model = fresh_qwen2(
-        replace(shape, vocab=len(tokenizer)),
+        len(tokenizer),
+        *shape,
+        positions=positions,
         eos_id=tokenizer.eos_token_id,
         pad_id=tokenizer.pad_token_id,
         initializer_range=deviation,

@@ -8,23 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpus import in_own_process, large_model, launch, new_episodes, new_policy, on_h100, seconds_of
+from gpus import QWEN_15B, in_own_process, large_model, launch, new_episodes, new_policy, on_h100, seconds_of
 
 from harness.policy.head import float32_logits
 from harness.policy.lora import add_lora
-from harness.policy.shape import KNOWN
 from harness.types.sampler import SampleRequest, sample_all
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
 
-BANDWIDTH = (
-    0.75 * 3.35e12
-)  # bytes a second that an engine's step reads on an H100, on paper; and 2.5 ms for the rest of it
+# An engine's step on an H100, on paper: weights, keys and values are read at so many bytes a second, and 2.5 ms for the rest.
+BANDWIDTH = 0.75 * 3.35e12
 
 
 def packed_attention() -> None:
-    shape = KNOWN["Qwen2.5-0.5B"]
-    episodes = new_episodes(4, 1024, shape.vocab)  # their prompt is long enough to be shared
+    shape = QWEN_15B
+    episodes = new_episodes(4, 1024, shape[0])  # their prompt is long enough to be shared
     policy = new_policy(shape, "cuda", initializer_range=0.05)
     with torch.no_grad():
         packed = policy.score(policy.batch(episodes), 1.0)[0]
@@ -43,7 +41,7 @@ def engine(lora_rank: int) -> None:
     if lora_rank:
         add_lora(policy.model, lora_rank, seed=0)
     sampler = VLLMSampler(policy.model, policy.tokenizer, max_context=context, slots=at_once)
-    prompts = np.random.default_rng(0).integers(3, shape.vocab, (at_once, context // 4)).tolist()
+    prompts = np.random.default_rng(0).integers(3, shape[0], (at_once, context // 4)).tolist()
 
     def sample() -> Any:
         asked = [SampleRequest(i, prompt, context // 4, seed=i) for i, prompt in enumerate(prompts)]
@@ -55,7 +53,9 @@ def engine(lora_rank: int) -> None:
     sample()  # the first steps make kernels
     seconds = seconds_of(sample)
     size = sum(p.nbytes for p in policy.model.parameters())
-    step = (size + at_once * 3 / 8 * context * shape.kv_bytes(2)) / BANDWIDTH + 2.5e-3
+    _, width, _, layers, heads, kv_heads = shape
+    read = at_once * 3 / 8 * context * 2 * layers * (width // heads * kv_heads) * 2
+    step = (size + read) / BANDWIDTH + 2.5e-3
     free = torch.cuda.mem_get_info()[0]
     sampler.sleep()
     torch.cuda.synchronize()

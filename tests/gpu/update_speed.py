@@ -12,11 +12,10 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))
 
-from gpus import H100_TFLOPS, large_model, model_flops, new_episodes, new_policy, on_h100, seconds_of
+from gpus import H100_TFLOPS, QWEN_7B, QWEN_15B, large_model, model_flops, new_episodes, new_policy, on_h100, seconds_of
 
 from harness.policy.lora import add_lora
 from harness.policy.ranks import join
-from harness.policy.shape import KNOWN
 from harness.settings.grpo import GRPOConfig
 from harness.training.optimizer import HostMoments, make_optimizer
 from harness.training.update import update_policy
@@ -28,7 +27,7 @@ trained = sys.argv[1]
 ranks = join(device="cuda", timeout_s=300)
 device = ranks.device("cuda")
 fits = trained == "adapters" or ranks.size >= 4
-shape = large_model() if fits else KNOWN["Qwen2.5-1.5B"]
+shape = large_model() if fits else QWEN_15B
 policy = new_policy(shape, device)
 if trained == "adapters":
     add_lora(policy.model, 32, seed=0)
@@ -59,6 +58,6 @@ if ranks.first:
         f"{len(episodes) * TOKENS / seconds:.0f} tokens/s on {ranks.size} GPUs, {memory:.1f} GB, {mfu:.1%} of an H100's peak"
     )
 assert seconds < eager, f"compiled {seconds:.2f} s, eager {eager:.2f} s"
-if on_h100() and shape == KNOWN["Qwen2.5-7B"] and (trained == "adapters" or ranks.size == 8):
+if on_h100() and shape == QWEN_7B and (trained == "adapters" or ranks.size == 8):
     assert mfu > PAPER_MFU[trained] / 2, mfu
 ranks.close()

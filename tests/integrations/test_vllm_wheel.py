@@ -29,7 +29,6 @@ from transformers import Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
 from harness.policy.lora import add_lora, plain_parameters
-from harness.policy.shape import ModelShape
 from harness.quickstart.tiny import fresh_qwen2
 from harness.sampling import vllm_http
 from harness.sampling.transfer import NCCLSender
@@ -179,7 +178,7 @@ class Server:
 
 
 def policy(*, adapters: bool = False) -> Qwen2ForCausalLM:
-    model = fresh_qwen2(ModelShape(50, 64, 64, 2, 2, 1, tied=False, positions=128), eos_id=7, initializer_range=0.3)
+    model = fresh_qwen2(50, 64, 64, 2, 2, 1, tied=False, positions=128, eos_id=7, initializer_range=0.3)
     if adapters:
         add_lora(model, 4, seed=0)
         change(model)

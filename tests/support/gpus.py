@@ -22,11 +22,14 @@ from transformers import PreTrainedTokenizerFast
 from harness.policy.attention import PACKED
 from harness.policy.fresh import fresh_qwen2
 from harness.policy.policy import Policy
-from harness.policy.shape import KNOWN, ModelShape
 from harness.run.metrics import read_metrics
 from harness.types.trajectory import Trajectory
 
-TINY = ModelShape(512, 64, 128, 2, 2, 1, tied=True, positions=2048)
+# The vocabulary, width, feed-forward width, layers, heads, and heads of the keys and values.
+TINY = (512, 64, 128, 2, 2, 1)
+QWEN_15B = (151_936, 1536, 8960, 28, 12, 2)
+QWEN_7B = (152_064, 3584, 18_944, 28, 28, 4)
+Shape = tuple[int, int, int, int, int, int]
 H100_TFLOPS = 989  # of an H100 (SXM) or H200 in bfloat16, dense, from NVIDIA's data sheets
 _SETTINGS = (
     "--updates 2 --tasks-per-update 4 --group-size 4 --minibatches 1 --eval-tasks 2 --kl-coef 0.01 --learning-rate 0.003 "
@@ -84,10 +87,9 @@ def assert_sound(rows: Sequence[Mapping[str, Any]], *, lag: int = 0, most: float
         assert sum(row.get(what, 0) for row in rows) == 0, what
 
 
-def large_model() -> ModelShape:
+def large_model() -> Shape:
     """Qwen2.5-7B's shape, or that of 1.5B on a GPU of less than 70 GB."""
-    large = torch.cuda.get_device_properties(0).total_memory >= 70e9
-    return KNOWN["Qwen2.5-7B" if large else "Qwen2.5-1.5B"]
+    return QWEN_7B if torch.cuda.get_device_properties(0).total_memory >= 70e9 else QWEN_15B
 
 
 def on_h100() -> bool:
@@ -95,12 +97,13 @@ def on_h100() -> bool:
     return any(name in torch.cuda.get_device_name() for name in ("H100 80GB", "H200"))
 
 
-def new_policy(shape: ModelShape, device: str, *, initializer_range: float = 0.02) -> Policy:
+def new_policy(shape: Shape, device: str, *, initializer_range: float = 0.02) -> Policy:
     """A policy with random weights, in bfloat16 on a GPU, which takes packed rows."""
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
-    model = fresh_qwen2(shape, eos_id=2, device=device, dtype=dtype, initializer_range=initializer_range)
+    how: Any = {"dtype": dtype, "initializer_range": initializer_range, "tied": shape != QWEN_7B, "positions": 32_768}
+    model = fresh_qwen2(*shape, eos_id=2, device=device, **how)
     model.set_attn_implementation(PACKED)
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(shape.vocab)}, unk_token="w0"))
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(shape[0])}, unk_token="w0"))
     nothing: Any = None
     return Policy(model, PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", pad_token="w0"), nothing)
 
@@ -120,19 +123,20 @@ def new_episodes(count: int, length: int, words: int) -> list[Trajectory]:
     return found
 
 
-def model_flops(shape: ModelShape, episodes: Sequence[Trajectory], *, adapters: bool) -> float:
+def model_flops(shape: Shape, episodes: Sequence[Trajectory], *, adapters: bool) -> float:
     """The model FLOPs of an update: of a token at position p 6 P + 12 L A p, and 6 V H if it is written.
 
-    P is the number of the layers' parameters. A parameter costs two FLOPs forward and four backward, and two of these only if it
-    is trained. Repeated computation does not count, and the shared prompts count for each episode.
+    P is the number of the layers' parameters. Frozen ones cost 4 P and 4 V H. Repeated computation does not count.
     """
     each = 4.0 if adapters else 6.0
-    layers = shape.layers * shape.layer_parameters + shape.width
+    vocab, width, ffn, layers, heads, kv_heads = shape
+    keys = width // heads * kv_heads
+    each_layer = 2 * width**2 + 2 * width * keys + 3 * width * ffn + width + 2 * keys + 2 * width
     total = 0.0
     for t in episodes:
         n = len(t.ids)
-        total += each * layers * n + 12.0 * shape.layers * shape.queries * (n * (n - 1) / 2)
-        total += each * shape.vocab * shape.width * t.action_tokens
+        total += each * (layers * each_layer + width) * n + 12.0 * layers * width * (n * (n - 1) / 2)
+        total += each * vocab * width * t.action_tokens
     return total
 
 

@@ -9,7 +9,6 @@ import torch
 from transformers import PreTrainedModel, Qwen2ForCausalLM
 
 from harness.policy.fresh import fresh_qwen2
-from harness.policy.shape import ModelShape
 from harness.types.sampler import Sample, Sampler, SampleRequest
 from harness.types.trajectory import TokenSequence, Trajectory
 
@@ -30,8 +29,7 @@ VOCAB, STOP, CONTEXT = 50, 7, 128
 
 def new_model(*, tied: bool = True) -> Qwen2ForCausalLM:
     """Heads of 32: vLLM's attention on a CPU has no smaller ones."""
-    shape = ModelShape(VOCAB, 64, 64, 2, 2, 1, tied=tied, positions=CONTEXT)
-    return fresh_qwen2(shape, eos_id=STOP, initializer_range=0.3)
+    return fresh_qwen2(VOCAB, 64, 64, 2, 2, 1, tied=tied, positions=CONTEXT, eos_id=STOP, initializer_range=0.3)
 
 
 def ask(session: int, prompt: list[int], seed: int = 0, **changes: object) -> SampleRequest:

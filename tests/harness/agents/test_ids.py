@@ -17,7 +17,6 @@ from harness.agents.env import AgentEnv
 from harness.policy.chat import ChatFormat
 from harness.policy.fresh import fresh_qwen2
 from harness.policy.policy import Policy
-from harness.policy.shape import ModelShape
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.training.update import select_episodes
@@ -198,8 +197,8 @@ def test_messages_that_the_template_refuses_are_the_agents_failure() -> None:
         "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
         "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
     )
-    shape = ModelShape(len(tokenizer), 16, 16, 1, 1, 1, tied=True, positions=512)
-    model = fresh_qwen2(shape, eos_id=tokenizer.eos_token_id, initializer_range=0.3)
+    shape = (len(tokenizer), 16, 16, 1, 1, 1)
+    model = fresh_qwen2(*shape, positions=512, eos_id=tokenizer.eos_token_id, initializer_range=0.3)
     policy = Policy(model, tokenizer, ChatFormat(tokenizer))
     [episode], asked = play(sends_a_result, policy, episodes=1)
     assert (episode.end, episode.reward, episode.length, len(asked["0"])) == ("terminated", 0.0, 1, 1)

@@ -59,7 +59,7 @@ def plain_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float
 def test_chunks_of_any_size_give_the_plain_values_and_gradients(
     kind: str, temperature: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_module, "head_chunk", lambda *_: chunk)
+    monkeypatch.setattr(head_module, "_chunk_tokens", lambda *_: chunk)
     hidden, targets, head = head_of(kind)
     weights = torch.randn(N, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     expected, expected_entropy = plain_scores(hidden, targets, head, temperature)
@@ -85,7 +85,7 @@ def test_large_logits_do_not_overflow_and_a_certain_token_has_no_entropy() -> No
 
 
 def test_bfloat16_is_scored_in_float32_and_gets_bfloat16_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_module, "head_chunk", lambda *_: 1)
+    monkeypatch.setattr(head_module, "_chunk_tokens", lambda *_: 1)
     g = torch.Generator().manual_seed(2)
     hidden, weight = (torch.randn(n, generator=g).to(torch.bfloat16).requires_grad_() for n in ((512, 32), (50, 32)))
     targets = torch.randint(50, (512,), generator=g)
