@@ -131,8 +131,6 @@ def _finish(run: Run, display: Display, started: float, *, updates: int) -> None
         run.weights.save(folder / "model")
     if "after" not in run.evaluations:
         run.evaluations["after"] = run.held_out.sampled_and_greedy(display, "after training")
-        if config.eval_horizons:
-            run.evaluations["after"]["horizons"] = run.held_out.at_horizons(display)
     run.checkpoints.wait()
     if run.ranks.first:
         if "tensorboard" in config.trackers():

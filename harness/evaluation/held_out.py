@@ -69,17 +69,6 @@ class HeldOut:
                     results[name] = dataclasses.asdict(self._play(temperature, rollouts, on_end))
         return results
 
-    def at_horizons(self, display: Display) -> dict[str, float]:
-        """Returns the success of sampled actions at each K of `eval_horizons`, by K as text.
-
-        One evaluation at the largest K gives all of them: an episode under a smaller K has the same random numbers, so it is the
-        beginning of the longer one, and a success if that one had succeeded by then.
-        """
-        horizons, rollouts = self.config.horizons(), self.config.eval_rollouts
-        with display.episodes(f"evaluation at K = {horizons[-1]}", self._own(rollouts)) as on_end:
-            result = self._play(self.config.temperature, rollouts, on_end, horizon=horizons[-1])
-        return {str(k): sum(length <= k for length in result.success_lengths) / result.episodes for k in horizons}
-
     def during_training(self, progress: UpdateBars, update: int) -> dict[str, float]:
         """Returns the ``evaluation/…`` metrics of sampled actions after an update."""
         rollouts = self.config.eval_every_rollouts
@@ -98,9 +87,7 @@ class HeldOut:
         """The number of episodes of this rank, with so many per task."""
         return len(self.ranks.share(range(len(self.tasks) * rollouts)))
 
-    def _play(
-        self, temperature: float, rollouts: int, on_end: Callable[[Trajectory], None], horizon: int = 0
-    ) -> EvalResult:
+    def _play(self, temperature: float, rollouts: int, on_end: Callable[[Trajectory], None]) -> EvalResult:
         """The result of all ranks' episodes; `on_end` is called with each of this rank's."""
         config = self.config
         played = play_policy(
@@ -109,7 +96,7 @@ class HeldOut:
             self.policy.chat,
             self.ranks.share(evaluation_requests(self.tasks, rollouts, derive_seed(config.seed, "evaluation"))),
             dataclasses.replace(config.rules(), temperature=temperature),
-            horizon=horizon or config.k_max,
+            horizon=config.k_max,
             on_end=on_end,
         )
         lines = self.ranks.gather([episode_line(t, {}) for t in played])

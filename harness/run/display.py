@@ -142,8 +142,6 @@ class Display:
                     _number(sampled["steps_per_optimum"], ".2f"),
                 )
             self._console.print(table)
-        for k, success in evaluations["after"].get("horizons", {}).items():
-            self.note(f"success at K = {k}: {success:.3f}")
         self.note(f"{config.updates} updates in {training_s:.0f} s, everything in {total_s:.0f} s")
         self.note(f"report:      python -m harness.report {run_dir}")
         self.note(f"model:       {run_dir / 'model'}")

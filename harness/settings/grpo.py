@@ -120,10 +120,6 @@ class GRPOConfig(
         self.check_loss()
         self.check_offload(self.max_staleness)
         self.check_evaluation(self.max_staleness)
-        if self.horizons() and self.budget_hint:
-            raise ConfigError(
-                "with --budget-hint the agent sees K, so one evaluation can't stand for several; drop --eval-horizons"
-            )
         self.check_run()
 
     def check_ranks(self) -> None:

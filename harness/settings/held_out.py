@@ -26,27 +26,8 @@ class EvaluationFlags:
     eval_every_rollouts: Annotated[int, Range(1)] = 8
     """The number of sampled episodes per task in the evaluations during training."""
 
-    eval_horizons: str = ""
-    """Also evaluate the trained policy at these K, such as 15,30,50,100; they may be beyond k_max. Empty: at k_max alone."""
-
-    def horizons(self) -> tuple[int, ...]:
-        """`eval_horizons` as numbers, ascending."""
-        try:
-            found = tuple(sorted(int(k) for k in self.eval_horizons.split(",") if k))
-        except ValueError as error:
-            raise ConfigError(
-                f"eval_horizons must be numbers with commas between, got {self.eval_horizons!r}"
-            ) from error
-        if self.eval_horizons and not found:
-            raise ConfigError(f"eval_horizons names no K, got {self.eval_horizons!r}; write --eval-horizons 15,30")
-        if found and found[0] < 1:
-            raise ConfigError(f"eval_horizons must be >= 1, got {found[0]}")
-        return found
-
     def check_evaluation(self, max_staleness: int) -> None:
         """Raises ConfigError for an evaluation during training that has no tasks, or not the policy's own weights."""
-        if self.horizons() and not self.eval_tasks:
-            raise ConfigError(f"eval_horizons ({self.eval_horizons}) needs held-out tasks; raise --eval-tasks")
         if self.eval_every and not self.eval_tasks:
             raise ConfigError(f"eval_every ({self.eval_every}) needs held-out tasks; raise --eval-tasks")
         if self.eval_every and max_staleness:

@@ -51,14 +51,7 @@ def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tm
 
 
 def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
-    quick = dataclasses.replace(quick, eval_horizons="50,4,60")
     evaluations = run(quick)
-    at = evaluations["after"]["horizons"]
-    assert list(at) == ["4", "50", "60"]
-    assert at["4"] < at["50"] <= at["60"]
-    assert at["50"] == pytest.approx(
-        evaluations["after"]["sampled"]["mean_at_k"], abs=0.05
-    )  # other batches round otherwise
     folder = quick.out
     assert folder is not None
     rows = read_metrics(folder / "metrics.jsonl")

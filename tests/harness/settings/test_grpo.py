@@ -156,9 +156,6 @@ def test_no_stage_is_above_k_max() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("eval_horizons", "15;30"),
-        ("eval_horizons", ","),
-        ("eval_horizons", "0,5"),
         ("k0", 60),
         ("env_args", "{split: train}"),
         ("env_args", '{"split": "dev"}'),
@@ -178,8 +175,6 @@ def test_a_value_that_means_nothing_is_refused_by_its_name(name: str, value: Any
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"eval_horizons": "60", "eval_tasks": 0}, "--eval-tasks"),
-        ({"eval_horizons": "60", "budget_hint": "{left}"}, "--eval-horizons"),
         ({"loss": "gspo"}, "--aggregation seq-mean"),
         ({"wrapper": "fixed", "k0": 80}, "--k-max"),
         ({"wrapper": "fixed", "k0": 0}, "k must be"),
