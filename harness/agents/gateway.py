@@ -38,7 +38,6 @@ _KEPT = 16  # Answers of a session that a late retry can still have.
 _LOOK_S = 0.5  # How often a waiting request looks whether its client is still there.
 _SILENCE_S = 60.0  # A connection that sends nothing for so long is closed.
 _MOST_WAITING = 32  # Requests of a session at once.
-_MOST_CONNECTIONS = 2048  # Each is a thread.
 _MOST_BYTES = 8 * 2**20  # Of a request's body.
 
 
@@ -191,7 +190,6 @@ class Gateway(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.sessions: dict[str, Session] = {}
-        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._thread = threading.Thread(target=self.serve_forever, name="eh-gateway", daemon=True)
         self._thread.start()
 
@@ -211,20 +209,6 @@ class Gateway(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
         self._thread.join()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Gives a connection a thread, or closes it if there are too many."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves a connection to its end."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that is gone needs no report; anything else is a bug of this file."""

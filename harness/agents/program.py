@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import errno
 import importlib
 import inspect
 import json
@@ -187,12 +186,9 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
             start_new_session=True,
         )
     except OSError as error:
-        hint = (
-            "; a task may have at most 128 KiB as JSON, so put the rest into a file"
-            if error.errno == errno.E2BIG
-            else ""
-        )
-        raise WorkerError(f"the agent's command can't be started: {error}{hint}") from error
+        raise WorkerError(
+            f"the agent's command can't be started: {error}; a task has at most 128 KiB of JSON"
+        ) from error
 
     def kill() -> None:
         with suppress(ProcessLookupError, PermissionError):

@@ -194,29 +194,22 @@ def limited(env: AgentEnv, k: int) -> eh_gym.ElasticTimeLimit[str, str]:
     return eh_gym.ElasticTimeLimit(env, eh_gym.FixedHorizon(k), record=False)
 
 
-def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count(env: Any) -> None:
+@pytest.mark.parametrize(("at_k", "said"), [("error", []), ("stop", ["The budget of 2 calls is used up."])])
+def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count(
+    at_k: str, said: list[str], env: Any
+) -> None:
     caller = Caller()
-    playing = env(caller)
-    wrapped = limited(playing, 3)
+    playing = env(caller, at_k=at_k)
+    wrapped = limited(playing, 2)
     wrapped.reset()
-    steps = [wrapped.step(f"answer {n}") for n in range(3)]
-    assert [step[1:4] for step in steps] == [(0.0, False, False)] * 2 + [(0.0, False, True)]
-    assert steps[-1][4]["episode"]["length"] == 3
+    steps = [wrapped.step(f"answer {n}") for n in range(2)]
+    assert [step[1:4] for step in steps] == [(0.0, False, False), (0.0, False, True)]
+    assert steps[-1][4]["episode"]["length"] == 2
     assert not steps[-1][4]["episode"]["success"]
     playing.stop_agent("horizon")
     assert caller.done.wait(30)
-    assert caller.told == ["answer 0", "answer 1", "answer 2", *[(410, "horizon_reached")] * 2]
-
-
-def test_with_at_k_stop_the_agent_gets_one_last_message(env: Any) -> None:
-    caller = Caller()
-    playing = env(caller, at_k="stop")
-    wrapped = limited(playing, 2)
-    wrapped.reset()
-    assert [wrapped.step("answer")[3] for _ in range(2)] == [False, True]
-    playing.stop_agent("horizon")
-    assert caller.done.wait(30)
-    assert caller.told[2:] == ["The budget of 2 calls is used up.", *[(410, "horizon_reached")] * 2]
+    told = ["answer 0", "answer 1", *said]
+    assert caller.told == [*told, *[(410, "horizon_reached")] * (5 - len(told))]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of the gateway's threads

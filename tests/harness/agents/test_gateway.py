@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import pytest
@@ -68,21 +69,29 @@ def serve(session: Session, *answers: ModelAnswer) -> list[str]:
 
 
 def post(session: Session, body: bytes, path: str = "/chat/completions", **headers: str) -> tuple[int, dict[str, Any]]:
-    host, _, rest = session.base_url.removeprefix("http://").partition("/")
-    connection = http.client.HTTPConnection(host, timeout=SOON_S)
-    connection.request("POST", f"/{rest}{path}", body, headers)
+    url = urlsplit(session.base_url)
+    connection = http.client.HTTPConnection(url.netloc, timeout=SOON_S)
+    connection.request("POST", f"{url.path}{path}", body, headers)
     response = connection.getresponse()
     return response.status, json.loads(response.read())
 
 
+def connect(session: Session, sent: bytes) -> socket.socket:
+    url = urlsplit(session.base_url)
+    connection = socket.create_connection((url.hostname, url.port), timeout=SOON_S)
+    connection.sendall(sent)
+    return connection
+
+
+def head(session: Session, *lines: str) -> bytes:
+    path = urlsplit(session.base_url).path
+    return "\r\n".join([f"POST {path}/chat/completions HTTP/1.1", *lines, "", ""]).encode()
+
+
 def begin(session: Session, text: str) -> socket.socket:
     """A request whose client may hang up."""
-    host, _, rest = session.base_url.removeprefix("http://").partition("/")
-    body = json.dumps({"messages": [{"role": "user", "content": text}]})
-    connection = socket.create_connection((host.split(":")[0], int(host.split(":")[1])), timeout=SOON_S)
-    head = f"POST /{rest}/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    connection.sendall((head + body).encode())
-    return connection
+    body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+    return connect(session, head(session, "Host: x", f"Content-Length: {len(body)}") + body)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -258,16 +267,6 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
     assert session.next_call(SOON_S) is None
 
 
-def test_a_session_can_end_in_a_last_message_which_comes_once(session: Session, pool: ThreadPoolExecutor) -> None:
-    waiting = pool.submit(ask, session)
-    assert session.next_call(SOON_S) is not None
-    session.end(budget_used_up(3), ModelAnswer("The budget is used up."))
-    assert waiting.result(SOON_S) == "The budget is used up."
-    assert ask(session, retry=1) == "The budget is used up."
-    with pytest.raises(openai.APIStatusError, match="budget"):
-        ask(session, "And now?")
-
-
 def test_a_refused_request_is_no_call(session: Session) -> None:
     with pytest.raises(openai.BadRequestError, match="top_p"):
         client(session).chat.completions.create(model="any", messages=ASKED, top_p=0.5)
@@ -286,34 +285,13 @@ def test_too_large_too_many_and_unmeasured_requests_are_refused(session: Session
 
 
 def test_a_client_that_asks_whether_to_send_its_body_hears_at_once(session: Session) -> None:
-    host, _, rest = session.base_url.removeprefix("http://").partition("/")
-    with socket.create_connection((host.split(":")[0], int(host.split(":")[1])), timeout=SOON_S) as connection:
-        head = f"POST /{rest}/chat/completions HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
-        connection.sendall(head.encode())
+    with connect(session, head(session, "Content-Length: 2", "Expect: 100-continue")) as connection:
         assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
 
 
-def test_connections_past_the_limit_are_closed_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_MOST_CONNECTIONS", 4)
-    with Gateway() as gateway, ThreadPoolExecutor(1) as pool:
-        session = gateway.open()
-        host, port = gateway.url.removeprefix("http://").split(":")
-        idle = [socket.create_connection((host, int(port)), timeout=SOON_S) for _ in range(4)]
-        beyond = socket.create_connection((host, int(port)), timeout=SOON_S)
-        assert beyond.recv(1) == b""
-        idle.pop().close()
-        asked = pool.submit(ask, session, max_retries=20)
-        assert serve(session, ModelAnswer("yes")) == ["Hi"]
-        assert asked.result(SOON_S) == "yes"
-        for connection in (*idle, beyond):
-            connection.close()
-
-
 def test_garbage_on_a_connection_harms_nobody(session: Session, pool: ThreadPoolExecutor) -> None:
-    host, _, _ = session.base_url.removeprefix("http://").partition("/")
     for garbage in (b"\x16\x03\x01" * 50, b"POST / HTTP/9\r\n\r\n", b"GET " + b"a" * 100_000):
-        with socket.create_connection((host.split(":")[0], int(host.split(":")[1])), timeout=SOON_S) as connection:
-            connection.sendall(garbage)
+        connect(session, garbage).close()
     asked = pool.submit(ask, session)
     serve(session, ModelAnswer("still here"))
     assert asked.result(SOON_S) == "still here"

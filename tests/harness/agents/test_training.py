@@ -162,10 +162,9 @@ def test_settings_that_no_agent_can_have_are_refused(changes: dict[str, Any], fl
 
 
 def test_an_evaluation_without_an_agent_has_no_file_of_tasks(tasks: Path, model: Path) -> None:
-    with pytest.raises(ConfigError, match="--tasks"):
-        evaluate_policy(model, show=False, tasks=tasks)
-    with pytest.raises(ConfigError, match="--policy"):
-        evaluate_policy("expert", show=False, agent="cabinet_agent:play", tasks=tasks)
+    for policy, agent, flag in ((model, "", "--tasks"), ("expert", "cabinet_agent:play", "--policy")):
+        with pytest.raises(ConfigError, match=flag):
+            evaluate_policy(policy, show=False, agent=agent, tasks=tasks)
 
 
 def test_an_agent_that_k_ends_in_a_run_is_told_so(config: GRPOConfig, tasks: Path) -> None:
