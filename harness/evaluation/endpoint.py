@@ -6,7 +6,6 @@ replies. The `openai` client does the retries with backoff. `harness.evaluation.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import os
@@ -82,14 +81,14 @@ class ChatEndpoint:
         max_tokens: The most tokens of one answer.
         retries: How often a request is sent again after a lost connection or the status 408, 409, 429 or 5xx. The client
             waits with exponential backoff, or for as long as the server says.
-        deadline_s: The seconds that a request may take, including all its retries.
+        deadline_s: The seconds for which the server may be silent, in each try.
         template_kwargs: Further variables of the chat template, for servers such as vLLM's that take them.
 
     Attributes:
         url: The URL of the endpoint.
 
     Raises:
-        ConfigError: The key, the model's name or a number is missing or wrong.
+        ConfigError: The key or the model's name is missing.
         MissingExtraError: The `openai` package is not installed.
     """
 
@@ -107,21 +106,19 @@ class ChatEndpoint:
     ) -> None:
         if not model:
             raise ConfigError("--policy openai needs --model NAME, the model's name at the endpoint")
-        if retries < 0 or not deadline_s > 0:
-            raise ConfigError(f"retries must be >= 0 and deadline_s > 0, got {retries} and {deadline_s}")
         self._openai = _import_openai()
-        self._key = os.environ.get(api_key_env, "")
-        self._key_env = api_key_env
-        if not self._key and not base_url and not os.environ.get("OPENAI_BASE_URL"):
+        key = os.environ.get(api_key_env, "")
+        self._key_hint = f"; the key is that of the variable {api_key_env}; set it, or name another with --api-key-env"
+        if not key and not base_url and not os.environ.get("OPENAI_BASE_URL"):
             raise ConfigError(
                 f"there is no key in the environment variable {api_key_env}; set it, name another with --api-key-env, or "
                 "give the --base-url of a server that needs none"
             )
         self._client = self._openai.AsyncOpenAI(
-            base_url=base_url or None, api_key=self._key or "none", max_retries=retries, timeout=deadline_s
+            base_url=base_url or None, api_key=key or "none", max_retries=retries, timeout=deadline_s
         )
         self.url = str(self._client.base_url).rstrip("/")
-        self._model, self._temperature, self._deadline_s = model, temperature, deadline_s
+        self._model, self._temperature = model, temperature
         self._max_tokens = max_tokens
         self._limit = {"max_tokens": max_tokens}
         self._more = {"extra_body": {"chat_template_kwargs": dict(template_kwargs)}} if template_kwargs else {}
@@ -149,46 +146,36 @@ class ChatEndpoint:
         """
         openai, began = self._openai, time.perf_counter()
         try:
-            completion = await asyncio.wait_for(self._ask(messages, seed % _SEEDS, tools), self._deadline_s)
-        except (asyncio.TimeoutError, openai.APITimeoutError) as error:
-            raise SamplerError(
-                f"{self.url} gave no answer within {self._deadline_s:g} s, retries included; raise --deadline-s or lower --slots"
-            ) from error
+            reply = self._read(await self._ask(messages, seed % _SEEDS, tools))
+        except openai.APIStatusError as error:
+            raise self._explained(error) from error
         except openai.APIConnectionError as error:
             raise SamplerError(
                 f"{self.url} can't be reached ({error.__cause__ or error}); is the server running, and is --base-url right? "
-                "It usually ends in /v1"
+                "It usually ends in /v1. For a server that is slow, raise --deadline-s or lower --slots"
             ) from error
-        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
-            had = (
-                f"the key in {self._key_env}"
-                if self._key
-                else f"requests without a key, and {self._key_env} holds none"
+        except (
+            openai.APIError,
+            ValueError,
+            AttributeError,
+            LookupError,
+            TypeError,
+        ) as error:  # broken JSON, or another form
+            raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
+        return dataclasses.replace(reply, latency_s=round(time.perf_counter() - began, 3))
+
+    def _explained(self, error: openai.APIStatusError) -> EHError:
+        """What an answer with an error's status means."""
+        status, said = error.status_code, _said(error)
+        if status < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(said)):
+            return ContextFull(said)
+        if status >= 500 or status in (408, 409, 429):
+            return SamplerError(
+                f"{self.url} answered {status} ({said}), even after all retries; lower --slots, raise --retries, or try later"
             )
-            raise ConfigError(
-                f"{self.url} refuses {had} ({error.status_code}: {_said(error)}); set the variable, or name another with "
-                "--api-key-env"
-            ) from error
-        except openai.NotFoundError as error:
-            raise ConfigError(
-                f"{self.url} has no model {self._model!r}, or is not an OpenAI-compatible endpoint (404: {_said(error)}); "
-                f"{await self._offered()}"
-            ) from error
-        except openai.APIStatusError as error:
-            if error.status_code < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(_said(error))):
-                raise ContextFull(_said(error)) from error
-            if error.status_code < 500 and error.status_code not in (408, 409, 429):
-                raise ConfigError(f"{self.url} refuses the request ({error.status_code}: {_said(error)})") from error
-            raise SamplerError(
-                f"{self.url} answered {error.status_code} ({_said(error)}), even after all retries; lower --slots, "
-                "raise --retries, or try again later"
-            ) from error
-        except (openai.APIError, ValueError) as error:  # ValueError: the body is broken JSON
-            raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
-        try:
-            return dataclasses.replace(self._read(completion), latency_s=round(time.perf_counter() - began, 3))
-        except (AttributeError, LookupError, TypeError) as error:  # JSON, but not of the protocol's form
-            raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
+        hints = {401: self._key_hint, 403: self._key_hint}
+        hints[404] = f"; has the server a model {self._model!r}, and is --base-url right? It usually ends in /v1"
+        return ConfigError(f"{self.url} refuses the request ({status}: {said}){hints.get(status, '')}")
 
     async def _ask(self, messages: Sequence[Message], seed: int, tools: Sequence[Any]) -> Any:
         try:
@@ -213,13 +200,11 @@ class ChatEndpoint:
         )
 
     def _read(self, completion: Any) -> EndpointReply:
-        choices = getattr(completion, "choices", None)
-        if not choices or choices[0].message is None:
-            raise SamplerError(f"{self.url} answered without a message; is it an OpenAI-compatible endpoint?")
         said = completion.usage
         asked, answered = (said.prompt_tokens or 0, said.completion_tokens or 0) if said is not None else (0, 0)
-        spoken = choices[0].message
-        content, shown = _words(spoken.content)
+        choice = completion.choices[0]
+        spoken = choice.message
+        content = spoken.content or ""
         thought, text = split_reply(content)
         calls = [
             {
@@ -235,24 +220,8 @@ class ChatEndpoint:
             message |= {"content": spoken.content, "tool_calls": calls}
         # The protocol has no field for thoughts. vLLM calls it `reasoning`, DeepSeek and SGLang `reasoning_content`.
         apart = getattr(spoken, "reasoning", None) or getattr(spoken, "reasoning_content", None)
-        reasoning = apart if isinstance(apart, str) else shown or thought
-        return EndpointReply(text, choices[0].finish_reason == "length", reasoning, calls, message, asked, answered)
-
-    async def _offered(self) -> str:
-        """The names that --model can have instead, if the endpoint lists them."""
-        try:
-            names = [model.id for model in (await self._client.models.list()).data]
-        except self._openai.OpenAIError:
-            names = []
-        return f"it offers {', '.join(names[:8])}" if names else "see --model and --base-url, which usually ends in /v1"
-
-
-def _words(content: Any) -> tuple[str, str]:
-    """The answer and the thought in a message's content, which Mistral's reasoning models give as a list of parts."""
-    if not isinstance(content, list):
-        return content or "", ""
-    answer = "".join(part["text"] for part in content if part["type"] == "text")
-    return answer, "".join(_words(part["thinking"])[0] for part in content if part["type"] == "thinking")
+        reasoning = apart if isinstance(apart, str) else thought
+        return EndpointReply(text, choice.finish_reason == "length", reasoning, calls, message, asked, answered)
 
 
 def _as_text(arguments: Any) -> str:

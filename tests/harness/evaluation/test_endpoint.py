@@ -103,45 +103,34 @@ def test_passing_errors_are_retried(chat_server: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "out", "told"),
+    ("status", "error", "told"),
     [
-        (500, SamplerError, Path("out"), r"500 \(down\).*--retries.*[1-9] of 12 episodes.*same command again"),
-        (401, ConfigError, None, "same command with --out runs/stopped-evaluation"),
+        (500, SamplerError, r"500 \(down\).*--retries.*[1-9] of 12 episodes.*same command again"),
+        (401, ConfigError, "OPENAI_API_KEY.*same command again"),
     ],
 )
 def test_an_evaluation_that_an_error_ended_goes_on_with_what_it_had_not_played(
-    chat_server: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    status: int,
-    error: type[Exception],
-    out: Path | None,
-    told: str,
+    chat_server: Any, tmp_path: Path, status: int, error: type[Exception], told: str
 ) -> None:
     def fails(request: dict[str, Any], before: int) -> Any:
         return chat_server.error(status, "down") if before >= 30 else chat_server.cabinet_agent(request)
 
-    monkeypatch.chdir(tmp_path)
-    settings = {"tasks": 12, "retries": 0, "slots": 1, "out": out}
-    with (
-        chat_server.serve(fails) as server,
-        pytest.raises(error, match=told),
-    ):
-        quiet(server.url, **settings)
-    settings["out"] = out or Path("runs", "stopped-evaluation")
-    with chat_server.serve(lambda request, _: chat_server.cabinet_agent(request)) as server:
-        result = quiet(server.url, **settings)
-        asked = len(server.requests)
+    settings = {"tasks": 12, "retries": 0, "slots": 1}
+    with chat_server.serve(fails) as server, pytest.raises(error, match=told):
+        quiet(server.url, **settings, out=tmp_path)
+    asked = []
+    for out in (tmp_path, None):
+        with chat_server.serve(chat_server.cabinet_agent) as server:
+            result = quiet(server.url, **settings, out=out)
+        asked.append(len(server.requests))
     assert (result.tasks, result.mean_at_k) == (12, 1.0)
-    with chat_server.serve(lambda request, _: chat_server.cabinet_agent(request)) as server:
-        quiet(server.url, **settings | {"out": None})
-        assert 0 < asked < len(server.requests)
+    assert 0 < asked[0] < asked[1]
 
 
 def test_a_refused_key_names_the_variable(chat_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sk-wrong")
     with chat_server.serve(lambda *_: chat_server.error(401, "Incorrect API key provided")) as server:
-        with pytest.raises(ConfigError, match=r"MY_KEY.*Incorrect API key"):
+        with pytest.raises(ConfigError, match=r"Incorrect API key.*MY_KEY"):
             quiet(server.url, api_key_env="MY_KEY", slots=1)
         assert server.headers[0]["authorization"] == "Bearer sk-wrong"
         assert len(server.requests) == 1
@@ -157,9 +146,9 @@ def test_without_a_server_s_address_a_key_is_needed(monkeypatch: pytest.MonkeyPa
         quiet("")
 
 
-def test_an_unknown_model_is_an_error_that_lists_the_server_s_models(chat_server: Any) -> None:
+def test_an_unknown_model_is_an_error_that_names_the_flags(chat_server: Any) -> None:
     with chat_server.serve(lambda *_: chat_server.error(404, "The model `nope` does not exist.")) as server:
-        with pytest.raises(ConfigError, match=r"'nope'.*cabinet-7b"):
+        with pytest.raises(ConfigError, match=r"does not exist.*'nope'.*--base-url"):
             quiet(server.url, model="nope", slots=1)
         assert len(server.requests) == 1
 
@@ -187,7 +176,7 @@ def test_a_server_that_hangs_meets_the_deadline(chat_server: Any) -> None:
     with chat_server.serve(answer) as server:
         try:
             with pytest.raises(SamplerError, match=r"--deadline-s"):
-                quiet(server.url, deadline_s=0.2)
+                quiet(server.url, deadline_s=0.2, retries=1)
         finally:
             over.set()
 
@@ -225,16 +214,6 @@ def test_room_for_no_first_message_is_an_error_that_names_the_flag(chat_server: 
         assert len(server.requests) == 4  # each episode's first, which none was played after
 
 
-def test_a_task_too_long_that_is_added_to_an_evaluation_is_truncated(chat_server: Any, tmp_path: Path) -> None:
-    """It was an error, and the same command once more was not."""
-    with chat_server.serve(lambda request, _: chat_server.cabinet_agent(request)) as server:
-        quiet(server.url, tasks=4, out=tmp_path)
-    full = "This model's maximum context length is 64 tokens."
-    with chat_server.serve(lambda *_: chat_server.error(400, full)) as server:
-        result = quiet(server.url, tasks=5, out=tmp_path)
-    assert (result.tasks, result.successes, result.truncated) == (5, 4, 0.2)
-
-
 def test_a_server_that_knows_the_limit_by_its_newer_name_gets_it(chat_server: Any) -> None:
     def answer(request: dict[str, Any], before: int) -> Any:
         if "max_tokens" in request:
@@ -265,7 +244,7 @@ def with_message(**fields: Any) -> dict[str, Any]:
 def test_an_answer_that_is_no_chat_completion_is_an_error(chat_server: Any, body: Any) -> None:
     with (
         chat_server.serve(lambda *_: {"body": body}) as server,
-        pytest.raises(SamplerError, match=r"chat completion|OpenAI-compatible"),
+        pytest.raises(SamplerError, match="chat completion"),
     ):
         quiet(server.url)
 
@@ -390,20 +369,6 @@ def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any) -> None:
         quiet(server.url, tasks=1, horizon=3)
     assert server.requests[1]["messages"][-1]["content"] == "ok"  # the environment got the answer alone
     assert server.requests[2]["messages"][-1]["content"] == f"{UNFINISHED}\nerror"
-
-
-def test_thoughts_and_answers_may_be_parts_of_a_list(chat_server: Any) -> None:
-    def answer(request: dict[str, Any], before: int) -> Any:
-        parts = [
-            {"type": "thinking", "thinking": [{"type": "text", "text": "I look first."}]},
-            {"type": "text", "text": chat_server.cabinet_agent(request)},
-        ]
-        return {"body": with_message(content=parts)}
-
-    with chat_server.serve(answer) as server:
-        result = quiet(server.url, tasks=1)
-    assert result.mean_at_k == 1.0
-    assert "I look" not in str(server.requests[1]["messages"])
 
 
 def test_variables_of_the_template_are_sent_to_the_server(chat_server: Any) -> None:
