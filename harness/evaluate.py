@@ -44,7 +44,6 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
         config, env = dataclasses.replace(config, env=AGENT_ENV), _agent(config)
 
     # torch takes seconds to import, and `--help` needs none of it.
-    from harness.evaluation.cost import spent
     from harness.evaluation.folder import EvaluationFolder
     from harness.evaluation.play import SCRIPTS, evaluation_requests, held_out_tasks
     from harness.evaluation.result import result_table, summarise
@@ -68,13 +67,14 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
     if len(missing) < len(requests):
         there = f"{len(requests) - len(missing)} of {len(requests)} episodes are already there"
         console.print(f"{config.out}: {there}", soft_wrap=True, markup=False)
-    ended: list[Trajectory] = []
+    ended = False  # whether an episode has
     try:
         with Progress(console=console, transient=True) as progress:
             bar = progress.add_task("episodes", total=len(requests), completed=len(requests) - len(missing))
 
             def on_end(trajectory: Trajectory) -> None:
-                ended.append(trajectory)
+                nonlocal ended
+                ended = ended or bool(trajectory.turns)
                 if folder:
                     folder.add(trajectory)
                 progress.advance(bar)
@@ -88,19 +88,21 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
             )
         valid = [line for line in lines if line["end"] != "environment-error"]
         curve = None if config.budget_hint else saturation(map(steps_of_line, valid))
-        usage = spent(valid) if config.policy == "openai" else None
         result = dataclasses.replace(
-            summarise(lines, whole_split=len(tasks) >= of), usage=usage, split_tasks=of, saturation=curve
+            summarise(lines, whole_split=len(tasks) >= of, endpoint=config.policy == "openai"),
+            split_tasks=of,
+            saturation=curve,
         )
         if folder:
             folder.end({"config": asdict(config), "result": asdict(result)})
-    except BaseException as error:
-        if any(t.turns for t in ended) or isinstance(error, (SamplerError, KeyboardInterrupt)):
-            how = _how_to_go_on(config, split, ended)
-            if isinstance(error, (EHError, KeyboardInterrupt)):
-                error.args = ("; ".join([*map(str, error.args), how]),)
-            else:
-                console.print(how, highlight=False, soft_wrap=True, markup=False)
+    except (EHError, KeyboardInterrupt) as error:
+        if ended or isinstance(error, (SamplerError, KeyboardInterrupt)):
+            how = (
+                "run the same command again for the rest"
+                if folder
+                else "nothing is kept; with --out it goes on from here"
+            )
+            error.args = ("; ".join([*map(str, error.args), how]),)
         raise
     finally:
         if folder:
@@ -159,24 +161,6 @@ def _kept(config: Evaluation, split: str) -> dict[str, Any]:
 
     settings, weights = {**config.decisive(), "split": split}, sorted(Path(config.policy).glob("*.safetensors"))
     return settings | {"weights": sha256(*weights)} if weights else settings
-
-
-def _how_to_go_on(config: Evaluation, split: str, ended: Sequence[Trajectory]) -> str:
-    """Says how a stopped evaluation goes on. Without --out, first keeps its episodes in a new folder under ``runs/``."""
-    if config.out:
-        return "run the same command again for the rest"
-    if not ended:
-        return "no episode had ended"
-
-    from harness.evaluation.folder import EvaluationFolder
-    from harness.run.run_folder import free_folder
-
-    kept = free_folder(Path("runs") / "stopped-evaluation")
-    folder = EvaluationFolder(kept, _kept(config, split))
-    for trajectory in ended:
-        folder.add(trajectory)
-    folder.close()
-    return f"{len(ended)} episodes had ended and are kept; run the same command with --out {kept} for the rest"
 
 
 def _default_split(env_id: str, script: bool) -> str:

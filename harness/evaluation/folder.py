@@ -13,32 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import ConfigError
 from envs.making import read_env_args
 from harness.evaluation.requests import episode_seed
 from harness.run.episode_log import EpisodeWriter, read_episodes
-from harness.run.files import check_fields, lock_folder, read_object, write_whole
+from harness.run.files import lock_folder, read_object, write_whole
 from harness.types.rules import EpisodeRequest
 from harness.types.trajectory import Trajectory
 
 __all__ = ["EvaluationFolder", "KeptEvaluation", "evaluation_of", "evaluations_in", "is_evaluation", "read_evaluation"]
 
 _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes", "evaluation.jsonl")
-
-# What scores, pages and exports read of the settings, of the result and of its parts. Older versions have no parts, and a program
-# that keeps episodes of its own, without a result, may have fewer settings.
-_NUMBER = int | float
-_NEEDED: dict[str, Any] = {
-    "env": str,
-    "split": str,
-    "env_args": str,
-    "temperature": _NUMBER,
-    "horizon": int,
-    "seed": int,
-}
-_SHARES = {"mean_at_k": _NUMBER, "mean_interval": list}
-_WHOLE = _SHARES | {"tasks": int, "rollouts": int, "best_at_k": _NUMBER, "best_interval": list, "truncated": _NUMBER}
-_WITH_PARTS = {"parts": list, "all_at_k": _NUMBER, "all_interval": list}
 
 
 class EvaluationFolder:
@@ -148,7 +133,7 @@ def is_evaluation(folder: Path) -> bool:
 
 
 def evaluations_in(folder: Path) -> list[Path]:
-    """Returns the folders of evaluations that a folder stands for: itself, or those in the ``--out`` folder of a benchmark.
+    """Returns the evaluations that a folder stands for: its own, and those in its folders.
 
     A run, a sweep or a folder of runs stands for its runs, also if an evaluation is kept in it.
     """
@@ -178,25 +163,10 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
     Raises:
         StateError: A file is damaged.
     """
-    path = folder / _SETTINGS
-    settings, ended = read_object(path), (folder / _RESULT).exists()
-    check_fields(path, settings, _NEEDED if ended else {name: kind | None for name, kind in _NEEDED.items()})
-    try:
-        read_env_args(settings.get("env_args") or "{}")
-    except ConfigError as error:
-        raise StateError(f"{path} is damaged ({error}); restore the file") from error
-    return KeptEvaluation(folder, settings, _read_result(folder / _RESULT) if ended else None, folder / _EPISODES)
-
-
-def _read_result(path: Path) -> dict[str, Any]:
-    written = read_object(path)
-    check_fields(path, written, {"result": dict})
-    result: dict[str, Any] = written["result"]
-    check_fields(path, result, _WHOLE | (_WITH_PARTS if "parts" in result else {}))
-    for part in result.get("parts", ()):
-        check_fields(path, {"a part": part}, {"a part": dict})
-        check_fields(path, part, {"kind": str, "name": str, **_SHARES})
-    return result
+    settings, ended = read_object(folder / _SETTINGS), folder / _RESULT
+    return KeptEvaluation(
+        folder, settings, read_object(ended)["result"] if ended.exists() else None, folder / _EPISODES
+    )
 
 
 def _differs(folder: Path, wanted: Mapping[str, Any]) -> bool:

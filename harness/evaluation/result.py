@@ -18,13 +18,13 @@ from harness.evaluation.scores import score_rows
 from harness.types.trajectory import TRUNCATED
 
 if TYPE_CHECKING:
-    from harness.evaluation.cost import Usage
     from harness.evaluation.saturation import Saturation
 
 __all__ = [
     "EvalResult",
     "Part",
     "Shares",
+    "Usage",
     "result_table",
     "summarise",
 ]
@@ -95,7 +95,7 @@ class EvalResult(Shares):
             the tasks name no category.
         parts: The result of each environment if there are several, and of each category and difficulty, if the environment names
             them.
-        usage: What an endpoint has served for the episodes that count, as it says itself; None without an endpoint.
+        usage: What an endpoint has served for the episodes that count; None without an endpoint.
         saturation: Success and tokens under each smaller K; None if the agent was told K.
         split_tasks: The number of tasks that the split has; 0 if it is not known.
     """
@@ -119,19 +119,35 @@ class EvalResult(Shares):
     split_tasks: int = 0
 
 
-def summarise(episodes: Sequence[Line], *, whole_split: bool = True) -> EvalResult:
+@dataclass(frozen=True)
+class Usage:
+    """What an endpoint has served, as it says itself.
+
+    Attributes:
+        requests: The number of requests: one for each step.
+        prompt_tokens: The tokens of all requests. A conversation counts again in each one, as endpoints bill it without a cache.
+        completion_tokens: The tokens that the model writes.
+    """
+
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: bool = False) -> EvalResult:
     """Computes the result of episodes.
 
     Args:
         episodes: Their lines in the log, in the order in which they were asked for.
         whole_split: Whether every task of the split was asked for; if not, its scenarios are not whole.
+        endpoint: Whether an endpoint has played, so that the result has a `Usage`.
 
     Raises:
         ConfigError: Every episode ended with an environment error.
     """
     valid = _valid(episodes)
     # After a reset that failed, nothing is known of a task, such as its scenario.
-    whole = whole_split and {t["task_id"] for t in episodes} == {t["task_id"] for t in episodes if t.get("kinds")}
+    whole = whole_split and {t["task_id"] for t in episodes} == {t["task_id"] for t in episodes if t["kinds"]}
     if not valid:
         raise ConfigError(
             f"every episode ended with an environment error, the last: {episodes[-1]['error']}; fix the environment"
@@ -158,7 +174,14 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True) -> EvalResu
         tokens=sum(t["tokens"] for t in valid),
         category_mean=_share(categories) if categories else None,
         parts=parts,
+        usage=_usage(valid) if endpoint else None,
     )
+
+
+def _usage(episodes: Iterable[Line]) -> Usage:
+    turns = [turn for t in episodes for turn in t["turns"]]
+    asked, written = (sum(turn[name] for turn in turns) for name in ("prompt_tokens", "action_tokens"))
+    return Usage(len(turns), asked, written)
 
 
 def _valid(episodes: Iterable[Line]) -> list[Line]:
@@ -181,7 +204,7 @@ def _scenarios_at_k(episodes: Iterable[Line]) -> float | None:
     """The mean over a scenario's rounds of whether all of its tasks were solved; a round has one episode of each task."""
     found: dict[str, dict[str, list[bool]]] = {}
     for t in episodes:
-        lost, scenario = t["end"] == "environment-error", t.get("kinds", {}).get("scenario")
+        lost, scenario = t["end"] == "environment-error", t["kinds"].get("scenario")
         if scenario is not None:
             solved = found.setdefault(scenario, {}).setdefault(t["task_id"], [])
             solved += [] if lost else [t["success"]]
@@ -196,7 +219,7 @@ def _parts(episodes: Sequence[Line], *, whole: bool) -> tuple[Part, ...]:
     found: dict[tuple[str, str], list[Line]] = {}
     for kind in ("environment", "category", "difficulty"):
         for t in episodes:
-            if kind in t.get("kinds", {}):  # a folder of an older version has none
+            if kind in t["kinds"]:
                 found.setdefault((kind, t["kinds"][kind]), []).append(t)
     played = [key for key in sorted(found) if _valid(found[key])]
     return tuple(Part(kind=kind, name=name, **vars(_shares(found[kind, name], whole=whole))) for kind, name in played)

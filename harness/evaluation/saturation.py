@@ -75,8 +75,8 @@ class Saturation:
 
 
 def steps_of_line(line: Mapping[str, Any]) -> PlayedSteps:
-    """What the curve needs of an episode, from its line in the episode log. Older versions logged no numbers of tokens."""
-    tokens, read = [], line.get("prompt_tokens", 0)
+    """What the curve needs of an episode, from its line in the episode log."""
+    tokens, read = [], line["prompt_tokens"]
     for turn in line["turns"]:
         tokens.append(read + sum(turn.get(name, 0) for name in ("prompt_tokens", "action_tokens")))
         read = turn.get("observation_tokens", 0)

@@ -41,9 +41,8 @@ def score_conditions(settings: Mapping[str, Any], result: Mapping[str, Any]) -> 
 
 def missing_part(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """Returns which part of its split an evaluation has, such as "20 of 800 tasks"; nothing if it has all of it."""
-    of = result.get("split_tasks") or result["tasks"]  # a folder of an older version does not say
-    if result["tasks"] < of:
-        return f"{result['tasks']} of {of} tasks"
+    if result["tasks"] < result["split_tasks"]:
+        return f"{result['tasks']} of {result['split_tasks']} tasks"
     chosen = sorted({"categories", "domains"} & json.loads(settings["env_args"]).keys())
     return f"chosen {' and '.join(chosen)}" if chosen else ""
 

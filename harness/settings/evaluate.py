@@ -80,7 +80,7 @@ class EndpointFlags:
     retries: Annotated[int, Range(0)] = 4
     """How often a request is sent again, with backoff, after a lost connection or a temporary error."""
     deadline_s: Annotated[float, Range(0, above=True)] = 300.0
-    """The most seconds that a request may take, its retries included."""
+    """The most seconds for which the server may be silent, in each try of a request."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class OutputFlags:
     """Where the episodes are kept."""
 
     out: Path | None = None
-    """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it, only
-    the episodes of a stopped evaluation are kept, in a new folder under runs/."""
+    """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it, nothing
+    is kept."""
 
 
 @dataclass(frozen=True)

@@ -131,12 +131,10 @@ def test_official_gives_the_benchmark_s_own_settings_as_defaults(
     asked: list[Evaluation] = []
     monkeypatch.setattr("harness.evaluate.run", lambda config, *_, **__: asked.append(config))
     main(["--official", *words])
-    named = [word.removeprefix("--").replace("-", "_") for word in words[::2]]
-    given = dict(zip(named, [int(w) if w.isdecimal() else w for w in words[1::2]], strict=True))
-    evaluate_policy(show=False, official=True, **given)
-    for config in asked:
-        assert settings == (config.split, config.env_args, config.horizon, config.temperature, config.rollouts)
-    assert len(asked) == 2
+    evaluate_policy("m", words[1], official=True, every=2)
+    by_flags, by_name = asked
+    assert settings == tuple(getattr(by_flags, n) for n in ("split", "env_args", "horizon", "temperature", "rollouts"))
+    assert (by_name.split, by_name.env_args, by_name.temperature) == (*settings[:2], 0.0)
 
 
 def test_an_environment_without_an_expert_is_refused_where_it_would_play(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,49 +143,33 @@ def test_an_environment_without_an_expert_is_refused_where_it_would_play(monkeyp
         quiet(tasks=1)
 
 
-def stopped_after(episodes: int, monkeypatch: pytest.MonkeyPatch, capsys: Any, words: list[str]) -> str:
-    """Runs the command line, and presses Ctrl-C when so many episodes have ended; returns the last line."""
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_stopped_lockstep_evaluation_keeps_what_ended(
+    kept: bool, trained: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C when two episodes have ended."""
     plain, ended = Progress.advance, []
 
     def advance(*arguments: Any) -> None:
         plain(*arguments)
         ended.append(arguments)
-        if len(ended) == episodes:
+        if len(ended) == 2:
             signal.raise_signal(signal.SIGINT)
 
+    trained.save(tmp_path / "model")
+    out = ["--out", str(tmp_path / "out")] if kept else []
+    words = ["--policy", str(tmp_path / "model"), "--tasks", "4", "--rollouts", "2", "--max-action-tokens", "6"]
+    monkeypatch.setattr(Progress, "advance", advance)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests' own process may ignore it
     try:
-        with monkeypatch.context() as patch:
-            patch.setattr(Progress, "advance", advance)
-            with pytest.raises(SystemExit) as exit_:
-                main(words)
+        with pytest.raises(SystemExit) as exit_:
+            main([*words, "--slots", "3", *out])
     finally:
         signal.signal(signal.SIGINT, before)
     assert exit_.value.code == 130
-    return str(capsys.readouterr().out).splitlines()[-1]
-
-
-def test_an_interrupted_evaluation_keeps_its_episodes_without_out_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["--policy", "expert", "--tasks", "5"]
-    assert "--out runs/stopped-evaluation" in stopped_after(3, monkeypatch, capsys, words)
-    main([*words, "--out", "runs/stopped-evaluation"])
-    assert "3 of 5" in capsys.readouterr().out
-    assert len(read_episodes(tmp_path / "runs" / "stopped-evaluation" / "episodes" / "evaluation.jsonl")) == 5
-    assert "--out runs/stopped-evaluation-2" in stopped_after(1, monkeypatch, capsys, words)
-
-
-def test_a_stopped_lockstep_evaluation_keeps_what_ended(
-    trained: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trained.save(tmp_path / "model")
-    words = ["--policy", str(tmp_path / "model"), "--tasks", "4", "--rollouts", "2", "--max-action-tokens", "6"]
-    out = tmp_path / "out"
-    last = stopped_after(2, monkeypatch, capsys, [*words, "--slots", "3", "--out", str(out)])
-    assert "same command again" in last
-    assert len(read_episodes(out / "episodes" / "evaluation.jsonl")) == 2
+    assert ("same command again" if kept else "with --out") in capsys.readouterr().out.splitlines()[-1]
+    if kept:
+        assert len(read_episodes(tmp_path / "out" / "episodes" / "evaluation.jsonl")) == 2
 
 
 def test_a_context_without_room_for_any_first_message_is_an_error(trained: Policy, tmp_path: Path) -> None:
