@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from inspect import signature
 
 import numpy as np
 import torch
@@ -81,12 +80,7 @@ class TransformersSampler:
                 f"TransformersSampler needs layers with full or sliding attention, got {kinds} in {config.model_type!r}; "
                 "use --sampler vllm, or another model"
             )
-        positions = getattr(config, "max_position_embeddings", None)
-        if positions is None:
-            raise ConfigError(
-                f"TransformersSampler needs max_position_embeddings in the model's config, and {config.model_type!r} has none; "
-                "choose another model"
-            )
+        positions = config.max_position_embeddings
         if max_context is not None and not 1 < max_context <= positions:
             raise ConfigError(f"max_context must be in 2..{positions} (the model's positions), got {max_context}")
         self._model = model
@@ -97,8 +91,6 @@ class TransformersSampler:
         self._version = version
         self._cache = SlotCache(self.max_context)
         self._head: Tensor | None = None  # of the present weights, if it is needed
-        # transformers 5.24 renamed the argument, and will no longer know the old name in 5.40.
-        self._cache_argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._sessions: dict[Hashable, _Session] = {}
         self._rows: list[_Session] = []  # by row
         self._running: dict[Hashable, _Running] = {}
@@ -277,7 +269,7 @@ class TransformersSampler:
                 position_ids=positions,
                 use_cache=True,
                 logits_to_keep=1,
-                **{self._cache_argument: self._cache},
+                past_key_values=self._cache,
             )
         self._draw(batch, output.logits[:, -1])
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import signature
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from small_model import ask, forward_logprobs, new_model
-from transformers import BloomConfig, BloomForCausalLM, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 
-from eh_gym.errors import ConfigError
 from harness.policy.head import float32_head
 from harness.sampling import transformers
 from harness.sampling.slot_cache import SlotCache
@@ -51,28 +49,6 @@ def test_episodes_that_come_wait_and_go_in_any_order_keep_their_context(made: Ma
             if len(waiting[session]) > 100:
                 sampler.end_session(session)
                 del waiting[session]
-
-
-def test_the_cache_is_given_under_the_name_that_the_model_has_for_it(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """transformers 5.24 renamed it. The old name warns there, and will be gone in 5.40."""
-    model = made("transformers")[0]
-    forward, given = model.forward, []
-    own = "cache" if "cache" in signature(forward).parameters else "past_key_values"
-
-    def before(past_key_values: SlotCache, **inputs: Any) -> Any:
-        given.append("past_key_values")
-        return forward(**inputs, **{own: past_key_values})
-
-    def since(cache: SlotCache, **inputs: Any) -> Any:
-        given.append("cache")
-        return forward(**inputs, **{own: cache})
-
-    for named in (before, since):
-        monkeypatch.setattr(model, "forward", named)
-        sample_all(TransformersSampler(model), [ask(0, [1, 2, 3], max_tokens=1)])
-    assert given == ["past_key_values", "cache"]
 
 
 def test_no_cache_is_copied_for_those_that_run_while_others_wait(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,12 +148,6 @@ def test_new_weights_are_fed_in_passes_of_bounded_size(made: Made, fed: list[tup
     fed.clear()
     sampler.step()
     assert fed == [(2, 22), (2, 22)]
-
-
-def test_a_model_without_a_number_of_positions_is_refused() -> None:
-    model = BloomForCausalLM(BloomConfig(vocab_size=97, hidden_size=32, n_layer=1, n_head=2))
-    with pytest.raises(ConfigError, match=r"max_position_embeddings.*'bloom'"):
-        TransformersSampler(model)
 
 
 def test_the_cache_has_no_room_that_no_episode_can_use() -> None:
