@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from eh_gym.answers import results_fault
 from eh_gym.errors import ConfigError
 from eh_gym.surrogates import escaped
-from harness.policy.reasoning import find_reasoning, first_with, thought_like_tags
+from harness.policy.reasoning import find_reasoning, first_with
 from harness.policy.template import Message, Template
 from harness.policy.tools import ToolFormat, call_names, result_message
 
@@ -45,7 +45,6 @@ class Reply:
     Attributes:
         action: What the environment gets: the answer without the thought. With tools it is the assistant's message as JSON.
         reasoning: The thought, without its tags.
-        text: The answer as the model wrote it.
         thought_tokens: How many of the reply's ids are its thought, including the tags.
         unfinished: Whether a thought began and did not end. Then there is no action.
         malformed: Whether the reply has calls that can't be read.
@@ -53,7 +52,6 @@ class Reply:
 
     action: str
     reasoning: str = ""
-    text: str = ""
     thought_tokens: int = 0
     unfinished: bool = False
     malformed: bool = False
@@ -96,8 +94,6 @@ class ChatFormat:
         self._max_observation_tokens = max_observation_tokens
         self._after_reply, self._before_reply = self._around_observation()
         self.reasoning = find_reasoning(tokenizer, self._template.source, self._before_reply, reasoning_format)
-        unknown = reasoning_format == "auto" and self.reasoning.name == "none"
-        self._strange_tags = thought_like_tags(tokenizer, self._template.source) if unknown else []
         self._system_apart = self._takes_system()
         self.notes = self._notes()
         # `all_special_ids` has only the named ones: if Llama's eos is <|end_of_text|>, <|eot_id|> is not among them.
@@ -198,23 +194,23 @@ class ChatFormat:
         length = self.reasoning.thought(self._tokenizer, body)
         thought = self.reasoning.text(self.text(body[:length])) if length != 0 else ""
         if length is None:
-            return Reply("", thought, "", len(body), unfinished=True)
+            return Reply("", thought, len(body), unfinished=True)
         answer = str(
             self._tokenizer.decode(body[length:], skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
         answer = answer.lstrip() if length else answer
         if not tools:
-            return Reply(answer, thought, answer, length)
+            return Reply(answer, thought, length)
         parsed = self.tool_format().parse(self.text(ids), tools)
         if parsed is None:
-            return Reply(answer, thought, answer, length, malformed=True)
+            return Reply(answer, thought, length, malformed=True)
         words, calls = parsed
         # Some parsers, such as GLM-4.5's, count the stop token as words.
         words = words.removesuffix(self.text(ids[len(body) :]))
         message: Message = {"role": "assistant", "content": words}
         if calls:
             message["tool_calls"] = calls
-        return Reply(json.dumps(message), thought, answer, length)
+        return Reply(json.dumps(message), thought, length)
 
     def text(self, ids: Sequence[int]) -> str:
         """All ids as text, including special tokens; for logs."""
@@ -295,13 +291,6 @@ class ChatFormat:
             found.append(
                 "the chat template has no system role; the system prompt is at the beginning of the first message"
             )
-        else:
-            text = self._template([{"role": "system", "content": _SYSTEM}, *_conversation(_REPLY)])
-            if _SYSTEM in text and text.index(_SYSTEM) > text.index(_REPLY):
-                found.append(
-                    "the chat template moves the system prompt to the latest message; here it stays in the first one, so that "
-                    "the conversation only grows"
-                )
         shown = self._template(_conversation(_REPLY, reasoning_content=_THOUGHT, thinking=_THOUGHT))
         style = self.reasoning
         opening, end = (style.opening, style.end) if style.opening else ("<think>\n", "\n</think>\n\n")
@@ -311,18 +300,8 @@ class ChatFormat:
                 "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it was "
                 "sampled, so that the model is trained on exactly what it sampled"
             )
-        if self._strange_tags:
-            found.append(
-                f"the tokenizer has {' and '.join(self._strange_tags)}, which may begin or end thoughts, and none are known for "
-                "this model: a thought would reach the environment as a part of the action; give both tags, --reasoning-format "
-                "'BEGIN END', or --reasoning-format none"
-            )
-        padded = {"replies": f" \n{_REPLY}\n ", "observations": f" \n{_OBSERVATION}\n "}
-        text = self._template(_conversation(padded["replies"], observation=padded["observations"]))
-        if stripped := " and ".join(name for name, message in padded.items() if message not in text):
-            found.append(f"the chat template strips blanks around {stripped}; here they stay as they were written")
         return tuple(found)
 
 
-def _conversation(reply: str, *, observation: str = _OBSERVATION, **more: str) -> list[Message]:
-    return [_ASKED, {"role": "assistant", "content": reply, **more}, {"role": "user", "content": observation}]
+def _conversation(reply: str, **more: str) -> list[Message]:
+    return [_ASKED, {"role": "assistant", "content": reply, **more}, {"role": "user", "content": _OBSERVATION}]

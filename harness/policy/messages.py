@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from eh_gym.errors import ConfigError
@@ -83,21 +84,24 @@ class MessageFormat:
             return self._chat.read(ids, self.tools)
         reply = self._chat.read(ids)
         calls: list[Message] = []
-        for text in _CALL.findall(reply.text):
+        for text in _CALL.findall(reply.action):
             try:
                 call = json.loads(text)
                 name, arguments = call["name"], call.get("arguments") or {}
             except (ValueError, TypeError, KeyError, RecursionError):
                 name, arguments = None, None
             if not isinstance(name, str) or not isinstance(arguments, dict):
-                return Reply(reply.action, reply.reasoning, reply.text, reply.thought_tokens, malformed=True)
+                return replace(reply, malformed=True)
             calls.append({"type": "function", "function": {"name": name, "arguments": arguments}})
         if reply.unfinished:
             return reply
-        message: Message = {"role": "assistant", "content": _CALL.sub("", reply.text).strip() if calls else reply.text}
+        message: Message = {
+            "role": "assistant",
+            "content": _CALL.sub("", reply.action).strip() if calls else reply.action,
+        }
         if calls:
             message["tool_calls"] = calls
-        return Reply(json.dumps(message), reply.reasoning, reply.text, reply.thought_tokens)
+        return replace(reply, action=json.dumps(message))
 
     def said(self, reply: Reply) -> Message:
         """A reply as a message: what `read` found in it."""

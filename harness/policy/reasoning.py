@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from harness.types.rules import REASONING_FORMATS
 
-__all__ = ["NO_REASONING", "Reasoning", "find_reasoning", "first_with", "thought_like_tags"]
+__all__ = ["NO_REASONING", "Reasoning", "find_reasoning", "first_with"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Reasoning:
             "channels": thought and answer are messages of their own, as in gpt-oss's harmony format.
         opening: The text that begins a thought.
         closing: The text that ends it.
-        end: What is written for the model if a thought has to end, up to the first token of the answer.
+        end: What stands between a thought and the first token of the answer.
         answer: What begins an answer, in channels; otherwise empty.
     """
 
@@ -93,9 +93,6 @@ _FAMILIES: tuple[tuple[str, Reasoning], ...] = (
     ("<|inner_prefix|>", Reasoning("tags", "<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>")),  # Apertus
     ("</think>", _TAGS),
 )
-_THOUGHT_LIKE = re.compile(
-    r"[<\[][^<>\[\]\s{}'\"]*(?:think|thought|reason|reflect|inner|cot)[^<>\[\]\s{}'\"]*[>\]]", re.IGNORECASE
-)
 
 
 def find_reasoning(
@@ -127,12 +124,6 @@ def find_reasoning(
         if wanted == "opened" or (wanted != "tags" and opened):
             return replace(family, name="opened")
     return family
-
-
-def thought_like_tags(tokenizer: PreTrainedTokenizerBase, template: str) -> list[str]:
-    """The tags in a template or a vocabulary that look as if they begin or end thoughts; at most two."""
-    found = _THOUGHT_LIKE.findall(template) + [t for t in tokenizer.added_tokens_encoder if _THOUGHT_LIKE.fullmatch(t)]
-    return list(dict.fromkeys(found))[:2]
 
 
 def _from_schema(schema: Any) -> list[Reasoning]:

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, MistralConfig, PretrainedConfig, PreTrainedModel, Qwen2Config
 
 from harness.policy.attention import PACKED
-from harness.policy.batch import Batch, collate, fill, microbatches, pack, padded_microbatches
+from harness.policy.batch import Batch, collate, microbatches, pack, padded_microbatches
 from harness.policy.policy import Policy
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory
@@ -107,15 +107,6 @@ def test_the_tokens_that_the_model_wrote_are_scored(layout: Any) -> None:
     assert (batch.ids.dtype, batch.action_mask.dtype, batch.logprobs.dtype) == (torch.int64, torch.bool, torch.float32)
 
 
-def test_a_model_that_cannot_pack_pads() -> None:
-    policy = small("grouped heads", "sdpa")
-    policy.tokenizer = type("Tokenizer", (), {"pad_token_id": None})()  # type: ignore[assignment]
-    assert policy.batch(some_episodes()).segments is None
-    split = [indices for indices, _ in policy.batches(some_episodes(), 100)]
-    assert sorted(i for part in split for i in part) == list(range(8))
-    assert len(split) > 3
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60)), min_size=1, max_size=20),
     st.integers(1, 300),
@@ -145,16 +136,6 @@ def test_a_group_shares_no_more_than_all_of_it_has_in_common() -> None:
     assert pack(made).ids.numel() == 40 + 3 * (50 + 20)
     assert [len(part) for part in microbatches(made, 250)] == [3]
     assert sorted(len(part) for part in microbatches(made, 249)) == [1, 2]
-
-
-@given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 200))
-def test_bins_hold_everything_once(sizes: list[int], capacity: int) -> None:
-    bins = fill(sizes, capacity)
-    assert sorted(i for b in bins for i in b) == list(range(len(sizes)))
-    assert all(len(b) == 1 or sum(sizes[i] for i in b) <= capacity for b in bins)
-    # First-fit-decreasing: no two bins would fit into one.
-    loads = sorted(sum(sizes[i] for i in b) for b in bins)
-    assert len(loads) < 2 or loads[0] + loads[1] > capacity
 
 
 @given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 200))

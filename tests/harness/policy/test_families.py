@@ -387,14 +387,6 @@ def test_a_text_begins_once_where_the_tokenizer_begins_each_of_its_own() -> None
     ids = chat.prompt_ids("be good", "start c") + chat.reply_ids("read()") + chat.observation_ids("ok", stopped=True)
     assert chat.text(ids).count("<s>") == 1
     assert chat.text(ids).startswith("<s>")
-    assert any("strips blanks" in note for note in chat.notes)
-
-
-def test_a_default_system_prompt_stands_once() -> None:
-    chat = chat_of("Qwen2.5")
-    ids = chat.prompt_ids("", "start c") + chat.reply_ids("read()") + chat.observation_ids("ok", stopped=True)
-    assert chat.text(ids).count("You are Qwen") == 1
-    assert "You are Qwen" not in chat.text(chat.prompt_ids("be good", "start c"))
 
 
 @pytest.mark.parametrize(
@@ -417,13 +409,12 @@ def thinking_template(opening: str, closing: str) -> str:
     ("opening", "closing", "how"),
     [
         ("<seed:think>", "</seed:think>", "known"),  # Seed-OSS
-        ("<|inner_prefix|>", "<|inner_suffix|>", "known"),  # Apertus
         ("<muse>", "</muse>", "given"),
         ("<muse>", "</muse>", "in the tokenizer"),
     ],
 )
 def test_the_thoughts_of_a_family_are_known_or_can_be_set(opening: str, closing: str, how: str) -> None:
-    """Those of Seed-OSS and Apertus reached the environment as actions."""
+    """Those of Seed-OSS reached the environment as actions."""
     tokenizer = tokenizer_for(thinking_template(opening, closing))
     if how == "in the tokenizer":
         field = {"open": opening, "close_pattern": re.escape(closing) + r"\s*", "content": "text"}
@@ -431,43 +422,6 @@ def test_the_thoughts_of_a_family_are_known_or_can_be_set(opening: str, closing:
     chat = ChatFormat(tokenizer, reasoning_format=f"{opening} {closing}" if how == "given" else "auto")
     read = chat.read(tokenizer.encode(f"{opening}Where is c?{closing}open(c)", add_special_tokens=False))
     assert (read.reasoning, read.action) == ("Where is c?", "open(c)")
-    assert not any("--reasoning-format" in note for note in chat.notes)
-
-
-def test_tags_that_look_like_thoughts_are_noted_where_none_are_known() -> None:
-    tokenizer = tokenizer_for(thinking_template("<my:thought>", "</my:thought>"))
-    noted = [note for note in ChatFormat(tokenizer).notes if "--reasoning-format" in note]
-    assert len(noted) == 1
-    assert "<my:thought> and </my:thought>" in noted[0]
-    assert not any("--reasoning-format" in n for n in ChatFormat(tokenizer, reasoning_format="none").notes)
-    known = [chat_of(family) for family in FAMILIES]
-    assert not any("--reasoning-format" in note for chat in known for note in chat.notes)
-
-
-@pytest.mark.parametrize("messages", ["replies", "observations"])
-def test_blanks_that_a_template_strips_are_noted_for_the_messages_it_strips(messages: str) -> None:
-    trimmed = {"replies": "assistant", "observations": "user"}[messages]
-    template = (
-        "{% for m in messages %}{{ '<|' + m.role + '|>' }}"
-        f"{{{{ m.content | trim if m.role == '{trimmed}' else m.content }}}}{{{{ eos_token }}}}{{% endfor %}}"
-    )
-    noted = [note for note in ChatFormat(tokenizer_for(template)).notes if "strips blanks" in note]
-    assert len(noted) == 1
-    assert f"around {messages};" in noted[0]
-
-
-def test_a_template_that_moves_the_system_prompt_is_noted() -> None:
-    """As in Mistral-Nemo's template, the system prompt is part of the latest question."""
-    template = (
-        "{{ bos_token }}{% if messages[0].role == 'system' %}{% set system = messages[0].content + '\n\n' %}"
-        "{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}"
-        "{% for m in messages %}{% if m.role == 'user' %}"
-        "{{ '<|q|>' + (system if loop.last else '') + m.content + '<|a|>' }}{% else %}{{ m.content + eos_token }}{% endif %}"
-        "{% endfor %}"
-    )
-    chat = ChatFormat(tokenizer_for(template))
-    assert any("moves the system prompt to the latest message" in note for note in chat.notes)
-    assert chat.text(chat.prompt_ids("Be brief.", "start")).endswith("<|q|>Be brief.\n\nstart<|a|>")
 
 
 def test_arguments_nested_too_deeply_for_the_template_are_an_error_of_ours() -> None:

@@ -596,22 +596,6 @@ def _rank(environ: Path, parent: int) -> str:
     return found.get("RANK", "")
 
 
-def test_shards_are_rounded_before_they_are_gathered(trained: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """float32 would be twice the bytes, and rounding the whole weights is work for one core of the host."""
-    source, target = trained.model, copy.deepcopy(trained.model).to(torch.bfloat16)
-    gathered: list[int] = []
-
-    def whole(tensor: torch.Tensor) -> torch.Tensor:
-        gathered.append(tensor.nbytes)
-        return tensor
-
-    monkeypatch.setattr("harness.policy.ranks.whole", whole)
-    Ranks().copy_weights(source, target)
-    assert sum(gathered) == 2 * source.num_parameters()
-    for wide, narrow in zip(source.parameters(), target.parameters(), strict=True):
-        assert narrow.equal(wide.to(torch.bfloat16))
-
-
 def test_a_numbered_gpu_is_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """With --device cuda:1 a checkpoint's copy waited for the first GPU, and was written before it was whole."""
     chosen: list[int] = []
@@ -622,13 +606,6 @@ def test_a_numbered_gpu_is_the_present_one(monkeypatch: pytest.MonkeyPatch) -> N
     ranks = Ranks(5, 8, group=object())
     assert [ranks.device(name) for name in ("cpu", "cuda")] == ["cpu", "cuda:3"]
     assert chosen == [1, 3]
-
-
-def test_shares_are_whole_in_order_and_even() -> None:
-    for size in (1, 2, 3, 8):
-        parts = [Ranks(rank, size).share(range(13)) for rank in range(size)]
-        assert [i for part in parts for i in part] == list(range(13))
-        assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_a_checkpoint_of_one_process_is_not_taken_for_one_of_ranks(tmp_path: Path, trained: Policy) -> None:
