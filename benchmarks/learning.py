@@ -32,7 +32,7 @@ from harness.run.versions import cpu_name
 from harness.sweep import print_table, read_tables
 
 CABINETS = ("EH-Cabinet-v0", "EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0")
-FLAGS = ["--quick", "--eval-tasks", "128", "--eval-rollouts", "2", "--eval-every", "10", "--eval-every-rollouts", "1"]
+FLAGS = ["--quick", "--eval-tasks", "128", "--eval-rollouts", "2", "--eval-every", "10"]
 COLUMNS = ("mean_at_k", "tokens_total", "k_mean")
 
 HALF = ", x 0.5"  # the end of the name of an arm in which truncated episodes count half

@@ -338,7 +338,7 @@ def _settled(train: GRPOConfig, given: Set[str], *, quick: bool) -> GRPOConfig:
     """Sets what depends on the number of updates and on the model, where neither a flag nor a recipe says it."""
     if quick:
         quickened = quick_settings(dataclasses.replace(train, max_staleness=0))
-        fitting = {name: getattr(quickened, name) for name in ("eval_every", "log_episodes_every", "device")}
+        fitting = {name: getattr(quickened, name) for name in ("eval_every", "device")}
     else:
         fitting = {"eval_every": max(1, train.updates // 20)}
     if not train.eval_tasks or train.max_staleness:  # it could not evaluate during training

@@ -83,13 +83,11 @@ class Run:
             self.weights.wake()
 
     def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
-        """Writes the metrics of an update, which are on disk when this returns, and its episodes if they are logged."""
+        """Writes the metrics of an update, which are on disk when this returns, and its episodes."""
         if self.log is None:
             return
         self.log.write(update, metrics)
-        every = self.config.log_episodes_every
-        if every and update % every == 0:
-            write_episodes(self.folder / "episodes", update, trajectories, self.learner.selected(trajectories))
+        write_episodes(self.folder / "episodes", update, trajectories, self.learner.selected(trajectories))
 
     def save(self, next_update: int, *, wait: bool = False) -> None:
         """Begins to write a checkpoint, and waits for it if asked. A run that is resumed from it continues with `next_update`.

@@ -70,10 +70,9 @@ class HeldOut:
         return results
 
     def during_training(self, progress: UpdateBars, update: int) -> dict[str, float]:
-        """Returns the ``evaluation/…`` metrics of sampled actions after an update."""
-        rollouts = self.config.eval_every_rollouts
-        result = self._play(self.config.temperature, rollouts, progress.evaluation(update, self._own(rollouts)))
-        return {"evaluation/mean_at_k": result.mean_at_k, "evaluation/best_at_k": result.best_at_k} | {
+        """Returns the ``evaluation/…`` metrics of one sampled episode per task, after an update."""
+        result = self._play(self.config.temperature, 1, progress.evaluation(update, self._own(1)))
+        return {"evaluation/mean_at_k": result.mean_at_k} | {
             f"evaluation/mean_at_k_of/{part.name}": part.mean_at_k
             for part in result.parts
             if part.kind == "environment"

@@ -31,8 +31,6 @@ def quick_settings(config: GRPOConfig) -> GRPOConfig:
         eval_tasks=64,
         eval_rollouts=8,
         eval_every=max(1, config.updates // 12),
-        eval_every_rollouts=2,
-        log_episodes_every=max(1, config.updates // 6),
         keep_checkpoints=1,
     )
 

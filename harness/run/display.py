@@ -205,7 +205,7 @@ def _horizon_words(c: GRPOConfig) -> str:
         "elastic": f"elastic: K0 {c.k0} in {c.k_min}..{c.k_max}, {c.statistic} + {c.delta:g}, alpha {c.alpha:g}, {c.rounding}",
         "fixed": f"fixed at {c.k0}",
         "linear": f"linear: {c.linear_start} + {c.linear_increment:.3g} per update, at most {c.k_max}",
-        "multiplicative": f"multiplicative: {c.k_min} more every {c.stage_updates} updates, at most {c.k_max}",
+        "multiplicative": f"multiplicative: {c.k_min} more every few updates, at most {c.k_max}",
         "staged": f"stages {c.stages}",
         "tti": f"stages {c.stages}",
         "task": f"of each task: that of its own successes, else {c.k_max} {c.wrapper_args}",

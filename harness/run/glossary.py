@@ -194,7 +194,6 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "The share of successful episodes on held-out tasks at k_max, after this update.",
     ),
     "evaluation/mean_at_k_of": ("share", "With several environments: `evaluation/mean_at_k` of each."),
-    "evaluation/best_at_k": ("share", "The share of these held-out tasks that were solved at least once."),
     "time/rollout_s": (
         "seconds",
         "The time of this update's rollout. With max_staleness, part of it lies before this update.",

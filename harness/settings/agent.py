@@ -21,13 +21,12 @@ class AgentFlags:
     """A program of your own that calls a model: docs/agents.md."""
 
     agent: str = ""
-    """The agent, in place of --env: MODULE:FUNCTION, which is called as play(task, base_url) and returns whether it succeeded; or
-    a command, such as "node agent.js", which reads EH_TASK and OPENAI_BASE_URL from its environment and prints that last. A step
-    is a call of the model."""
+    """The agent, in place of --env: MODULE:FUNCTION, called as play(task, base_url), returns whether it succeeded; or a command,
+    such as "node agent.js", which reads EH_TASK and OPENAI_BASE_URL, and prints that last. A step is a call of the model."""
     at_k: Literal["error", "stop"] = "error"
-    """What the agent's call after the K-th gets: an error (HTTP 410, horizon_reached), or a last message that says so (stop)."""
+    """What a call after the K-th gets: an error (HTTP 410, horizon_reached), or a last message that says so (stop)."""
     agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0
-    """The most seconds from an answer of the model to the agent's next call, or to its end. A slower agent has failed."""
+    """The most seconds from the model's answer to the agent's next call, or to its end. A slower agent has failed."""
 
     def check_agent(self, env: str, *, model: str, tasks: Any, budget_hint: str, local: bool = True) -> None:
         """Raises ConfigError for settings that an agent program can't have, or that only such a program has."""

@@ -39,7 +39,6 @@ _TINY: Mapping[str, Any] = dict(
     tokens_per_microbatch=6000,
     k0=10,
     linear_increment=40 / 60,
-    stage_updates=6,
     stages="0:15,15:20,30:30,45:50",
     eval_rollouts=1,
     warm_start=WarmStart(
@@ -58,7 +57,6 @@ _TINY_BFCL: Mapping[str, Any] = dict(
     k0=15,
     stages="0:15,3:20,5:30,7:50",
     linear_increment=4.0,
-    stage_updates=1,
     eval_tasks=32,
     # The clone learns only tasks with short transcripts, and well enough that whole episodes succeed.
     warm_start=WarmStart(

@@ -21,24 +21,23 @@ class EnvironmentFlags:
     """Which environment the agent acts in, and where it runs."""
 
     env: str = "EH-Cabinet-v0"
-    """The id of the environment. Several, such as EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, share the tasks of the updates in this
-    ratio, and an elastic horizon keeps a K for each."""
+    """The id of the environment. Several, such as EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, share the updates' tasks in this
+    ratio."""
     env_args: str = "{}"
-    """Further arguments of gym.make, as a JSON object, such as '{"categories": ["base"]}'. With several environments they are for
-    all, and an object under an environment's id is for this one alone."""
+    """Arguments of gym.make, a JSON object such as '{"categories": ["base"]}'. An object under an id is for that environment
+    alone."""
     split: str = ""
-    """The split whose tasks are trained on. Empty takes the environment's own default."""
+    """The split of the training tasks. Empty takes the environment's own default."""
     tasks: str = ""
-    """With --agent: the file of its tasks, a JSON object a line. "id" and "split" (by default train) are optional; the agent gets
-    every field, and --horizon-key may name one."""
+    """With --agent: the file of its tasks, a JSON object a line; "id" and "split" (default train) are optional."""
     environment_retries: Annotated[int, Range(0)] = 2
     """If an environment fails, its episode starts again up to this many times. After that the episode is dropped."""
     env_threads: Annotated[int, Range(0)] = 64
-    """The number of threads that step environments. 0 uses no threads, which is fastest if a step takes microseconds."""
+    """The number of threads that step environments. 0 is fastest if a step takes microseconds."""
     env_workers: Literal["local", "ray"] = "local"
-    """Where the environments run: on this machine (local), or in Ray actors on the nodes of a cluster (ray)."""
+    """Where environments run: on this machine (local), or in Ray actors on a cluster's nodes (ray)."""
     ray_address: str = ""
-    """The Ray cluster that this machine has joined: auto or HOST:PORT. Empty starts a Ray of this run's own, on this machine."""
+    """The Ray cluster that this machine has joined: auto or HOST:PORT. Empty starts one on this machine."""
     ray_actor_slots: Annotated[int, Range(1)] = 16
     """The number of environments in one Ray actor, which reserves one core on its node."""
 

@@ -20,11 +20,9 @@ class EvaluationFlags:
     eval_tasks: Annotated[int, Range(0)] = 128
     """The number of held-out tasks. 0 evaluates nothing."""
     eval_rollouts: Annotated[int, Range(1)] = 8
-    """The number of sampled episodes per task before and after training (the k of mean@k and best@k)."""
+    """The number of sampled episodes per task before and after training (the k of mean@k)."""
     eval_every: Annotated[int, Range(0)] = 0
-    """The number of updates between evaluations during training, whose results are metrics. 0 evaluates only before and after."""
-    eval_every_rollouts: Annotated[int, Range(1)] = 8
-    """The number of sampled episodes per task in the evaluations during training."""
+    """The number of updates between evaluations during training, with one episode per task. 0 evaluates only before and after."""
 
     def check_evaluation(self, max_staleness: int) -> None:
         """Raises ConfigError for an evaluation during training that has no tasks, or not the policy's own weights."""

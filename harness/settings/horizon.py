@@ -23,7 +23,6 @@ __all__ = [
     "HorizonFlags",
     "HorizonSettings",
     "LinearFlags",
-    "MultiplicativeFlags",
     "StagedFlags",
     "check_horizon_flags",
     "settings_of",
@@ -43,13 +42,13 @@ class HorizonFlags:
     '{"k0": 25, "delta": 2, "threshold": 0.25, "free_every": 0}' (task) and '{"b0": 2000, "b_min": 500, "b_max": 8000, "delta":
     500}' (tokens); these are the defaults."""
     k0: int = 15
-    """The horizon at the start, in steps. With --wrapper fixed it is the horizon of the whole run."""
+    """The horizon at the start, in steps; with --wrapper fixed that of the whole run."""
     k_min: int = 5
-    """The lower bound of the elastic horizon, in steps. For multiplicative it is the size of one stage."""
+    """The lower bound of the elastic horizon, in steps. For multiplicative the size of a stage."""
     k_max: int = 50
-    """The upper bound of every horizon, in steps. Evaluations use it as their K."""
+    """The upper bound of every horizon, in steps, and the K of evaluations."""
     budget_hint: str = ""
-    """A text that is appended to every observation, such as '[{left} of {horizon} steps left]'. Empty appends nothing."""
+    """A text appended to every observation, such as '[{left} of {horizon} steps left]'."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,9 @@ class ElasticFlags:
     delta: float = 10.0
     """The headroom above the boundary, in steps."""
     buffer_size: Annotated[int, Range(1, sys.maxsize)] = 100
-    """The number of most recent successes that are remembered (N)."""
+    """The number of latest successes that are remembered (N)."""
     min_successes: int = 20
-    """K does not move before this many successes were seen (N_min)."""
+    """The number of successes before which K does not move (N_min)."""
     statistic: Statistic = "p90"
     """The statistic of the successes' lengths that is the boundary."""
     rounding: Rounding = "floor"
@@ -71,7 +70,7 @@ class ElasticFlags:
     cold_growth: float = 0.0
     """The number of steps that K grows by in each update that still has fewer than min_successes."""
     horizon_key: str = ""
-    """Keep one K per value of this key in the info of reset, such as category. Empty keeps one K for all tasks."""
+    """Keep a K for each value of this key in the info of reset, such as category."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +81,6 @@ class LinearFlags:
     """K at update 0, in steps."""
     linear_increment: float = 0.2
     """The number of steps that K grows by in each update."""
-
-
-@dataclass(frozen=True)
-class MultiplicativeFlags:
-    """--wrapper multiplicative: K = k_min (t // stage_updates + 1) in update t, up to k_max."""
-
-    stage_updates: int = 50
-    """The number of updates in a stage."""
 
 
 @dataclass(frozen=True)
@@ -107,15 +98,19 @@ _ARGUMENTS: dict[str, dict[str, str]] = {
     "elastic": {name: name for name in ("k0", "k_min", "k_max", "delta", *_LOOP, "rounding", "cold_growth")},
     "fixed": {"k": "k0"},
     "linear": {"k_min": "linear_start", "k_max": "k_max", "delta": "linear_increment"},
-    "multiplicative": {name: name for name in ("k_min", "k_max", "stage_updates")},
+    "multiplicative": {name: name for name in ("k_min", "k_max")},
     "staged": {"stages": "stages"},
     "tokens": {name: name for name in ("k_max", *_LOOP)},
     "task": {name: name for name in ("k_min", "k_max")},
 }
 assert _ARGUMENTS.keys() == HORIZONS.keys()
 _PRESETS = {"tti": "staged", "toggle": "task"}
-_TOGGLE = {"delta": 0.0, "free_every": 2}  # Kimi K2.5 (arXiv 2602.02276), on steps
-_WITH_MORE = ("tokens", "task", "toggle")  # they take --wrapper-args besides
+# What a horizon takes unless --wrapper-args says otherwise. toggle: Kimi K2.5 (arXiv 2602.02276), on steps.
+_MORE: dict[str, dict[str, float]] = {
+    "multiplicative": {"stage_updates": 50},
+    "toggle": {"delta": 0.0, "free_every": 2},
+}
+_WITH_MORE = ("multiplicative", "tokens", "task", "toggle")  # they take --wrapper-args besides
 
 
 def settings_of(wrapper: str) -> set[str]:
@@ -143,7 +138,7 @@ def check_horizon_flags(words: Sequence[str], wrapper: str, also: Set[str]) -> N
             raise ConfigError(f"{flag} is for --wrapper {' or '.join(readers)}, got --wrapper {wrapper}; leave it out")
 
 
-class HorizonSettings(StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlags, HorizonFlags):
+class HorizonSettings(StagedFlags, LinearFlags, ElasticFlags, HorizonFlags):
     """All flags about the horizon."""
 
     @property
@@ -223,8 +218,7 @@ class HorizonSettings(StagedFlags, MultiplicativeFlags, LinearFlags, ElasticFlag
         values = {argument: getattr(self, setting) for argument, setting in arguments.items()}
         if name == "staged":
             values["stages"] = self.stage_table()
-        if self.wrapper == "toggle":
-            values |= _TOGGLE
+        values |= _MORE.get(self.wrapper, {})
         key = self.horizon_key or ("environment" if by_environment else "")
         make = functools.partial(eh_gym.make_controller, name, **values | self.controller_args())
         try:

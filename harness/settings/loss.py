@@ -34,9 +34,8 @@ class LossFlags:
     normalize_std: bool = True
     """Divide the advantages by the standard deviation of their group. --no-normalize-std only subtracts the mean (Dr.GRPO)."""
     truncated_weight: Annotated[float, Range(0, 1)] = 1.0
-    """The advantages of episodes that K, the token budget or the environment's own limit stopped are multiplied by this, 0..1. 1
-    is the paper's. 0 leaves them out of the loss and of what it is divided by; any other weight keeps them in both. They count
-    in the mean of their group in any case. Episodes that filled the context keep weight 1."""
+    """The weight of the advantages of episodes that K or the environment's own limit stopped. 1 is the paper's; 0 leaves them out
+    of the loss and its divisor. They always count in their group's mean. Episodes that filled the context keep weight 1."""
     tis_cap: Annotated[float, Range(1, math.inf, zero=True)] = 0.0
     """Weight each token by min(trainer's / sampler's probability, this cap), >= 1. 0 uses no weights."""
 

@@ -19,17 +19,17 @@ class ModelFlags:
     model: str = "tiny"
     """The model: tiny (made on the spot), a Hugging Face folder, or a hub id."""
     dtype: Literal["auto", "float32", "bfloat16"] = "float32"
-    """The type of the computation and of the sampler's weights. The optimizer keeps float32 weights in either case. auto takes
-    bfloat16, but float32 on a CPU that is slow with it; config.json says what was taken, and a resumed run keeps it."""
+    """The type of the computation and of the sampler's weights; the optimizer keeps float32. auto takes bfloat16, but float32 on
+    a CPU that is slow with it."""
     lora_rank: Annotated[int, Range(0)] = 0
-    """Train LoRA adapters of this rank and freeze the model's own weights. 0 trains all weights. With it, a large model has
-    the defaults of the LoRA recipes: learning_rate 1e-5, tis_cap 2, and gpu_memory_utilization 0.65 with vllm."""
+    """Train LoRA adapters of this rank alone; 0 trains all weights. With it, a large model has learning_rate 1e-5, tis_cap 2, and
+    with vllm gpu_memory_utilization 0.65."""
     gradient_checkpointing: bool = False
-    """Compute the activations again in the backward pass. This takes a third more time, and far less memory for long episodes."""
+    """Compute activations again in the backward pass: a third more time, and far less memory for long episodes."""
     keep_attention: bool = False
     """With --gradient-checkpointing: keep the outputs of attention, which cost most to compute again in a long episode."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Fuse the small operations of each layer with torch.compile. auto does so on a GPU, where vLLM samples."""
+    """Fuse the small operations of each layer with torch.compile. auto: on a GPU where vLLM samples."""
     packing: bool = True
     """Train on rows that hold several episodes one after another, without padding, if the model can. --no-packing pads them."""
 

@@ -21,7 +21,7 @@ class OptimizerFlags:
     warmup_updates: Annotated[int, Range(0)] = 0
     """The number of updates over which the learning rate rises from 0."""
     final_lr_fraction: Annotated[float, Range(0, 1)] = 1.0
-    """The learning rate falls linearly towards this fraction of itself, which it would reach after the last update."""
+    """The learning rate falls linearly towards this fraction of itself, reached after the last update."""
     adam_beta2: Annotated[float, Range(0, 0.99999)] = 0.999
     """AdamW's coefficient for the second moment. The one for the first moment is 0.9."""
     weight_decay: Annotated[float, Range(0)] = 0.01
@@ -31,10 +31,9 @@ class OptimizerFlags:
     minibatches: Annotated[int, Range(1)] = 1
     """The number of optimizer steps per update."""
     tokens_per_microbatch: Annotated[int, Range(1)] = 16_384
-    """The most tokens in one forward pass, but at least one whole episode. It changes memory and speed, not the result."""
+    """The most tokens in a forward pass, but at least an episode. It changes memory and speed alone."""
     offload_optimizer: bool = False
-    """Keep AdamW's moments in the host's memory while episodes are played, so that an engine's cache can have their place. It
-    changes memory and speed, not the result."""
+    """Keep AdamW's moments in the host's memory during the rollout, so that an engine's cache has their place."""
 
     def check_offload(self, max_staleness: int) -> None:
         """Raises ConfigError if episodes are played during the update, too."""

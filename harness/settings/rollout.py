@@ -23,7 +23,7 @@ class RolloutFlags:
     rollout: RolloutMode = "streaming"
     """streaming: no episode waits for another one. lockstep: all take turns together, and runs are reproducible bit for bit."""
     slots: Annotated[int, Range(0)] = 0
-    """The number of environments that are played at once. 0 takes as many as an update has episodes."""
+    """The number of environments played at once. 0 takes as many as an update has episodes."""
     temperature: Annotated[float, Range(0, 2, above=True)] = 1.0
     """The temperature of the sampled actions."""
     max_action_tokens: Annotated[int, Range(1)] = 1024

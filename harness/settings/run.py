@@ -21,30 +21,27 @@ class RunFlags:
     updates: Annotated[int, Range(1)] = 200
     """The number of policy updates."""
     seed: int = 0
-    """The seed of the initial weights (tiny), the tasks, and every sampled token."""
+    """Draws a tiny model's first weights, the tasks, and every token."""
     out: Path | None = None
-    """The folder of the run. It must hold no run yet. The default is runs/ENV-WRAPPER-seedSEED, numbered if that is taken. For a
-    sweep it is the folder of all its runs, runs/sweep."""
+    """The folder of the run, which must hold none yet. By default runs/ENV-WRAPPER-seedSEED, for a sweep runs/sweep."""
     resume: Path | None = None
-    """Continue the run in this folder with its own settings. Of other flags, --updates counts, which makes the run longer, and
-    those about the machine, such as the device, the threads and what saves memory; docs/troubleshooting.md lists them."""
+    """Continue the run in this folder with its own settings. Only --updates and flags about the machine count besides
+    (docs/troubleshooting.md)."""
     recipe: Path | None = None
-    """A TOML file of these settings, such as those in recipes/. Flags override it."""
+    """A TOML file of settings, such as those in recipes/. Flags override it."""
     device: str = "auto"
     """The device: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
     threads: Annotated[int, Range(0)] = 1
     """The number of torch threads. One is fastest for tiny models. 0 leaves torch's default."""
     rank_timeout_s: Annotated[float, Range(0, above=True)] = 1800.0
-    """With torchrun: the seconds that a rank waits for another one before the run stops. It must exceed the longest rollout, and
-    the warm start, which the first rank makes alone."""
+    """With torchrun: the seconds that a rank waits for another; more than the longest rollout, and than the first rank's warm
+    start."""
     checkpoint_every: Annotated[int, Range(1)] = 10
     """The number of updates between checkpoints."""
     keep_checkpoints: Annotated[int, Range(1)] = 2
     """The number of checkpoints that are kept."""
-    log_episodes_every: Annotated[int, Range(0)] = 1
-    """Episodes are written to the log every so many updates. 0 writes none."""
     log: str = "tensorboard"
-    """Where the metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma between. Empty: nowhere."""
+    """Where the metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma between."""
 
     def trackers(self) -> tuple[str, ...]:
         """`log` as names, each once."""

@@ -24,12 +24,11 @@ class WarmStart:
 
     Attributes:
         episodes: The number of expert demonstrations; 0 turns the warm start off.
-        max_optimal_steps: Only tasks that the expert solves in at most this many steps are used; 0 uses all. If the
-            clone has seen only short tasks, GRPO has to learn the long ones. Where the environment does not know the number, the
-            expert's steps in the demonstration count.
+        max_optimal_steps: Only tasks that the expert solves in at most this many steps are used; 0 uses all. Then GRPO has to
+            learn the long ones.
         max_batches: The most batches before `polish_batches`.
-        seed: Draws the demonstrations and the batches. -1 takes the run's seed. With a number, all runs of a sweep begin with the
-            same clone of a pretrained model.
+        seed: Draws demonstrations and batches; -1 takes the run's seed. With a number, all seeds of a sweep share a pretrained
+            model's clone.
         max_tokens: A longer demonstration is dropped.
         loss_target: Cloning stops when the mean loss of the last 10 batches (or of 4, with a pretrained model) is below this
             target, in nats per token. It does not stop in the first 20 (or 4). 0 takes all `max_batches`.

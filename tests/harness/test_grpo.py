@@ -100,11 +100,10 @@ def test_held_out_evaluations_are_logged_change_no_other_metric_and_come_again_a
 ) -> None:
     plain = dataclasses.replace(quick, eval_tasks=4, out=tmp_path / "plain")
     run(plain)
-    config = dataclasses.replace(plain, out=tmp_path / "run", eval_every=2, eval_every_rollouts=2)
+    config = dataclasses.replace(plain, out=tmp_path / "run", eval_every=2)
     evaluations = run(config)
     rows = metrics_of(config)
     assert [row.get("evaluation/mean_at_k") is not None for row in rows] == [False, True, False, True]
-    assert rows[3]["evaluation/best_at_k"] >= rows[3]["evaluation/mean_at_k"]
     assert "time/evaluation_s" in read_metrics(tmp_path / "run" / "metrics.jsonl")[1]
     without = [{k: v for k, v in row.items() if not k.startswith("evaluation/")} for row in rows]
     assert without == metrics_of(plain)

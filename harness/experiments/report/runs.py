@@ -41,7 +41,7 @@ _RESULT = {"mean_at_k": int | float, "best_at_k": int | float | None, "success_l
 _NO_MATTER = (
     *("seed", "recipe", "out", "run_dir", "resume", "device", "threads", "slots", "env_threads"),
     *("tokens_per_microbatch",),
-    *("checkpoint_every", "keep_checkpoints", "log_episodes_every", "sampler", "url", "rank_timeout_s"),
+    *("checkpoint_every", "keep_checkpoints", "sampler", "url", "rank_timeout_s"),
     *("env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"),
     *("log", "log_project", "plan"),
 )

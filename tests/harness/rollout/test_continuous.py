@@ -182,7 +182,6 @@ def stale(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
         eval_tasks=0,
         env_threads=4,
         slots=6,
-        log_episodes_every=1,
     )
 
 

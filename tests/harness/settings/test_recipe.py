@@ -53,7 +53,7 @@ def test_the_published_settings_are_the_paper_s(path: Path) -> None:
 @pytest.mark.parametrize("path", [p for p in RECIPES if "lora" in p.stem], ids=lambda p: p.stem)
 def test_the_recipes_with_adapters_differ_from_the_paper_s_in_what_they_need(path: Path) -> None:
     paper, own = (dataclasses.asdict(load(p)) for p in (ROOT / "recipes" / "bfcl-qwen2.5-7b.toml", path))
-    memory = {"model", "lora_rank", "max_context", "tokens_per_microbatch", "gpu_memory_utilization"}
+    memory = {"model", "lora_rank", "max_context", "tokens_per_microbatch", "gpu_memory_utilization", "keep_attention"}
     assert {name for name in own if own[name] != paper[name]} <= {"recipe", "learning_rate", *memory}
 
 
