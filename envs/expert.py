@@ -1,7 +1,7 @@
 """Plays episodes with the environment's own expert, for a tiny model's tokenizer and its warm start.
 
 If an environment fails, its episode is played again with the same draws. So the episodes depend only on the seed. The
-environment must have ``expert()`` and ``random_action(rng)``; the callers check that.
+environment must have ``expert()`` and ``random_action(rng)``; `check_expert` says so.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from eh_gym.errors import WorkerError
+from eh_gym.errors import ConfigError, WorkerError
 
-__all__ = ["Demonstration", "demonstrate", "demonstrated_tasks", "first_episodes"]
+__all__ = ["Demonstration", "check_expert", "demonstrate", "demonstrated_tasks", "first_episodes"]
 
 _ATTEMPTS = 5
 
@@ -38,6 +38,14 @@ class Demonstration:
     actions: list[str] = field(default_factory=list)
     infos: list[dict[str, Any]] = field(default_factory=list)
     ended: bool = False
+
+
+def check_expert(env: gym.Env[str, str], what: str, remedy: str) -> None:
+    """Raises ConfigError unless `env` has tasks and an expert, which `what` needs; `remedy` ends the message."""
+    missing = [name for name in ("task_ids", "expert", "random_action") if not hasattr(env.unwrapped, name)]
+    if missing:
+        lacks = f"needs an environment with {', '.join(missing)}, which {env.unwrapped!r} lacks"
+        raise ConfigError(f"{what} {lacks}; {remedy}")
 
 
 def demonstrated_tasks(env: gym.Env[str, str]) -> Sequence[str]:

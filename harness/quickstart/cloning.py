@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from eh_gym.errors import ConfigError
-from envs.expert import Demonstration, demonstrate, demonstrated_tasks, first_episodes
+from envs.expert import Demonstration, check_expert, demonstrate, demonstrated_tasks, first_episodes
 from harness.policy.batch import microbatches, padded_microbatches
 from harness.policy.lora import has_lora
 from harness.policy.policy import Policy
@@ -38,14 +38,7 @@ _MAX_STEPS, _MAX_POLISH_STEPS = 60, 40  # then a demonstration is stopped
 
 @dataclasses.dataclass(frozen=True)
 class Cloned:
-    """What cloning has done.
-
-    Attributes:
-        demonstrations: The number of demonstrations.
-        batches: The number of batches.
-        loss: The mean loss of the last 10 of them (or 4, with a pretrained model), in nats per token.
-        tokens: The number of tokens that went through the model, padding included.
-    """
+    """What cloning has done: the tokens count padding, and the loss is the mean of the last batches, in nats per token."""
 
     demonstrations: int
     batches: int
@@ -68,26 +61,21 @@ def demonstrations(
     seed: int,
     max_steps: int = _MAX_STEPS,
 ) -> list[Trajectory]:
-    """Plays episodes with the expert and writes them in the policy's tokens.
+    """Plays at most `count` tasks with the expert, and writes them in the policy's tokens.
 
     Args:
         env: An environment with ``task_ids`` (of the training split), ``expert()`` and ``random_action(rng)``.
         policy: The policy, whose chat format makes the ids.
-        settings: They say which tasks are played, and how long an episode may be.
+        settings: They say which tasks are played, and how many tokens an episode may have.
         waste: The probability that a step is a random action.
-        count: The most episodes; there is at most one per task. There are fewer if too few tasks fit the settings.
+        count: There are fewer episodes if too few tasks fit the settings.
         seed: Draws the tasks and the wasted steps.
         max_steps: An episode is stopped after this many steps.
 
     Raises:
         ConfigError: The environment has no expert, or no episode is short enough.
     """
-    missing = [name for name in ("task_ids", "expert", "random_action") if not hasattr(env.unwrapped, name)]
-    if missing:
-        raise ConfigError(
-            f"the warm start needs an environment with {', '.join(missing)}, which {env.unwrapped!r} lacks; leave it out "
-            "with --warm-start.episodes 0"
-        )
+    check_expert(env, "the warm start", "leave it out with --warm-start.episodes 0")
     task_ids = demonstrated_tasks(env)
     found: list[Trajectory] = []
     order = np.random.default_rng(derive_seed(seed, "tasks")).permutation(len(task_ids))
@@ -189,11 +177,7 @@ def warm_start(
 
 
 def clone_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int) -> str:
-    """Returns the name of a clone's folder: a hash of all that decides it.
-
-    The weights and the vocabulary are among it, and the first episodes of the expert. So a model with other weights never meets
-    an old clone, nor does an environment whose expert or texts have changed.
-    """
+    """Returns the name of a clone's folder: a hash of all that decides it, also of weights and the expert's texts."""
     spec, chat, key = env.spec, policy.chat, hashlib.blake2b(digest_size=16)
     arguments = sorted((k, repr(v)) for k, v in spec.kwargs.items()) if spec else []
     name = [spec.id, arguments, *map(repr, spec.additional_wrappers)] if spec else repr(env)

@@ -1,16 +1,15 @@
 """`--model tiny`: a new Qwen2 of about 100,000 to 2,000,000 parameters, with a tokenizer made for one environment.
 
-It shows every part of training on one CPU core within minutes, with nothing to download. It can do nothing outside its
-environment. The tokenizer is built from transcripts of the environment's own expert and of random actions. If the environment
-uses only a few dozen words, and no blanks in its actions, it has whole words; otherwise it is a byte-level BPE. A word that no
-transcript holds is `<unk>`, such as the cabinet's `empty`, because experts open no empty drawer.
+It shows every part of training on one CPU core within minutes, and can do nothing outside its environment. The tokenizer is built
+from transcripts of the environment's own expert and of random actions: of whole words if there are only a few dozen and no blanks
+in actions, otherwise a byte-level BPE. A word that no transcript holds is `<unk>`, such as the cabinet's `empty`.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +17,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from eh_gym.errors import ConfigError
-from envs.expert import Demonstration, demonstrate, demonstrated_tasks
+from envs.expert import check_expert, demonstrate, demonstrated_tasks
 from harness.policy.attention import PACKED
 from harness.policy.chat import ChatFormat
 from harness.policy.fresh import fresh_qwen2
@@ -75,21 +74,6 @@ def _tokenizer(texts: Iterable[str], *, of_words: bool) -> PreTrainedTokenizerFa
     return fast
 
 
-def _played(env: gym.Env[str, str], tasks: Iterable[str], *, waste: float, max_steps: int) -> Iterator[Demonstration]:
-    rng = np.random.default_rng(0)
-    for task in tasks:
-        played = demonstrate(env, task, waste=waste, max_steps=max_steps, rng=rng)
-        assert played is not None
-        yield played
-
-
-def _texts(played: Demonstration) -> Iterator[str]:
-    yield played.observations[0]
-    for action, observation in zip(played.actions, played.observations[1:], strict=True):
-        yield action
-        yield observation
-
-
 def new_tiny_policy(
     env: gym.Env[str, str],
     *,
@@ -108,19 +92,17 @@ def new_tiny_policy(
         packing: Use the attention for packed episodes.
 
     Raises:
-        ConfigError: `env` has no expert, so that the tokenizer can't be built from its transcripts. Or the model could not
-            write the expert's actions: a tokenizer changes one of them, or more than half are longer than `max_action_tokens`.
+        ConfigError: `env` has no expert, or the model could not write the expert's actions.
     """
-    base = env.unwrapped
-    missing = [name for name in ("task_ids", "expert", "random_action") if not hasattr(base, name)]
-    if missing:
-        raise ConfigError(
-            f"--model tiny needs an environment with {', '.join(missing)}, which {base!r} lacks; "
-            "give --model a folder or hub id"
-        )
-    demonstrations = list(_played(env, itertools.islice(demonstrated_tasks(env), _TINY_TASKS), waste=0.3, max_steps=60))
-    texts = [text for played in demonstrations for text in _texts(played)]
-    actions = [action for played in demonstrations for action in played.actions]
+    check_expert(env, "--model tiny", "give --model a folder or hub id")
+    rng = np.random.default_rng(0)
+    texts: list[str] = []
+    actions: list[str] = []
+    for task in demonstrated_tasks(env)[:_TINY_TASKS]:
+        played = demonstrate(env, task, waste=0.3, max_steps=60, rng=rng)
+        assert played is not None, "no task is too long without a limit"
+        actions += played.actions
+        texts += [played.observations[0], *chain(*zip(played.actions, played.observations[1:], strict=True))]
     of_words = len(set(" ".join(texts).split())) < _FEW_WORDS
     tokenizer = _tokenizer(texts, of_words=of_words)
     if of_words and _changed(ChatFormat(tokenizer), actions):  # such as blanks, which the words leave out

@@ -58,18 +58,6 @@ def test_importing_the_package_loads_nothing_and_its_settings_no_torch(child_env
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=child_env, check=True, timeout=60)
 
 
-def test_without_the_extra_the_names_say_what_to_install(child_env: dict[str, str]) -> None:
-    code = (
-        "import importlib.util as u; find = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
-        "import harness; print('imported'); from harness import train"
-    )
-    ran = subprocess.run([sys.executable, "-W", "error", "-c", code], env=child_env, capture_output=True, text=True)
-    assert ran.stdout == "imported\n"
-    assert "MissingExtraError" in ran.stderr
-    assert "[train]" in ran.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "given"),
     [

@@ -120,6 +120,10 @@ def test_a_clone_is_loaded_as_it_was_trained(env: gym.Env[str, str], own_cache: 
     pairs = zip(policy.model.parameters(), loaded.model.parameters(), strict=True)
     assert all(torch.equal(trained, read) for trained, read in pairs)
     assert (loaded.packs, loaded.chat.stop_ids) == (policy.packs, policy.chat.stop_ids)
+    # transformers would put Qwen2's own tokenizer in the place of the saved one
+    for text in ("open(c)", "submit(73)", "error open b"):
+        assert loaded.chat.reply_ids(text) == policy.chat.reply_ids(text)
+    assert loaded.chat.prompt_ids("s", "start c") == policy.chat.prompt_ids("s", "start c")
 
 
 def test_the_clone_of_a_program_s_own_environment_is_in_the_run_s_folder(

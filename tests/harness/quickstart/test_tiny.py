@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -12,7 +11,6 @@ import torch
 
 from eh_gym import UnicodeText
 from eh_gym.errors import ConfigError
-from harness.policy.policy import load_policy
 from harness.quickstart.cloning import demonstrations
 from harness.quickstart.tiny import new_tiny_policy
 from harness.settings.warm_start import WarmStart
@@ -46,19 +44,6 @@ def test_a_seed_decides_the_weights_and_the_global_generator_is_left_alone() -> 
     same = [torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True)]
     assert all(same)
     assert not all(torch.equal(x, y) for x, y in zip(a.parameters(), c.parameters(), strict=True))
-
-
-def test_a_saved_tiny_policy_loads_as_it_was(tmp_path: Path) -> None:
-    """transformers would put Qwen2's own tokenizer in the place of the saved one."""
-    policy = new_tiny_policy(gym.make("EH-Cabinet-v0"), seed=0)
-    policy.save(tmp_path)
-    loaded = load_policy(tmp_path)
-    for text in ("open(c)", "submit(73)", "error open b"):
-        assert loaded.chat.reply_ids(text) == policy.chat.reply_ids(text)
-    assert loaded.chat.prompt_ids("s", "start c") == policy.chat.prompt_ids("s", "start c")
-    assert loaded.chat.stop_ids == policy.chat.stop_ids
-    ids = torch.tensor([policy.chat.prompt_ids("", "start c")])
-    assert torch.equal(policy.model.eval()(ids).logits, loaded.model.eval()(ids).logits)
 
 
 class Shop(gym.Env[str, str]):
