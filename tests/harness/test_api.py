@@ -195,15 +195,12 @@ def test_an_environment_and_a_controller_may_be_objects(short: GRPOConfig, tmp_p
     assert again.evaluations == given.evaluations
 
 
-def test_a_function_without_a_split_is_called_without_one() -> None:
-    assert evaluate_policy("expert", lambda: CabinetEnv("test"), tasks=3, show=False).mean_at_k == 1.0
-
-
 def test_a_run_on_a_function_without_a_split_does_not_call_its_tasks_held_out(
     short: GRPOConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(dataclasses.replace(short, updates=1, warm_start=WarmStart()), env=lambda: CabinetEnv("train"))
     assert "on 4 training tasks at K" in capsys.readouterr().out
+    assert evaluate_policy("expert", lambda: CabinetEnv("test"), tasks=3, show=False).mean_at_k == 1.0
 
 
 @pytest.mark.parametrize(
