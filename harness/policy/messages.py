@@ -15,7 +15,7 @@ from typing import Any
 from eh_gym.errors import ConfigError
 from harness.policy.chat import ChatFormat, Reply
 from harness.policy.template import Message
-from harness.policy.tools import call_id
+from harness.policy.tools import call_id, result_message
 
 __all__ = ["MessageFormat"]
 
@@ -150,7 +150,7 @@ class MessageFormat:
         content = self._chat.cut(content)
         if self._written_out:
             return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
-        return {"role": "tool", "name": name, "tool_call_id": call_id(at), "content": content}
+        return result_message(name, content, at)
 
 
 def _joining(render: Callable[[Sequence[Message]], list[int]], messages: Sequence[Message]) -> list[int]:

@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
@@ -106,30 +105,6 @@ def test_models_with_a_state_of_their_own_are_not_packed() -> None:
             )
         ]
     assert [can_pack(model) for model in models] == [True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "dim", "value_dim"), [(torch.float32, 64, 64), (torch.bfloat16, 512, 512), (torch.bfloat16, 192, 128)]
-)
-def test_what_flash_attention_lacks_on_a_gpu_goes_to_a_kernel_that_stores_no_scores(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, dim: int, value_dim: int
-) -> None:
-    """FlashAttention takes no float32, and not the heads of Gemma 4 and DeepSeek-V3; the other kernel no groups of heads."""
-    seen = []
-
-    def kernel(q: Tensor, k: Tensor, v: Tensor, *, enable_gqa: bool, **_: object) -> Tensor:
-        seen.append((enable_gqa, k.shape[1], v.shape[1]))
-        return torch.empty_like(q)
-
-    monkeypatch.setattr("harness.policy.attention.scaled_dot_product_attention", kernel)
-    with FakeTensorMode():
-        query, key, value = (
-            torch.empty(1, heads, sum(LENGTHS), width, device="cuda", dtype=dtype)
-            for heads, width in ((HEADS, dim), (KV_HEADS, dim), (KV_HEADS, value_dim))
-        )
-        alone = [-1] * len(LENGTHS)
-        packed_attention(torch.nn.Module(), query, key, value, None, segments=Segments(LENGTHS, alone, query.device))
-    assert seen == [(False, HEADS, HEADS)] * len(LENGTHS)
 
 
 def test_on_a_cpu_heads_that_share_keys_become_queries() -> None:

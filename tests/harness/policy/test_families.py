@@ -236,22 +236,6 @@ def test_calls_and_results_go_through_the_family_s_own_form(family: str) -> None
     assert json.loads(words.action) == {"role": "assistant", "content": "I am done."}
 
 
-@pytest.mark.parametrize(
-    "family", ["Qwen2.5", "Qwen3-2507 Instruct", "Qwen3.5, no thinking", "Gemma 4", "GLM-4.5", "LFM2", "Llama 3.2"]
-)
-def test_an_episode_with_tools_is_the_template_s_own_text(family: str) -> None:
-    chat = chat_of(family)
-    messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "start"}]
-    ids = chat.prompt_ids("Be brief.", "start", TOOLS)
-    for turn in range(3):
-        action = calling(("find", {"path": f"p{turn}"}))
-        ids = ids + chat.reply_ids(action) + results_ids(chat, action, [f"found {turn}"])
-        called = [{"id": "call00000", **call} for call in json.loads(action)["tool_calls"]]
-        messages.append({"role": "assistant", "content": "", "tool_calls": called})
-        messages.append({"role": "tool", "name": "find", "tool_call_id": "call00000", "content": f"found {turn}"})
-    assert chat.text(ids) == chat._template(messages, tools=TOOLS)
-
-
 def agents_turn(
     conversation: AgentConversation, episode: Trajectory, reply: list[int], *, stop_ids: frozenset[int]
 ) -> dict[str, Any]:
@@ -362,13 +346,6 @@ def test_a_system_prompt_that_the_template_would_drop_is_in_the_first_message() 
     assert any("no system role" in note for note in chat.notes)
 
 
-def test_thoughts_are_those_of_the_template_without_functions() -> None:
-    """Of several templates, transformers takes the one for functions where a list of them is given, also an empty one."""
-    tokenizer = tokenizer_for(template_of("qwen2_5"))
-    tokenizer.chat_template = {"default": template_of("qwen2_5"), "tool_use": template_of("qwen3")}
-    assert ChatFormat(tokenizer).reasoning.name == "none"
-
-
 def test_variables_of_the_template() -> None:
     tokenizer = tokenizer_of("Qwen3")
     quiet = ChatFormat(tokenizer, template_kwargs={"enable_thinking": False})
@@ -396,31 +373,17 @@ def test_the_family_of_thoughts_can_be_given(wanted: Any, name: str) -> None:
     assert ChatFormat(tokenizer_of("Qwen2.5"), reasoning_format=wanted).reasoning.name == name
 
 
-def thinking_template(opening: str, closing: str) -> str:
-    """A template that names two tags; the model writes both."""
-    return (
-        "{% for m in messages %}{% if m.role == 'assistant' %}{% if m.thinking is defined %}"
-        f"{{{{ '{opening}' + m.thinking + '{closing}' }}}}{{% endif %}}{{{{ m.content + eos_token }}}}"
+@pytest.mark.parametrize("how", ["given", "in the tokenizer"])
+def test_tags_that_no_family_has_can_be_set(how: str) -> None:
+    tokenizer = tokenizer_for(
+        "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}"
         "{% else %}{{ '<|q|>' + m.content + '<|a|>' }}{% endif %}{% endfor %}"
     )
-
-
-@pytest.mark.parametrize(
-    ("opening", "closing", "how"),
-    [
-        ("<seed:think>", "</seed:think>", "known"),  # Seed-OSS
-        ("<muse>", "</muse>", "given"),
-        ("<muse>", "</muse>", "in the tokenizer"),
-    ],
-)
-def test_the_thoughts_of_a_family_are_known_or_can_be_set(opening: str, closing: str, how: str) -> None:
-    """Those of Seed-OSS reached the environment as actions."""
-    tokenizer = tokenizer_for(thinking_template(opening, closing))
     if how == "in the tokenizer":
-        field = {"open": opening, "close_pattern": re.escape(closing) + r"\s*", "content": "text"}
+        field = {"open": "<muse>", "close_pattern": r"</muse>\s*", "content": "text"}
         tokenizer.response_template = {"fields": {"thinking": field}}
-    chat = ChatFormat(tokenizer, reasoning_format=f"{opening} {closing}" if how == "given" else "auto")
-    read = chat.read(tokenizer.encode(f"{opening}Where is c?{closing}open(c)", add_special_tokens=False))
+    chat = ChatFormat(tokenizer, reasoning_format="<muse> </muse>" if how == "given" else "auto")
+    read = chat.read(tokenizer.encode("<muse>Where is c?</muse>open(c)", add_special_tokens=False))
     assert (read.reasoning, read.action) == ("Where is c?", "open(c)")
 
 

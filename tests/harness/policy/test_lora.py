@@ -64,16 +64,6 @@ def test_without_peft_the_message_names_the_command(
         begin(tmp_path)
 
 
-def test_without_adapters_the_plain_weights_are_the_model_s_own(trained: Policy) -> None:
-    for (name, weight), (own, parameter) in zip(
-        plain_parameters(trained.model), trained.model.named_parameters(), strict=True
-    ):
-        assert name == own
-        assert weight.data_ptr() == parameter.data_ptr()
-    with without_lora(trained.model):  # nothing to leave out
-        pass
-
-
 @pytest.fixture
 def adapted(trained: Policy) -> Policy:
     """A policy after some updates of its adapters."""

@@ -355,15 +355,6 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
         for row, other in zip(rows, expected, strict=True):
             assert_close(row, other)
 
-    def resume(ranks: Ranks) -> list[dict[str, Any]]:
-        if ranks.first:
-            (tmp_path / "run" / "checkpoints" / "update-000003").rename(tmp_path / "3")
-        ranks.wait()
-        return played(served, ranks, resume=True)
-
-    for resumed in on_ranks(2, resume):
-        for row, other in zip(resumed, expected, strict=True):
-            assert_close(row, other)
     server.close()
 
 
